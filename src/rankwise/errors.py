@@ -1,0 +1,22 @@
+"""Everything that rankwise raises on purpose.
+
+    RankwiseError
+    ├── MpiMissing      no mpi4py, or no MPI library that it can load
+    └── MpiMismatch     the launcher and the MPI library don't belong together
+
+A message names the value, the place and the remedy.
+"""
+
+from __future__ import annotations
+
+
+class RankwiseError(Exception):
+    """A problem that its message explains to the user."""
+
+
+class MpiMissing(RankwiseError):
+    """mpi4py is not installed, or finds no MPI library."""
+
+
+class MpiMismatch(RankwiseError):
+    """The ranks that the launcher started don't see each other."""

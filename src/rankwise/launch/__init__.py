@@ -1,0 +1,1 @@
+"""How the ranks of a program find each other."""

@@ -1,0 +1,1 @@
+"""The pytest plugin: tests that run on many ranks, one verdict each."""

@@ -1,0 +1,1 @@
+"""What runs tests: the processes that stand behind the ranks."""

@@ -1,0 +1,143 @@
+"""What a rank does from the end of the collection to the end of the run: as it is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rankwise.testing.crew.rank import Rank
+from rankwise.testing.results import RankResult, pack, pack_any_report
+from rankwise.testing.wire import Channel, Header
+
+if TYPE_CHECKING:
+    from _pytest.nodes import Node
+
+    from rankwise.testing.reporter import Reporter
+
+
+def describe_collection(
+    session: pytest.Session, errors: Sequence[pytest.CollectReport]
+) -> tuple[Header, bytes]:
+    """Say what this rank has collected, for the reporter to compare."""
+    nodeids = [item.nodeid for item in session.items]
+    digest = hashlib.sha256("\n".join(nodeids).encode(errors="replace")).hexdigest()
+    body = {
+        "nodeids": nodeids,
+        "errors": [pack_any_report(error, session.config) for error in errors],
+    }
+    header = {"kind": "collected", "digest": digest}
+    return header, json.dumps(body, default=repr).encode()
+
+
+class Loop:
+    """Follows the switchboard's orders on one rank; with a reporter, it also reports."""
+
+    def __init__(
+        self, session: pytest.Session, rank: Rank, channel: Channel, reporter: Reporter | None
+    ) -> None:
+        self._session = session
+        self._rank = rank
+        self._channel = channel
+        self._reporter = reporter
+        self._items: Sequence[pytest.Item] = session.items
+        self._nodes: Sequence[Node] = ()
+
+    def adopt(self, nodeids: Sequence[str]) -> None:
+        """Number the tests as the reporter does, whatever order this rank has collected them in."""
+        waiting: dict[str, list[pytest.Item]] = {}
+        for item in self._session.items:
+            waiting.setdefault(item.nodeid, []).append(item)
+        self._items = [waiting[nodeid].pop(0) for nodeid in nodeids]
+        self._session.items[:] = self._items
+
+    def run(self) -> None:
+        """Work until the switchboard says that the run is over."""
+        _, self._nodes = number_groups(self._items)
+        while True:
+            header, body = self._channel.receive()
+            match header["kind"]:
+                case "run":
+                    self._run_row(header)
+                case "close":
+                    self._send_late(self._rank.close(self._nodes[g] for g in header["groups"]))
+                case "finish":
+                    self._send_late(self._rank.close_all())
+                    return
+                case _:
+                    assert self._reporter is not None, f"rank got {header['kind']!r}"
+                    self._reporter.take(header, body)
+
+    def _run_row(self, header: Header) -> None:
+        cases, ranks = header["cases"], header["ranks"]
+        closing = [self._nodes[group] for group in header["close"]]
+        for position, index in enumerate(cases):
+            item = self._items[index]
+            later = {node for rest in cases[position + 1 :] for node in self._items[rest].listchain()}
+            over = [node for node in closing if node not in later]
+            if self._reporter is not None:
+                self._reporter.starts(item, ranks)
+            try:
+                result = self._rank.run(item, ranks, over)
+            except (KeyboardInterrupt, pytest.exit.Exception) as interrupt:
+                self._interrupt(interrupt)
+            if self._send_done(index, ranks, result):
+                return
+
+    def _send_done(self, index: int, ranks: Sequence[int], result: RankResult) -> bool:
+        """Say what came of a test; gives whether this rank stops here."""
+        stop = bool(self._session.shouldfail or self._session.shouldstop)
+        leave = stop and len(ranks) == 1
+        header = {
+            "kind": "done",
+            "case": index,
+            "failed": result.failed,
+            "seconds": round(result.seconds, 6),
+        }
+        if stop:
+            header |= {"stop": True, "leave": leave}
+        body = b""
+        if self._reporter is None:
+            body = pack(result, self._session.config)
+        else:
+            self._reporter.keep(index, ranks, result)
+        self._channel.send(header, body)
+        return leave
+
+    def _send_late(self, late: list[tuple[pytest.Item, RankResult]]) -> None:
+        """Report fixtures that failed when their module or session was over."""
+        for item, result in late:
+            if self._reporter is not None:
+                self._reporter.log_late(item, result, None)
+            else:
+                index = self._items.index(item)
+                header = {"kind": "late", "case": index}
+                self._channel.send(header, pack(result, self._session.config))
+
+    def _interrupt(self, interrupt: BaseException) -> None:
+        """Let the reporter end the run the way this rank's test wants it ended."""
+        if self._reporter is None:
+            header: dict[str, Any] = {
+                "kind": "interrupt",
+                "exit": isinstance(interrupt, pytest.exit.Exception),
+                "reason": str(interrupt),
+                "code": getattr(interrupt, "returncode", None),
+            }
+            self._channel.send(header)
+        raise interrupt
+
+
+def number_groups(items: Sequence[pytest.Item]) -> tuple[list[list[int]], list[Node]]:
+    """Number the collectors below the session; the same on every rank, as the tests are.
+
+    Gives for each test the numbers of the collectors it belongs to, and the collectors by number.
+    """
+    numbers: dict[Node, int] = {}
+    groups = []
+    for item in items:
+        chain = item.listchain()[1:-1]
+        groups.append([numbers.setdefault(node, len(numbers)) for node in chain])
+    return groups, list(numbers)

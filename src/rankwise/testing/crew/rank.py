@@ -1,0 +1,140 @@
+"""One rank's part in a test: setup, call and teardown, in step with its peers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+from _pytest.runner import call_and_report, show_test_item
+
+from rankwise.testing.communicators import Communicators
+from rankwise.testing.interop import rerunfailures
+from rankwise.testing.results import RankResult, RecordedWarning
+from rankwise.testing.setup_tree import SetupTree
+
+if TYPE_CHECKING:
+    from _pytest.nodes import Node
+
+
+class Rank:
+    """Runs tests on this process as it is told, and says what came of them.
+
+    It is registered as a plugin: what pytest and its plugins report while a test runs is harvested.
+    """
+
+    def __init__(self, session: pytest.Session, communicators: Communicators) -> None:
+        self._session = session
+        self._communicators = communicators
+        self._fixtures = session._setupstate = SetupTree()
+        self._result = RankResult()
+        self._own_protocol = False
+        self._last_user: dict[Node, pytest.Item] = {}
+        self._running = False
+
+    def run(self, item: pytest.Item, ranks: Sequence[int], closing: Iterable[Node]) -> RankResult:
+        """Run a test, and close those collectors that end with it.
+
+        Raises KeyboardInterrupt and pytest's Exit when the test does.
+        """
+        result = self._result = RankResult()
+        wanted = "comm" in getattr(item, "fixturenames", ())
+        self._own_protocol = len(ranks) > 1
+        self._fixtures.closing = set(closing)
+        for node in item.listchain()[:-1]:
+            self._last_user[node] = item
+        self._running = True
+        try:
+            self._communicators.open(ranks, wanted=wanted)
+            # Never None: that would end every fixture. Which test is next is not known yet.
+            nextitem = copy.copy(item)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+        finally:
+            self._running = False
+            self._communicators.close()
+        return result
+
+    def close(self, nodes: Iterable[Node]) -> list[tuple[pytest.Item, RankResult]]:
+        """Tear down collectors that no more tests will come for.
+
+        Gives the errors, each with the last test that had used the collector.
+        """
+        results = []
+        for node in sorted(nodes, key=lambda node: -len(node.listchain())):
+            item = self._last_user.get(node)
+            if item is not None and node in self._fixtures.stack:
+                report = self._tear_down(item, node)
+                if report.failed:
+                    results.append((item, RankResult(reports=[report])))
+        return results
+
+    def close_all(self) -> list[tuple[pytest.Item, RankResult]]:
+        """Tear down everything that is still set up."""
+        return self.close([node for node in self._fixtures.stack if hasattr(node, "collect")])
+
+    def _tear_down(self, item: pytest.Item, node: Node) -> pytest.TestReport:
+        inner = [other for other in self._fixtures.stack if node in other.listchain()]
+        call = pytest.CallInfo.from_call(lambda: self._fixtures.tear_down(inner), when="teardown")
+        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        assert isinstance(report, pytest.TestReport)
+        return report
+
+    # Hooks
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item) -> bool | None:
+        """Run a test on several ranks; tests on one rank are left to pytest and its plugins."""
+        if not self._own_protocol:
+            return None
+        result = self._result
+        attempts = rerunfailures.attempts(item)
+        while True:
+            result.reports = self._attempt(item, nextitem)
+            attempts -= 1
+            again = attempts > 0 and rerunfailures.wants_rerun(item, result.reports)
+            # If one rank runs the test again, all must.
+            if attempts <= 0 or self._communicators.all_agree(not again):
+                return True
+            result.reruns.append(result.reports)
+            rerunfailures.prepare_rerun(item)
+
+    def _attempt(self, item: pytest.Item, nextitem: pytest.Item) -> list[pytest.TestReport]:
+        # Mirrors what pytest does for one process; all ranks go from setup to call together, so
+        # that a fixture that fails on one of them cannot leave the others waiting in the test.
+        has_request = hasattr(item, "_request")
+        if has_request and not item._request:
+            item._initrequest()  # type: ignore[attr-defined]  # a rerun needs a new request
+        option = item.config.getoption
+        try:
+            setup = call_and_report(item, "setup", log=False)
+            reports = [setup]
+            ready = self._communicators.all_agree(setup.passed)
+            if ready and option("setupshow", False):
+                show_test_item(item, add_space=not option("setuponly", False))
+            if ready and not option("setuponly", False):
+                reports.append(call_and_report(item, "call", log=False))
+            reports.append(call_and_report(item, "teardown", log=False, nextitem=nextitem))
+        finally:
+            if has_request:
+                item._request = False  # type: ignore[attr-defined]
+                item.funcargs = None  # type: ignore[attr-defined]
+        return reports
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not self._running:
+            return
+        if self._own_protocol or type(report) is not pytest.TestReport:
+            self._result.subtests.append(report)
+        else:
+            self._result.reports.append(report)
+
+    @pytest.hookimpl
+    def pytest_warning_recorded(
+        self, warning_message: object, when: object, nodeid: str
+    ) -> None:
+        if self._running:
+            self._result.warnings.append(
+                RecordedWarning.of(warning_message, when, nodeid)  # type: ignore[arg-type]
+            )

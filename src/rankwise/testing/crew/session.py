@@ -1,0 +1,221 @@
+"""A pytest session under mpirun: one process that the user sees, and its silent peers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from _pytest.terminal import TerminalReporter
+from _pytest.tmpdir import TempPathFactory
+
+from rankwise.testing.communicators import Communicators
+from rankwise.testing.crew.loop import Loop, describe_collection
+from rankwise.testing.crew.rank import Rank
+from rankwise.testing.crew.world import World
+from rankwise.testing.interop import randomly, rerunfailures
+from rankwise.testing.interop.coverage import MeasureOnly
+from rankwise.testing.reporter import CollectionsDiffer, Reporter
+from rankwise.testing.wire import WireError
+
+
+class SilentReporter(TerminalReporter):
+    """Stands where other plugins look for the terminal reporter, and says nothing."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        # Never closed: other plugins may write to it until the process ends.
+        super().__init__(config, Path("/dev/null").open("w"))  # noqa: SIM115
+
+    def pytest_runtest_logstart(self) -> None:  # type: ignore[override]
+        pass
+
+    def pytest_runtest_logreport(self) -> None:  # type: ignore[override]
+        pass
+
+    def pytest_runtest_logfinish(self) -> None:  # type: ignore[override]
+        pass
+
+
+class WorldSession:
+    """The hooks of a session in which this process is one rank of several."""
+
+    def __init__(self, config: pytest.Config, world: World) -> None:
+        self._config = config
+        self._world = world
+        self._collection_errors: list[pytest.CollectReport] = []
+        self._stragglers: list[int] = []
+        self._reporter: Reporter | None = None
+        self._exit_code = 0
+        self._temporary: TempPathFactory | None = None
+
+    @classmethod
+    def register(cls, config: pytest.Config, world: World) -> None:
+        """Take part in the session that is about to be configured."""
+        session = cls(config, world)
+        config.pluginmanager.register(session, "rankwise-world")
+        config.pluginmanager.register(_AfterConfiguration(session), "rankwise-world-late")
+
+    # Configuration
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self) -> None:
+        """Settle what other plugins read when they are configured."""
+        self._refuse_what_cannot_work()
+        rerunfailures.prepare_configuration()
+        if self._world.is_reporter:
+            self._share_settings()
+        else:
+            self._adopt_settings()
+
+    def _refuse_what_cannot_work(self) -> None:
+        option = self._config.getoption
+        if option("usepdb", False) or option("trace", False):
+            raise pytest.UsageError(
+                f"--pdb and --trace need a terminal on every rank, and mpirun gives none to "
+                f"{self._world.size - 1} of these {self._world.size} ranks. Run the one test "
+                f"without --pdb, or a test on one rank without mpirun."
+            )
+        if option("dist", "no") != "no" or option("numprocesses", None):
+            raise pytest.UsageError(
+                "pytest-xdist (-n) and mpirun cannot both start the processes. Use mpirun with "
+                "--scheduler=dynamic, which spreads tests on one rank over all ranks as -n does."
+            )
+
+    def _share_settings(self) -> None:
+        factory = self._temporary = TempPathFactory.from_config(self._config, _ispytest=True)
+        settings = {
+            "seed": randomly.settle_seed(self._config),
+            "temporary": str(factory.getbasetemp()),
+        }
+        self._world.channel.send({"kind": "share", "what": "settings", **settings})
+
+    def _adopt_settings(self) -> None:
+        settings, _ = self._world.channel.receive()
+        if settings["kind"] != "settings":
+            pytest.exit("rank 0 ended the run before it began", pytest.ExitCode.USAGE_ERROR)
+        # By this plugins know a process that must not write report files.
+        self._config.workerinput = {  # type: ignore[attr-defined]
+            "workerid": f"rank{self._world.rank}",
+            "randomly_seed": settings["seed"],
+        }
+        if self._world.shares_host_with_reporter:
+            self._config.option.basetemp = f"{settings['temporary']}/rank{self._world.rank}"
+
+    def rearrange_plugins(self) -> None:
+        """Leave reporting to rank 0, once all plugins are configured."""
+        config = self._config
+        if self._world.is_reporter:
+            config._tmp_path_factory = self._temporary  # type: ignore[attr-defined]
+            return
+        terminal = config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None:
+            config.pluginmanager.unregister(terminal)
+            config.pluginmanager.register(SilentReporter(config), "terminalreporter")
+        MeasureOnly.replace_in(config)
+
+    def pytest_report_header(self, config: pytest.Config) -> str:
+        scheduler = config.getoption("scheduler")
+        return f"rankwise: {self._world.size} ranks, {self._world.library}, scheduler {scheduler}"
+
+    # Collection
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and self._reporter is None:
+            self._collection_errors.append(report)
+
+    # Tests
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.config.option.collectonly:
+            return None
+        rank = Rank(session, self._config.stash[Communicators.KEY])
+        self._config.pluginmanager.register(rank, "rankwise-rank")
+        try:
+            self._world.channel.send(*describe_collection(session, self._collection_errors))
+            if self._world.is_reporter:
+                self._lead(session, rank)
+            else:
+                self._follow(session, rank)
+        except WireError as error:
+            raise session.Failed(str(error)) from error
+        return True
+
+    def _lead(self, session: pytest.Session, rank: Rank) -> None:
+        scheduler = self._config.getoption("scheduler")
+        reporter = self._reporter = Reporter(
+            session,
+            self._world.channel,
+            size=self._world.size,
+            lockstep=scheduler == "sequential",
+        )
+        self._arrange_terminal(scheduler)
+        try:
+            collections = reporter.gather_collections()
+            reporter.log_collection_errors(collections)
+            if session.testsfailed and not session.config.option.continue_on_collection_errors:
+                errors = "error" if session.testsfailed == 1 else "errors"
+                raise session.Interrupted(f"{session.testsfailed} {errors} during collection")
+            try:
+                reporter.agree_on_order(collections)
+            except CollectionsDiffer as difference:
+                raise pytest.UsageError(str(difference)) from None
+            reporter.begin(scheduler)
+            Loop(session, rank, self._world.channel, reporter).run()
+        except BaseException:
+            self._world.channel.send({"kind": "stop", "at_once": True})
+            raise
+        finally:
+            # pytest-cov and its like combine what the ranks have written when this is over.
+            self._stragglers = reporter.await_others()
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+
+    def _arrange_terminal(self, scheduler: str) -> None:
+        """Show file names before the dots only where tests come in their order."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if scheduler != "sequential" and isinstance(terminal, TerminalReporter):
+            terminal.showfspath = False
+
+    def _follow(self, session: pytest.Session, rank: Rank) -> None:
+        loop = Loop(session, rank, self._world.channel, None)
+        header, body = self._world.channel.receive()
+        if header["kind"] == "order":
+            if body:
+                loop.adopt(json.loads(body))
+            loop.run()
+
+    # The end
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        self._exit_code = int(exitstatus)
+        if not self._world.is_reporter and exitstatus != pytest.ExitCode.INTERNAL_ERROR:
+            # The run's exit code is what rank 0 says.
+            session.exitstatus = pytest.ExitCode.OK
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        if self._stragglers:
+            print(f"rankwise: ranks {self._stragglers} did not end; all ranks are ended now")
+            self._world.abort(self._exit_code)
+        if not self._world.is_reporter:
+            try:
+                self._world.channel.send({"kind": "bye"})
+            except WireError:
+                pass
+        else:
+            self._world.leave()
+
+
+class _AfterConfiguration:
+    """A second place in the order of `pytest_configure`: after all other plugins."""
+
+    def __init__(self, session: WorldSession) -> None:
+        self._session = session
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        self._session.rearrange_plugins()

@@ -1,0 +1,43 @@
+"""Fixtures for tests on several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rankwise.errors import MpiMissing
+from rankwise.testing.communicators import Communicators
+from rankwise.testing.sizes import size_of
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+@pytest.fixture
+def comm(request: pytest.FixtureRequest) -> MPI.Intracomm:
+    """A communicator private to the test, of as many ranks as its mark says (unmarked: one)."""
+    try:
+        return request.config.stash[Communicators.KEY].for_test()
+    except MpiMissing as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture
+def mpi_ranks(request: pytest.FixtureRequest) -> int:
+    """The number of ranks that the test runs on."""
+    return size_of(request.node)
+
+
+@pytest.fixture
+def mpi_tmp_path(tmp_path: Path, comm: MPI.Intracomm) -> Path:
+    """One temporary folder for all ranks of the test: rank 0's `tmp_path`."""
+    return Path(comm.bcast(str(tmp_path), root=0))
+
+
+@pytest.fixture
+def mpi_tmpdir(mpi_tmp_path: Path) -> Iterator[Path]:
+    """The same as `mpi_tmp_path`, by the name that pytest_parallel has for it."""
+    yield mpi_tmp_path

@@ -1,0 +1,39 @@
+"""What a policy is told and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A test as a policy sees it: how many ranks, and how long it took last time if known."""
+
+    index: int
+    size: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Tests to run one after the other on the same ranks.
+
+    Several short tests travel together so that a rank need not ask after each of them.
+    """
+
+    cases: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+
+class Policy(Protocol):
+    """Decides what starts now. All ranks count as busy until they are first released."""
+
+    lockstep: ClassVar[bool]
+    """Whether the verdict on a test must be known and reported before its ranks are released."""
+
+    def release(self, ranks: tuple[int, ...]) -> None:
+        """Learn that these ranks are free (again)."""
+
+    def take(self) -> Assignment | None:
+        """Give what can start now and count its ranks as busy; None: wait for a release."""

@@ -1,0 +1,178 @@
+"""A rank's reports on one test, as bytes that travel and back."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+
+# What every report has. A passed phase that has nothing beyond is sent as five values.
+_ORDINARY = frozenset(pytest.TestReport("", ("", None, ""), {}, "passed", None, "call").__dict__)
+
+Packed = list[Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class RankResult:
+    """Everything that one rank has to say about one test."""
+
+    reports: list[pytest.TestReport] = field(default_factory=list)
+    subtests: list[pytest.TestReport] = field(default_factory=list)
+    reruns: list[list[pytest.TestReport]] = field(default_factory=list)
+    """The reports of attempts that were repeated (pytest-rerunfailures)."""
+    warnings: list[RecordedWarning] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether any phase failed; an unexpected pass is for all ranks together to judge."""
+        return any(r.failed and not is_strict_xpass(r) for r in (*self.reports, *self.subtests))
+
+    @property
+    def seconds(self) -> float:
+        """How long all phases took together."""
+        return sum(report.duration for report in self.reports)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedWarning:
+    """A warning as `pytest_warning_recorded` has it, in values that travel."""
+
+    text: str
+    category: str
+    filename: str
+    lineno: int
+    when: Literal["config", "collect", "runtest"]
+    nodeid: str
+
+    @classmethod
+    def of(
+        cls,
+        message: warnings.WarningMessage,
+        when: Literal["config", "collect", "runtest"],
+        nodeid: str,
+    ) -> RecordedWarning:
+        """Take what can be shown of a warning."""
+        return cls(
+            text=str(message.message),
+            category=message.category.__name__,
+            filename=message.filename,
+            lineno=message.lineno,
+            when=when,
+            nodeid=nodeid,
+        )
+
+    def restore(self) -> warnings.WarningMessage:
+        """Make a warning that looks the same; a category of the user's own is shown by name."""
+        known = getattr(__builtins__, self.category, None) or getattr(pytest, self.category, None)
+        if not (isinstance(known, type) and issubclass(known, Warning)):
+            known = type(self.category, (UserWarning,), {})
+        return warnings.WarningMessage(
+            message=known(self.text), category=known, filename=self.filename, lineno=self.lineno
+        )
+
+
+def is_strict_xpass(report: pytest.TestReport) -> bool:
+    """Tell whether a report failed only because the test was expected to fail and did not."""
+    return report.failed and str(report.longrepr or "").startswith("[XPASS(strict)]")
+
+
+def pack(result: RankResult, config: pytest.Config) -> bytes:
+    """Make bytes of a result."""
+    document = {
+        "reports": [_pack_report(report, config) for report in result.reports],
+        "subtests": [_pack_report(report, config) for report in result.subtests],
+        "reruns": [[_pack_report(report, config) for report in run] for run in result.reruns],
+        "warnings": [
+            [getattr(warning, name) for name in RecordedWarning.__slots__]
+            for warning in result.warnings
+        ],
+    }
+    document = {name: value for name, value in document.items() if value}
+    return json.dumps(document, separators=(",", ":"), default=repr).encode()
+
+
+def unpack(data: bytes, item: pytest.Item) -> RankResult:
+    """Make a result of bytes.
+
+    A plain passed report takes what it needs to know about the test from `item`.
+    """
+    document = json.loads(data)
+    return RankResult(
+        reports=[_unpack_report(packed, item) for packed in document.get("reports", ())],
+        subtests=[_unpack_report(packed, item) for packed in document.get("subtests", ())],
+        reruns=[
+            [_unpack_report(packed, item) for packed in run]
+            for run in document.get("reruns", ())
+        ],
+        warnings=[
+            RecordedWarning(**dict(zip(RecordedWarning.__slots__, values, strict=True)))
+            for values in document.get("warnings", ())
+        ],
+    )
+
+
+def _pack_report(report: pytest.TestReport, config: pytest.Config) -> Packed:
+    if (
+        report.passed
+        and not report.sections
+        and not report.user_properties
+        and report.longrepr is None
+        and _ORDINARY.issuperset(report.__dict__)
+    ):
+        return [report.when, report.duration, report.start, report.stop]
+    return [pack_any_report(report, config)]
+
+
+def _unpack_report(packed: Packed, item: pytest.Item) -> pytest.TestReport:
+    if len(packed) > 1:
+        when, duration, start, stop = packed
+        return pytest.TestReport(
+            nodeid=item.nodeid,
+            location=item.location,
+            keywords=dict.fromkeys(item.keywords, 1),
+            outcome="passed",
+            longrepr=None,
+            when=when,
+            duration=duration,
+            start=start,
+            stop=stop,
+        )
+    report = unpack_any_report(packed[0], item.config)
+    assert isinstance(report, pytest.TestReport)
+    return report
+
+
+def pack_any_report(
+    report: pytest.TestReport | pytest.CollectReport, config: pytest.Config
+) -> dict[str, Any]:
+    """Let pytest and its plugins make plain values of a report."""
+    data = config.hook.pytest_report_to_serializable(config=config, report=report)
+    assert isinstance(data, dict), f"nobody can serialise {report!r}"
+    return data
+
+
+def unpack_any_report(
+    data: dict[str, Any], config: pytest.Config
+) -> pytest.TestReport | pytest.CollectReport:
+    """Make a report of plain values again."""
+    report = config.hook.pytest_report_from_serializable(config=config, data=data)
+    assert isinstance(report, (pytest.TestReport, pytest.CollectReport))
+    # JSON has no tuples; pytest tells a skip's longrepr by it being one.
+    if isinstance(report.longrepr, list):
+        path, line, reason = report.longrepr
+        report.longrepr = (path, line, reason)
+    report.sections = [(name, text) for name, text in report.sections]
+    if isinstance(report, pytest.TestReport):
+        report.user_properties = [(name, value) for name, value in report.user_properties]
+        path, line, domain = report.location
+        report.location = (path, line, domain)
+    return report
+
+
+def merge_warnings(results: Sequence[RankResult]) -> list[RecordedWarning]:
+    """Give each warning once, however many ranks had it."""
+    return list(dict.fromkeys(warning for result in results for warning in result.warnings))

@@ -1,0 +1,151 @@
+"""Many ranks' reports on one test become one report for each phase.
+
+    any rank failed                      failed
+    else any rank failed as expected     xfailed
+    else any rank was skipped            skipped: a test that ran in part has not passed
+    else                                 passed (xpassed if the test was expected to fail)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pytest
+from _pytest._code.code import ReprFileLocation, TerminalRepr
+from _pytest._io import TerminalWriter
+
+from rankwise.testing.results import is_strict_xpass
+
+RankReports = Mapping[int, pytest.TestReport]
+
+
+def describe_ranks(ranks: Iterable[int], size: int) -> str:
+    """Name ranks as people do: "rank 1 of 2", "ranks 0-2, 5 of 8", "all 4 ranks"."""
+    numbers = sorted(ranks)
+    if len(numbers) == size:
+        return f"all {size} ranks"
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    shown = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"rank{'s' * (len(numbers) > 1)} {shown} of {size}"
+
+
+class RankedRepr(TerminalRepr):
+    """What went wrong, under the ranks it went wrong on."""
+
+    def __init__(self, parts: Sequence[tuple[str, object]]) -> None:
+        self.parts = parts
+        label, first = parts[0]
+        crash = getattr(first, "reprcrash", None)
+        if crash is not None:
+            # What the short summary, --tb=line and JUnit show.
+            message = f"[{label}] {crash.message}"
+            self.reprcrash = ReprFileLocation(crash.path, crash.lineno, message)
+
+    def toterminal(self, tw: TerminalWriter) -> None:
+        for label, longrepr in self.parts:
+            tw.sep("-", label, bold=True)
+            if hasattr(longrepr, "toterminal"):
+                longrepr.toterminal(tw)
+            else:
+                tw.line(str(longrepr))
+
+
+def merge_phases(results: Mapping[int, Sequence[pytest.TestReport]]) -> list[pytest.TestReport]:
+    """Merge the reports of all ranks of a test, by rank of its communicator."""
+    merged = []
+    for when in ("setup", "call", "teardown"):
+        phase = {
+            rank: report
+            for rank, reports in results.items()
+            for report in reports
+            if report.when == when
+        }
+        if phase:
+            merged.append(merge_phase(phase, len(results)))
+    return merged
+
+
+def merge_phase(phase: RankReports, size: int) -> pytest.TestReport:
+    """Merge the reports of one phase; ranks that did not come to it have none."""
+    deciding = _deciding(phase)
+    model = next(iter(deciding.values()))
+    report = pytest.TestReport(
+        nodeid=model.nodeid,
+        location=model.location,
+        keywords=model.keywords,
+        outcome=model.outcome,
+        longrepr=_merge_longrepr(deciding, size),
+        when=model.when,
+        sections=_merge_sections(phase, size),
+        duration=max(report.duration for report in phase.values()),
+        start=min(report.start for report in phase.values()),
+        stop=max(report.stop for report in phase.values()),
+        user_properties=_merge_properties(phase),
+    )
+    # What plugins have put on the deciding rank's report (wasxfail, extras, …) stays on it.
+    for name, value in model.__dict__.items():
+        report.__dict__.setdefault(name, value)
+    if not deciding.keys() >= phase.keys() and hasattr(model, "wasxfail"):
+        report.wasxfail = f"{model.wasxfail} ({describe_ranks(deciding, size)})".lstrip()
+    return report
+
+
+def _deciding(phase: RankReports) -> dict[int, pytest.TestReport]:
+    """Find the ranks whose outcome is the test's."""
+    expected = {r: p for r, p in phase.items() if p.skipped and hasattr(p, "wasxfail")}
+    failed = {r: p for r, p in phase.items() if p.failed and not is_strict_xpass(p)}
+    if failed:
+        return failed
+    if expected:
+        return expected
+    # With nobody failing as expected, a strict xpass is a failure after all.
+    too_good = {r: p for r, p in phase.items() if p.failed}
+    skipped = {r: p for r, p in phase.items() if p.skipped}
+    return too_good or skipped or dict(phase)
+
+
+def _merge_longrepr(deciding: RankReports, size: int) -> object:
+    first = next(iter(deciding.values()))
+    if isinstance(first.longrepr, tuple):
+        path, line, reason = first.longrepr
+        if len(deciding) < size:
+            reason = f"{reason} ({describe_ranks(deciding, size)})"
+        return (path, line, reason)
+    if first.longrepr is None or first.skipped or is_strict_xpass(first):
+        return first.longrepr
+    ranks_by_text: dict[str, list[int]] = {}
+    for rank, report in deciding.items():
+        ranks_by_text.setdefault(report.longreprtext, []).append(rank)
+    return RankedRepr(
+        [
+            (describe_ranks(ranks, size), deciding[ranks[0]].longrepr)
+            for ranks in ranks_by_text.values()
+        ]
+    )
+
+
+def _merge_sections(phase: RankReports, size: int) -> list[tuple[str, str]]:
+    """Label captured output by rank; the same output of several ranks is shown once."""
+    ranks_by_section: dict[tuple[str, str], list[int]] = {}
+    for rank, report in phase.items():
+        for section in report.sections:
+            ranks_by_section.setdefault(section, []).append(rank)
+    order = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in ranks_by_section))}
+    return [
+        (f"{name} ({describe_ranks(ranks, size)})", text)
+        for (name, text), ranks in sorted(
+            ranks_by_section.items(), key=lambda entry: order[entry[0][0]]
+        )
+    ]
+
+
+def _merge_properties(phase: RankReports) -> list[tuple[str, object]]:
+    merged: list[tuple[str, object]] = []
+    for report in phase.values():
+        merged += [entry for entry in report.user_properties if entry not in merged]
+    return merged

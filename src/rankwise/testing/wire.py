@@ -1,0 +1,182 @@
+"""Authenticated messages between the switchboard and the ranks.
+
+A message is a small JSON header and an opaque body, so that whoever only passes a body on never
+decodes it. Nothing is ever unpickled. Both sides prove that they know the secret of the run
+before anything else is said:
+
+    rank                                      switchboard
+    hello {rank, nonce: a}              ->
+                                        <-    challenge {nonce: b, proof: HMAC(a, "switchboard")}
+    answer {proof: HMAC(b, "rank")}     ->
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_LENGTHS = struct.Struct("!II")
+_RECEIVE_BYTES = 1 << 18
+# A stranger may not make us keep more than this before it has shown the secret.
+UNAUTHENTICATED_LIMIT = 4096
+
+Header = dict[str, Any]
+
+
+class WireError(Exception):
+    """The other side closed the connection, or does not speak our protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where the switchboard listens: a socket file on one machine, host and port across nodes."""
+
+    path: str = ""
+    host: str = ""
+    port: int = 0
+
+    def connect(self, timeout: float) -> socket.socket:
+        """Open a connection.
+
+        Raises OSError when nobody listens there within `timeout` seconds.
+        """
+        if self.path:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(timeout)
+            connection.connect(self.path)
+        else:
+            connection = socket.create_connection((self.host, self.port), timeout)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+
+def listen_on_file(path: Path) -> tuple[socket.socket, Address]:
+    """Listen on a socket file; its folder is what keeps other users out."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(4096)
+    return listener, Address(path=str(path))
+
+
+def listen_on_host(host: str) -> tuple[socket.socket, Address]:
+    """Listen on a free port of one address of this machine."""
+    listener = socket.create_server((host, 0), backlog=4096)
+    return listener, Address(host=host, port=listener.getsockname()[1])
+
+
+def encode(header: Header, body: bytes = b"") -> bytes:
+    """Turn a message into the bytes that travel."""
+    head = json.dumps(header, separators=(",", ":")).encode()
+    return _LENGTHS.pack(len(head), len(body)) + head + body
+
+
+class Decoder:
+    """Cut a stream of bytes into messages."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[Header, bytes]]:
+        """Take in what arrived and give out each message that is complete.
+
+        Raises WireError when a message is larger than the limit or is not ours.
+        """
+        self._buffer += data
+        while len(self._buffer) >= _LENGTHS.size:
+            head, body = _LENGTHS.unpack_from(self._buffer)
+            if self.limit is not None and head + body > self.limit:
+                raise WireError(f"a message of {head + body} bytes is over the limit")
+            end = _LENGTHS.size + head + body
+            if len(self._buffer) < end:
+                return
+            payload = bytes(self._buffer[_LENGTHS.size : end])
+            del self._buffer[:end]
+            yield _parse_header(payload[:head]), payload[head:]
+
+
+def _parse_header(data: bytes) -> Header:
+    try:
+        header = json.loads(data)
+    except ValueError as error:
+        raise WireError("a message that is not ours") from error
+    if not isinstance(header, dict):
+        raise WireError("a message that is not ours")
+    return header
+
+
+def prove(secret: str, nonce: str, role: str) -> str:
+    """Show that one knows the secret without saying it."""
+    return hmac.new(secret.encode(), f"{role}:{nonce}".encode(), "sha256").hexdigest()
+
+
+def is_proof(given: object, secret: str, nonce: str, role: str) -> bool:
+    """Check the other side's proof, in constant time."""
+    return isinstance(given, str) and hmac.compare_digest(
+        given.encode(errors="replace"), prove(secret, nonce, role).encode()
+    )
+
+
+class Channel:
+    """A rank's blocking end of the line. A rank that waits here uses no CPU."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._decoder = Decoder()
+        self._messages: list[tuple[Header, bytes]] = []
+
+    @classmethod
+    def open(cls, address: Address, secret: str, rank: int, timeout: float = 60.0) -> Channel:
+        """Connect and authenticate in both directions.
+
+        Raises WireError when the switchboard does not know the secret, OSError when it isn't there.
+        """
+        channel = cls(address.connect(timeout))
+        nonce = secrets.token_hex(16)
+        channel.send({"kind": "hello", "rank": rank, "nonce": nonce})
+        challenge, _ = channel.receive()
+        if not is_proof(challenge.get("proof"), secret, nonce, "switchboard"):
+            raise WireError("the switchboard does not know the secret of this run")
+        channel.send({"kind": "answer", "proof": prove(secret, str(challenge["nonce"]), "rank")})
+        channel._connection.settimeout(None)
+        return channel
+
+    def send(self, header: Header, body: bytes = b"") -> None:
+        """Send one message.
+
+        Raises WireError when the other side is gone.
+        """
+        try:
+            self._connection.sendall(encode(header, body))
+        except OSError as error:
+            raise WireError(f"the switchboard is gone: {error}") from error
+
+    def receive(self) -> tuple[Header, bytes]:
+        """Wait for the next message.
+
+        Raises WireError when the other side is gone.
+        """
+        while not self._messages:
+            try:
+                data = self._connection.recv(_RECEIVE_BYTES)
+            except OSError as error:
+                raise WireError(f"the switchboard is gone: {error}") from error
+            if not data:
+                raise WireError("the switchboard is gone")
+            self._messages.extend(self._decoder.feed(data))
+        return self._messages.pop(0)
+
+    def set_timeout(self, seconds: float | None) -> None:
+        """Bound each further wait; WireError when one takes longer."""
+        self._connection.settimeout(seconds)
+
+    def close(self) -> None:
+        """Hang up; idempotent."""
+        self._connection.close()
