@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -13,8 +14,8 @@ from rankwise.launch.mpi import load_mpi
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# A rank polls this often for its peers at once, then it sleeps between looks.
-_EAGER_POLLS = 200
+# A rank looks for its peers eagerly for this long, then it sleeps between looks.
+_EAGER_SECONDS = 0.002
 _PATIENT_SECONDS = 0.0005
 
 
@@ -61,11 +62,12 @@ class Communicators:
 
         answer = bytearray([fine])
         request = self._private.Iallreduce(MPI.IN_PLACE, [answer, MPI.BYTE], op=MPI.BAND)
-        polls = 0
+        eager_until = time.monotonic() + _EAGER_SECONDS
         while not request.Test():
-            polls += 1
             # A peer may take long in its setup: it needs the core more than we do.
-            if polls > _EAGER_POLLS:
+            if time.monotonic() < eager_until:
+                os.sched_yield()
+            else:
                 time.sleep(_PATIENT_SECONDS)
         return bool(answer[0])
 

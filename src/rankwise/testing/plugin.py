@@ -61,7 +61,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     from rankwise.testing.crew.world import World
 
     try:
-        world = early_config.stash[_WORLD] = World.join(place)
+        world = early_config.stash[_WORLD] = World.join(
+            place, lambda: WorldSession.settle(early_config)
+        )
     except RankwiseError as error:
         if place.rank:
             # One explanation is enough.

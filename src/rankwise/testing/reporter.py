@@ -86,7 +86,9 @@ class Reporter:
                     report.nodeid = f"{report.nodeid} [{describe_ranks([rank], self._size)}]"
                     self._config.hook.pytest_collectreport(report=report)
 
-    def agree_on_order(self, collections: Mapping[int, tuple[Header, bytes]]) -> None:
+    def agree_on_order(
+        self, collections: Mapping[int, tuple[Header, bytes]], temporary: str
+    ) -> None:
         """Make sure that all ranks have the same tests, and tell them in which order to count.
 
         Raises CollectionsDiffer.
@@ -103,7 +105,8 @@ class Reporter:
                     )
                 same = False
         order = b"" if same else json.dumps(own).encode()
-        self._channel.send({"kind": "share", "what": "order"}, order)
+        header = {"kind": "share", "what": "order", "temporary": temporary}
+        self._channel.send(header, order)
 
     def begin(self, scheduler: str) -> None:
         """Hand the suite over to the switchboard."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -101,13 +101,15 @@ def unpack(data: bytes, item: pytest.Item) -> RankResult:
     A plain passed report takes what it needs to know about the test from `item`.
     """
     document = json.loads(data)
+    keywords: Mapping[str, Literal[1]] = dict.fromkeys(item.keywords, 1)
+
+    def restore(packed: Packed) -> pytest.TestReport:
+        return _unpack_report(packed, item, keywords)
+
     return RankResult(
-        reports=[_unpack_report(packed, item) for packed in document.get("reports", ())],
-        subtests=[_unpack_report(packed, item) for packed in document.get("subtests", ())],
-        reruns=[
-            [_unpack_report(packed, item) for packed in run]
-            for run in document.get("reruns", ())
-        ],
+        reports=[restore(packed) for packed in document.get("reports", ())],
+        subtests=[restore(packed) for packed in document.get("subtests", ())],
+        reruns=[[restore(packed) for packed in run] for run in document.get("reruns", ())],
         warnings=[
             RecordedWarning(**dict(zip(RecordedWarning.__slots__, values, strict=True)))
             for values in document.get("warnings", ())
@@ -127,13 +129,15 @@ def _pack_report(report: pytest.TestReport, config: pytest.Config) -> Packed:
     return [pack_any_report(report, config)]
 
 
-def _unpack_report(packed: Packed, item: pytest.Item) -> pytest.TestReport:
+def _unpack_report(
+    packed: Packed, item: pytest.Item, keywords: Mapping[str, Literal[1]]
+) -> pytest.TestReport:
     if len(packed) > 1:
         when, duration, start, stop = packed
         return pytest.TestReport(
             nodeid=item.nodeid,
             location=item.location,
-            keywords=dict.fromkeys(item.keywords, 1),
+            keywords=keywords,
             outcome="passed",
             longrepr=None,
             when=when,

@@ -17,6 +17,7 @@ import json
 import secrets
 import socket
 import struct
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ _LENGTHS = struct.Struct("!II")
 _RECEIVE_BYTES = 1 << 18
 # A stranger may not make us keep more than this before it has shown the secret.
 UNAUTHENTICATED_LIMIT = 4096
+_CONNECT_SECONDS = 60.0
 
 Header = dict[str, Any]
 
@@ -130,29 +132,42 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._decoder = Decoder()
-        self._messages: list[tuple[Header, bytes]] = []
+        self._messages: deque[tuple[Header, bytes]] = deque()
+        self._unproven: tuple[str, str] | None = None
 
     @classmethod
-    def open(cls, address: Address, secret: str, rank: int, timeout: float = 60.0) -> Channel:
-        """Connect and authenticate in both directions.
+    def open(cls, address: Address, secret: str, rank: int) -> Channel:
+        """Connect and say hello.
 
-        Raises WireError when the switchboard does not know the secret, OSError when it isn't there.
+        The switchboard may still be starting: its answer is waited for, and its knowledge of the
+        secret checked, when the line is first used. Raises OSError when nobody listens there.
         """
-        channel = cls(address.connect(timeout))
+        channel = cls(address.connect(_CONNECT_SECONDS))
         nonce = secrets.token_hex(16)
-        channel.send({"kind": "hello", "rank": rank, "nonce": nonce})
-        challenge, _ = channel.receive()
+        channel._connection.sendall(encode({"kind": "hello", "rank": rank, "nonce": nonce}))
+        channel._unproven = secret, nonce
+        return channel
+
+    def _authenticate(self) -> None:
+        """Check that the switchboard knows the secret, and show it that we do.
+
+        Raises WireError when it does not know it, or does not answer in time.
+        """
+        assert self._unproven is not None
+        (secret, nonce), self._unproven = self._unproven, None
+        challenge, _ = self.receive()
         if not is_proof(challenge.get("proof"), secret, nonce, "switchboard"):
             raise WireError("the switchboard does not know the secret of this run")
-        channel.send({"kind": "answer", "proof": prove(secret, str(challenge["nonce"]), "rank")})
-        channel._connection.settimeout(None)
-        return channel
+        self.send({"kind": "answer", "proof": prove(secret, str(challenge["nonce"]), "rank")})
+        self._connection.settimeout(None)
 
     def send(self, header: Header, body: bytes = b"") -> None:
         """Send one message.
 
         Raises WireError when the other side is gone.
         """
+        if self._unproven is not None:
+            self._authenticate()
         try:
             self._connection.sendall(encode(header, body))
         except OSError as error:
@@ -163,6 +178,8 @@ class Channel:
 
         Raises WireError when the other side is gone.
         """
+        if self._unproven is not None:
+            self._authenticate()
         while not self._messages:
             try:
                 data = self._connection.recv(_RECEIVE_BYTES)
@@ -171,7 +188,7 @@ class Channel:
             if not data:
                 raise WireError("the switchboard is gone")
             self._messages.extend(self._decoder.feed(data))
-        return self._messages.pop(0)
+        return self._messages.popleft()
 
     def set_timeout(self, seconds: float | None) -> None:
         """Bound each further wait; WireError when one takes longer."""

@@ -12,7 +12,7 @@ from _pytest.tmpdir import TempPathFactory
 from rankwise.testing.communicators import Communicators
 from rankwise.testing.crew.loop import Loop, describe_collection
 from rankwise.testing.crew.rank import Rank
-from rankwise.testing.crew.world import World
+from rankwise.testing.crew.world import Settings, World
 from rankwise.testing.interop import randomly, rerunfailures
 from rankwise.testing.interop.coverage import MeasureOnly
 from rankwise.testing.reporter import CollectionsDiffer, Reporter
@@ -46,7 +46,11 @@ class WorldSession:
         self._stragglers: list[int] = []
         self._reporter: Reporter | None = None
         self._exit_code = 0
-        self._temporary: TempPathFactory | None = None
+
+    @staticmethod
+    def settle(config: pytest.Config) -> Settings:
+        """Decide on rank 0 what must be the same on all ranks, before options are fully read."""
+        return {"seed": randomly.settle_seed(config)}
 
     @classmethod
     def register(cls, config: pytest.Config, world: World) -> None:
@@ -62,10 +66,15 @@ class WorldSession:
         """Settle what other plugins read when they are configured."""
         self._refuse_what_cannot_work()
         rerunfailures.prepare_configuration()
-        if self._world.is_reporter:
-            self._share_settings()
-        else:
-            self._adopt_settings()
+        seed = self._world.settings["seed"]
+        if seed is not None:
+            self._config.option.randomly_seed = seed
+        if not self._world.is_reporter:
+            # By this plugins know a process that must not write report files.
+            self._config.workerinput = {  # type: ignore[attr-defined]
+                "workerid": f"rank{self._world.rank}",
+                "randomly_seed": seed,
+            }
 
     def _refuse_what_cannot_work(self) -> None:
         option = self._config.getoption
@@ -81,32 +90,11 @@ class WorldSession:
                 "--scheduler=dynamic, which spreads tests on one rank over all ranks as -n does."
             )
 
-    def _share_settings(self) -> None:
-        factory = self._temporary = TempPathFactory.from_config(self._config, _ispytest=True)
-        settings = {
-            "seed": randomly.settle_seed(self._config),
-            "temporary": str(factory.getbasetemp()),
-        }
-        self._world.channel.send({"kind": "share", "what": "settings", **settings})
-
-    def _adopt_settings(self) -> None:
-        settings, _ = self._world.channel.receive()
-        if settings["kind"] != "settings":
-            pytest.exit("rank 0 ended the run before it began", pytest.ExitCode.USAGE_ERROR)
-        # By this plugins know a process that must not write report files.
-        self._config.workerinput = {  # type: ignore[attr-defined]
-            "workerid": f"rank{self._world.rank}",
-            "randomly_seed": settings["seed"],
-        }
-        if self._world.shares_host_with_reporter:
-            self._config.option.basetemp = f"{settings['temporary']}/rank{self._world.rank}"
-
     def rearrange_plugins(self) -> None:
         """Leave reporting to rank 0, once all plugins are configured."""
-        config = self._config
         if self._world.is_reporter:
-            config._tmp_path_factory = self._temporary  # type: ignore[attr-defined]
             return
+        config = self._config
         terminal = config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
             config.pluginmanager.unregister(terminal)
@@ -157,7 +145,7 @@ class WorldSession:
                 errors = "error" if session.testsfailed == 1 else "errors"
                 raise session.Interrupted(f"{session.testsfailed} {errors} during collection")
             try:
-                reporter.agree_on_order(collections)
+                reporter.agree_on_order(collections, str(self._temporary.getbasetemp()))
             except CollectionsDiffer as difference:
                 raise pytest.UsageError(str(difference)) from None
             reporter.begin(scheduler)
@@ -183,9 +171,21 @@ class WorldSession:
         loop = Loop(session, rank, self._world.channel, None)
         header, body = self._world.channel.receive()
         if header["kind"] == "order":
+            self._share_temporary_folder(header["temporary"])
             if body:
                 loop.adopt(json.loads(body))
             loop.run()
+
+    @property
+    def _temporary(self) -> TempPathFactory:
+        factory = self._config._tmp_path_factory  # type: ignore[attr-defined]
+        assert isinstance(factory, TempPathFactory)
+        return factory
+
+    def _share_temporary_folder(self, base: str) -> None:
+        """Put this rank's temporary files below rank 0's, so that a run leaves one folder."""
+        if self._world.shares_host_with_reporter and self._temporary._basetemp is None:
+            self._temporary._given_basetemp = Path(base) / f"rank{self._world.rank}"
 
     # The end
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from rankwise.testing import wire
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+Settings = dict[str, Any]
 
 # Run without site-packages and the user's environment: it starts in a fraction of the time.
 _START_SWITCHBOARD = (
@@ -35,6 +38,8 @@ class World:
         self.rank = place.rank
         self.size = place.size
         self.comm = comm
+        self.channel: wire.Channel
+        self.settings: Settings = {}
         self.library = library
         self.is_reporter = place.rank == 0
         self.shares_host_with_reporter = hosts[place.rank] == hosts[0]
@@ -43,8 +48,10 @@ class World:
         self._folder: str | None = None
 
     @classmethod
-    def join(cls, place: Place) -> World:
+    def join(cls, place: Place, settle: Callable[[], Settings]) -> World:
         """Start MPI and connect to the switchboard, which rank 0 starts; collective.
+
+        What `settle` gives on rank 0 becomes the settings of all.
 
         Raises MpiMissing or MpiMismatch when the ranks cannot find each other.
         """
@@ -57,7 +64,8 @@ class World:
             comm.allgather(mpi.Get_processor_name()),
         )
         mark_as_joined()
-        invitation = comm.bcast(world._open() if world.is_reporter else None, root=0)
+        own = (world._open(), settle()) if world.is_reporter else None
+        invitation, world.settings = comm.bcast(own, root=0)
         world.channel = wire.Channel.open(
             wire.Address(**invitation["address"]), invitation["secret"], world.rank
         )
@@ -65,8 +73,6 @@ class World:
         # the switchboard, that this one leaves.
         atexit.register(world.leave)
         return world
-
-    channel: wire.Channel
 
     def _open(self) -> dict[str, Any]:
         """Start the switchboard and say how to reach it."""

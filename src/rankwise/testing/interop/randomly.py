@@ -10,12 +10,9 @@ from _pytest.cacheprovider import Cache
 
 def settle_seed(config: pytest.Config) -> int | None:
     """Turn the plugin's option into a number, as the plugin would; None without the plugin."""
-    seed = getattr(config.option, "randomly_seed", None)
+    seed = getattr(config.known_args_namespace, "randomly_seed", None)
+    if seed == "last":
+        seed = Cache.for_config(config, _ispytest=True).get("randomly_seed", None)
     if seed == "default":
         seed = secrets.randbits(32)
-    elif seed == "last":
-        remembered = Cache.for_config(config, _ispytest=True).get("randomly_seed", None)
-        seed = remembered if isinstance(remembered, int) else secrets.randbits(32)
-    if seed is not None:
-        config.option.randomly_seed = seed
     return seed if isinstance(seed, int) else None

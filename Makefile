@@ -1,0 +1,59 @@
+# rankwise: what a developer does, in one word each. `make` alone says what there is.
+#   make test ARGS="-k mark -x"      arguments for pytest
+#   make demo PYTHON=/opt/python3.12/bin/python3
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types docs bench environments venv clean
+
+ARGS ?=
+# What the checkers look at, as far as it is there.
+CODE := $(wildcard src tests scripts bench)
+# The venv's programs come first, so that mpiexec is the MPI that was installed with rankwise.
+IN_VENV = PATH="$(CURDIR)/$(1)/bin:$$PATH"
+# Looked up only by the targets that need it. A failure has been explained on stderr by then.
+find_python = python=$$(PYTHON="$(PYTHON)" sh scripts/find_python.sh) || exit 1
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+
+# The demo takes the developer's venv when there is one, else a small one of its own.
+DEMO_VENV := $(if $(wildcard .venv/rankwise-environment.json),.venv,.venv-demo)
+
+demo: $(if $(filter .venv-demo,$(DEMO_VENV)),.venv-demo/ready) ## Run a small example on 4 ranks, with an MPI from pip
+	@$(call IN_VENV,$(DEMO_VENV)) $(DEMO_VENV)/bin/python examples/demo/demo.py
+
+.venv-demo/ready: pyproject.toml
+	@$(find_python); \
+	echo "Making .venv-demo with rankwise and MPICH (once; some 15 s, 80 MB) ..."; \
+	rm -rf .venv-demo && "$$python" -m venv .venv-demo && \
+	.venv-demo/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable '.[mpi]' && \
+	touch $@ || { echo "The demo's environment could not be made. Is the package index within reach of pip?" >&2; exit 1; }
+
+test: environments ## Run all tests, on every MPI that this machine can have
+	@$(call IN_VENV,.venv) .venv/bin/python -m pytest $(ARGS)
+
+environments: ## Make the virtual environments of the tests
+	@$(find_python); "$$python" scripts/environments.py
+
+venv:
+	@$(find_python); "$$python" scripts/environments.py mpich
+
+lint: venv docs ## Check style, types, spelling and links
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	@$(MAKE) --no-print-directory types
+	.venv/bin/codespell
+
+# Apart for pre-commit, and without the venv above it: a hook must not remake the venv that it runs in.
+types:
+	.venv/bin/mypy $(CODE)
+
+docs: ## Check the links between the documents
+	@$(find_python); "$$python" scripts/check_links.py
+
+bench: venv ## Measure speed (bench/)
+	@$(call IN_VENV,.venv) .venv/bin/python -m bench $(ARGS)
+
+clean: ## Remove everything that was made here
+	rm -rf .venv .venvs .venv-demo build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

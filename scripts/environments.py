@@ -1,0 +1,302 @@
+"""Make the virtual environments that rankwise is tested in, one for each MPI.
+
+    python3 scripts/environments.py                  all of them
+    python3 scripts/environments.py mpich openmpi5   only these
+
+Idempotent: an environment is made again only when what it is made from has changed (its
+requirements, the project's own metadata, the Python, the place). Each one is tried with a real
+two-rank job before it counts as ready. One that this machine cannot have is left out, with the
+reason; with RANKWISE_REQUIRE_ALL=1 that is an error.
+
+What was found with mpi4py 4.1.2, whose one wheel carries a module for the MPICH ABI and one for
+Open MPI's and loads the one that fits the first MPI library it finds, <venv>/lib before the
+system's:
+
+- MPICH and Intel MPI (which has MPICH's ABI) need nothing: no variables, and more ranks than cores
+  are fine.
+- Open MPI refuses to run as root, and refuses more ranks than cores. Variables switch both off; 4
+  and 5 have different ones for the second, see LAUNCH_VARIABLES.
+- Open MPI 4 refuses to start where there is no ssh, even if all ranks are on one machine.
+- Open MPI's wheels spend a second of each start on looking for a fabric (btl/ofi).
+- Debian's Open MPI is found without its -dev package, through libmpi.so.40, if the venv holds no
+  MPI. Its mpiexec is called by its full name, because /usr/bin/mpiexec may be another MPI's.
+
+Standard library only, so that any Python 3.11 can run it in a fresh clone.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STAMP = "rankwise-environment.json"
+UV_FOLDER = ROOT / ".venvs" / ".uv"
+LAUNCH_LIMIT_SECONDS = 120
+# Not sys.executable: inside an activated .venv that is a file which is about to be removed.
+PYTHON: str = getattr(sys, "_base_executable", sys.executable)
+
+LAUNCH_VARIABLES: Mapping[str, str] = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
+    "OMPI_MCA_plm_rsh_agent": "",  # Open MPI 4 on a machine that has no ssh
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
+    "OMPI_MCA_btl": "^ofi",  # 0.3 s instead of 1.3 s for each mpiexec
+}
+"""What to add to the environment of an mpiexec, whichever MPI it is: the others ignore it."""
+
+PROBE = """
+from mpi4py import MPI
+total = MPI.COMM_WORLD.allreduce(1)
+if MPI.COMM_WORLD.rank == 0:
+    # Debian's Open MPI ends its version with a NUL.
+    print(total, MPI.Get_library_version().strip("\\0").splitlines()[0])
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """One virtual environment with one MPI."""
+
+    name: str
+    folder: Path
+    requirements: tuple[str, ...]
+    library: str
+    """How the version that the MPI library gives of itself begins."""
+    mpiexec: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+
+def _environment(
+    name: str, *requirements: str, library: str, folder: str = "", mpiexec: str = ""
+) -> Environment:
+    place = ROOT / (folder or f".venvs/{name}")
+    return Environment(
+        name=name,
+        folder=place,
+        requirements=requirements,
+        library=library,
+        mpiexec=Path(mpiexec) if mpiexec else place / "bin" / "mpiexec",
+    )
+
+
+DEBIAN_MPIEXEC = "/usr/bin/mpiexec.openmpi"
+
+ENVIRONMENTS: Mapping[str, Environment] = {
+    environment.name: environment
+    for environment in (
+        _environment("mpich", "-e", ".[dev]", library="MPICH", folder=".venv"),
+        _environment("openmpi5", "-e", ".[openmpi]", "openmpi>=5,<6", library="Open MPI v5"),
+        _environment("openmpi4", "-e", ".[openmpi]", "openmpi>=4,<5", library="Open MPI v4"),
+        _environment("impi", "-e", ".", "mpi4py>=4.1", "impi-rt", library="Intel(R) MPI"),
+        _environment(
+            "debian-openmpi",
+            *("-e", ".", "mpi4py>=4.1"),
+            library="Open MPI v4",
+            mpiexec=DEBIAN_MPIEXEC,
+        ),
+    )
+}
+
+
+class EnvironmentFailure(Exception):
+    """An environment that this machine should have could not be made."""
+
+
+def why_unavailable(environment: Environment) -> str | None:
+    """Say why tests cannot use `environment` now, or None if they can."""
+    if (environment.folder / STAMP).exists() and environment.mpiexec.exists():
+        return None
+    return _obstacle(environment) or f"{environment.name} is not made yet: run `make environments`"
+
+
+def _obstacle(environment: Environment) -> str | None:
+    """Say why this machine cannot have `environment`, or None if it can."""
+    if environment.name == "impi" and (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return "Intel MPI has wheels for Linux on x86-64 only"
+    if environment.name != "debian-openmpi" or Path(DEBIAN_MPIEXEC).exists():
+        return None
+    if not shutil.which("apt-get"):
+        return "Debian's Open MPI needs Debian or Ubuntu"
+    if os.geteuid() != 0:
+        return "openmpi-bin is not installed: run `sudo apt-get install openmpi-bin`"
+    return None
+
+
+def _run(command: Sequence[str | Path], **variables: str) -> None:
+    """Run `command` in the project's folder; raise with its output if it fails."""
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        shown = " ".join(map(str, command))
+        raise EnvironmentFailure(f"`{shown}` ended with {done.returncode}:\n{done.stdout}")
+
+
+def _uv() -> Path:
+    """Return the uv of a venv of its own, where pip installs it from wherever it is set up to."""
+    uv = UV_FOLDER / "bin" / "uv"
+    if not uv.exists():
+        _run([PYTHON, "-m", "venv", "--clear", UV_FOLDER])
+        _run([UV_FOLDER / "bin" / "pip", "install", "--quiet", "uv"])
+    return uv
+
+
+def _index_of_pip() -> dict[str, str]:
+    """Return the variables that make uv use the package index that pip is set up for.
+
+    uv does not read pip's configuration, and behind a mirror that is where the address is.
+    """
+    listed = subprocess.run(
+        [UV_FOLDER / "bin" / "pip", "config", "list"], capture_output=True, text=True, check=False
+    ).stdout
+    variables = {"index-url": "UV_DEFAULT_INDEX", "cert": "SSL_CERT_FILE"}
+    found = {}
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        variable = variables.get(name.rpartition(".")[2])
+        if variable and variable not in os.environ:
+            found[variable] = value.strip("'\"")
+    return found
+
+
+def _key(environment: Environment) -> str:
+    """Return a digest of everything that `environment` is made from."""
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    ingredients = [
+        document["project"],
+        document["build-system"],
+        document["tool"]["hatch"],
+        environment.requirements,
+        sys.version,
+        sys.base_prefix,
+        str(ROOT),
+    ]
+    return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
+
+
+def _is_current(environment: Environment) -> bool:
+    try:
+        stamp = json.loads((environment.folder / STAMP).read_text())
+    except (OSError, ValueError):
+        return False
+    # A venv breaks when the Python that it links to is removed, Debian's MPI when its package is.
+    usable = environment.python.exists() and environment.mpiexec.exists()
+    return usable and stamp.get("key") == _key(environment)
+
+
+def _install_debian_openmpi() -> None:
+    print("debian-openmpi: apt-get install openmpi-bin", flush=True)
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    _run(["apt-get", "update"], **quiet)
+    _run(["apt-get", "install", "--yes", "--no-install-recommends", "openmpi-bin"], **quiet)
+
+
+def _two_ranks(environment: Environment) -> str:
+    """Run a two-rank job and return the version of the MPI library that it ran on."""
+    path = f"{environment.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    job = subprocess.Popen(
+        [environment.mpiexec, "-n", "2", environment.python, "-c", PROBE],
+        env={**os.environ, **LAUNCH_VARIABLES, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        output, _ = job.communicate(timeout=LAUNCH_LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        # Not a kill: an mpiexec that is terminated takes its ranks with it.
+        job.terminate()
+        output, _ = job.communicate(timeout=LAUNCH_LIMIT_SECONDS)
+        output += f"\nended after {LAUNCH_LIMIT_SECONDS} s"
+    expected = f"2 {environment.library}"
+    if job.returncode or not output.startswith(expected):
+        raise EnvironmentFailure(
+            f"{environment.name}: two ranks on {environment.mpiexec} should have printed "
+            f"'{expected}…', but ended with {job.returncode} and printed:\n{output}"
+        )
+    return output.strip().removeprefix("2 ")
+
+
+def _make(environment: Environment) -> str:
+    """Make `environment` anew and return the version of its MPI library."""
+    if environment.mpiexec == Path(DEBIAN_MPIEXEC) and not environment.mpiexec.exists():
+        _install_debian_openmpi()
+    uv = _uv()
+    shutil.rmtree(environment.folder, ignore_errors=True)
+    _run([uv, "venv", "--quiet", "--python", PYTHON, environment.folder])
+    install: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", environment.python]
+    _run([*install, *environment.requirements], **_index_of_pip())
+    library = _two_ranks(environment)
+    # The stamp comes last: a venv without one is unfinished.
+    new = environment.folder / f"{STAMP}.new"
+    new.write_text(json.dumps({"key": _key(environment), "library": library}, indent=2) + "\n")
+    new.replace(environment.folder / STAMP)
+    return library
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let one process at a time make environments in this checkout."""
+    (ROOT / ".venvs").mkdir(exist_ok=True)
+    with (ROOT / ".venvs" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _prepare(environment: Environment) -> bool:
+    """Bring `environment` up to date and say so; return whether it is there."""
+    if reason := _obstacle(environment):
+        print(f"{environment.name}: left out: {reason}", flush=True)
+        return False
+    if not _is_current(environment):
+        started = time.monotonic()
+        library = _make(environment)
+        seconds = time.monotonic() - started
+        print(f"{environment.name}: made in {seconds:.1f} s: {library}", flush=True)
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make the environments that the tests run in.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ENVIRONMENTS))
+    names: list[str] = parser.parse_args().names or list(ENVIRONMENTS)
+    if unknown := set(names) - set(ENVIRONMENTS):
+        parser.error(f"no such environment: {', '.join(sorted(unknown))}")
+    try:
+        with _alone():
+            there = [_prepare(ENVIRONMENTS[name]) for name in names]
+    except EnvironmentFailure as failure:
+        print(f"environments: {failure}", file=sys.stderr)
+        return 1
+    if not all(there) and os.environ.get("RANKWISE_REQUIRE_ALL") == "1":
+        print("environments: RANKWISE_REQUIRE_ALL=1, and one is left out", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
