@@ -55,9 +55,7 @@ def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place
         return None
     for rank, size, library in _LAUNCHERS:
         try:
-            return Place(
-                rank=int(environment[rank]), size=int(environment[size]), launcher=library
-            )
+            return Place(rank=int(environment[rank]), size=int(environment[size]), launcher=library)
         except (KeyError, ValueError):
             continue
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +37,6 @@ def mpi_tmp_path(tmp_path: Path, comm: MPI.Intracomm) -> Path:
 
 
 @pytest.fixture
-def mpi_tmpdir(mpi_tmp_path: Path) -> Iterator[Path]:
+def mpi_tmpdir(mpi_tmp_path: Path) -> Path:
     """The same as `mpi_tmp_path`, by the name that pytest_parallel has for it."""
-    yield mpi_tmp_path
+    return mpi_tmp_path

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 _BARE_PARALLEL_SIZE = 3
 
 MARKERS = (
-    "parallel(n): run the test on n ranks, which share the communicator `comm`; "
-    "a list of numbers makes one test of each",
+    "parallel(n): run the test on n ranks, or once on each number of ranks of a list",
     "parallel_from_context: run the test on as many ranks as the run has",
     "mpi(ranks): the same as parallel(ranks); without `ranks`, as parallel_from_context",
 )
@@ -114,7 +113,9 @@ def _refuse_unknown(found: pytest.Mark, known: Sequence[str], positional: int = 
     unknown += [repr(value) for value in found.args[positional:]]
     if unknown:
         takes = ", ".join(f"`{name}`" for name in known) or "no arguments"
-        raise BadMark(f"{_show(found)} has unknown arguments: {', '.join(unknown)}; it takes {takes}")
+        raise BadMark(
+            f"{_show(found)} has unknown arguments: {', '.join(unknown)}; it takes {takes}"
+        )
 
 
 def _show(found: pytest.Mark) -> str:

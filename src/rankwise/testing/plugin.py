@@ -20,7 +20,7 @@ __all__ = ["comm", "mpi_ranks", "mpi_tmp_path", "mpi_tmpdir"]
 
 SCHEDULERS = ("sequential", "static", "dynamic")
 
-_WORLD = pytest.StashKey["World"]()
+_WORLD: pytest.StashKey[World] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

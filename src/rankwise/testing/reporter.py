@@ -298,8 +298,8 @@ class _NoCache:
 def _show_difference(
     rank: int, own: Sequence[str], other: int, theirs: Sequence[str], size: int
 ) -> str:
-    lines = [f"the ranks have collected different tests: rank {rank} {len(own)}, "
-             f"rank {other} {len(theirs)} (of {size} ranks)"]
+    counts = f"rank {rank} {len(own)}, rank {other} {len(theirs)} (of {size} ranks)"
+    lines = [f"the ranks have collected different tests: {counts}"]
     for who, here, there in ((rank, own, theirs), (other, theirs, own)):
         elsewhere = set(there)
         only = [nodeid for nodeid in here if nodeid not in elsewhere]

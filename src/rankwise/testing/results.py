@@ -166,8 +166,9 @@ def unpack_any_report(
     report = config.hook.pytest_report_from_serializable(config=config, data=data)
     assert isinstance(report, (pytest.TestReport, pytest.CollectReport))
     # JSON has no tuples; pytest tells a skip's longrepr by it being one.
-    if isinstance(report.longrepr, list):
-        path, line, reason = report.longrepr
+    longrepr: object = report.longrepr
+    if isinstance(longrepr, list):
+        path, line, reason = longrepr
         report.longrepr = (path, line, reason)
     report.sections = [(name, text) for name, text in report.sections]
     if isinstance(report, pytest.TestReport):

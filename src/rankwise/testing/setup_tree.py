@@ -71,4 +71,3 @@ class SetupTree(SetupState):
             raise errors[0]
         if errors:
             raise BaseExceptionGroup("errors during test teardown", errors)
-

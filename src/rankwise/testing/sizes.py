@@ -72,6 +72,8 @@ def skip_if_too_large(item: pytest.Item, available: int) -> None:
     size = size_of(item)
     if size > available:
         ranks = "rank" if available == 1 else "ranks"
-        reason = f"needs {size} ranks, has {available} {ranks}: run it with mpirun -np {size} pytest"
+        reason = (
+            f"needs {size} ranks, has {available} {ranks}: run it with mpirun -np {size} pytest"
+        )
         item.add_marker(pytest.mark.skip(reason=reason), append=False)
         item.stash[_SIZE] = 1

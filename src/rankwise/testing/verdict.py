@@ -1,9 +1,9 @@
 """Many ranks' reports on one test become one report for each phase.
 
-    any rank failed                      failed
-    else any rank failed as expected     xfailed
-    else any rank was skipped            skipped: a test that ran in part has not passed
-    else                                 passed (xpassed if the test was expected to fail)
+any rank failed                      failed
+else any rank failed as expected     xfailed
+else any rank was skipped            skipped: a test that ran in part has not passed
+else                                 passed (xpassed if the test was expected to fail)
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
-from _pytest._code.code import ReprFileLocation, TerminalRepr
+from _pytest._code.code import ExceptionInfo, ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
 from rankwise.testing.results import is_strict_xpass
 
 RankReports = Mapping[int, pytest.TestReport]
+LongRepr = ExceptionInfo[BaseException] | tuple[str, int, str] | str | TerminalRepr | None
 
 
 def describe_ranks(ranks: Iterable[int], size: int) -> str:
@@ -73,8 +74,7 @@ def merge_phases(results: Mapping[int, Sequence[pytest.TestReport]]) -> list[pyt
 def merge_phase(phase: RankReports, size: int) -> pytest.TestReport:
     """Merge the reports of one phase; ranks that did not come to it have none."""
     if all(_is_plain_pass(report) for report in phase.values()):
-        longest = max(phase.values(), key=lambda report: report.duration)
-        return longest
+        return max(phase.values(), key=lambda report: report.duration)
     deciding = _deciding(phase)
     model = next(iter(deciding.values()))
     report = pytest.TestReport(
@@ -121,7 +121,7 @@ def _deciding(phase: RankReports) -> dict[int, pytest.TestReport]:
     return too_good or skipped or dict(phase)
 
 
-def _merge_longrepr(deciding: RankReports, size: int) -> object:
+def _merge_longrepr(deciding: RankReports, size: int) -> LongRepr:
     first = next(iter(deciding.values()))
     if isinstance(first.longrepr, tuple):
         path, line, reason = first.longrepr

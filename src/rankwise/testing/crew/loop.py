@@ -76,7 +76,9 @@ class Loop:
         closing = [self._nodes[group] for group in header["close"]]
         for position, index in enumerate(cases):
             item = self._items[index]
-            later = {node for rest in cases[position + 1 :] for node in self._items[rest].listchain()}
+            later = {
+                node for rest in cases[position + 1 :] for node in self._items[rest].listchain()
+            }
             over = [node for node in closing if node not in later]
             if self._reporter is not None:
                 self._reporter.starts(item, ranks)

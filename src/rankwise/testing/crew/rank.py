@@ -103,8 +103,9 @@ class Rank:
         # Mirrors what pytest does for one process; all ranks go from setup to call together, so
         # that a fixture that fails on one of them cannot leave the others waiting in the test.
         has_request = hasattr(item, "_request")
-        if has_request and not item._request:
-            item._initrequest()  # type: ignore[attr-defined]  # a rerun needs a new request
+        if has_request and not item._request:  # type: ignore[attr-defined]
+            # A rerun needs a new one.
+            item._initrequest()  # type: ignore[attr-defined]
         option = item.config.getoption
         try:
             setup = call_and_report(item, "setup", log=False)
@@ -131,9 +132,7 @@ class Rank:
             self._result.reports.append(report)
 
     @pytest.hookimpl
-    def pytest_warning_recorded(
-        self, warning_message: object, when: object, nodeid: str
-    ) -> None:
+    def pytest_warning_recorded(self, warning_message: object, when: object, nodeid: str) -> None:
         if self._running:
             self._result.warnings.append(
                 RecordedWarning.of(warning_message, when, nodeid)  # type: ignore[arg-type]
