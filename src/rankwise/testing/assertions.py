@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rankwise.testing.communicators import Communicators
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 
 def parallel_assert(
     assertion: bool,
-    message: str = "",
+    msg: str = "",
     *,
     participating: bool = True,
     comm: MPI.Intracomm | None = None,
 ) -> None:
-    """Assert on every rank of `comm` (all ranks by default) what must hold on each.
+    """Assert on every rank of `comm` (of the running test by default) what must hold on each.
 
     Collective: if it fails on one rank it fails on all, so that none is left waiting in the next
     collective call. A rank that is not `participating` only listens.
     """
-    from mpi4py import MPI
-
     __tracebackhide__ = True
-    results = (MPI.COMM_WORLD if comm is None else comm).allgather(
-        bool(assertion) if participating else True
-    )
+    results = (comm or _comm_of_test()).allgather(bool(assertion) if participating else True)
     failing = [rank for rank, fine in enumerate(results) if not fine]
     if failing:
         where = ", ".join(str(rank) for rank in failing)
-        raise AssertionError(f"failed on rank{'s' * (len(failing) > 1)} {where}. {message}".strip())
+        raise AssertionError(f"failed on rank{'s' * (len(failing) > 1)} {where}. {msg}".strip())
+
+
+def _comm_of_test() -> MPI.Intracomm:
+    if Communicators.latest is not None:
+        return Communicators.latest.for_test()
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
@@ -15,66 +16,160 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 # A rank looks for its peers eagerly for this long, then it sleeps between looks.
-_EAGER_SECONDS = 0.002
+_EAGER_SECONDS = 0.001
 _PATIENT_SECONDS = 0.0005
+
+# Communicators are made some at a time: ranks that make one have to wait for each other.
+_LARGEST_STOCK = 8
+
+# So many tests later a communicator that a test has used is freed.
+_RESTING = 16
+
+
+class Circle:
+    """Ranks that run tests together, with a stock of communicators for their next tests.
+
+    All of them come to every test of theirs, so their stocks are always equally large.
+    """
+
+    def __init__(self, private: MPI.Intracomm) -> None:
+        self.private = private
+        self._stock: list[MPI.Intracomm] = []
+        self._next_stock = 1
+
+    def take(self) -> MPI.Intracomm:
+        """Give a communicator that no test has used; collective when the stock is empty."""
+        if not self._stock:
+            for _ in range(self._next_stock):
+                communicator, request = self.private.Idup()
+                wait_patiently(request.Test)
+                self._stock.append(communicator)
+            self._next_stock = min(2 * self._next_stock, _LARGEST_STOCK)
+        return self._stock.pop()
+
+    def dissolve(self) -> None:
+        """Free everything."""
+        for communicator in (*self._stock, self.private):
+            communicator.Free()
 
 
 class Communicators:
-    """Makes and frees them: their number never grows, however many tests run."""
+    """Gives every test its own and frees it: their number never grows, however many tests run."""
 
     KEY: ClassVar[pytest.StashKey[Communicators]] = pytest.StashKey()
+    latest: ClassVar[Communicators | None] = None
+    """Those of the pytest session that this process is in."""
 
     def __init__(self, world: MPI.Intracomm | None = None) -> None:
         self._world = world
-        self._private: MPI.Intracomm | None = None
+        Communicators.latest = self
+        self._kept: dict[tuple[int, ...], Circle] = {}
+        self._circle: Circle | None = None
+        self._circle_is_kept = False
         self._for_test: MPI.Intracomm | None = None
+        self._resting: deque[MPI.Intracomm] = deque()
+        self._unwanted: list[MPI.Message] = []
 
-    def open(self, ranks: Sequence[int], *, wanted: bool) -> None:
-        """Prepare for a test on these ranks of the world; collective over them.
+    @property
+    def seat(self) -> tuple[int, int]:
+        """This rank's number among the ranks of the test, and how many they are."""
+        if self._circle is None:
+            return 0, 1
+        return self._circle.private.rank, self._circle.private.size
 
-        All ranks of a test come here before its setup begins, so that a fixture that fails on one
-        of them cannot leave the others waiting for a communicator.
+    def open(self, ranks: Sequence[int], *, wanted: bool, keep: bool) -> None:
+        """Prepare for a test on these ranks of the world; they all come here.
+
+        It is before the test's setup, so that a fixture that fails on one of the ranks cannot
+        leave the others waiting for a communicator. With `keep` the ranks expect to meet again.
         """
-        if len(ranks) > 1:
-            assert self._world is not None, "a test on several ranks needs a world"
-            group = self._world.Get_group()
-            members = group.Incl(ranks)
-            self._private = self._world.Create_group(members)
-            members.Free()
-            group.Free()
-            if wanted:
-                self._for_test = self._private.Dup()
+        if len(ranks) == 1:
+            return
+        key = tuple(ranks)
+        self._circle = self._kept.get(key) or self._gather(key)
+        self._circle_is_kept = keep
+        if keep:
+            self._kept[key] = self._circle
+        if wanted:
+            self._for_test = self._circle.take()
+
+    def _gather(self, ranks: tuple[int, ...]) -> Circle:
+        assert self._world is not None, "a test on several ranks needs a world"
+        group = self._world.Get_group()
+        members = group.Incl(ranks)
+        circle = Circle(self._world.Create_group(members))
+        members.Free()
+        group.Free()
+        return circle
 
     def for_test(self) -> MPI.Intracomm:
         """Give the test's communicator; a test on one rank has one of its own too."""
         if self._for_test is None:
-            if self._private is not None:
-                self._for_test = self._private.Dup()
+            if self._circle is not None:
+                self._for_test = self._circle.take()
             else:
                 self._for_test = load_mpi().COMM_SELF.Dup()
         return self._for_test
 
     def all_agree(self, fine: bool) -> bool:
-        """Tell whether all ranks of the test say that they are fine; collective over them."""
-        if self._private is None:
+        """Tell whether all ranks of the test say that they are fine; they all come here."""
+        if self._circle is None:
             return fine
         from mpi4py import MPI
 
         answer = bytearray([fine])
-        request = self._private.Iallreduce(MPI.IN_PLACE, [answer, MPI.BYTE], op=MPI.BAND)
-        eager_until = time.monotonic() + _EAGER_SECONDS
-        while not request.Test():
-            # A peer may take long in its setup: it needs the core more than we do.
-            if time.monotonic() < eager_until:
-                os.sched_yield()
-            else:
-                time.sleep(_PATIENT_SECONDS)
+        request = self._circle.private.Iallreduce(MPI.IN_PLACE, [answer, MPI.BYTE], op=MPI.BAND)
+        wait_patiently(request.Test)
         return bool(answer[0])
 
+    def renew(self) -> None:
+        """Put an untouched communicator in the place of one that a failed attempt has used."""
+        if self._for_test is not None:
+            self._put_to_rest(self._for_test)
+            self._for_test = None
+            self.for_test()
+
     def close(self) -> None:
-        """Free what the test had; idempotent."""
-        for communicator in (self._for_test, self._private):
-            # A test may have freed it itself: then the handle is null.
-            if communicator is not None and communicator:
-                communicator.Free()
-        self._for_test = self._private = None
+        """Put away what the test had; idempotent."""
+        if self._for_test is not None:
+            self._put_to_rest(self._for_test)
+            self._for_test = None
+        if self._circle is not None and not self._circle_is_kept:
+            self._circle.dissolve()
+        self._circle = None
+
+    def _put_to_rest(self, communicator: MPI.Intracomm) -> None:
+        """Free a communicator some tests later.
+
+        MPI gives the identity of a freed communicator to a new one. A message that a test sent and
+        never received would be found there by another test: it is thrown away here, when it has
+        certainly arrived.
+        """
+        self._resting.append(communicator)
+        if len(self._resting) > _RESTING:
+            oldest = self._resting.popleft()
+            # A test may have freed its communicator itself: then the handle is null.
+            if oldest:
+                self._unwanted += _drain(oldest)
+                oldest.Free()
+
+
+def _drain(communicator: MPI.Intracomm) -> list[MPI.Message]:
+    """Take messages that nobody has received out of MPI's queue.
+
+    They are not received: the memory that a large one would be fetched from may be gone.
+    """
+    taken = []
+    while (message := communicator.Improbe()) is not None:
+        taken.append(message)
+    return taken
+
+
+def wait_patiently(is_done: Callable[[], bool]) -> None:
+    """Wait for peers without taking the core from one that may need it to get here."""
+    eager_until = time.monotonic() + _EAGER_SECONDS
+    while not is_done():
+        if time.monotonic() < eager_until:
+            os.sched_yield()
+        else:
+            time.sleep(_PATIENT_SECONDS)

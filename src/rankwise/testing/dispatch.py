@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from rankwise.testing.policy import Assignment, Case, Dynamic, Pace, Policy, Sequential, Static
 from rankwise.testing.wire import Header
 
+# Some MPIs have no more than 2,048 communicators, and tests want theirs.
+_MOST_CIRCLES = 32
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
@@ -60,6 +63,7 @@ class Dispatcher:
         width: int,
         reporter: int = 0,
         maxfail: int = 0,
+        acknowledged: bool = False,
     ) -> None:
         self.outbox: deque[tuple[int, Header, bytes]] = deque()
         self.finished = False
@@ -69,11 +73,15 @@ class Dispatcher:
         self._width = width
         self._reporter = reporter
         self._maxfail = maxfail
+        # Whether a test must have been reported before the next one starts.
+        self._acknowledged = acknowledged and policy.one_by_one
         self._failures = 0
         self._stopping = False
         self._running: dict[int, _Running] = {}
         self._row: dict[int, deque[int]] = {}
         self._unassigned: dict[int, int] = {}
+        self._circles: set[tuple[int, ...]] = set()
+        self._kept = [0] * width
         self._visitors: dict[int, set[int]] = {}
         for groups in suite.groups:
             for group in groups:
@@ -98,7 +106,7 @@ class Dispatcher:
             self._abandon(rank)
         if not running.waiting:
             self._complete(index, running)
-        if not row and not self._policy.lockstep:
+        if not row and not self._policy.one_by_one:
             self._policy.release((rank,))
         if header.get("stop"):
             self._stopping = True
@@ -133,10 +141,10 @@ class Dispatcher:
         local = running.ranks == (self._reporter,)
         if not local:
             self._send_verdict(index, running)
-        if local or not self._policy.lockstep:
+        if local or not self._acknowledged:
             del self._running[index]
-        if local and self._policy.lockstep and not self._row[self._reporter]:
-            self._policy.release(running.ranks)
+            if self._policy.one_by_one and not self._row[running.ranks[0]]:
+                self._policy.release(running.ranks)
 
     def _send_verdict(self, index: int, running: _Running) -> None:
         bodies = [running.bodies[rank] for rank in running.ranks]
@@ -169,10 +177,22 @@ class Dispatcher:
             "cases": assignment.cases,
             "ranks": assignment.ranks,
             "close": closing,
+            "keep": self._meet_again(assignment.ranks),
         }
         for rank in assignment.ranks:
             self._row[rank] = deque(assignment.cases)
             self.outbox.append((rank, header, b""))
+
+    def _meet_again(self, ranks: tuple[int, ...]) -> bool:
+        """Decide whether these ranks keep the communicator between them for their next test.
+
+        Decided here because all of them must do the same; communicators are a scarce resource.
+        """
+        if ranks not in self._circles and all(self._kept[r] < _MOST_CIRCLES for r in ranks):
+            self._circles.add(ranks)
+            for rank in ranks:
+                self._kept[rank] += 1
+        return ranks in self._circles
 
     def _visit(self, assignment: Assignment) -> list[int]:
         """Note which ranks have been in which groups; give the groups that end with these tests.

@@ -21,7 +21,9 @@ def comm(request: pytest.FixtureRequest) -> MPI.Intracomm:
     try:
         return request.config.stash[Communicators.KEY].for_test()
     except MpiMissing as error:
-        pytest.fail(str(error), pytrace=False)
+        problem = str(error)
+    # Not from within the handler: pytest would show the explanation twice, once as the cause.
+    pytest.fail(problem, pytrace=False)
 
 
 @pytest.fixture
@@ -38,5 +40,5 @@ def mpi_tmp_path(tmp_path: Path, comm: MPI.Intracomm) -> Path:
 
 @pytest.fixture
 def mpi_tmpdir(mpi_tmp_path: Path) -> Path:
-    """The same as `mpi_tmp_path`, by the name that pytest_parallel has for it."""
+    """The same as `mpi_tmp_path`, by an older name that suites of pytest-mpi use."""
     return mpi_tmp_path

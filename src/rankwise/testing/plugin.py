@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,10 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(f"{text} is not a positive number")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -60,15 +60,17 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     from rankwise.testing.crew.session import WorldSession
     from rankwise.testing.crew.world import World
 
+    # What MPI has to say when it cannot start is for the user's eyes, not for the captured output.
+    capture = early_config.pluginmanager.get_plugin("capturemanager")
     try:
-        world = early_config.stash[_WORLD] = World.join(
-            place, lambda: WorldSession.settle(early_config)
-        )
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
+            world = World.join(place, lambda: WorldSession.settle(early_config))
     except RankwiseError as error:
         if place.rank:
             # One explanation is enough.
             raise SystemExit(pytest.ExitCode.USAGE_ERROR) from None
         raise pytest.UsageError(str(error)) from None
+    early_config.stash[_WORLD] = world
     WorldSession.register(early_config, world)
 
 

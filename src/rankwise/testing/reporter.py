@@ -13,6 +13,7 @@ from _pytest.cacheprovider import Cache
 from rankwise.testing.crew.loop import number_groups
 from rankwise.testing.results import (
     RankResult,
+    RecordedWarning,
     merge_warnings,
     unpack,
     unpack_any_report,
@@ -41,17 +42,19 @@ class Reporter:
         *,
         size: int,
         rank: int = 0,
-        lockstep: bool,
+        in_order: bool,
     ) -> None:
         self._session = session
         self._config = session.config
         self._channel = channel
         self._size = size
         self._rank = rank
-        self._lockstep = lockstep
+        self._in_order = in_order
+        self._careful = False
         self._kept: dict[int, RankResult] = {}
         self._started: set[str] = set()
         self._gone: set[int] = set()
+        self._broken: set[str] = set()
         self._durations: dict[str, float] = {}
 
     # Before the first test
@@ -59,13 +62,18 @@ class Reporter:
     def gather_collections(self) -> dict[int, tuple[Header, bytes]]:
         """Wait until every rank has said what it has collected.
 
-        Raises WireError when a rank has left instead.
+        Raises WireError when a rank has left instead, UsageError when it refused to collect.
         """
         collections: dict[int, tuple[Header, bytes]] = {}
         while len(collections) < self._size:
             header, body = self._channel.receive()
             if header["kind"] == "collected":
                 collections[header["rank"]] = header, body
+            elif header["kind"] == "interrupt":
+                self.take(header, body)
+            elif header["kind"] == "refused":
+                where = describe_ranks([header["rank"]], self._size)
+                raise pytest.UsageError(f"[{where}] {header['reason']}")
             elif header["kind"] == "gone":
                 self._gone.add(header["rank"])
                 raise WireError(
@@ -76,29 +84,33 @@ class Reporter:
 
     def log_collection_errors(self, collections: Mapping[int, tuple[Header, bytes]]) -> None:
         """Report what could not be collected on other ranks and is not known from this one."""
-        own = json.loads(collections[self._rank][1])["errors"]
-        known = {error["nodeid"] for error in own}
+        found: dict[str, tuple[dict[str, Any], list[int]]] = {}
         for rank, (_, body) in sorted(collections.items()):
-            for data in json.loads(body)["errors"] if rank != self._rank else ():
-                if data["nodeid"] not in known:
-                    known.add(data["nodeid"])
-                    report = unpack_any_report(data, self._config)
-                    report.nodeid = f"{report.nodeid} [{describe_ranks([rank], self._size)}]"
-                    self._config.hook.pytest_collectreport(report=report)
+            for data in json.loads(body)["errors"]:
+                found.setdefault(data["nodeid"], (data, []))[1].append(rank)
+        self._broken = set(found)
+        for data, ranks in found.values():
+            if self._rank not in ranks:
+                report = unpack_any_report(data, self._config)
+                report.nodeid = f"{report.nodeid} [{describe_ranks(ranks, self._size)}]"
+                self._config.hook.pytest_collectreport(report=report)
 
     def agree_on_order(
         self, collections: Mapping[int, tuple[Header, bytes]], temporary: str
     ) -> None:
         """Make sure that all ranks have the same tests, and tell them in which order to count.
 
-        Raises CollectionsDiffer.
+        Tests of a module that some rank could not collect are left out. Raises CollectionsDiffer.
         """
         digest = collections[self._rank][0]["digest"]
-        own = [item.nodeid for item in self._session.items]
-        same = True
+        items = self._session.items
+        if self._broken:
+            items[:] = [item for item in items if not self._is_broken(item.nodeid)]
+        own = [item.nodeid for item in items]
+        same = not self._broken
         for rank, (header, body) in sorted(collections.items()):
-            if header["digest"] != digest:
-                theirs = json.loads(body)["nodeids"]
+            if self._broken or header["digest"] != digest:
+                theirs = [n for n in json.loads(body)["nodeids"] if not self._is_broken(n)]
                 if sorted(theirs) != sorted(own):
                     raise CollectionsDiffer(
                         _show_difference(self._rank, own, rank, theirs, self._size)
@@ -107,6 +119,9 @@ class Reporter:
         order = b"" if same else json.dumps(own).encode()
         header = {"kind": "share", "what": "order", "temporary": temporary}
         self._channel.send(header, order)
+
+    def _is_broken(self, nodeid: str) -> bool:
+        return any(nodeid.startswith((f"{broken}::", f"{broken}/")) for broken in self._broken)
 
     def begin(self, scheduler: str) -> None:
         """Hand the suite over to the switchboard."""
@@ -119,12 +134,12 @@ class Reporter:
         ]
         option = self._config.getoption
         maxfail = option("maxfail", 0) or 0
-        careful = bool(maxfail or option("stepwise", False))
+        careful = self._careful = bool(maxfail or option("stepwise", False))
         self._channel.send(
             {
                 "kind": "begin",
                 "scheduler": scheduler,
-                "batching": not careful,
+                "careful": careful,
                 "maxfail": maxfail,
             },
             json.dumps(tests).encode(),
@@ -134,7 +149,7 @@ class Reporter:
 
     def starts(self, item: pytest.Item, ranks: Sequence[int]) -> None:
         """Announce a test; one on this rank alone announces itself."""
-        if self._lockstep and len(ranks) > 1:
+        if self._in_order and len(ranks) > 1:
             self._announce(item)
 
     def keep(self, index: int, ranks: Sequence[int], result: RankResult) -> None:
@@ -179,10 +194,9 @@ class Reporter:
         else:
             own_number = ranks.index(self._rank) if self._rank in ranks else None
             self._log_merged(item, results, own_number)
-        stopping = bool(self._session.shouldfail or self._session.shouldstop)
-        if stopping:
+        if self._session.shouldfail or self._session.shouldstop:
             self._channel.send({"kind": "stop"})
-        if self._lockstep:
+        if self._careful:
             self._channel.send({"kind": "logged", "case": index})
 
     def _log_single(self, item: pytest.Item, result: RankResult) -> None:
@@ -197,10 +211,9 @@ class Reporter:
     ) -> None:
         self._announce(item)
         others = [result for number, result in results.items() if number != own]
-        self._warn(others)
-        for number, result in results.items():
-            if number != own:
-                self._log_subtests(result, describe_ranks([number], len(results)))
+        self._warn(others, known=results[own].warnings if own is not None else ())
+        for result in others:
+            self._log_subtests(result)
         attempts = max(len(result.reruns) for result in results.values())
         for attempt in range(attempts):
             runs = {number: result.reruns[attempt] for number, result in results.items()}
@@ -217,12 +230,10 @@ class Reporter:
                 report.outcome = "rerun"  # type: ignore[assignment]  # that plugin's outcome
             self._config.hook.pytest_runtest_logreport(report=report)
 
-    def _log_subtests(self, result: RankResult, label: str) -> None:
+    def _log_subtests(self, result: RankResult) -> None:
         """Report other ranks' subtests that did not pass; those that did are counted once."""
         for report in result.subtests:
             if not report.passed:
-                path, line, domain = report.location
-                report.location = (path, line, f"{domain} ({label})")
                 self._config.hook.pytest_runtest_logreport(report=report)
 
     def log_late(self, item: pytest.Item, result: RankResult, rank: int | None) -> None:
@@ -246,8 +257,11 @@ class Reporter:
         seconds = sum(report.duration for report in reports)
         self._durations[item.nodeid] = round(seconds, 4)
 
-    def _warn(self, results: Sequence[RankResult]) -> None:
+    def _warn(self, results: Sequence[RankResult], known: Sequence[RecordedWarning] = ()) -> None:
+        """Show other ranks' warnings that pytest does not already know from this one."""
         for warning in merge_warnings(results):
+            if warning in known:
+                continue
             self._config.hook.pytest_warning_recorded.call_historic(
                 kwargs={
                     "warning_message": warning.restore(),

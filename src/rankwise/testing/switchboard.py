@@ -1,8 +1,8 @@
 """The process between the ranks: it knows who is free and says what runs next.
 
 It is not a rank and runs no test, so that a test that computes, waits or holds the interpreter on
-rank 0 never keeps the other ranks from working. It lives as long as the standard input that its
-parent holds, and is started without site-packages: standard library and this package only.
+rank 0 never keeps the other ranks from working. It lives as long as the line that its parent holds,
+and may be started without site-packages: standard library and this package only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 from rankwise.testing import wire
 from rankwise.testing.dispatch import Dispatcher, Suite, make_policy
@@ -61,8 +60,8 @@ class Switchboard:
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
-    def tether(self, lifeline: BinaryIO) -> None:
-        """End when this stream ends: whoever holds its other side is gone then."""
+    def tether(self, lifeline: socket.socket) -> None:
+        """End when this line ends: whoever holds its other side is gone then."""
         self._selector.register(lifeline, selectors.EVENT_READ, self._end)
 
     def run(self) -> None:
@@ -210,17 +209,22 @@ def make_dispatcher(header: Header, body: bytes, width: int) -> Dispatcher:
         for index, (size, seconds, _) in enumerate(tests)
     ]
     suite = Suite(cases=cases, groups=[groups for _, _, groups in tests])
-    pace = Pace(batching=header["batching"])
+    pace = Pace(batching=not header["careful"])
     policy = make_policy(header["scheduler"], suite, width, pace)
-    return Dispatcher(suite, policy, pace, width=width, maxfail=header["maxfail"])
-
-
-def main() -> None:
-    """Serve on the listening socket that the parent left open, as its first line says."""
-    logging.basicConfig(format="rankwise: %(message)s", stream=sys.stderr)
-    settings = json.loads(sys.stdin.buffer.readline())
-    board = Switchboard(
-        socket.socket(fileno=settings["listener"]), settings["secret"], width=settings["width"]
+    return Dispatcher(
+        suite, policy, pace, width=width, maxfail=header["maxfail"], acknowledged=header["careful"]
     )
-    board.tether(sys.stdin.buffer)
+
+
+def serve(descriptor: int) -> None:
+    """Serve a run, as the process at the other end of the line `descriptor` says."""
+    logging.basicConfig(format="rankwise: %(message)s", stream=sys.stderr)
+    line = socket.socket(fileno=descriptor)
+    message, descriptors, _, _ = socket.recv_fds(line, 4096, 1)
+    if not message:
+        return
+    settings = json.loads(message)
+    listener = socket.socket(fileno=descriptors[0])
+    board = Switchboard(listener, settings["secret"], width=settings["width"])
+    board.tether(line)
     board.run()

@@ -8,6 +8,7 @@ else                                 passed (xpassed if the test was expected to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
@@ -18,6 +19,9 @@ from rankwise.testing.results import is_strict_xpass
 
 RankReports = Mapping[int, pytest.TestReport]
 LongRepr = ExceptionInfo[BaseException] | tuple[str, int, str] | str | TerminalRepr | None
+
+# `comm = <mpi4py.MPI.Intracomm object at 0x7f5b0e4410d0>` is another on each rank.
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
 
 
 def describe_ranks(ranks: Iterable[int], size: int) -> str:
@@ -132,13 +136,15 @@ def _merge_longrepr(deciding: RankReports, size: int) -> LongRepr:
         return first.longrepr
     ranks_by_text: dict[str, list[int]] = {}
     for rank, report in deciding.items():
-        ranks_by_text.setdefault(report.longreprtext, []).append(rank)
-    return RankedRepr(
-        [
-            (describe_ranks(ranks, size), deciding[ranks[0]].longrepr)
-            for ranks in ranks_by_text.values()
-        ]
-    )
+        ranks_by_text.setdefault(_ADDRESS.sub("0x", report.longreprtext), []).append(rank)
+    parts = [
+        (describe_ranks(ranks, size), deciding[ranks[0]].longrepr)
+        for ranks in ranks_by_text.values()
+    ]
+    if all(isinstance(longrepr, str) for _, longrepr in parts):
+        # Without a traceback, pytest has the text itself in the short summary.
+        return "\n".join(f"[{label}] {text}" for label, text in parts)
+    return RankedRepr(parts)
 
 
 def _merge_sections(phase: RankReports, size: int) -> list[tuple[str, str]]:

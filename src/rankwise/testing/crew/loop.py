@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -82,10 +82,7 @@ class Loop:
             over = [node for node in closing if node not in later]
             if self._reporter is not None:
                 self._reporter.starts(item, ranks)
-            try:
-                result = self._rank.run(item, ranks, over)
-            except (KeyboardInterrupt, pytest.exit.Exception) as interrupt:
-                self._interrupt(interrupt)
+            result = self._rank.run(item, ranks, over, keep=header["keep"])
             if self._send_done(index, ranks, result):
                 return
 
@@ -118,18 +115,6 @@ class Loop:
                 index = self._items.index(item)
                 header = {"kind": "late", "case": index}
                 self._channel.send(header, pack(result, self._session.config))
-
-    def _interrupt(self, interrupt: BaseException) -> None:
-        """Let the reporter end the run the way this rank's test wants it ended."""
-        if self._reporter is None:
-            header: dict[str, Any] = {
-                "kind": "interrupt",
-                "exit": isinstance(interrupt, pytest.exit.Exception),
-                "reason": str(interrupt),
-                "code": getattr(interrupt, "returncode", None),
-            }
-            self._channel.send(header)
-        raise interrupt
 
 
 def number_groups(items: Sequence[pytest.Item]) -> tuple[list[list[int]], list[Node]]:

@@ -13,6 +13,7 @@ from rankwise.testing.communicators import Communicators
 from rankwise.testing.interop import rerunfailures
 from rankwise.testing.results import RankResult, RecordedWarning
 from rankwise.testing.setup_tree import SetupTree
+from rankwise.testing.verdict import describe_ranks
 
 if TYPE_CHECKING:
     from _pytest.nodes import Node
@@ -33,7 +34,9 @@ class Rank:
         self._last_user: dict[Node, pytest.Item] = {}
         self._running = False
 
-    def run(self, item: pytest.Item, ranks: Sequence[int], closing: Iterable[Node]) -> RankResult:
+    def run(
+        self, item: pytest.Item, ranks: Sequence[int], closing: Iterable[Node], *, keep: bool
+    ) -> RankResult:
         """Run a test, and close those collectors that end with it.
 
         Raises KeyboardInterrupt and pytest's Exit when the test does.
@@ -46,10 +49,11 @@ class Rank:
             self._last_user[node] = item
         self._running = True
         try:
-            self._communicators.open(ranks, wanted=wanted)
+            self._communicators.open(ranks, wanted=wanted, keep=keep)
             # Never None: that would end every fixture. Which test is next is not known yet.
             nextitem = copy.copy(item)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+            _fail_for_subtests(result)
         finally:
             self._running = False
             self._communicators.close()
@@ -98,6 +102,7 @@ class Rank:
                 return True
             result.reruns.append(result.reports)
             rerunfailures.prepare_rerun(item)
+            self._communicators.renew()
 
     def _attempt(self, item: pytest.Item, nextitem: pytest.Item) -> list[pytest.TestReport]:
         # Mirrors what pytest does for one process; all ranks go from setup to call together, so
@@ -127,6 +132,10 @@ class Rank:
         if not self._running:
             return
         if self._own_protocol or type(report) is not pytest.TestReport:
+            if self._own_protocol:
+                number, size = self._communicators.seat
+                path, line, domain = report.location
+                report.location = (path, line, f"{domain} ({describe_ranks([number], size)})")
             self._result.subtests.append(report)
         else:
             self._result.reports.append(report)
@@ -137,3 +146,12 @@ class Rank:
             self._result.warnings.append(
                 RecordedWarning.of(warning_message, when, nodeid)  # type: ignore[arg-type]
             )
+
+
+def _fail_for_subtests(result: RankResult) -> None:
+    """Fail a test for its failed subtests, as pytest does only where it reports them."""
+    failed = sum(report.failed for report in result.subtests)
+    for report in result.reports:
+        if failed and report.when == "call" and report.passed:
+            report.outcome = "failed"
+            report.longrepr = f"contains {failed} failed subtest{'s' * (failed > 1)}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from rankwise.testing.crew.loop import Loop, describe_collection
 from rankwise.testing.crew.rank import Rank
 from rankwise.testing.crew.world import Settings, World
 from rankwise.testing.interop import randomly, rerunfailures
-from rankwise.testing.interop.coverage import MeasureOnly
+from rankwise.testing.interop.coverage import CombineAnyway, MeasureOnly
 from rankwise.testing.reporter import CollectionsDiffer, Reporter
 from rankwise.testing.wire import WireError
 
@@ -37,6 +39,10 @@ class SilentReporter(TerminalReporter):  # type: ignore[misc]
 
     def pytest_runtest_logfinish(self) -> None:
         pass
+
+    def pytest_internalerror(self) -> bool:
+        """Leave it to pytest to show this on stderr, for nobody else knows what happened."""
+        return False
 
 
 class WorldSession:
@@ -61,6 +67,18 @@ class WorldSession:
         session = cls(config, world)
         config.pluginmanager.register(session, "rankwise-world")
         config.pluginmanager.register(_AfterConfiguration(session), "rankwise-world-late")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_cmdline_main(self) -> Generator[None, object, object]:
+        """Leave it to rank 0 to say what is wrong with the command line, for it says it once."""
+        try:
+            return (yield)
+        except pytest.UsageError as error:
+            if self._world.is_reporter:
+                raise
+            with contextlib.suppress(WireError):
+                self._world.channel.send({"kind": "refused", "reason": str(error)})
+            return pytest.ExitCode.USAGE_ERROR
 
     # Configuration
 
@@ -95,18 +113,25 @@ class WorldSession:
 
     def rearrange_plugins(self) -> None:
         """Leave reporting to rank 0, once all plugins are configured."""
-        if self._world.is_reporter:
-            return
         config = self._config
+        if self._world.is_reporter:
+            CombineAnyway.add_to(config)
+            return
         terminal = config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
             config.pluginmanager.unregister(terminal)
             config.pluginmanager.register(SilentReporter(config), "terminalreporter")
         MeasureOnly.replace_in(config)
 
-    def pytest_report_header(self, config: pytest.Config) -> str:
-        scheduler = config.getoption("scheduler")
-        return f"rankwise: {self._world.size} ranks, {self._world.library}, scheduler {scheduler}"
+    @property
+    def _scheduler(self) -> str:
+        # --stepwise takes everything before the failing test as done, so that has to be true.
+        stepwise = self._config.getoption("stepwise", False)
+        return "sequential" if stepwise else str(self._config.getoption("scheduler"))
+
+    def pytest_report_header(self) -> str:
+        world, scheduler = self._world, self._scheduler
+        return f"rankwise: {world.size} ranks, {world.library}, scheduler {scheduler}"
 
     # Collection
 
@@ -122,6 +147,9 @@ class WorldSession:
             return None
         rank = Rank(session, self._config.stash[Communicators.KEY])
         self._config.pluginmanager.register(rank, "rankwise-rank")
+        # What has been loaded stays until the end; looking through it again and again for garbage,
+        # which Python does as tests make objects, is a good part of the time of short tests.
+        gc.freeze()
         try:
             self._world.channel.send(*describe_collection(session, self._collection_errors))
             if self._world.is_reporter:
@@ -129,20 +157,25 @@ class WorldSession:
             else:
                 self._follow(session, rank)
         except WireError as error:
+            # What pytest shows at the end, in the place of "stopping after 1 failures".
+            session.shouldfail = str(error)
             raise session.Failed(str(error)) from error
         return True
 
     def _lead(self, session: pytest.Session, rank: Rank) -> None:
-        scheduler = self._config.getoption("scheduler")
+        scheduler = self._scheduler
         reporter = self._reporter = Reporter(
             session,
             self._world.channel,
             size=self._world.size,
-            lockstep=scheduler == "sequential",
+            in_order=scheduler == "sequential",
         )
         self._arrange_terminal(scheduler)
         try:
-            collections = reporter.gather_collections()
+            try:
+                collections = reporter.gather_collections()
+            except WireError as error:
+                raise pytest.UsageError(str(error)) from None
             reporter.log_collection_errors(collections)
             if session.testsfailed and not session.config.option.continue_on_collection_errors:
                 errors = "error" if session.testsfailed == 1 else "errors"
@@ -191,6 +224,19 @@ class WorldSession:
             self._temporary._given_basetemp = Path(base) / f"rank{self._world.rank}"
 
     # The end
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Let rank 0 end the run the way that something on this rank wants it ended."""
+        if self._world.is_reporter:
+            return
+        header = {
+            "kind": "interrupt",
+            "exit": isinstance(excinfo.value, pytest.exit.Exception),
+            "reason": str(excinfo.value),
+            "code": getattr(excinfo.value, "returncode", None),
+        }
+        with contextlib.suppress(WireError):
+            self._world.channel.send(header)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import json
-import secrets
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import rankwise
+from rankwise.errors import RankwiseError
 from rankwise.launch.mpi import Place, library_name, mark_as_joined, start_mpi
 from rankwise.testing import wire
+from rankwise.testing.crew.switchboard_process import SwitchboardProcess
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 Settings = dict[str, Any]
-
-# Run without site-packages and the user's environment: it starts in a fraction of the time.
-_START_SWITCHBOARD = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from rankwise.testing.switchboard import main; main()"
-)
 
 
 class World:
@@ -44,8 +30,7 @@ class World:
         self.is_reporter = place.rank == 0
         self.shares_host_with_reporter = hosts[place.rank] == hosts[0]
         self._hosts = hosts
-        self._switchboard: subprocess.Popen[bytes] | None = None
-        self._folder: str | None = None
+        self._switchboard: SwitchboardProcess | None = None
 
     @classmethod
     def join(cls, place: Place, settle: Callable[[], Settings]) -> World:
@@ -55,7 +40,14 @@ class World:
 
         Raises MpiMissing or MpiMismatch when the ranks cannot find each other.
         """
-        mpi = start_mpi(place)
+        # Before MPI starts: then it can be a mere copy of this process.
+        switchboard = SwitchboardProcess() if place.rank == 0 else None
+        try:
+            mpi = start_mpi(place)
+        except RankwiseError:
+            if switchboard is not None:
+                switchboard.stop()
+            raise
         comm = mpi.COMM_WORLD.Dup()
         world = cls(
             place,
@@ -64,7 +56,10 @@ class World:
             comm.allgather(mpi.Get_processor_name()),
         )
         mark_as_joined()
-        own = (world._open(), settle()) if world.is_reporter else None
+        own = None
+        if switchboard is not None:
+            world._switchboard = switchboard
+            own = switchboard.open(world._hosts), settle()
         invitation, world.settings = comm.bcast(own, root=0)
         world.channel = wire.Channel.open(
             wire.Address(**invitation["address"]), invitation["secret"], world.rank
@@ -74,46 +69,11 @@ class World:
         atexit.register(world.leave)
         return world
 
-    def _open(self) -> dict[str, Any]:
-        """Start the switchboard and say how to reach it."""
-        if len(set(self._hosts)) == 1:
-            self._folder = tempfile.mkdtemp(prefix="rankwise-")
-            listener, address = wire.listen_on_file(Path(self._folder) / "switchboard")
-        else:
-            listener, address = wire.listen_on_host(self._hosts[0])
-        secret = secrets.token_hex(32)
-        settings = {"listener": listener.fileno(), "secret": secret, "width": self.size}
-        source = str(Path(rankwise.__file__).parent.parent)
-        with listener:
-            self._switchboard = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _START_SWITCHBOARD, source],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[listener.fileno()],
-                # Ctrl-C is for the ranks; the switchboard ends when rank 0 has.
-                start_new_session=True,
-            )
-        assert self._switchboard.stdin is not None
-        self._switchboard.stdin.write(json.dumps(settings).encode() + b"\n")
-        self._switchboard.stdin.flush()
-        return {"address": asdict(address), "secret": secret}
-
     def leave(self) -> None:
         """Hang up; on rank 0 also end the switchboard. Idempotent."""
         self.channel.close()
         if self._switchboard is not None:
-            assert self._switchboard.stdin is not None
-            with contextlib.suppress(OSError):
-                self._switchboard.stdin.close()
-            try:
-                self._switchboard.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                self._switchboard.kill()
-                self._switchboard.wait()
-            self._switchboard = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+            self._switchboard.stop()
 
     def abort(self, code: int) -> None:
         """End all ranks at once, those that hang included; does not come back."""

@@ -29,8 +29,8 @@ class Assignment:
 class Policy(Protocol):
     """Decides what starts now. All ranks count as busy until they are first released."""
 
-    lockstep: ClassVar[bool]
-    """Whether the verdict on a test must be known and reported before its ranks are released."""
+    one_by_one: ClassVar[bool]
+    """Whether a test's ranks are released together, when all of them have ended it."""
 
     def release(self, ranks: tuple[int, ...]) -> None:
         """Learn that these ranks are free (again)."""

@@ -14,7 +14,7 @@ _ROW_LIMIT = 256
 class Sequential:
     """Slow and easy to follow: what is running is always exactly one test."""
 
-    lockstep: ClassVar[bool] = True
+    one_by_one: ClassVar[bool] = True
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self._cases = cases

@@ -40,10 +40,16 @@ class FirstFit:
 
 
 def plan_steps(cases: Sequence[Case], width: int) -> list[list[tuple[Case, range]]]:
-    """Distribute tests over steps; within a step no rank has two of them."""
-    fit = FirstFit(width, len(cases))
+    """Distribute tests over steps, the largest first; within a step no rank has two of them.
+
+    Small tests then fill the gaps that large ones leave, instead of standing in their way.
+    """
+    # Any two steps hold more than one step's slots together: the second's first test had no room in
+    # the first. So there are at most about twice as many steps as if all were full.
+    slots = sum(case.size for case in cases)
+    fit = FirstFit(width, min(len(cases), 2 * (slots // width) + 1))
     steps: list[list[tuple[Case, range]]] = []
-    for case in cases:
+    for case in sorted(cases, key=lambda case: -case.size):
         step, first = fit.place(case.size)
         while len(steps) <= step:
             steps.append([])
@@ -57,7 +63,7 @@ class Static:
     There is no barrier between steps: a rank only ever waits for the ranks it shares a test with.
     """
 
-    lockstep: ClassVar[bool] = False
+    one_by_one: ClassVar[bool] = False
 
     def __init__(self, cases: Sequence[Case], width: int, pace: Pace) -> None:
         self._pace = pace
