@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,13 @@ _MISMATCH_REMEDY = (
 # A process that a rank starts inherits the launcher's variables but is no rank itself.
 _JOINED = "RANKWISE_RANK_PROCESS"
 
+# How the variables begin by which launchers tell an MPI library about the job that it is part of.
+_JOB = (
+    *("PMI_", "PMIX_", "HYDI_", "HYDRA_", "MPI_LOCAL", "PRTE_LAUNCHED"),
+    *("OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_UNIVERSE_SIZE"),
+    *(name for rank, size, _ in _LAUNCHERS for name in (rank, size)),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -49,9 +56,10 @@ class Place:
 def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place | None:
     """Tell which rank a launcher made of this process; None if none did.
 
-    MPI is neither loaded nor started for the answer.
+    None also in a process that is at work as a rank already, or that was started by one. MPI is
+    neither loaded nor started for the answer.
     """
-    if environment.get(_JOINED, str(os.getpid())) != str(os.getpid()):
+    if _JOINED in environment:
         return None
     for rank, size, library in _LAUNCHERS:
         try:
@@ -62,8 +70,23 @@ def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place
 
 
 def mark_as_joined() -> None:
-    """Keep the processes that this one starts from taking themselves for a rank."""
+    """Keep what runs within this rank, and the processes it starts, from joining as a rank too."""
     os.environ[_JOINED] = str(os.getpid())
+
+
+def mark_as_left() -> None:
+    """Let what this process does next be a rank's work again; idempotent."""
+    os.environ.pop(_JOINED, None)
+
+
+def forget_job_of_parent(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Be a process of its own, if it was started by a rank; idempotent.
+
+    An MPI that starts in it would otherwise take the place of that rank, and end the job.
+    """
+    if environment.get(_JOINED, str(os.getpid())) != str(os.getpid()):
+        for name in [name for name in environment if name.startswith((*_JOB, _JOINED))]:
+            del environment[name]
 
 
 def start_mpi(place: Place) -> ModuleType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rankwise.testing.communicators import Communicators
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def parallel_assert(
-    assertion: bool,
+    assertion: bool | Callable[[], bool],
     msg: str = "",
     *,
     participating: bool = True,
@@ -23,7 +24,9 @@ def parallel_assert(
     collective call. A rank that is not `participating` only listens.
     """
     __tracebackhide__ = True
-    results = (comm or _comm_of_test()).allgather(bool(assertion) if participating else True)
+    # mpi-pytest takes functions too; a function that is not called would always be true.
+    holds = not participating or bool(assertion() if callable(assertion) else assertion)
+    results = (comm or _comm_of_test()).allgather(holds)
     failing = [rank for rank, fine in enumerate(results) if not fine]
     if failing:
         where = ", ".join(str(rank) for rank in failing)

@@ -24,6 +24,8 @@ _LARGEST_STOCK = 8
 
 # So many tests later a communicator that a test has used is freed.
 _RESTING = 16
+# So many communicators of failed tests are never used again; MPICH has 2,048 in all.
+_MOST_SPOILT = 512
 
 
 class Circle:
@@ -68,6 +70,7 @@ class Communicators:
         self._circle_is_kept = False
         self._for_test: MPI.Intracomm | None = None
         self._resting: deque[MPI.Intracomm] = deque()
+        self._spoilt: deque[MPI.Intracomm] = deque()
         self._unwanted: list[MPI.Message] = []
 
     @property
@@ -125,18 +128,31 @@ class Communicators:
     def renew(self) -> None:
         """Put an untouched communicator in the place of one that a failed attempt has used."""
         if self._for_test is not None:
-            self._put_to_rest(self._for_test)
+            self._spoil(self._for_test)
             self._for_test = None
             self.for_test()
 
-    def close(self) -> None:
-        """Put away what the test had; idempotent."""
+    def close(self, *, orderly: bool = True) -> None:
+        """Put away what the test had; idempotent.
+
+        If this rank did not get to the test's end in an `orderly` way, what the others sent it in
+        a collective operation may be left over. That cannot be drained, and the next communicator
+        with the same identity would receive it: so this one is not freed at all.
+        """
         if self._for_test is not None:
-            self._put_to_rest(self._for_test)
+            if orderly:
+                self._put_to_rest(self._for_test)
+            else:
+                self._spoil(self._for_test)
             self._for_test = None
         if self._circle is not None and not self._circle_is_kept:
             self._circle.dissolve()
         self._circle = None
+
+    def _spoil(self, communicator: MPI.Intracomm) -> None:
+        self._spoilt.append(communicator)
+        if len(self._spoilt) > _MOST_SPOILT:
+            self._put_to_rest(self._spoilt.popleft())
 
     def _put_to_rest(self, communicator: MPI.Intracomm) -> None:
         """Free a communicator some tests later.

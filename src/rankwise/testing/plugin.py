@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import argparse
+import time
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rankwise.errors import RankwiseError
-from rankwise.launch.mpi import place_from_environment
+from rankwise.launch.mpi import forget_job_of_parent, place_from_environment
 from rankwise.testing.communicators import Communicators
 from rankwise.testing.fixtures import comm, mpi_ranks, mpi_tmp_path, mpi_tmpdir
 from rankwise.testing.mark import MARKERS
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from rankwise.testing.crew.world import World
 
 __all__ = ["comm", "mpi_ranks", "mpi_tmp_path", "mpi_tmpdir"]
+
+# Rank 0 needs no longer than this to say what is wrong.
+_EXPLANATION_SECONDS = 1.0
 
 SCHEDULERS = ("sequential", "static", "dynamic")
 
@@ -48,26 +53,31 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
     """Join the other ranks before anything of the user's is loaded.
 
-    An error in a conftest on one rank is then something that the others are told.
+    An error in a conftest on one rank is then something that the others are told. It is also
+    before output is captured: what MPI has to say when it cannot start is for the user's eyes.
     """
+    _join_world(early_config)
+    return (yield)
+
+
+def _join_world(early_config: pytest.Config) -> None:
     place = place_from_environment()
     if place is None or place.size == 1:
+        forget_job_of_parent()
         return
     from rankwise.testing.crew.session import WorldSession
     from rankwise.testing.crew.world import World
 
-    # What MPI has to say when it cannot start is for the user's eyes, not for the captured output.
-    capture = early_config.pluginmanager.get_plugin("capturemanager")
     try:
-        with capture.global_and_fixture_disabled() if capture else nullcontext():
-            world = World.join(place, lambda: WorldSession.settle(early_config))
+        world = World.join(place, lambda: WorldSession.settle(early_config))
     except RankwiseError as error:
         if place.rank:
-            # One explanation is enough.
+            # One explanation is enough, and a launcher ends rank 0 when another rank has failed.
+            time.sleep(_EXPLANATION_SECONDS)
             raise SystemExit(pytest.ExitCode.USAGE_ERROR) from None
         raise pytest.UsageError(str(error)) from None
     early_config.stash[_WORLD] = world

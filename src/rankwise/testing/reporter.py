@@ -11,6 +11,7 @@ import pytest
 from _pytest.cacheprovider import Cache
 
 from rankwise.testing.crew.loop import number_groups
+from rankwise.testing.interop import rerunfailures
 from rankwise.testing.results import (
     RankResult,
     RecordedWarning,
@@ -204,6 +205,8 @@ class Reporter:
         self._warn([result])
         for report in (*result.subtests, *result.reports):
             self._config.hook.pytest_runtest_logreport(report=report)
+        reruns = sum(str(report.outcome) == "rerun" for report in result.reports)
+        rerunfailures.note_attempts(item, reruns + 1)
         self._finish(item, result.reports)
 
     def _log_merged(
@@ -215,6 +218,7 @@ class Reporter:
         for result in others:
             self._log_subtests(result)
         attempts = max(len(result.reruns) for result in results.values())
+        rerunfailures.note_attempts(item, attempts + 1)
         for attempt in range(attempts):
             runs = {number: result.reruns[attempt] for number, result in results.items()}
             self._log_rerun(merge_phases(runs), attempt)

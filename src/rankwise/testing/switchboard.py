@@ -119,7 +119,7 @@ class Switchboard:
                     self._take(line, header, body)
         except BlockingIOError:
             pass
-        except (OSError, wire.WireError, KeyError, TypeError, ValueError) as error:
+        except (OSError, wire.WireError, KeyError, TypeError, ValueError, OverflowError) as error:
             if line.rank is not None and not isinstance(error, OSError):
                 raise
             self._drop(line, str(error))
@@ -190,6 +190,9 @@ class Switchboard:
             case "share":
                 self._share({**header, "kind": header["what"]}, body)
             case _:
+                if header["kind"] == "interrupt" and dispatcher is not None:
+                    # The reporter may be in a long test, or have much to report before it knows.
+                    dispatcher.stop()
                 self._send(self._reporter, {**header, "rank": rank}, body)
         while dispatcher is not None and dispatcher.outbox:
             self._send(*dispatcher.outbox.popleft())
@@ -219,12 +222,12 @@ def make_dispatcher(header: Header, body: bytes, width: int) -> Dispatcher:
 def serve(descriptor: int) -> None:
     """Serve a run, as the process at the other end of the line `descriptor` says."""
     logging.basicConfig(format="rankwise: %(message)s", stream=sys.stderr)
-    line = socket.socket(fileno=descriptor)
-    message, descriptors, _, _ = socket.recv_fds(line, 4096, 1)
-    if not message:
-        return
-    settings = json.loads(message)
-    listener = socket.socket(fileno=descriptors[0])
-    board = Switchboard(listener, settings["secret"], width=settings["width"])
-    board.tether(line)
-    board.run()
+    with socket.socket(fileno=descriptor) as line:
+        message, descriptors, _, _ = socket.recv_fds(line, 4096, 1)
+        if not message:
+            return
+        settings = json.loads(message)
+        with socket.socket(fileno=descriptors[0]) as listener:
+            board = Switchboard(listener, settings["secret"], width=settings["width"])
+            board.tether(line)
+            board.run()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pytest
 from _pytest._code.code import ExceptionInfo, ReprFileLocation, TerminalRepr
@@ -92,11 +93,13 @@ def merge_phase(phase: RankReports, size: int) -> pytest.TestReport:
         duration=max(report.duration for report in phase.values()),
         start=min(report.start for report in phase.values()),
         stop=max(report.stop for report in phase.values()),
-        user_properties=_merge_properties(phase),
+        user_properties=_join_lists(phase, "user_properties"),
     )
-    # What plugins have put on the deciding rank's report (wasxfail, extras, …) stays on it.
+    # What plugins have put on the deciding rank's report (wasxfail, …) stays on it.
     for name, value in model.__dict__.items():
         report.__dict__.setdefault(name, value)
+    if extras := _join_lists(phase, "extras"):
+        report.extras = extras  # type: ignore[attr-defined]  # what pytest-html is to attach
     if not deciding.keys() >= phase.keys() and hasattr(model, "wasxfail"):
         report.wasxfail = f"{model.wasxfail} ({describe_ranks(deciding, size)})".lstrip()
     return report
@@ -107,6 +110,7 @@ def _is_plain_pass(report: pytest.TestReport) -> bool:
         report.passed
         and not report.sections
         and not report.user_properties
+        and not getattr(report, "extras", ())
         and not hasattr(report, "wasxfail")
     )
 
@@ -151,7 +155,8 @@ def _merge_sections(phase: RankReports, size: int) -> list[tuple[str, str]]:
     """Label captured output by rank; the same output of several ranks is shown once."""
     ranks_by_section: dict[tuple[str, str], list[int]] = {}
     for rank, report in phase.items():
-        for section in report.sections:
+        # A test that was repeated has what it printed in each attempt.
+        for section in dict.fromkeys(report.sections):
             ranks_by_section.setdefault(section, []).append(rank)
     order = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in ranks_by_section))}
     return [
@@ -162,8 +167,13 @@ def _merge_sections(phase: RankReports, size: int) -> list[tuple[str, str]]:
     ]
 
 
-def _merge_properties(phase: RankReports) -> list[tuple[str, object]]:
-    merged: list[tuple[str, object]] = []
+def _join_lists(phase: RankReports, name: str) -> list[Any]:
+    """Put what the ranks' reports have under this name one after the other, equal values once."""
+    joined: list[Any] = []
+    # By how they look: arrays and their like have no simple answer to whether they are equal.
+    seen: set[str] = set()
     for report in phase.values():
-        merged += [entry for entry in report.user_properties if entry not in merged]
-    return merged
+        new = [value for value in getattr(report, name, ()) if repr(value) not in seen]
+        seen.update(map(repr, new))
+        joined += new
+    return joined

@@ -53,7 +53,11 @@ class Address:
         if self.path:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.settimeout(timeout)
-            connection.connect(self.path)
+            try:
+                connection.connect(self.path)
+            except OSError:
+                connection.close()
+                raise
         else:
             connection = socket.create_connection((self.host, self.port), timeout)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -108,7 +112,7 @@ class Decoder:
 def _parse_header(data: bytes) -> Header:
     try:
         header = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError("a message that is not ours") from error
     if not isinstance(header, dict):
         raise WireError("a message that is not ours")

@@ -48,15 +48,17 @@ class Rank:
         for node in item.listchain()[:-1]:
             self._last_user[node] = item
         self._running = True
+        orderly = False
         try:
             self._communicators.open(ranks, wanted=wanted, keep=keep)
             # Never None: that would end every fixture. Which test is next is not known yet.
             nextitem = copy.copy(item)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
             _fail_for_subtests(result)
+            orderly = all(report.passed for report in result.reports)
         finally:
             self._running = False
-            self._communicators.close()
+            self._communicators.close(orderly=orderly)
         return result
 
     def close(self, nodes: Iterable[Node]) -> list[tuple[pytest.Item, RankResult]]:
@@ -92,19 +94,29 @@ class Rank:
         if not self._own_protocol:
             return None
         result = self._result
-        attempts = rerunfailures.attempts(item)
-        while True:
-            result.reports = self._attempt(item, nextitem)
-            attempts -= 1
-            again = attempts > 0 and rerunfailures.wants_rerun(item, result.reports)
-            # If one rank runs the test again, all must.
-            if attempts <= 0 or self._communicators.all_agree(not again):
-                return True
+        closing = self._fixtures.closing
+        for left in reversed(range(rerunfailures.attempts(item))):
+            self._fixtures.closing = closing
+            result.reports = self._attempt(item, nextitem, is_last=not left)
+            if not left or not self._agree_to_repeat(item, result.reports):
+                break
+            _fail_for_subtests(result)
             result.reruns.append(result.reports)
-            rerunfailures.prepare_rerun(item)
+            result.subtests.clear()
+            rerunfailures.prepare_rerun(item, len(result.reruns))
             self._communicators.renew()
+        return True
 
-    def _attempt(self, item: pytest.Item, nextitem: pytest.Item) -> list[pytest.TestReport]:
+    def _agree_to_repeat(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> bool:
+        """If one rank runs the test again, all must; they don't if one finds it hopeless."""
+        failed = any(report.failed for report in (*reports, *self._result.subtests))
+        useful = not failed or rerunfailures.is_worth_repeating(item)
+        all_agree = self._communicators.all_agree
+        return all_agree(useful) and not all_agree(not failed)
+
+    def _attempt(
+        self, item: pytest.Item, nextitem: pytest.Item, *, is_last: bool
+    ) -> list[pytest.TestReport]:
         # Mirrors what pytest does for one process; all ranks go from setup to call together, so
         # that a fixture that fails on one of them cannot leave the others waiting in the test.
         has_request = hasattr(item, "_request")
@@ -120,6 +132,9 @@ class Rank:
                 show_test_item(item, add_space=not option("setuponly", False))
             if ready and not option("setuponly", False):
                 reports.append(call_and_report(item, "call", log=False))
+            if not is_last and self._agree_to_repeat(item, reports):
+                # The next attempt finds wider fixtures as this one has left them.
+                self._fixtures.closing = set()
             reports.append(call_and_report(item, "teardown", log=False, nextitem=nextitem))
         finally:
             if has_request:

@@ -12,6 +12,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 from _pytest.tmpdir import TempPathFactory
 
+from rankwise.launch.mpi import mark_as_left
 from rankwise.testing.communicators import Communicators
 from rankwise.testing.crew.loop import Loop, describe_collection
 from rankwise.testing.crew.rank import Rank
@@ -40,7 +41,7 @@ class SilentReporter(TerminalReporter):  # type: ignore[misc]
     def pytest_runtest_logfinish(self) -> None:
         pass
 
-    def pytest_internalerror(self) -> bool:
+    def pytest_internalerror(self) -> bool:  # type: ignore[override]
         """Leave it to pytest to show this on stderr, for nobody else knows what happened."""
         return False
 
@@ -117,6 +118,7 @@ class WorldSession:
         if self._world.is_reporter:
             CombineAnyway.add_to(config)
             return
+        self._world.speak()
         terminal = config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
             config.pluginmanager.unregister(terminal)
@@ -225,6 +227,7 @@ class WorldSession:
 
     # The end
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Let rank 0 end the run the way that something on this rank wants it ended."""
         if self._world.is_reporter:
@@ -247,6 +250,7 @@ class WorldSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
+        mark_as_left()
         if self._stragglers:
             print(f"rankwise: ranks {self._stragglers} did not end; all ranks are ended now")
             self._world.abort(self._exit_code)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rankwise.errors import RankwiseError
 from rankwise.launch.mpi import Place, library_name, mark_as_joined, start_mpi
 from rankwise.testing import wire
+from rankwise.testing.crew.last_words import LastWords
 from rankwise.testing.crew.switchboard_process import SwitchboardProcess
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class World:
         self.shares_host_with_reporter = hosts[place.rank] == hosts[0]
         self._hosts = hosts
         self._switchboard: SwitchboardProcess | None = None
+        self._last_words: LastWords | None = None
 
     @classmethod
     def join(cls, place: Place, settle: Callable[[], Settings]) -> World:
@@ -67,10 +70,20 @@ class World:
         # MPI waits for all ranks when a process ends; the others must learn before that, through
         # the switchboard, that this one leaves.
         atexit.register(world.leave)
+        if not world.is_reporter:
+            world._last_words = LastWords.begin()
         return world
+
+    def speak(self) -> None:
+        """Let this rank write to stderr; what it had to say until now, rank 0 says."""
+        if self._last_words is not None:
+            self._last_words.end()
 
     def leave(self) -> None:
         """Hang up; on rank 0 also end the switchboard. Idempotent."""
+        if self._last_words is not None and (words := self._last_words.end()):
+            with contextlib.suppress(wire.WireError):
+                self.channel.send({"kind": "refused", "reason": words})
         self.channel.close()
         if self._switchboard is not None:
             self._switchboard.stop()

@@ -1,0 +1,10 @@
+"""Speed, measured beside what it is compared with, in one run.
+
+    python -m bench                    everything
+    python -m bench serial startup     only these
+    python -m bench --repetitions 11   more patience
+
+Both sides of a comparison get the same flags and take turns, so that whatever else the machine
+does meets both. The numbers are medians. They are printed with the machine's load, and never
+asserted: under load a ratio says little.
+"""

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bench import environment, mixed, serial, simulated, startup, two_ranks
+from bench.measure import BenchError, watch_load
+from bench.table import Table
+
+CASES: Mapping[str, Callable[[Path, int], Table]] = {
+    "serial": serial.run,
+    "two_ranks": two_ranks.run,
+    "startup": startup.run,
+    "mixed": mixed.run,
+    "simulated": simulated.run,
+}
+
+_VERSIONS = """
+import mpi4py, pytest
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+from rankwise.launch.mpi import library_name
+print(f"pytest {pytest.__version__}, mpi4py {mpi4py.__version__}", end=", ")
+print(library_name(MPI.Get_library_version()))
+"""
+
+
+def describe_machine() -> str:
+    """Say what the numbers were measured on."""
+    versions = subprocess.run(
+        [environment.BENCH.python, "-c", _VERSIONS], capture_output=True, text=True, check=True
+    )
+    python = f"Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores, {platform.system()}, {python}, {versions.stdout.strip()}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure speed beside what it is compared with."
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
+    parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="default: 5")
+    arguments = parser.parse_args()
+    names: list[str] = arguments.names or list(CASES)
+    if unknown := set(names) - set(CASES):
+        parser.error(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    if arguments.repetitions < 1:
+        parser.error("--repetitions must be at least 1")
+    environment.prepare()
+    print(describe_machine(), flush=True)
+    for name in names:
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="rankwise-bench-") as folder:
+            try:
+                with watch_load() as load:
+                    table = CASES[name](Path(folder), arguments.repetitions)
+            except BenchError as error:
+                print(f"bench: {error}", file=sys.stderr)
+                return 1
+        print(f"\n{table}\n  {load}, {time.monotonic() - started:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""Run the tests of this folder on four ranks and say what the reader sees.
+
+    make demo
+
+Exits with 0 if every test came out as it should, the one that fails on purpose included.
+Standard library only; `mpiexec` and `pytest` are those that come first on PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+HERE = Path(__file__).resolve().parent
+LIMIT_SECONDS = 120
+GRACE_SECONDS = 10
+
+EXPECTED: Mapping[str, str] = {
+    "test_halo::test_halo_holds_the_cells_of_the_neighbours": "passed",
+    "test_mean::test_mean": "failed on rank 2 of 4",
+    "test_sum::test_distributed_sum": "passed",
+    "test_sum::test_shares_cover_everything_once": "passed",
+    "test_sum::test_sum_is_the_same_on_any_number_of_ranks[1]": "passed",
+    "test_sum::test_sum_is_the_same_on_any_number_of_ranks[2]": "passed",
+    "test_sum::test_sum_is_the_same_on_any_number_of_ranks[4]": "passed",
+}
+
+BEFORE = """\
+Seven tests on four MPI processes ("ranks"): an ordinary one, a halo exchange on three ranks, sums
+on one, two and four. One test is wrong on purpose, on one of its four ranks.
+"""
+
+AFTER = """\
+What you see
+  - The line that begins with "rankwise:" says how many ranks there are, on which MPI, and how
+    tests are given to them. With --scheduler=dynamic, small tests share the ranks.
+  - Each test has one verdict, however many ranks it ran on: 7 tests, 6 passed, 1 failed.
+  - test_mean failed on purpose. "rank 2 of 4" is the rank that was wrong, and what follows is its
+    own assertion with its own values. What was printed is shown once for ranks 0, 1 and 3, which
+    printed the same, and once for rank 2.
+All seven came out as they should: the demo has succeeded.
+
+Where to look next
+  examples/demo/tests/     the tests that just ran, 60 lines
+  docs/writing-tests.md    write your own
+  docs/running-tests.md    run them: MPICH, Open MPI, Intel MPI, Slurm
+  docs/schedulers.md       what --scheduler=dynamic did
+"""
+
+
+class DemoFailure(Exception):
+    """The demo did not come out as it should; the message says how."""
+
+
+def environment() -> dict[str, str]:
+    """Give the demo's pytest only what it needs: the same output in every venv."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return ours | {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_PLUGINS": "rankwise.testing.plugin",
+        # Ranks have no terminal that they could ask.
+        "COLUMNS": str(min(100, shutil.get_terminal_size().columns)),
+    }
+
+
+def run(command: Sequence[str]) -> None:
+    """Run the tests with a time limit; what they print goes straight to the reader.
+
+    Raises DemoFailure when pytest could not do its work.
+    """
+    print(f"$ cd {os.path.relpath(HERE)}\n$ {shlex.join(command)}", flush=True)
+    try:
+        job = subprocess.Popen(command, cwd=HERE, env=environment(), stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        raise DemoFailure(f"{command[0]} is not on PATH: start the demo with `make demo`") from None
+    try:
+        code = job.wait(LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise DemoFailure(f"the tests did not end within {LIMIT_SECONDS} s") from None
+    finally:
+        end(job)
+    if code != 1:
+        raise DemoFailure(f"exit code 1 (a test failed) was expected, not {code}")
+
+
+def end(job: subprocess.Popen[bytes]) -> None:
+    """End an mpiexec that still runs; terminated, it ends its ranks, which killed it could not."""
+    if job.poll() is None:
+        job.terminate()
+        try:
+            job.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            job.kill()
+            job.wait()
+
+
+def read_outcomes(report: Path) -> dict[str, str]:
+    """Read the verdict on each test from a JUnit file.
+
+    Raises DemoFailure when there is none.
+    """
+    if not report.exists():
+        raise DemoFailure("pytest wrote no JUnit file")
+    outcomes = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        module = case.get("classname", "").removeprefix("tests.")
+        outcomes[f"{module}::{case.get('name')}"] = verdict_on(case)
+    return outcomes
+
+
+def verdict_on(case: ElementTree.Element) -> str:
+    """Say how a test came out and, if the report says so, on which ranks."""
+    for child in case:
+        if child.tag in ("failure", "error", "skipped"):
+            ranks = re.match(r"\[(.+?)\]", child.get("message", ""))
+            word = {"failure": "failed"}.get(child.tag, child.tag)
+            return f"{word} on {ranks[1]}" if ranks else word
+    return "passed"
+
+
+def compare(outcomes: Mapping[str, str]) -> None:
+    """Raise DemoFailure unless every test came out as expected."""
+    differences = [
+        f"  {name}: expected {EXPECTED.get(name, 'no such test')}, "
+        f"came out {outcomes.get(name, 'not run')}"
+        for name in sorted(EXPECTED.keys() | outcomes.keys())
+        if EXPECTED.get(name) != outcomes.get(name)
+    ]
+    if differences:
+        raise DemoFailure("\n".join(["not every test came out as it should:", *differences]))
+
+
+def main() -> int:
+    print(BEFORE)
+    with tempfile.TemporaryDirectory(prefix="rankwise-demo-") as folder:
+        report = Path(folder) / "report.xml"
+        colour = ["--color=yes"] if sys.stdout.isatty() and "NO_COLOR" not in os.environ else []
+        command = ["mpiexec", "-n", "4", "pytest", "--scheduler=dynamic", *colour]
+        try:
+            run([*command, f"--junitxml={report}"])
+            compare(read_outcomes(report))
+        except DemoFailure as failure:
+            print(f"\nThe demo failed: {failure}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("\nThe demo was interrupted.", file=sys.stderr)
+            return 130
+    print(f"\n{AFTER}", end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

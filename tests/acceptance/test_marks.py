@@ -1,0 +1,274 @@
+"""How many ranks a test gets: marks of every kind, in every place, and the command line."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.acceptance.harness import Project
+from tests.acceptance.inner import noted, read_ledger, run_pytest
+
+PLACES = """
+    import pytest
+    import pytest_parallel
+    import rankwise
+    from ledger import note
+
+    pytestmark = pytest.mark.parallel(2)
+
+    @pytest.fixture(autouse=True)
+    def size_is_noted(request, comm, mpi_ranks):
+        assert comm.size == mpi_ranks
+        note(f"{request.node.name} {comm.size}")
+
+    def test_module_mark():
+        pass
+
+    @rankwise.mark.parallel(3)
+    def test_function_mark():
+        pass
+
+    @pytest_parallel.mark.parallel(n_procs=3)
+    def test_seed_spelling():
+        pass
+
+    @pytest.mark.parallel(nprocs=3)
+    def test_mpi_pytest_spelling():
+        pass
+
+    @pytest.mark.parallel
+    def test_mpi_pytest_bare():
+        pass
+
+    @pytest.mark.mpi(ranks=3)
+    def test_isolate_mpi_spelling(mpi_ranks):
+        assert mpi_ranks == 3
+
+    @pytest.mark.mpi(ranks=[1, 3], timeout=10, unit="s")
+    def test_isolate_mpi_list(mpi_ranks):
+        pass
+
+    @rankwise.mark.parallel_from_context
+    def test_from_context():
+        pass
+
+    @rankwise.mark.parallel([1, 3])
+    @pytest.mark.parametrize("letter", ["a", "b"])
+    def test_list(letter):
+        pass
+
+    @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.parallel(1)), 2])
+    def test_marked_parameter(size, comm):
+        assert comm.size == size
+
+    @rankwise.mark.parallel(4)
+    class TestClass:
+        def test_class_mark(self):
+            pass
+
+        @rankwise.mark.parallel(1)
+        def test_method_mark(self):
+            pass
+
+        class TestInner:
+            def test_inner(self):
+                pass
+"""
+SIZES = {
+    "test_module_mark": 2,
+    "test_function_mark": 3,
+    "test_seed_spelling": 3,
+    "test_mpi_pytest_spelling": 3,
+    "test_mpi_pytest_bare": 3,
+    "test_isolate_mpi_spelling": 3,
+    "test_isolate_mpi_list[1]": 1,
+    "test_isolate_mpi_list[3]": 3,
+    "test_from_context": 4,
+    "test_list[1-a]": 1,
+    "test_list[3-a]": 3,
+    "test_list[1-b]": 1,
+    "test_list[3-b]": 3,
+    "test_marked_parameter[1]": 1,
+    "test_marked_parameter[2]": 2,
+    "test_class_mark": 4,
+    "test_method_mark": 1,
+    "test_inner": 4,
+}
+
+
+def test_marks_of_every_kind_and_place_give_the_size(project: Project, scheduler: str) -> None:
+    project.write({"test_places.py": PLACES})
+    outcome = run_pytest(project, f"--scheduler={scheduler}", "--strict-markers", ranks=4)
+    assert outcome.counts() == {"passed": len(SIZES)}, outcome
+    assert Counter(noted(project)) == {f"{name} {size}": size for name, size in SIZES.items()}
+    assert len(set(read_ledger(project))) == sum(SIZES.values()), "a rank ran a test twice"
+
+
+UNMARKED = """
+    import pytest, rankwise
+    from ledger import note
+
+    def test_unmarked():
+        note("unmarked")
+
+    def test_unmarked_comm(comm):
+        note("unmarked comm")
+        assert (comm.rank, comm.size) == (0, 1)
+        assert comm.bcast("alone") == "alone"
+
+    class TestClass:
+        @pytest.mark.parametrize("number", range(20))
+        def test_unmarked(self, number):
+            note(f"unmarked {number}")
+
+    @rankwise.mark.parallel([1, 2])
+    def test_list_without_arguments():
+        note("list")
+
+    @rankwise.mark.parallel(2)
+    def test_without_comm():
+        note("without comm")
+
+    @rankwise.mark.parallel(2)
+    def test_late_comm(request):
+        assert request.getfixturevalue("comm").size == 2
+"""
+
+
+def test_unmarked_tests_run_once_and_marked_ones_need_no_comm(
+    project: Project, scheduler: str
+) -> None:
+    project.write({"test_unmarked.py": UNMARKED})
+    outcome = run_pytest(project, f"--scheduler={scheduler}", ranks=3)
+    assert outcome.counts() == {"passed": 26}, outcome
+    expected = Counter({"list": 3, "without comm": 2, "unmarked": 1, "unmarked comm": 1})
+    expected.update(f"unmarked {number}" for number in range(20))
+    assert Counter(noted(project)) == expected
+
+
+def test_nprocs_overrides_every_mark_but_leaves_unmarked_tests_alone(project: Project) -> None:
+    project.write(
+        {
+            "test_sizes.py": """
+            import pytest, rankwise
+
+            @rankwise.mark.parallel(3)
+            def test_number(comm):
+                assert comm.size == 2
+
+            @rankwise.mark.parallel([1, 4])
+            def test_list(comm):
+                assert comm.size == 2
+
+            @pytest.mark.mpi(ranks=4)
+            def test_mpi(mpi_ranks):
+                assert mpi_ranks == 2
+
+            @rankwise.mark.parallel_from_context
+            def test_context(comm):
+                assert comm.size == 2
+
+            def test_unmarked(comm):
+                assert comm.size == 1
+            """
+        }
+    )
+    outcome = run_pytest(project, "--nprocs=2", ranks=3)
+    assert outcome.verdicts == {
+        "test_number": "passed",
+        "test_list[2]": "passed",
+        "test_mpi": "passed",
+        "test_context": "passed",
+        "test_unmarked": "passed",
+    }, outcome
+    for wrong in ("0", "-1", "two"):
+        outcome = run_pytest(project, f"--nprocs={wrong}", ranks=None)
+        assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, outcome
+        assert "--nprocs" in outcome.errors, outcome
+
+
+BAD_MARKS = {
+    "parallel(0)": "must be a positive whole number, not 0",
+    "parallel(-2)": "must be a positive whole number, not -2",
+    "parallel(1.5)": "must be a positive whole number, not 1.5",
+    "parallel('2')": "must be a positive whole number, not '2'",
+    "parallel(True)": "must be a positive whole number, not True",
+    "parallel(None)": "must be a positive whole number, not None",
+    "parallel([2, 0])": "must be a positive whole number, not 0",
+    "parallel([])": "has an empty list of numbers of ranks",
+    "parallel(2, 3)": "has unknown arguments: 3",
+    "parallel(2, size=3)": "has unknown arguments: `size`",
+    "parallel(2, nprocs=2)": "gives the number of ranks more than once",
+    "mpi(2)": "has unknown arguments: 2",
+    "mpi(ranks=2, colour='red')": "has unknown arguments: `colour`",
+    "mpi(ranks='many')": "must be a positive whole number, not 'many'",
+    "parallel_from_context(2)": "has unknown arguments: 2",
+}
+
+
+def test_a_mark_that_makes_no_sense_is_a_collection_error_that_names_the_test(
+    project: Project,
+) -> None:
+    files = {
+        f"test_bad_{number}.py": f"""
+        import pytest
+
+        @pytest.mark.{mark}
+        def test_bad_{number}(request):
+            pass
+        """
+        for number, mark in enumerate(BAD_MARKS)
+    }
+    in_class = """
+        import pytest
+
+        @pytest.mark.parallel(0)
+        class TestBad:
+            def test_method(self):
+                pass
+        """
+    project.write({**files, "test_class.py": in_class, "test_good.py": "def test_good(): pass"})
+    outcome = run_pytest(project, ranks=2)
+    assert outcome.exit_code == pytest.ExitCode.INTERRUPTED, outcome
+    assert outcome.reports == [], outcome
+    for number, problem in enumerate(BAD_MARKS.values()):
+        (line,) = [
+            line
+            for line in outcome.output.splitlines()
+            if line.startswith(f"test_bad_{number}.py::test_bad_{number}: ")
+        ]
+        assert problem in line, line
+    assert "test_class.py::TestBad::test_method: " in outcome.output, outcome
+    assert f"{len(BAD_MARKS) + 1} errors" in outcome.output, outcome
+    alone = run_pytest(project, ranks=None)
+    assert alone.exit_code == pytest.ExitCode.INTERRUPTED, alone
+    assert f"{len(BAD_MARKS) + 1} errors" in alone.output, alone
+
+
+def test_tests_too_large_are_skipped_with_a_reason_without_mpirun_too(project: Project) -> None:
+    project.write(
+        {
+            "test_sizes.py": """
+            import rankwise
+            from ledger import note
+
+            @rankwise.mark.parallel([1, 2])
+            def test_list(comm):
+                note(comm.size)
+                assert comm.allgather(comm.rank) == [0]
+
+            @rankwise.mark.parallel_from_context
+            def test_context(comm):
+                assert comm.size == 1
+            """
+        }
+    )
+    outcome = run_pytest(project, "-rs", ranks=None)
+    assert outcome.verdicts == {
+        "test_list[1]": "passed",
+        "test_list[2]": "skipped",
+        "test_context": "passed",
+    }, outcome
+    assert "needs 2 ranks, has 1 rank" in outcome.output, outcome
+    assert noted(project) == ["1"]

@@ -1,0 +1,253 @@
+"""What becomes of a test whose ranks skip, fail as expected, exit or are interrupted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.harness import Project
+from tests.acceptance.inner import noted, run_pytest
+
+SKIPS = """
+    import pytest, rankwise
+    from ledger import note
+
+    @rankwise.mark.parallel(2)
+    def test_skip_on_one(comm):
+        if comm.rank == 1:
+            pytest.skip("rank one has no licence")
+
+    @rankwise.mark.parallel(2)
+    def test_skip_on_all(comm):
+        pytest.skip("nobody has a licence")
+
+    @rankwise.mark.parallel(2)
+    def test_importorskip_on_one(comm):
+        if comm.rank == 0:
+            pytest.importorskip("no_such_module")
+
+    @rankwise.mark.parallel(2)
+    def test_importorskip_on_all(comm):
+        pytest.importorskip("no_such_module")
+
+    @rankwise.mark.parallel(2)
+    def test_skip_and_failure(comm):
+        if comm.rank == 0:
+            pytest.skip("hides nothing")
+        assert False, "seen although rank 0 skips"
+
+    @pytest.mark.skip(reason="by mark")
+    @rankwise.mark.parallel(2)
+    def test_skip_mark(comm):
+        note("ran")
+
+    @pytest.mark.skipif("True", reason="by condition")
+    @rankwise.mark.parallel(2)
+    def test_skipif_mark(comm):
+        note("ran")
+
+    @pytest.fixture
+    def skips_on_one(comm):
+        if comm.rank == 1:
+            pytest.skip("in a fixture")
+
+    @rankwise.mark.parallel(2)
+    def test_skip_in_setup(comm, skips_on_one):
+        note("ran")
+        comm.Barrier()
+
+    @rankwise.mark.parallel(5)
+    def test_too_large(comm):
+        note("ran")
+"""
+
+
+def test_a_skip_on_any_rank_skips_unless_another_rank_fails(
+    project: Project, scheduler: str
+) -> None:
+    project.write({"test_skips.py": SKIPS})
+    outcome = run_pytest(project, f"--scheduler={scheduler}", "-rs", ranks=2)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, outcome
+    verdicts = outcome.verdicts
+    assert verdicts.pop("test_skip_and_failure") == "failed", outcome
+    assert set(verdicts.values()) == {"skipped"}, outcome
+    assert len(verdicts) == 8, outcome
+    assert noted(project) == []
+    for reason in (
+        "rank one has no licence (rank 1 of 2)\n",
+        "nobody has a licence\n",
+        "could not import 'no_such_module': No module named 'no_such_module' (rank 0 of 2)\n",
+        "could not import 'no_such_module': No module named 'no_such_module'\n",
+        "by mark\n",
+        "by condition\n",
+        "in a fixture (rank 1 of 2)\n",
+        "needs 5 ranks, has 2 ranks",
+    ):
+        assert outcome.output.count(f": {reason}") == 1, (reason, outcome)
+
+
+EXPECTED_FAILURES = """
+    import pytest, rankwise
+    from ledger import note
+
+    def failing_on(*ranks):
+        def test(comm):
+            assert comm.rank not in ranks
+        return rankwise.mark.parallel(3)(test)
+
+    test_one_fails = pytest.mark.xfail(reason="because")(failing_on(1))
+    test_all_fail = pytest.mark.xfail(failing_on(0, 1, 2))
+    test_none_fails = pytest.mark.xfail(failing_on())
+    test_strict_one_fails = pytest.mark.xfail(strict=True)(failing_on(2))
+    test_strict_all_fail = pytest.mark.xfail(strict=True)(failing_on(0, 1, 2))
+    test_strict_none_fails = pytest.mark.xfail(strict=True)(failing_on())
+    test_right_error = pytest.mark.xfail(raises=AssertionError)(failing_on(0))
+    test_wrong_error = pytest.mark.xfail(raises=KeyError)(failing_on(0))
+
+    @pytest.mark.xfail(run=False)
+    @rankwise.mark.parallel(2)
+    def test_not_run(comm):
+        note("ran")
+
+    @rankwise.mark.parallel(2)
+    def test_imperative_on_one(comm):
+        if comm.rank == 1:
+            pytest.xfail("known on rank one")
+
+    @rankwise.mark.parallel(2)
+    def test_imperative_on_all(comm):
+        pytest.xfail("known")
+
+    @pytest.mark.xfail(raises=KeyError)
+    @rankwise.mark.parallel(2)
+    def test_expected_and_not(comm):
+        raise KeyError if comm.rank == 0 else ValueError("not expected")
+
+    @pytest.mark.xfail(strict=True)
+    def test_single_strict():
+        pass
+
+    @pytest.mark.xfail
+    def test_single():
+        assert False
+"""
+
+
+def test_expected_failures_may_come_from_some_or_all_ranks(
+    project: Project, scheduler: str
+) -> None:
+    project.write({"test_expected.py": EXPECTED_FAILURES})
+    outcome = run_pytest(project, f"--scheduler={scheduler}", "-rx", ranks=3)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, outcome
+    assert outcome.verdicts == {
+        "test_one_fails": "xfailed",
+        "test_all_fail": "xfailed",
+        "test_none_fails": "xpassed",
+        "test_strict_one_fails": "xfailed",
+        "test_strict_all_fail": "xfailed",
+        "test_strict_none_fails": "failed",
+        "test_right_error": "xfailed",
+        "test_wrong_error": "failed",
+        "test_not_run": "xfailed",
+        "test_imperative_on_one": "xfailed",
+        "test_imperative_on_all": "xfailed",
+        "test_expected_and_not": "failed",
+        "test_single_strict": "failed",
+        "test_single": "xfailed",
+    }, outcome
+    assert noted(project) == []
+    assert "test_one_fails - because (rank 1 of 3)\n" in outcome.output, outcome
+    assert "known on rank one (rank 1 of 2)\n" in outcome.output, outcome
+    assert outcome.output.count("[XPASS(strict)]") == 2, outcome
+
+
+def test_a_suite_of_expected_failures_is_fine(project: Project, scheduler: str) -> None:
+    project.write(
+        {
+            "test_expected.py": """
+            import pytest, rankwise
+
+            @pytest.mark.xfail(strict=True)
+            @rankwise.mark.parallel(2)
+            def test_pair(comm):
+                assert comm.rank == 0
+            """
+        }
+    )
+    outcome = run_pytest(project, f"--scheduler={scheduler}", "-x", ranks=2)
+    assert outcome.exit_code == pytest.ExitCode.OK, outcome
+
+
+def test_sys_exit_fails_the_test_and_not_the_run(project: Project, scheduler: str) -> None:
+    project.write(
+        {
+            "test_exits.py": """
+            import sys
+            import rankwise
+
+            def test_single():
+                sys.exit(0)
+
+            @rankwise.mark.parallel(2)
+            def test_one_of_two(comm):
+                if comm.rank == 1:
+                    sys.exit(7)
+
+            @rankwise.mark.parallel(2)
+            def test_both(comm):
+                sys.exit("enough")
+
+            @rankwise.mark.parallel(2)
+            def test_after(comm):
+                comm.Barrier()
+            """
+        }
+    )
+    outcome = run_pytest(project, f"--scheduler={scheduler}", ranks=2)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, outcome
+    assert outcome.verdicts == {
+        "test_single": "failed",
+        "test_one_of_two": "failed",
+        "test_both": "failed",
+        "test_after": "passed",
+    }, outcome
+    assert "test_one_of_two - [rank 1 of 2] SystemExit: 7" in outcome.output, outcome
+    assert "test_both - [all 2 ranks] SystemExit: enough" in outcome.output, outcome
+
+
+@pytest.mark.parametrize(
+    ("raised", "where", "exit_code", "shown"),
+    [
+        ("raise KeyboardInterrupt", "single", 2, "KeyboardInterrupt"),
+        ("raise KeyboardInterrupt", "rank 2", 2, "KeyboardInterrupt"),
+        ("raise KeyboardInterrupt", "all", 2, "KeyboardInterrupt"),
+        ("pytest.exit('enough', 9)", "rank 0", 9, "Exit: enough"),
+        ("pytest.exit('enough', 9)", "rank 2", 9, "Exit: enough (rank 2)"),
+    ],
+)
+def test_an_interrupt_in_a_test_ends_the_run_with_pytests_exit_code(
+    project: Project, scheduler: str, raised: str, where: str, exit_code: int, shown: str
+) -> None:
+    size = 1 if where == "single" else 3
+    on = {"single": "True", "all": "True"}.get(where, f"comm.rank == {where[-1]}")
+    project.write(
+        {
+            "test_interrupts.py": f"""
+            import pytest, rankwise
+
+            @rankwise.mark.parallel({size})
+            def test_interrupt(comm):
+                if {on}:
+                    {raised}
+
+            @pytest.mark.parametrize("number", range(600))
+            def test_after(number):
+                pass
+            """
+        }
+    )
+    outcome = run_pytest(project, f"--scheduler={scheduler}", ranks=3)
+    assert outcome.exit_code == exit_code, outcome
+    assert shown in outcome.output, outcome
+    assert "test_interrupt" not in outcome.verdicts, outcome
+    assert len(outcome.verdicts) < 400, outcome
+    assert "did not end" not in outcome.output, outcome

@@ -1,0 +1,281 @@
+"""What the user reads of a test on many ranks: one verdict, one terminal, one report file."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.acceptance.harness import Outcome, Project
+from tests.acceptance.inner import run_pytest
+
+FAILURES = """
+    import sys
+    import rankwise
+
+    @rankwise.mark.parallel(4)
+    def test_equal(comm):
+        raise ValueError("the same everywhere")
+
+    @rankwise.mark.parallel(4)
+    def test_most_equal(comm):
+        number = 3 if comm.rank < 3 else 33
+        assert number == 4
+
+    @rankwise.mark.parallel(4)
+    def test_scattered(comm):
+        assert comm.rank == 1, "an island"
+
+    @rankwise.mark.parallel(3)
+    def test_output(comm):
+        print("equal output")
+        print(f"written by {comm.rank}", file=sys.stderr)
+        if comm.rank == 2:
+            print("and more")
+        assert comm.rank != 1
+
+    def test_single():
+        print("single output")
+        assert 1 == 2
+
+    @rankwise.mark.parallel(2)
+    def test_fine(comm):
+        print("nobody reads this")
+"""
+
+
+def sections(outcome: Outcome, test: str) -> str:
+    """Give what is shown of one failed test."""
+    _, _, failures = outcome.output.partition(" FAILURES ")
+    shown = re.split(r"^_{5,} (\S+) _{5,}$", failures.split("short test summary")[0], flags=re.M)
+    return dict(zip(shown[1::2], shown[2::2], strict=True))[test]
+
+
+def labels(text: str) -> list[str]:
+    """Give the labels of parts of it: which ranks, or what was captured."""
+    return re.findall(r"^-{5,} (.*) -{5,}$", text, flags=re.M)
+
+
+def test_equal_tracebacks_and_output_are_folded_and_others_stand_under_their_ranks(
+    project: Project, scheduler: str
+) -> None:
+    project.write({"test_failures.py": FAILURES})
+    outcome = run_pytest(project, f"--scheduler={scheduler}")
+    assert outcome.counts() == {"failed": 5, "passed": 1}, outcome
+
+    equal = sections(outcome, "test_equal")
+    assert labels(equal) == ["all 4 ranks"], equal
+    assert equal.count("ValueError: the same everywhere") == 1, equal
+
+    most = sections(outcome, "test_most_equal")
+    assert labels(most) == ["ranks 0-2 of 4", "rank 3 of 4"], most
+    assert most.index("assert 3 == 4") < most.index("rank 3 of 4") < most.index("assert 33 == 4")
+
+    # The numbers that are compared differ, so nothing can be folded.
+    scattered = sections(outcome, "test_scattered")
+    assert labels(scattered) == ["rank 0 of 4", "rank 2 of 4", "rank 3 of 4"], scattered
+
+    output = sections(outcome, "test_output")
+    assert labels(output) == [
+        "rank 1 of 3",
+        "Captured stdout call (ranks 0-1 of 3)",
+        "Captured stdout call (rank 2 of 3)",
+        "Captured stderr call (rank 0 of 3)",
+        "Captured stderr call (rank 1 of 3)",
+        "Captured stderr call (rank 2 of 3)",
+    ], output
+    assert output.count("\nequal output\n") == 2, output
+    assert "written by 2\n" in output, output
+
+    single = sections(outcome, "test_single")
+    assert labels(single) == ["Captured stdout call"], single
+    assert "nobody reads this" not in outcome.output, outcome
+
+    summary = outcome.output.partition("short test summary")[2]
+    for line in (
+        "FAILED test_failures.py::test_equal - [all 4 ranks] ValueError: the same everywhere",
+        "FAILED test_failures.py::test_most_equal - [ranks 0-2 of 4] assert 3 == 4",
+        "FAILED test_failures.py::test_output - [rank 1 of 3] assert 1 != 1",
+        "FAILED test_failures.py::test_single - assert 1 == 2",
+    ):
+        assert summary.count(line) == 1, outcome
+
+
+def test_one_rank_writes_to_the_terminal(project: Project, scheduler: str) -> None:
+    project.write({"test_failures.py": FAILURES})
+    outcome = run_pytest(project, f"--scheduler={scheduler}", "--tb=no", "-q", "-rN")
+    lines = [line.split("[")[0].strip() for line in outcome.output.splitlines()]
+    assert sorted(lines[0]) == sorted("FFFFF."), outcome
+    assert lines[1].startswith("5 failed, 1 passed in "), outcome
+    assert len(lines) == 2, outcome
+    assert outcome.errors == "", outcome
+
+
+def test_the_header_names_ranks_mpi_and_scheduler(project: Project, scheduler: str) -> None:
+    outcome = run_pytest(project, f"--scheduler={scheduler}", ranks=2)
+    header = re.findall(r"^rankwise: (.*)$", outcome.output, flags=re.M)
+    assert len(header) == 1, outcome
+    assert re.fullmatch(rf"2 ranks, MPICH [\d.]+, scheduler {scheduler}", header[0]), header
+
+
+def test_junit_has_every_test_once_and_names_the_failing_rank(
+    project: Project, scheduler: str
+) -> None:
+    project.write(
+        {
+            "test_failures.py": FAILURES,
+            "test_more.py": """
+            import pytest, rankwise
+
+            @rankwise.mark.parallel([2, 3])
+            def test_sizes(comm, record_property):
+                record_property(f"of rank {comm.rank}", comm.size)
+
+            @rankwise.mark.parallel(2)
+            def test_skipped(comm):
+                if comm.rank == 1:
+                    pytest.skip("later")
+
+            @pytest.fixture
+            def broken(comm):
+                assert comm.rank == 0
+
+            @rankwise.mark.parallel(2)
+            def test_error(broken):
+                pass
+
+            @pytest.mark.parametrize("number", range(30))
+            def test_many(number):
+                pass
+            """,
+        }
+    )
+    outcome = run_pytest(project, f"--scheduler={scheduler}", "--junitxml=report.xml")
+    suite = ElementTree.parse(project.folder / "report.xml").getroot()[0]
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "40",
+        "failures": "5",
+        "errors": "1",
+        "skipped": "1",
+    }, outcome
+    cases = {case.get("name"): case for case in suite.iter("testcase")}
+    assert len(cases) == len(list(suite.iter("testcase"))) == 40
+    message = {
+        name: child.get("message") or ""
+        for name, case in cases.items()
+        for child in case
+        if child.tag in ("failure", "error", "skipped")
+    }
+    assert "[rank 1 of 3] assert 1 != 1" in message["test_output"]
+    assert "[all 4 ranks] ValueError: the same everywhere" in message["test_equal"]
+    assert "[rank 1 of 2]" in message["test_error"]
+    assert message["test_skipped"] == "later (rank 1 of 2)"
+    properties = [entry.get("name") for entry in cases["test_sizes[3]"].iter("property")]
+    assert properties == ["of rank 0", "of rank 1", "of rank 2"]
+    failure = cases["test_most_equal"].find("failure")
+    assert failure is not None
+    assert "rank 3 of 4" in (failure.text or "")
+
+
+def test_warnings_of_all_ranks_are_shown_once(project: Project, scheduler: str) -> None:
+    project.write(
+        {
+            "test_warnings.py": """
+            import warnings
+            import rankwise
+
+            class OwnWarning(UserWarning):
+                pass
+
+            @rankwise.mark.parallel(3)
+            def test_all(comm):
+                warnings.warn("on every rank")
+                if comm.rank == 2:
+                    warnings.warn("on the last rank", OwnWarning)
+                if comm.rank == 0:
+                    warnings.warn("on the first rank", DeprecationWarning)
+
+            def test_single():
+                warnings.warn("alone")
+
+            def test_quiet():
+                pass
+            """
+        }
+    )
+    outcome = run_pytest(project, f"--scheduler={scheduler}", ranks=3)
+    assert "3 passed, 4 warnings in " in outcome.output, outcome
+    _, _, summary = outcome.output.partition("warnings summary")
+    assert summary.count("test_warnings.py::test_all\n") == 3, outcome
+    for shown in (
+        ": UserWarning: on every rank\n",
+        ": OwnWarning: on the last rank\n",
+        ": DeprecationWarning: on the first rank\n",
+        ": UserWarning: alone\n",
+    ):
+        assert summary.count(shown) == 1, outcome
+
+
+def test_warnings_as_errors_fail_on_any_rank(project: Project) -> None:
+    project.write(
+        {
+            "test_warnings.py": """
+            import warnings
+            import rankwise
+
+            @rankwise.mark.parallel(2)
+            def test_warns(comm):
+                if comm.rank == 1:
+                    warnings.warn("on the last rank")
+            """
+        }
+    )
+    outcome = run_pytest(project, "-W", "error", ranks=2)
+    assert outcome.verdicts == {"test_warns": "failed"}, outcome
+    assert "[rank 1 of 2] UserWarning: on the last rank" in outcome.output, outcome
+
+
+def test_a_subtest_that_fails_on_one_rank_fails_its_test(project: Project, scheduler: str) -> None:
+    project.write(
+        {
+            "test_parts.py": """
+            import rankwise
+
+            def parts(subtests, failing):
+                for number in range(2):
+                    with subtests.test("part", number=number):
+                        assert number == 0 or not failing
+
+            @rankwise.mark.parallel(2)
+            def test_first_rank(comm, subtests):
+                parts(subtests, comm.rank == 0)
+
+            @rankwise.mark.parallel(2)
+            def test_last_rank(comm, subtests):
+                parts(subtests, comm.rank == 1)
+
+            @rankwise.mark.parallel(2)
+            def test_fine(comm, subtests):
+                parts(subtests, False)
+
+            def test_single(subtests):
+                parts(subtests, True)
+
+            def test_single_fine(subtests):
+                parts(subtests, False)
+            """
+        }
+    )
+    outcome = run_pytest(project, f"--scheduler={scheduler}", ranks=2)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, outcome
+    letters = re.findall(r"^(?:test_parts.py )?([.uF]+) +\[100%\]", outcome.output, flags=re.M)
+    assert sorted(letters[0]) == sorted("uFuF.uF."), outcome
+    assert "test_first_rank (rank 0 of 2) [part] (number=" in outcome.output, outcome
+    assert "test_last_rank (rank 1 of 2) [part] (number=" in outcome.output, outcome
+    for shown in (
+        "FAILED test_parts.py::test_first_rank - [rank 0 of 2] contains 1 failed subtest\n",
+        "FAILED test_parts.py::test_last_rank - [rank 1 of 2] contains 1 failed subtest\n",
+        "FAILED test_parts.py::test_single - contains 1 failed subtest\n",
+    ):
+        assert outcome.output.count(shown) == 1, outcome
