@@ -49,7 +49,7 @@ What you see
 All seven came out as they should: the demo has succeeded.
 
 Where to look next
-  examples/demo/tests/     the tests that just ran, 60 lines
+  examples/demo/tests/     the tests that just ran
   docs/writing-tests.md    write your own
   docs/running-tests.md    run them: MPICH, Open MPI, Intel MPI, Slurm
   docs/schedulers.md       what --scheduler=dynamic did

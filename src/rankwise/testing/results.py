@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
+from _pytest._io.saferepr import saferepr
+
+# What Python makes a decimal number of, and what JSON is read from, without further ado.
+_MOST_BITS = 4096
+_DEEPEST = 100
 
 # What every report has. A passed phase that has nothing beyond is sent as five values.
 _ORDINARY = frozenset(pytest.TestReport("", ("", None, ""), {}, "passed", None, "call").__dict__)
@@ -67,7 +73,7 @@ class RecordedWarning:
 
     def restore(self) -> warnings.WarningMessage:
         """Make a warning that looks the same; a category of the user's own is shown by name."""
-        known = getattr(__builtins__, self.category, None) or getattr(pytest, self.category, None)
+        known = getattr(builtins, self.category, None) or getattr(pytest, self.category, None)
         if not (isinstance(known, type) and issubclass(known, Warning)):
             known = type(self.category, (UserWarning,), {})
         return warnings.WarningMessage(
@@ -92,7 +98,32 @@ def pack(result: RankResult, config: pytest.Config) -> bytes:
         ],
     }
     document = {name: value for name, value in document.items() if value}
-    return json.dumps(document, separators=(",", ":"), default=repr).encode()
+    return _encode(document).encode()
+
+
+def _encode(document: object) -> str:
+    try:
+        return json.dumps(document, separators=(",", ":"), default=repr)
+    except Exception:  # a property that a test has recorded may be anything
+        return json.dumps(_plain(document), separators=(",", ":"))
+
+
+def _plain(value: object, around: tuple[int, ...] = ()) -> object:
+    """Make text of whatever JSON has no form for, wherever it stands."""
+    if value is None or isinstance(value, (bool, float, str)):
+        return value
+    if isinstance(value, int) and value.bit_length() <= _MOST_BITS:
+        return value
+    if id(value) not in around and len(around) < _DEEPEST:
+        around = (*around, id(value))
+        if isinstance(value, dict):
+            return {
+                key if isinstance(key, str) else saferepr(key): _plain(inner, around)
+                for key, inner in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [_plain(inner, around) for inner in value]
+    return saferepr(value)
 
 
 def unpack(data: bytes, item: pytest.Item) -> RankResult:

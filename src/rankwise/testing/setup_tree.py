@@ -132,6 +132,6 @@ def _keep_fixtures_apart() -> None:
         finally:
             values.turn_to(before)
 
-    # pytest has no hook around the two, and no list of all fixtures that is the same in its versions.
+    # pytest has no hook around the two, and its versions list fixtures in different places.
     FixtureDef.execute = execute_apart  # type: ignore[method-assign]
     FixtureDef.finish = finish_apart  # type: ignore[method-assign]

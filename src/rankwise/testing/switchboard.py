@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rankwise.testing import wire
 from rankwise.testing.dispatch import Dispatcher, Suite, make_policy
@@ -230,4 +231,16 @@ def serve(descriptor: int) -> None:
         with socket.socket(fileno=descriptors[0]) as listener:
             board = Switchboard(listener, settings["secret"], width=settings["width"])
             board.tether(line)
-            board.run()
+            try:
+                board.run()
+            finally:
+                _remove_socket_file(listener)
+
+
+def _remove_socket_file(listener: socket.socket) -> None:
+    """Leave nothing behind, also if rank 0 was killed before it could tidy up."""
+    if listener.family == socket.AF_UNIX:
+        path = Path(listener.getsockname())
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            path.parent.rmdir()

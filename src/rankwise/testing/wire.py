@@ -65,10 +65,17 @@ class Address:
 
 
 def listen_on_file(path: Path) -> tuple[socket.socket, Address]:
-    """Listen on a socket file; its folder is what keeps other users out."""
+    """Listen on a socket file; its folder is what keeps other users out.
+
+    Raises OSError, also when the path has more than about a hundred characters.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
-    listener.listen(4096)
+    try:
+        listener.bind(str(path))
+        listener.listen(4096)
+    except OSError:
+        listener.close()
+        raise
     return listener, Address(path=str(path))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import secrets
 from collections.abc import Generator
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class WorldSession:
     @staticmethod
     def settle(config: pytest.Config) -> Settings:
         """Decide on rank 0 what must be the same on all ranks, before options are fully read."""
-        return {"seed": randomly.settle_seed(config)}
+        return {"seed": randomly.settle_seed(config), "run": secrets.token_hex(16)}
 
     @classmethod
     def register(cls, config: pytest.Config, world: World) -> None:
@@ -95,6 +96,8 @@ class WorldSession:
             # By this plugins know a process that must not write report files.
             self._config.workerinput = {  # type: ignore[attr-defined]
                 "workerid": f"rank{self._world.rank}",
+                "workercount": self._world.size,
+                "testrunuid": self._world.settings["run"],
                 "randomly_seed": seed,
             }
 
@@ -109,7 +112,8 @@ class WorldSession:
         if option("dist", "no") != "no" or option("numprocesses", None):
             raise pytest.UsageError(
                 "pytest-xdist (-n) and mpirun cannot both start the processes. Use mpirun with "
-                "--scheduler=dynamic, which spreads tests on one rank over all ranks as -n does."
+                "--scheduler=dynamic, which spreads tests on one rank over all ranks as -n does. "
+                "If -n is not on the command line but in a configuration file, add -n 0."
             )
 
     def rearrange_plugins(self) -> None:

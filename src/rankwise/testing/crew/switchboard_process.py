@@ -41,11 +41,15 @@ class SwitchboardProcess:
 
     def open(self, hosts: list[str]) -> dict[str, Any]:
         """Let it listen for a rank on each of these hosts; gives what a rank needs to connect."""
-        if len(set(hosts)) == 1:
-            self._folder = tempfile.mkdtemp(prefix="rankwise-")
-            listener, address = wire.listen_on_file(Path(self._folder) / "switchboard")
-        else:
+        if len(set(hosts)) > 1:
             listener, address = wire.listen_on_host(hosts[0])
+        else:
+            self._folder = tempfile.mkdtemp(prefix="rankwise-")
+            try:
+                listener, address = wire.listen_on_file(Path(self._folder) / "switchboard")
+            except OSError:
+                # The names of such files are short by law; TMPDIR may not be.
+                listener, address = wire.listen_on_host("127.0.0.1")
         secret = secrets.token_hex(32)
         settings = json.dumps({"secret": secret, "width": len(hosts)}).encode()
         with listener:

@@ -1,0 +1,85 @@
+"""What other people's code may rely on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import pytest_parallel
+import rankwise
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Tell which modules a fresh interpreter has loaded after a statement."""
+    program = f"{statement}\nimport sys\nprint(*sys.modules)"
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(shown.stdout.split())
+
+
+def test_all_lists_exactly_what_is_exported() -> None:
+    assert list(rankwise.__all__) == sorted(rankwise.__all__)
+    for name in rankwise.__all__:
+        assert getattr(rankwise, name) is not None
+    own = {name for name in vars(rankwise) if name.isidentifier() and not name.startswith("_")}
+    # Modules of the package show up as its attributes once somebody has imported them.
+    modules = {path.stem for path in Path(rankwise.__file__).parent.iterdir()}
+    assert own - modules - {"annotations", "TYPE_CHECKING", "Any"} <= set(rankwise.__all__)
+
+
+def test_a_name_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(AttributeError, match="'nonsense'"):
+        rankwise.nonsense  # noqa: B018
+
+
+def test_importing_rankwise_loads_neither_pytest_nor_mpi() -> None:
+    loaded = loaded_by("import rankwise; rankwise.__version__")
+    assert "rankwise" in loaded
+    assert not {"pytest", "_pytest", "mpi4py"} & loaded
+
+
+def test_the_plugin_does_not_load_mpi() -> None:
+    loaded = loaded_by("import rankwise.testing.plugin")
+    assert "rankwise.testing.plugin" in loaded
+    assert not {"mpi4py", "mpi4py.MPI"} & loaded
+
+
+def test_a_plain_pytest_run_does_not_load_mpi(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(): pass")
+    loaded = loaded_by(f"import pytest; assert pytest.main(['-q', {str(tmp_path)!r}]) == 0")
+    assert "rankwise.testing.plugin" in loaded
+    assert "mpi4py" not in loaded
+
+
+def test_the_switchboard_needs_only_the_standard_library() -> None:
+    """It starts without site-packages."""
+    program = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); import rankwise.testing.switchboard"
+    subprocess.run([sys.executable, "-I", "-S", "-c", program], check=True, timeout=60)
+
+
+def test_policies_know_neither_pytest_nor_mpi() -> None:
+    loaded = loaded_by("import rankwise.testing.policy.simulate")
+    assert not {"pytest", "_pytest", "mpi4py", "socket", "selectors"} & loaded
+
+
+def test_pytest_parallel_is_the_same_by_another_name() -> None:
+    assert pytest_parallel.mark is rankwise.mark
+    assert pytest_parallel.__all__ == ["mark"]
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert document["project"]["version"] == rankwise.__version__
+
+
+def test_type_checkers_are_told_that_the_packages_are_typed() -> None:
+    for module in (rankwise, pytest_parallel):
+        assert module.__file__ is not None
+        assert (Path(module.__file__).parent / "py.typed").exists()

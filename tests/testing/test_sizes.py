@@ -1,0 +1,228 @@
+"""From marks to tests with a size: what is collected, under which name, on how many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from rankwise.testing.mark import SizeRequest
+from rankwise.testing.sizes import requested_sizes, settle_size, size_of, skip_if_too_large
+
+# Others that are installed beside the plugin must not reorder what is collected.
+ALONE = ("-p", "no:randomly", "-p", "no:asyncio")
+
+
+def collected(pytester: pytest.Pytester, source: str, *options: str) -> Sequence[pytest.Item]:
+    pytester.makepyfile(test_it=source)
+    items, _ = pytester.inline_genitems(*ALONE, *options)
+    return items
+
+
+def sizes(items: Sequence[pytest.Item]) -> dict[str, int]:
+    """Give name and size of tests, as marked: with a rank for each that they could ask for."""
+    return {item.name: settle_size(item, override=None, available=8) for item in items}
+
+
+def test_an_unmarked_test_has_one_rank(pytester: pytest.Pytester) -> None:
+    assert sizes(collected(pytester, "def test_it(): pass")) == {"test_it": 1}
+
+
+def test_one_number_leaves_the_name_as_it_is(pytester: pytest.Pytester) -> None:
+    source = """
+        import rankwise
+        @rankwise.mark.parallel(2)
+        def test_it(comm): pass
+    """
+    assert sizes(collected(pytester, source)) == {"test_it": 2}
+
+
+def test_a_list_makes_a_test_of_each_number_with_the_number_in_its_name(
+    pytester: pytest.Pytester,
+) -> None:
+    source = """
+        import rankwise
+        @rankwise.mark.parallel([2, 4])
+        def test_it(comm): pass
+        @rankwise.mark.parallel([3])
+        def test_without_arguments(): pass
+    """
+    assert sizes(collected(pytester, source)) == {
+        "test_it[2]": 2,
+        "test_it[4]": 4,
+        "test_without_arguments[3]": 3,
+    }
+
+
+def test_a_list_combines_with_parameters(pytester: pytest.Pytester) -> None:
+    source = """
+        import pytest, rankwise
+        @rankwise.mark.parallel([1, 2])
+        @pytest.mark.parametrize("letter", "ab")
+        def test_it(comm, letter): pass
+    """
+    found = sizes(collected(pytester, source))
+    assert sorted(found.values()) == [1, 1, 2, 2]
+    assert all(str(size) in name for name, size in found.items())
+    assert len({name for name in found if "a" in name.partition("[")[2]}) == 2
+
+
+def test_marks_of_class_and_module_count_and_the_closest_wins(pytester: pytest.Pytester) -> None:
+    source = """
+        import pytest
+        pytestmark = pytest.mark.parallel(2)
+        def test_of_module(): pass
+        @pytest.mark.parallel(3)
+        class TestIt:
+            def test_of_class(self): pass
+            @pytest.mark.mpi(ranks=4)
+            def test_of_function(self): pass
+            @pytest.mark.parallel_from_context
+            def test_of_context(self): pass
+    """
+    assert sizes(collected(pytester, source)) == {
+        "test_of_module": 2,
+        "test_of_class": 3,
+        "test_of_function": 4,
+        "test_of_context": 8,
+    }
+
+
+def test_a_class_with_a_list_makes_tests_of_each_of_its_methods(pytester: pytest.Pytester) -> None:
+    source = """
+        import pytest
+        @pytest.mark.parallel([1, 2])
+        class TestIt:
+            def test_a(self): pass
+            def test_b(self, comm): pass
+    """
+    assert sizes(collected(pytester, source)) == {
+        "test_a[1]": 1,
+        "test_a[2]": 2,
+        "test_b[1]": 1,
+        "test_b[2]": 2,
+    }
+
+
+def test_a_test_can_ask_for_the_number_of_its_ranks(pytester: pytest.Pytester) -> None:
+    source = """
+        import pytest
+        @pytest.mark.parallel(1)
+        def test_one(mpi_ranks): assert mpi_ranks == 1
+        @pytest.mark.parallel([1])
+        def test_list(mpi_ranks): assert mpi_ranks == 1
+        def test_unmarked(mpi_ranks): assert mpi_ranks == 1
+    """
+    pytester.makepyfile(source)
+    pytester.inline_run(*ALONE).assertoutcome(passed=3)
+
+
+@pytest.mark.parametrize("option", ["--nprocs=1", "--nprocs=5"])
+def test_the_command_line_overrides_every_marked_size_and_no_other(
+    pytester: pytest.Pytester, option: str
+) -> None:
+    source = """
+        import pytest
+        @pytest.mark.parallel(2)
+        def test_one(): pass
+        @pytest.mark.parallel([2, 3])
+        def test_list(): pass
+        @pytest.mark.parallel_from_context
+        def test_context(): pass
+        def test_unmarked(): pass
+    """
+    number = int(option.partition("=")[2])
+    items = collected(pytester, source, option)
+    found = {item.name: settle_size(item, override=number, available=8) for item in items}
+    assert found == {
+        "test_one": number,
+        f"test_list[{number}]": number,
+        "test_context": number,
+        "test_unmarked": 1,
+    }
+
+
+@pytest.mark.parametrize("number", ["0", "-2", "two", "1.5"])
+def test_the_command_line_takes_positive_whole_numbers_only(
+    pytester: pytest.Pytester, number: str
+) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest_inprocess(*ALONE, f"--nprocs={number}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--nprocs*"])
+
+
+@pytest.mark.parametrize(
+    "mark", ["parallel(0)", "parallel([2, -1])", "parallel('2')", "parallel(2, size=3)"]
+)
+def test_a_mark_that_makes_no_sense_is_a_collection_error_that_names_the_test(
+    pytester: pytest.Pytester, mark: str
+) -> None:
+    source = f"""
+        import pytest
+        @pytest.mark.{mark}
+        def test_it(): pass
+    """
+    pytester.makepyfile(test_it=source)
+    result = pytester.runpytest_inprocess(*ALONE)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines([f"*test_it.py::test_it: @mark.{mark.partition('(')[0]}(*"])
+
+
+def test_a_list_where_nothing_can_be_parametrised_is_refused_by_name(
+    pytester: pytest.Pytester,
+) -> None:
+    source = """
+        import unittest, pytest
+        @pytest.mark.parallel([1, 2])
+        class TestIt(unittest.TestCase):
+            def test_it(self): pass
+    """
+    pytester.makepyfile(test_it=source)
+    result = pytester.runpytest_inprocess(*ALONE)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*TestIt::test_it: a list of numbers of ranks*give one number*"])
+
+
+# What comes of a size
+
+
+@pytest.mark.parametrize(
+    ("request_", "override", "expected"),
+    [
+        (SizeRequest(sizes=(2, 4)), None, [2, 4]),
+        (SizeRequest(sizes=(2, 4)), 3, [3]),
+        (SizeRequest(from_context=True), None, [6]),
+        (SizeRequest(from_context=True), 3, [3]),
+    ],
+)
+def test_the_command_line_comes_first_then_the_context_then_the_mark(
+    request_: SizeRequest, override: int | None, expected: list[int]
+) -> None:
+    assert requested_sizes(request_, override=override, available=6) == expected
+
+
+@pytest.mark.parametrize(
+    ("available", "reason"), [(1, "needs 4 ranks, has 1 rank:"), (3, "needs 4 ranks, has 3 ranks:")]
+)
+def test_a_test_that_is_too_large_is_skipped_with_both_numbers_and_the_command(
+    pytester: pytest.Pytester, available: int, reason: str
+) -> None:
+    source = "import pytest\n@pytest.mark.parallel(4)\ndef test_it(): pass"
+    (item,) = collected(pytester, source)
+    settle_size(item, override=None, available=available)
+    skip_if_too_large(item, available)
+    mark = item.get_closest_marker("skip")
+    assert mark is not None
+    assert mark.kwargs["reason"].startswith(reason)
+    assert "mpirun -np 4" in mark.kwargs["reason"]
+    assert size_of(item) == 1, "skipping takes one rank"
+
+
+def test_a_test_that_fits_is_not_skipped(pytester: pytest.Pytester) -> None:
+    source = "import pytest\n@pytest.mark.parallel(4)\ndef test_it(): pass"
+    (item,) = collected(pytester, source, "--nprocs=1")
+    settle_size(item, override=None, available=4)
+    skip_if_too_large(item, 4)
+    assert item.get_closest_marker("skip") is None
+    assert size_of(item) == 4
