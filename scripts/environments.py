@@ -34,6 +34,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -241,6 +242,22 @@ def _two_ranks(environment: Environment) -> str:
     return output.strip().removeprefix("2 ")
 
 
+def _warm_up(environment: Environment) -> None:
+    """Let pytest write its own bytecode of the plugins once.
+
+    The tests start it hundreds of times without leave to write any, and each would make it anew.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [environment.python, "-m", "pytest", "--collect-only", "--quiet"],
+            cwd=folder,
+            env={n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            check=False,  # an empty folder has no tests: exit 5
+        )
+
+
 def _make(environment: Environment) -> str:
     """Make `environment` anew and return the version of its MPI library."""
     if environment.mpiexec == Path(DEBIAN_MPIEXEC) and not environment.mpiexec.exists():
@@ -249,7 +266,8 @@ def _make(environment: Environment) -> str:
     shutil.rmtree(environment.folder, ignore_errors=True)
     _run([uv, "venv", "--quiet", "--python", PYTHON, environment.folder])
     install: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", environment.python]
-    _run([*install, *environment.requirements], **_index_of_pip())
+    _run([*install, "--compile-bytecode", *environment.requirements], **_index_of_pip())
+    _warm_up(environment)
     library = _two_ranks(environment)
     # The stamp comes last: a venv without one is unfinished.
     new = environment.folder / f"{STAMP}.new"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.acceptance.harness import Outcome, Project
@@ -23,13 +24,20 @@ def note(text):
 
 
 def run_pytest(
-    project: Project, *arguments: str, ranks: int | None = 4, limit: float = 60.0
+    project: Project,
+    *arguments: str,
+    ranks: int | None = 4,
+    limit: float = 60.0,
+    environment: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Run the project's tests; they may `from ledger import note`."""
     project.write({"ledger.py": _LEDGER})
     _ledger_file(project).unlink(missing_ok=True)
     return project.pytest(
-        "-p", "rankwise", *arguments, ranks=ranks, limit=limit, environment=_ALONE
+        *("-p", "rankwise", *arguments),
+        ranks=ranks,
+        limit=limit,
+        environment={**_ALONE, **(environment or {})},
     )
 
 

@@ -75,13 +75,22 @@ def test_the_exit_code_may_be_set_by_a_plugin(project: Project) -> None:
     assert outcome.exit_code == 42, outcome
 
 
-def test_what_is_wrong_with_the_command_line_is_said_once(project: Project) -> None:
-    project.write(PASSING)
-    outcome = run_pytest(project, "no_such.py", ranks=3)
-    assert outcome.errors.count("file or directory not found: no_such.py") == 1, outcome
-    outcome = run_pytest(project, "--scheduler=none", ranks=3)
-    assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, outcome
-    assert "sequential" in outcome.errors, outcome
+@pytest.mark.parametrize(
+    ("arguments", "files", "said"),
+    [
+        (("no_such.py",), {}, "file or directory not found: no_such.py"),
+        (("--no-such",), {}, "unrecognized arguments: --no-such"),
+        ((), {"conftest.py": "import no_such"}, "No module named 'no_such'"),
+        (("--markers",), {}, "@pytest.mark.parallel(n): "),
+        (("--fixtures",), {}, "mpi_tmp_path -- "),
+    ],
+)
+def test_what_ends_the_run_before_it_begins_is_said_once(
+    project: Project, arguments: tuple[str, ...], files: dict[str, str], said: str
+) -> None:
+    project.write({**PASSING, **files})
+    outcome = run_pytest(project, *arguments, ranks=3)
+    assert (outcome.output + outcome.errors).count(said) == 1, outcome
 
 
 def test_a_rank_that_refuses_to_collect_says_why(project: Project) -> None:

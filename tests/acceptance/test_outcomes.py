@@ -225,7 +225,7 @@ def test_sys_exit_fails_the_test_and_not_the_run(project: Project, scheduler: st
     ],
 )
 def test_an_interrupt_in_a_test_ends_the_run_with_pytests_exit_code(
-    project: Project, scheduler: str, raised: str, where: str, exit_code: int, shown: str
+    project: Project, scheduler: str, *, raised: str, where: str, exit_code: int, shown: str
 ) -> None:
     size = 1 if where == "single" else 3
     on = {"single": "True", "all": "True"}.get(where, f"comm.rank == {where[-1]}")

@@ -6,13 +6,14 @@ import random
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rankwise.testing.dispatch import Dispatcher, Suite, make_policy
-from rankwise.testing.policy import Case, Pace
+from rankwise.testing.policy import Assignment, Case, Pace
 from rankwise.testing.wire import Header
 
 SCHEDULERS = ("sequential", "static", "dynamic")
@@ -353,6 +354,51 @@ def test_a_row_is_left_at_the_test_that_stops_the_run() -> None:
     crew.go()
     assert crew.ranks[0].ran == [0, 1, 2]
     assert crew.ranks[0].finished == 1
+
+
+class _AnyRanks:
+    """A policy that brings ever new ranks together, one test at a time."""
+
+    one_by_one: ClassVar[bool] = True
+
+    def __init__(self, tests: int, width: int, chance: random.Random) -> None:
+        self._waiting = list(range(tests))
+        self._width = width
+        self._chance = chance
+        self._free = 0
+
+    def release(self, ranks: tuple[int, ...]) -> None:
+        self._free += len(ranks)
+
+    def take(self) -> Assignment | None:
+        if self._free < self._width or not self._waiting:
+            return None
+        ranks = tuple(sorted(self._chance.sample(range(self._width), self._chance.randint(2, 5))))
+        self._free -= len(ranks)
+        return Assignment(cases=(self._waiting.pop(),), ranks=ranks)
+
+
+def test_the_number_of_groups_that_a_rank_keeps_a_communicator_for_is_bounded() -> None:
+    """There are 252 groups of 5 of 10 ranks, and an MPI has some two thousand communicators."""
+    cases = [Case(index=index, size=2) for index in range(1000)]
+    suite = Suite(cases=cases, groups=[()] * len(cases))
+    policy = _AnyRanks(len(cases), 10, random.Random(1))
+    dispatcher = Dispatcher(suite, policy, Pace(), width=10)
+    dispatcher.begin()
+    kept: dict[int, set[tuple[int, ...]]] = {rank: set() for rank in range(10)}
+    decided: dict[tuple[int, ...], bool] = {}
+    while dispatcher.outbox:
+        rank, header, _ = dispatcher.outbox.popleft()
+        if header["kind"] == "run":
+            ranks, keep = header["ranks"], header["keep"]
+            assert decided.setdefault(ranks, keep) == keep, "kept once, kept for good"
+            if keep:
+                kept[rank].add(ranks)
+            done = {"kind": "done", "case": header["cases"][0], "failed": False, "seconds": 0.0}
+            dispatcher.done(rank, done, b"")
+    assert dispatcher.finished
+    assert all(0 < len(groups) <= 32 for groups in kept.values())
+    assert len(decided) > 10 * 32, "or there was nothing to bound"
 
 
 def test_an_empty_suite_ends_at_once() -> None:

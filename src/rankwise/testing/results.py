@@ -16,8 +16,10 @@ from _pytest._io.saferepr import saferepr
 _MOST_BITS = 4096
 _DEEPEST = 100
 
-# What every report has. A passed phase that has nothing beyond is sent as five values.
-_ORDINARY = frozenset(pytest.TestReport("", ("", None, ""), {}, "passed", None, "call").__dict__)
+# What every report has, and what pytest-html puts on each. A passed phase with nothing beyond is
+# sent as four values.
+_PLAIN_REPORT = pytest.TestReport("", ("", None, ""), {}, "passed", None, "call")
+_ORDINARY = frozenset((*_PLAIN_REPORT.__dict__, "extras"))
 
 Packed = list[Any]
 
@@ -153,6 +155,7 @@ def _pack_report(report: pytest.TestReport, config: pytest.Config) -> Packed:
         report.passed
         and not report.sections
         and not report.user_properties
+        and not getattr(report, "extras", ())
         and report.longrepr is None
         and _ORDINARY.issuperset(report.__dict__)
     ):

@@ -70,6 +70,11 @@ class WorldSession:
         config.pluginmanager.register(session, "rankwise-world")
         config.pluginmanager.register(_AfterConfiguration(session), "rankwise-world-late")
 
+    @property
+    def is_reporter(self) -> bool:
+        """Whether this is the process that the user sees."""
+        return self._world.is_reporter
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_cmdline_main(self) -> Generator[None, object, object]:
         """Leave it to rank 0 to say what is wrong with the command line, for it says it once."""
@@ -265,11 +270,21 @@ class WorldSession:
             self._world.leave()
 
 
+# Options that let pytest print what it knows and end.
+_QUESTIONS = ("help", "markers", "cacheshow", "showfixtures", "show_fixtures_per_test")
+
+
 class _AfterConfiguration:
-    """A second place in the order of `pytest_configure`: after all other plugins."""
+    """A second place in the order of hooks, where `WorldSession` has a first one."""
 
     def __init__(self, session: WorldSession) -> None:
         self._session = session
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_cmdline_main(self, config: pytest.Config) -> int | None:
+        """Let rank 0 alone answer."""
+        asked = any(config.getoption(name, False) for name in _QUESTIONS)
+        return None if self._session.is_reporter or not asked else int(pytest.ExitCode.OK)
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:

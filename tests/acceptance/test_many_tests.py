@@ -1,0 +1,98 @@
+"""Ten thousand communicators, one after the other: an MPI has far fewer than that at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import require
+from tests.acceptance.harness import Project
+
+TESTS = 10_000
+
+# One in ten is on one rank: its communicator is made and freed in another way.
+SUITE = """
+    import pytest
+
+    @pytest.mark.parallel(2)
+    @pytest.mark.parametrize("number", range(9_000))
+    def test_two(comm, number, seen):
+        seen.append(comm.py2f())
+        assert comm.size == 2
+
+    @pytest.mark.parametrize("number", range(1_000))
+    def test_one(comm, number, seen):
+        seen.append(comm.py2f())
+        assert comm.size == 1
+"""
+
+# A communicator's number in Fortran is its place in MPI's table, which is used again once free.
+CONFTEST = """
+    import json
+    import os
+    from pathlib import Path
+    import pytest
+
+    NUMBERS = []
+
+    @pytest.fixture
+    def seen():
+        return NUMBERS
+
+    def pytest_sessionfinish():
+        rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+        found = {"tests": len(NUMBERS), "communicators": len(set(NUMBERS))}
+        Path(f"rank-{rank}.json").write_text(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize(
+    ("mpi", "scheduler"),
+    [
+        ("mpich", "sequential"),
+        ("mpich", "static"),
+        ("mpich", "dynamic"),
+        ("openmpi5", "dynamic"),
+    ],
+)
+def test_ten_thousand_tests_pass_and_leave_no_communicators_behind(
+    tmp_path: Path, mpi: str, scheduler: str
+) -> None:
+    project = Project(tmp_path, require(mpi))
+    project.write({"test_many.py": SUITE, "conftest.py": CONFTEST})
+    outcome = project.pytest(
+        *("-p", "no:randomly", "-q", f"--scheduler={scheduler}"), ranks=2, limit=280.0
+    )
+    assert outcome.exit_code == pytest.ExitCode.OK, outcome
+    assert f"{TESTS} passed" in outcome.output, outcome
+    assert len(outcome.verdicts) == TESTS
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert sum(rank["tests"] for rank in ranks) == TESTS + 9_000
+    assert all(rank["communicators"] < 100 for rank in ranks), ranks
+
+
+def test_ever_new_groups_of_ranks_leave_no_communicators_behind(
+    tmp_path: Path,
+) -> None:
+    """Which ranks run a test together depends on who is free, and so on how long tests take."""
+    project = Project(tmp_path, require("mpich"))
+    suite = """
+        import time
+        import pytest
+
+        @pytest.mark.parallel([2, 3, 4, 5])
+        @pytest.mark.parametrize("number", range(250))
+        def test_it(comm, number, seen):
+            seen.append(comm.py2f())
+            assert comm.allreduce(1) == comm.size
+            time.sleep(number * 7919 % 13 / 2000)
+    """
+    project.write({"test_groups.py": suite, "conftest.py": CONFTEST})
+    outcome = project.pytest("-p", "no:randomly", "-q", "--scheduler=dynamic", ranks=9, limit=200.0)
+    assert outcome.exit_code == pytest.ExitCode.OK, outcome
+    assert "1000 passed" in outcome.output, outcome
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(9)]
+    assert sum(rank["tests"] for rank in ranks) == 250 * (2 + 3 + 4 + 5)
+    assert all(rank["communicators"] < 400 for rank in ranks), ranks
