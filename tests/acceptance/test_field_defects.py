@@ -113,6 +113,31 @@ def test_what_one_test_leaves_in_its_communicator_never_reaches_another(
     assert outcome.counts() == {"passed": 202, "failed": 2}, outcome
 
 
+def test_a_repeated_test_does_not_receive_what_its_failed_attempts_sent(project: Project) -> None:
+    project.write(
+        {
+            "test_repeated.py": """
+            import rankwise
+
+            attempts = 0
+
+            @rankwise.mark.parallel(2)
+            def test_third_time_lucky(comm):
+                global attempts
+                attempts += 1
+                if comm.rank == 0:
+                    comm.send(attempts, dest=1)
+                else:
+                    assert attempts == 3
+                    assert comm.recv(source=0) == 3
+            """
+        }
+    )
+    outcome = run_pytest(project, "-p", "rerunfailures", "--reruns=3", ranks=2)
+    assert "1 passed, 2 rerun" in outcome.output, outcome
+    assert outcome.exit_code == pytest.ExitCode.OK, outcome
+
+
 def test_two_tests_at_once_do_not_hear_each_other(project: Project) -> None:
     project.write(
         {
