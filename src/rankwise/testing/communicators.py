@@ -20,7 +20,7 @@ _EAGER_SECONDS = 0.001
 _PATIENT_SECONDS = 0.0005
 
 # Communicators are made some at a time: ranks that make one have to wait for each other.
-_LARGEST_STOCK = 8
+_LARGEST_STOCK = 16
 
 # So many tests later a communicator that a test has used is freed.
 _RESTING = 16
@@ -42,10 +42,9 @@ class Circle:
     def take(self) -> MPI.Intracomm:
         """Give a communicator that no test has used; collective when the stock is empty."""
         if not self._stock:
-            for _ in range(self._next_stock):
-                communicator, request = self.private.Idup()
-                wait_patiently(request.Test)
-                self._stock.append(communicator)
+            # MPI waits eagerly while it makes them: that is short once all are here.
+            wait_patiently(self.private.Ibarrier().Test)
+            self._stock = [self.private.Dup() for _ in range(self._next_stock)]
             self._next_stock = min(2 * self._next_stock, _LARGEST_STOCK)
         return self._stock.pop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from rankwise.testing.interop import rerunfailures
 from rankwise.testing.results import (
     RankResult,
     RecordedWarning,
+    durations_if_uneventful,
+    is_uneventful,
     merge_warnings,
     unpack,
     unpack_any_report,
@@ -183,22 +186,39 @@ class Reporter:
     def _log_verdict(self, header: Header, body: bytes) -> None:
         index, ranks = header["case"], header["ranks"]
         item = self._session.items[index]
-        results: dict[int, RankResult] = {}
-        start = 0
-        for number, (rank, length) in enumerate(zip(ranks, header["lengths"], strict=True)):
-            part = body[start : start + length]
-            start += length
-            own = rank == self._rank
-            results[number] = self._kept.pop(index) if own else unpack(part, item)
-        if len(ranks) == 1:
-            self._log_single(item, results[0])
+        own = self._kept.pop(index, None)
+        parts = _cut(body, header["lengths"])
+        others = [part for rank, part in zip(ranks, parts, strict=True) if rank != self._rank]
+        if own is not None and self._is_uneventful(own, others):
+            self._log_single(item, own)
         else:
-            own_number = ranks.index(self._rank) if self._rank in ranks else None
-            self._log_merged(item, results, own_number)
+            results = {
+                number: own if own and rank == self._rank else unpack(part, item)
+                for number, (rank, part) in enumerate(zip(ranks, parts, strict=True))
+            }
+            if len(ranks) == 1:
+                self._log_single(item, results[0])
+            else:
+                own_number = ranks.index(self._rank) if own else None
+                self._log_merged(item, results, own_number)
         if self._session.shouldfail or self._session.shouldstop:
             self._channel.send({"kind": "stop"})
         if self._careful:
             self._channel.send({"kind": "logged", "case": index})
+
+    def _is_uneventful(self, own: RankResult, others: Sequence[bytes]) -> bool:
+        """Tell whether a test passed on all ranks with nothing to report but how long it took.
+
+        If so, this rank's reports are made those of all.
+        """
+        if not is_uneventful(own):
+            return False
+        durations = [durations_if_uneventful(part) for part in others]
+        if None in durations:
+            return False
+        for report, *seconds in zip(own.reports, *filter(None, durations), strict=True):
+            report.duration = max(report.duration, *seconds)
+        return True
 
     def _log_single(self, item: pytest.Item, result: RankResult) -> None:
         self._announce(item)
@@ -301,6 +321,12 @@ class Reporter:
 
     def _cache(self) -> Cache | _NoCache:
         return getattr(self._config, "cache", None) or _NoCache()
+
+
+def _cut(body: bytes, lengths: Sequence[int]) -> list[bytes]:
+    """Cut what the ranks said out of what came in one piece."""
+    ends = list(accumulate(lengths))
+    return [body[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 class _NoCache:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import struct
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,11 @@ _DEEPEST = 100
 # sent as four values.
 _PLAIN_REPORT = pytest.TestReport("", ("", None, ""), {}, "passed", None, "call")
 _ORDINARY = frozenset((*_PLAIN_REPORT.__dict__, "extras"))
+
+# JSON never begins like this.
+_UNEVENTFUL = b"="
+_PHASES = ("setup", "call", "teardown")
+_TIMES = struct.Struct("!9d")
 
 Packed = list[Any]
 
@@ -88,8 +94,40 @@ def is_strict_xpass(report: pytest.TestReport) -> bool:
     return report.failed and str(report.longrepr or "").startswith("[XPASS(strict)]")
 
 
+def is_plain_pass(report: pytest.TestReport) -> bool:
+    """Tell whether a report says no more than that a phase passed, and when."""
+    return (
+        report.passed
+        and not report.sections
+        and not report.user_properties
+        and not getattr(report, "extras", ())
+        and report.longrepr is None
+        and _ORDINARY.issuperset(report.__dict__)
+    )
+
+
+def is_uneventful(result: RankResult) -> bool:
+    """Tell whether a result says no more than that all three phases passed, and when."""
+    return (
+        len(result.reports) == len(_PHASES)
+        and not (result.subtests or result.reruns or result.warnings)
+        and all(is_plain_pass(report) for report in result.reports)
+    )
+
+
+def durations_if_uneventful(data: bytes) -> Sequence[float] | None:
+    """Give how long each phase took, if that is all that packed bytes say."""
+    return _TIMES.unpack(data[1:])[:3] if data[:1] == _UNEVENTFUL else None
+
+
 def pack(result: RankResult, config: pytest.Config) -> bytes:
     """Make bytes of a result."""
+    if is_uneventful(result):
+        # What nearly all results are is worth a short form of its own.
+        reports = result.reports
+        durations = [report.duration for report in reports]
+        starts = [report.start for report in reports]
+        return _UNEVENTFUL + _TIMES.pack(*durations, *starts, *(r.stop for r in reports))
     document = {
         "reports": [_pack_report(report, config) for report in result.reports],
         "subtests": [_pack_report(report, config) for report in result.subtests],
@@ -133,7 +171,11 @@ def unpack(data: bytes, item: pytest.Item) -> RankResult:
 
     A plain passed report takes what it needs to know about the test from `item`.
     """
-    document = json.loads(data)
+    if data[:1] == _UNEVENTFUL:
+        times = _TIMES.unpack(data[1:])
+        document = {"reports": [[w, *times[i::3]] for i, w in enumerate(_PHASES)]}
+    else:
+        document = json.loads(data)
     keywords: Mapping[str, Literal[1]] = dict.fromkeys(item.keywords, 1)
 
     def restore(packed: Packed) -> pytest.TestReport:
@@ -151,14 +193,7 @@ def unpack(data: bytes, item: pytest.Item) -> RankResult:
 
 
 def _pack_report(report: pytest.TestReport, config: pytest.Config) -> Packed:
-    if (
-        report.passed
-        and not report.sections
-        and not report.user_properties
-        and not getattr(report, "extras", ())
-        and report.longrepr is None
-        and _ORDINARY.issuperset(report.__dict__)
-    ):
+    if is_plain_pass(report):
         return [report.when, report.duration, report.start, report.stop]
     return [pack_any_report(report, config)]
 

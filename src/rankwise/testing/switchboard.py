@@ -55,6 +55,7 @@ class Switchboard:
         self._selector = selectors.DefaultSelector()
         self._lines: dict[int, _Line] = {}
         self._strangers: set[_Line] = set()
+        self._unsent: set[_Line] = set()
         self._early: dict[int, list[tuple[Header, bytes]]] = {}
         self._dispatcher: Dispatcher | None = None
         self._closed = False
@@ -95,6 +96,7 @@ class Switchboard:
 
     def _drop(self, line: _Line, reason: str) -> None:
         self._strangers.discard(line)
+        self._unsent.discard(line)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(line.connection)
         line.connection.close()
@@ -106,6 +108,7 @@ class Switchboard:
             self._closed = True
         else:
             self._send(self._reporter, {"kind": "gone", "rank": line.rank})
+            self._flush_all()
 
     def _ready(self, line: _Line, mask: int) -> None:
         try:
@@ -118,6 +121,7 @@ class Switchboard:
                     return
                 for header, body in line.decoder.feed(data):
                     self._take(line, header, body)
+                self._flush_all()
         except BlockingIOError:
             pass
         except (OSError, wire.WireError, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -131,7 +135,12 @@ class Switchboard:
             self._early.setdefault(rank, []).append((header, body))
             return
         line.pending += wire.encode(header, body)
-        self._flush(line)
+        self._unsent.add(line)
+
+    def _flush_all(self) -> None:
+        """Send what has come together for each rank while messages were read."""
+        while self._unsent:
+            self._flush(self._unsent.pop())
 
     def _flush(self, line: _Line) -> None:
         try:

@@ -16,7 +16,7 @@ import pytest
 from _pytest._code.code import ExceptionInfo, ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
-from rankwise.testing.results import is_strict_xpass
+from rankwise.testing.results import is_plain_pass, is_strict_xpass
 
 RankReports = Mapping[int, pytest.TestReport]
 LongRepr = ExceptionInfo[BaseException] | tuple[str, int, str] | str | TerminalRepr | None
@@ -78,7 +78,7 @@ def merge_phases(results: Mapping[int, Sequence[pytest.TestReport]]) -> list[pyt
 
 def merge_phase(phase: RankReports, size: int) -> pytest.TestReport:
     """Merge the reports of one phase; ranks that did not come to it have none."""
-    if all(_is_plain_pass(report) for report in phase.values()):
+    if all(is_plain_pass(report) for report in phase.values()):
         return max(phase.values(), key=lambda report: report.duration)
     deciding = _deciding(phase)
     model = next(iter(deciding.values()))
@@ -103,16 +103,6 @@ def merge_phase(phase: RankReports, size: int) -> pytest.TestReport:
     if not deciding.keys() >= phase.keys() and hasattr(model, "wasxfail"):
         report.wasxfail = f"{model.wasxfail} ({describe_ranks(deciding, size)})".lstrip()
     return report
-
-
-def _is_plain_pass(report: pytest.TestReport) -> bool:
-    return (
-        report.passed
-        and not report.sections
-        and not report.user_properties
-        and not getattr(report, "extras", ())
-        and not hasattr(report, "wasxfail")
-    )
 
 
 def _deciding(phase: RankReports) -> dict[int, pytest.TestReport]:

@@ -73,18 +73,33 @@ class Loop:
 
     def _run_row(self, header: Header) -> None:
         cases, ranks = header["cases"], header["ranks"]
-        closing = [self._nodes[group] for group in header["close"]]
-        for position, index in enumerate(cases):
-            item = self._items[index]
-            later = {
-                node for rest in cases[position + 1 :] for node in self._items[rest].listchain()
-            }
-            over = [node for node in closing if node not in later]
-            if self._reporter is not None:
-                self._reporter.starts(item, ranks)
-            result = self._rank.run(item, ranks, over, keep=header["keep"])
-            if self._send_done(index, ranks, result):
-                return
+        over = self._last_users(cases, header["close"])
+        try:
+            for index in cases:
+                item = self._items[index]
+                if self._reporter is not None:
+                    self._reporter.starts(item, ranks)
+                result = self._rank.run(item, ranks, over.get(index, ()), keep=header["keep"])
+                if self._send_done(index, ranks, result):
+                    return
+        finally:
+            self._channel.flush()
+
+    def _last_users(self, cases: Sequence[int], groups: Sequence[int]) -> dict[int, list[Node]]:
+        """Find the collectors that end with each test of a row."""
+        closing = {self._nodes[group] for group in groups}
+        if not closing:
+            return {}
+        last = {
+            node: index
+            for index in cases
+            for node in self._items[index].listchain()
+            if node in closing
+        }
+        over: dict[int, list[Node]] = {}
+        for node, index in last.items():
+            over.setdefault(index, []).append(node)
+        return over
 
     def _send_done(self, index: int, ranks: Sequence[int], result: RankResult) -> bool:
         """Say what came of a test; gives whether this rank stops here."""
@@ -103,7 +118,8 @@ class Loop:
             body = pack(result, self._session.config)
         else:
             self._reporter.keep(index, ranks, result)
-        self._channel.send(header, body)
+        # Nobody waits for a test in the middle of a row, unless it has failed.
+        self._channel.put(header, body, at_once=result.failed or stop)
         return leave
 
     def _send_late(self, late: list[tuple[pytest.Item, RankResult]]) -> None:

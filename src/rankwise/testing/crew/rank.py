@@ -10,6 +10,7 @@ import pytest
 from _pytest.runner import call_and_report, show_test_item
 
 from rankwise.testing.communicators import Communicators
+from rankwise.testing.crew.plain_setup import has_plain_setup
 from rankwise.testing.interop import rerunfailures
 from rankwise.testing.results import RankResult, RecordedWarning
 from rankwise.testing.setup_tree import SetupTree
@@ -31,6 +32,7 @@ class Rank:
         self._fixtures = session._setupstate = SetupTree()
         self._result = RankResult()
         self._own_protocol = False
+        self._stand_ins: dict[Node, pytest.Item] = {}
         self._last_user: dict[Node, pytest.Item] = {}
         self._running = False
 
@@ -51,8 +53,7 @@ class Rank:
         orderly = False
         try:
             self._communicators.open(ranks, wanted=wanted, keep=keep)
-            # Never None: that would end every fixture. Which test is next is not known yet.
-            nextitem = copy.copy(item)
+            nextitem = self._some_next(item)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
             _fail_for_subtests(result)
             orderly = all(report.passed for report in result.reports)
@@ -60,6 +61,17 @@ class Rank:
             self._running = False
             self._communicators.close(orderly=orderly)
         return result
+
+    def _some_next(self, item: pytest.Item) -> pytest.Item:
+        """Give a test of the same collector: which one is really next is not known yet.
+
+        None would end every fixture, and the test itself would keep its own from ending.
+        """
+        assert item.parent is not None
+        stand_in = self._stand_ins.get(item.parent)
+        if stand_in is None:
+            stand_in = self._stand_ins[item.parent] = copy.copy(item)
+        return stand_in
 
     def close(self, nodes: Iterable[Node]) -> list[tuple[pytest.Item, RankResult]]:
         """Tear down collectors that no more tests will come for.
@@ -127,7 +139,9 @@ class Rank:
         try:
             setup = call_and_report(item, "setup", log=False)
             reports = [setup]
-            ready = self._communicators.all_agree(setup.passed)
+            ready = setup.passed
+            if not has_plain_setup(item):
+                ready = self._communicators.all_agree(ready)
             if ready and option("setupshow", False):
                 show_test_item(item, add_space=not option("setuponly", False))
             if ready and not option("setuponly", False):
