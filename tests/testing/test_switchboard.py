@@ -59,18 +59,11 @@ class Board:
         self._thread.join(LIMIT)
         return not self._thread.is_alive()
 
-    def hang_up(self) -> None:
-        """Do what the end of its process does."""
-        for line in (*self._board._lines.values(), *self._board._strangers):
-            line.connection.close()
-
     def close(self) -> None:
         self.lifeline.close()
         ended = self.has_ended()
         for channel in self._channels:
             channel.close()
-        self.hang_up()
-        self._board._selector.close()
         self._theirs.close()
         self._listener.close()
         assert ended
@@ -90,7 +83,14 @@ def board(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Board]:
 def begin(
     tests: list[list[Any]], scheduler: str = "dynamic", **settings: Any
 ) -> tuple[Header, bytes]:
-    header = {"kind": "begin", "scheduler": scheduler, "careful": False, "maxfail": 0, **settings}
+    header = {
+        "kind": "begin",
+        "scheduler": scheduler,
+        "careful": False,
+        "strict": True,
+        "maxfail": 0,
+        **settings,
+    }
     return header, json.dumps(tests).encode()
 
 
@@ -193,7 +193,6 @@ def test_it_ends_when_the_reporter_is_gone_and_the_others_learn_of_it(board: Boa
     first, second = board.join_all()
     first.close()
     assert board.has_ended()
-    board.hang_up()
     with pytest.raises(WireError, match="gone"):
         second.receive()
 

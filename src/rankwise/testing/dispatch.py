@@ -25,14 +25,16 @@ class Suite:
     """For each test, the collectors (package, module, class) that it belongs to."""
 
 
-def make_policy(scheduler: str, suite: Suite, width: int, pace: Pace) -> Policy:
-    """Choose the policy behind a scheduler's name.
+def make_policy(
+    scheduler: str, suite: Suite, width: int, pace: Pace, *, strict: bool = True
+) -> Policy:
+    """Choose the policy behind a scheduler's name; a strict sequence has no rows of short tests.
 
     Raises ValueError for a name that is none.
     """
     match scheduler:
         case "sequential":
-            return Sequential(suite.cases)
+            return Sequential(suite.cases, None if strict else pace)
         case "static":
             return Static(suite.cases, width, pace)
         case "dynamic":
@@ -143,7 +145,7 @@ class Dispatcher:
             self._send_verdict(index, running)
         if local or not self._acknowledged:
             del self._running[index]
-            if self._policy.one_by_one and not self._row[running.ranks[0]]:
+            if self._policy.one_by_one and not any(self._row[rank] for rank in running.ranks):
                 self._policy.release(running.ranks)
 
     def _send_verdict(self, index: int, running: _Running) -> None:

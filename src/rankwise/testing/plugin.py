@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING
@@ -69,6 +70,9 @@ def _join_world(early_config: pytest.Config) -> None:
     if place is None or place.size == 1:
         forget_job_of_parent()
         return
+    # Until the first test runs, next to everything that is made is there to stay.
+    collects_garbage = gc.isenabled()
+    gc.disable()
     from rankwise.testing.crew.session import WorldSession
     from rankwise.testing.crew.world import World
 
@@ -81,7 +85,7 @@ def _join_world(early_config: pytest.Config) -> None:
             raise SystemExit(pytest.ExitCode.USAGE_ERROR) from None
         raise pytest.UsageError(str(error)) from None
     early_config.stash[_WORLD] = world
-    WorldSession.register(early_config, world)
+    WorldSession.register(early_config, world, collects_garbage=collects_garbage)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -67,12 +67,15 @@ class Switchboard:
         self._selector.register(lifeline, selectors.EVENT_READ, self._end)
 
     def run(self) -> None:
-        """Serve until the reporter or the lifeline is gone."""
+        """Serve until the reporter or the lifeline is gone, then hang up."""
         while not self._closed:
             for key, mask in self._selector.select(1.0 if self._strangers else None):
                 handler: Callable[[object, int], None] = key.data
                 handler(key.fileobj, mask)
             self._drop_slow_strangers()
+        for line in (*self._lines.values(), *self._strangers):
+            line.connection.close()
+        self._selector.close()
 
     # Connections
 
@@ -223,7 +226,7 @@ def make_dispatcher(header: Header, body: bytes, width: int) -> Dispatcher:
     ]
     suite = Suite(cases=cases, groups=[groups for _, _, groups in tests])
     pace = Pace(batching=not header["careful"])
-    policy = make_policy(header["scheduler"], suite, width, pace)
+    policy = make_policy(header["scheduler"], suite, width, pace, strict=header["strict"])
     return Dispatcher(
         suite, policy, pace, width=width, maxfail=header["maxfail"], acknowledged=header["careful"]
     )

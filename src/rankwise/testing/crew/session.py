@@ -50,9 +50,10 @@ class SilentReporter(TerminalReporter):  # type: ignore[misc]
 class WorldSession:
     """The hooks of a session in which this process is one rank of several."""
 
-    def __init__(self, config: pytest.Config, world: World) -> None:
+    def __init__(self, config: pytest.Config, world: World, *, collects_garbage: bool) -> None:
         self._config = config
         self._world = world
+        self._collects_garbage = collects_garbage
         self._collection_errors: list[pytest.CollectReport] = []
         self._stragglers: list[int] = []
         self._reporter: Reporter | None = None
@@ -64,9 +65,12 @@ class WorldSession:
         return {"seed": randomly.settle_seed(config), "run": secrets.token_hex(16)}
 
     @classmethod
-    def register(cls, config: pytest.Config, world: World) -> None:
-        """Take part in the session that is about to be configured."""
-        session = cls(config, world)
+    def register(cls, config: pytest.Config, world: World, *, collects_garbage: bool) -> None:
+        """Take part in the session that is about to be configured.
+
+        Garbage collection is off until the first test; then it is as it was.
+        """
+        session = cls(config, world, collects_garbage=collects_garbage)
         config.pluginmanager.register(session, "rankwise-world")
         config.pluginmanager.register(_AfterConfiguration(session), "rankwise-world-late")
 
@@ -161,6 +165,8 @@ class WorldSession:
         # What has been loaded stays until the end; looking through it again and again for garbage,
         # which Python does as tests make objects, is a good part of the time of short tests.
         gc.freeze()
+        if self._collects_garbage:
+            gc.enable()
         try:
             self._world.channel.send(*describe_collection(session, self._collection_errors))
             if self._world.is_reporter:

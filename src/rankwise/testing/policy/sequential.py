@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import ClassVar
 
 from rankwise.testing.policy.contract import Assignment, Case
+from rankwise.testing.policy.pace import Pace
 
 # Rank 0 runs a row of one-rank tests by itself; it stops by itself too, so a long row is safe.
 _ROW_LIMIT = 256
 
 
 class Sequential:
-    """Slow and easy to follow: what is running is always exactly one test."""
+    """Slow and easy to follow: what is running is always one test.
+
+    With a pace, short tests on the same ranks go in a row: then a rank that is done with one of
+    them does not wait for its peers before it begins the next. Without, it does.
+    """
 
     one_by_one: ClassVar[bool] = True
 
-    def __init__(self, cases: Sequence[Case]) -> None:
+    def __init__(self, cases: Sequence[Case], pace: Pace | None = None) -> None:
         self._cases = cases
+        self._pace = pace
         self._next = 0
         self._busy: set[int] | None = None
         self._released: set[int] = set()
@@ -34,13 +41,14 @@ class Sequential:
         size = self._cases[self._next].size
         if self._busy is None and not self._released.issuperset(range(size)):
             return None
-        end = self._next + 1
-        if size == 1:
-            while end < len(self._cases) and end - self._next < _ROW_LIMIT:
-                if self._cases[end].size != 1:
-                    break
-                end += 1
-        row = self._cases[self._next : end]
-        self._next = end
+        row = self._row(size)
+        self._next += len(row)
         self._busy = set(range(size))
         return Assignment(cases=tuple(case.index for case in row), ranks=tuple(range(size)))
+
+    def _row(self, size: int) -> Sequence[Case]:
+        ahead = self._cases[self._next : self._next + _ROW_LIMIT]
+        equal = list(takewhile(lambda case: case.size == size, ahead))
+        if size == 1:
+            return equal
+        return list(self._pace.batch(equal, len(equal))) if self._pace else equal[:1]
