@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -87,7 +87,7 @@ def _read_mpi(found: pytest.Mark) -> SizeRequest:
 
 
 def _read_sizes(found: pytest.Mark, value: object) -> SizeRequest:
-    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+    if isinstance(value, Collection) and not isinstance(value, (str, bytes)):
         sizes = tuple(_read_size(found, one) for one in value)
         if not sizes:
             raise BadMark(f"{_show(found)} has an empty list of numbers of ranks")

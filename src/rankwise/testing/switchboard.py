@@ -83,7 +83,8 @@ class Switchboard:
         self._closed = True
 
     def _accept(self, _listener: object, _mask: int) -> None:
-        with contextlib.suppress(BlockingIOError):
+        # Also when a flood of strangers has used up the file descriptors: ours are connected then.
+        with contextlib.suppress(OSError):
             connection, _ = self._listener.accept()
             connection.setblocking(False)
             line = _Line(connection, opened=time.monotonic())
