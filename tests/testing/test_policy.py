@@ -155,12 +155,25 @@ def test_sequential_runs_tests_in_order_and_alone_on_the_first_ranks(run: Run, s
 def test_sequential_gives_neighbouring_tests_on_one_rank_away_together() -> None:
     sizes = [1, 1, 1, 2, 1]
     policy = Sequential([Case(index=index, size=size) for index, size in enumerate(sizes)])
+    assert rows_of(policy) == [(0, 1, 2), (3,), (4,)]
+
+
+def test_sequential_gives_short_tests_on_the_same_ranks_away_together_if_it_may() -> None:
+    sizes = [2, 2, 2, 3, 2]
+    cases = [Case(index=index, size=size, seconds=0.001) for index, size in enumerate(sizes)]
+    assert rows_of(Sequential(cases)) == [(0,), (1,), (2,), (3,), (4,)]
+    assert rows_of(Sequential(cases, Pace())) == [(0, 1, 2), (3,), (4,)]
+    long = [Case(index=index, size=2, seconds=10.0) for index in range(3)]
+    assert rows_of(Sequential(long, Pace())) == [(0,), (1,), (2,)]
+
+
+def rows_of(policy: Sequential) -> list[tuple[int, ...]]:
     rows = []
-    policy.release((0, 1))
+    policy.release((0, 1, 2))
     while (assignment := policy.take()) is not None:
         rows.append(assignment.cases)
         policy.release(assignment.ranks)
-    assert rows == [(0, 1, 2), (3,), (4,)]
+    return rows
 
 
 # Static

@@ -292,6 +292,31 @@ def test_messages_that_arrive_together_are_given_out_one_by_one(tmp_path: Path) 
         channel.close()
 
 
+def test_messages_put_aside_go_with_the_next_that_is_sent_and_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "_ASIDE_SECONDS", LIMIT)
+    received: list[Header] = []
+    aside = threading.Event()
+
+    def play(peer: Peer) -> None:
+        peer.welcome()
+        assert aside.wait(LIMIT)
+        received.extend(peer.read()[0] for _ in range(3))
+
+    with served(play, tmp_path / "s") as address:
+        channel = Channel.open(address, SECRET, rank=0)
+        # Also before the rank has shown that it knows the secret.
+        channel.put({"number": 0})
+        channel.put({"number": 1})
+        aside.set()
+        channel.send({"number": 2})
+        with pytest.raises(WireError, match="gone"):
+            channel.receive()
+        channel.close()
+    assert [header["number"] for header in received] == [0, 1, 2]
+
+
 def test_a_wait_can_be_bounded(tmp_path: Path) -> None:
     done = threading.Event()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 # Nothing but these, and the values of `parametrize`, is known to be the same on every rank.
-_FIXTURES = frozenset(("comm", "mpi_ranks", "request"))
+_FIXTURES = frozenset(("comm", "mpi_ranks", "request", "event_loop_policy"))
+_FIXTURES_OF = frozenset(("_pytest", "rankwise", "pytest_asyncio"))
 _MARKS = frozenset(("parallel", "mpi", "parallel_from_context", "parametrize"))
+# What these do before a test, they do alike on all ranks.
 _HOOKS_OF = frozenset(("_pytest", "rankwise", "pytest_randomly"))
 
 
@@ -31,7 +33,7 @@ def _is_plain_fixture(item: pytest.Function, name: str) -> bool:
     definitions = item._fixtureinfo.name2fixturedefs.get(name, ())
     modules = {definition.func.__module__.partition(".")[0] for definition in definitions}
     if name in _FIXTURES:
-        return modules <= {"rankwise", "_pytest"}
+        return modules <= _FIXTURES_OF
     # `parametrize` gives a value through a fixture of pytest's own. So do `setup_method` and its
     # like, which call the user's functions, but these are no parameters.
     callspec = getattr(item, "callspec", None)
