@@ -37,6 +37,8 @@ _RECORDED = ("-p", "rankwise_test_recorder")
 
 # Variables of this very run that an inner one must not see.
 _SCRUBBED = ("PYTEST_", "COV_", "OMPI_", "PMI", "PMIX_", "RANKWISE_RANK")
+# By these pytest knows a CI, where it prints more than elsewhere.
+_SCRUBBED_NAMES = ("CI", "BUILD_NUMBER")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,9 @@ class Project:
         self._runs += 1
         record = self.folder / f".record-{self._runs}"
         variables = {
-            name: value for name, value in os.environ.items() if not name.startswith(_SCRUBBED)
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(_SCRUBBED) and name not in _SCRUBBED_NAMES
         }
         variables |= LAUNCH_VARIABLES
         variables |= {

@@ -55,7 +55,6 @@ class Reporter:
         self._rank = rank
         self._in_order = in_order
         self._careful = False
-        self._strict = True
         self._kept: dict[int, RankResult] = {}
         self._started: set[str] = set()
         self._gone: set[int] = set()
@@ -141,13 +140,13 @@ class Reporter:
         maxfail = option("maxfail", 0) or 0
         careful = self._careful = bool(maxfail or option("stepwise", False))
         # Whoever has the names of the tests shown wants to see which one is running.
-        self._strict = careful or self._config.get_verbosity() > 0
+        strict = careful or self._config.get_verbosity() > 0
         self._channel.send(
             {
                 "kind": "begin",
                 "scheduler": scheduler,
                 "careful": careful,
-                "strict": self._strict,
+                "strict": strict,
                 "maxfail": maxfail,
             },
             json.dumps(tests).encode(),
@@ -157,7 +156,7 @@ class Reporter:
 
     def starts(self, item: pytest.Item, ranks: Sequence[int]) -> None:
         """Announce a test; one on this rank alone announces itself."""
-        if self._in_order and self._strict and len(ranks) > 1:
+        if self._in_order and len(ranks) > 1:
             self._announce(item)
 
     def keep(self, index: int, ranks: Sequence[int], result: RankResult) -> None:

@@ -77,7 +77,8 @@ class Loop:
         try:
             for index in cases:
                 item = self._items[index]
-                if self._reporter is not None:
+                if self._reporter is not None and index == cases[0]:
+                    # Of the others in a row, those before have yet to be reported.
                     self._reporter.starts(item, ranks)
                 result = self._rank.run(item, ranks, over.get(index, ()), keep=header["keep"])
                 if self._send_done(index, ranks, result):
