@@ -8,8 +8,8 @@ from itertools import islice
 from rankwise.testing.policy.contract import Case
 
 # Long enough to hide the round trip between two assignments, short enough not to unbalance ranks.
-_BATCH_SECONDS = 0.02
-_BATCH_LIMIT = 32
+_BATCH_SECONDS = 0.05
+_BATCH_LIMIT = 64
 
 
 class Pace:
