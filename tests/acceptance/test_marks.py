@@ -272,3 +272,32 @@ def test_tests_too_large_are_skipped_with_a_reason_without_mpirun_too(project: P
     }, outcome
     assert "needs 2 ranks, has 1 rank" in outcome.output, outcome
     assert noted(project) == ["1"]
+
+
+def test_tests_are_selected_by_their_number_of_ranks(project: Project) -> None:
+    project.write(
+        {
+            "test_sizes.py": """
+                import pytest
+
+                @pytest.mark.parallel([2, 3])
+                def test_many():
+                    pass
+
+                @pytest.mark.parallel(nprocs=3)
+                def test_three():
+                    pass
+
+                def test_one():
+                    pass
+            """
+        }
+    )
+    selected = {
+        "parallel[3]": {"test_many[3]", "test_three"},
+        "parallel[match]": {"test_many[2]"},
+        "parallel[1] or parallel[2]": {"test_one", "test_many[2]"},
+    }
+    for expression, names in selected.items():
+        outcome = run_pytest(project, "--strict-markers", "-m", expression, ranks=2)
+        assert set(outcome.verdicts) == names, str(outcome)

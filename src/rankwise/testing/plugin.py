@@ -15,7 +15,7 @@ from rankwise.launch.mpi import forget_job_of_parent, place_from_environment
 from rankwise.testing.communicators import Communicators
 from rankwise.testing.fixtures import comm, mpi_ranks, mpi_tmp_path, mpi_tmpdir
 from rankwise.testing.mark import MARKERS
-from rankwise.testing.sizes import parametrize, settle_size, skip_if_too_large
+from rankwise.testing.sizes import mark_by_size, parametrize, settle_size, skip_if_too_large
 
 if TYPE_CHECKING:
     from rankwise.testing.crew.world import World
@@ -110,8 +110,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     available = _available(config)
     override = config.getoption("nprocs")
+    by_size = "parallel[" in (config.getoption("markexpr", "") or "")
     for item in items:
         settle_size(item, override=override, available=available)
+        if by_size:
+            mark_by_size(item, available)
         skip_if_too_large(item, available)
 
 

@@ -67,6 +67,20 @@ def size_of(item: pytest.Item) -> int:
     return item.stash.get(_SIZE, 1)
 
 
+def mark_by_size(item: pytest.Item, available: int) -> None:
+    """Let `-m "parallel[2]"` select tests by their number of ranks, as with mpi-pytest.
+
+    `parallel[match]` are those on as many ranks as the run has.
+    """
+    size = size_of(item)
+    names = [f"parallel[{size}]"]
+    if size == available:
+        names.append("parallel[match]")
+    for name in names:
+        item.config.addinivalue_line("markers", f"{name}: tests on so many ranks")
+        item.add_marker(name)
+
+
 def skip_if_too_large(item: pytest.Item, available: int) -> None:
     """Let a test that needs more ranks than there are be skipped, with the numbers as reason."""
     size = size_of(item)
