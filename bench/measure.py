@@ -9,6 +9,7 @@ import signal
 import statistics
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -62,12 +63,17 @@ def run(contestant: Contestant, extra: Mapping[str, str] | None = None) -> Sampl
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        # A wait with a timeout looks every 50 ms only, which is more than what is measured here.
+        limit = threading.Timer(_LIMIT_SECONDS, os.killpg, (process.pid, signal.SIGKILL))
+        limit.start()
         try:
-            code = process.wait(timeout=_LIMIT_SECONDS)
+            code = process.wait()
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
+        finally:
+            limit.cancel()
         sample = Sample(wall=time.perf_counter() - started, cpu=_children_cpu() - before)
         output.seek(0)
         text = output.read().decode(errors="replace")

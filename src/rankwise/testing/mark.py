@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -43,8 +42,8 @@ class BadMark(Exception):
     """A mark that asks for something that cannot be; the message says what."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeRequest:
+# A plain pytest loads this module too, and a dataclass takes ten times as long to define.
+class SizeRequest(NamedTuple):
     """What a test's mark says about its ranks."""
 
     sizes: tuple[int, ...] = ()
