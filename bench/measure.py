@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.environment import variables
+from bench.environment import NO_XDIST, pytest, variables
 
 SCHEDULERS = ("sequential", "static", "dynamic")
 _LIMIT_SECONDS = 300.0
@@ -81,6 +81,20 @@ def run(contestant: Contestant, extra: Mapping[str, str] | None = None) -> Sampl
         shown = " ".join(contestant.command)
         raise BenchError(f"{contestant.name}: `{shown}` ended with {code}:\n{text[-4000:]}")
     return sample
+
+
+def each_scheduler(folder: Path, shows: str, *, target: float) -> list[Contestant]:
+    """Let every scheduler run a suite on two ranks."""
+    return [
+        Contestant(
+            name=f"mpirun -n 2 pytest --scheduler={scheduler}",
+            command=pytest(*NO_XDIST, f"--scheduler={scheduler}", ranks=2),
+            folder=folder,
+            shows=shows,
+            target=target,
+        )
+        for scheduler in SCHEDULERS
+    ]
 
 
 def _children_cpu() -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench import suites
 from bench.environment import NO_RANKWISE, NO_XDIST, pytest
-from bench.measure import SCHEDULERS, Contestant, take_turns
+from bench.measure import Contestant, each_scheduler, take_turns
 from bench.table import Table, compare
 
 _TESTS = 1000
@@ -22,16 +22,7 @@ def run(folder: Path, repetitions: int) -> Table:
             folder=suite,
             shows=shows,
         ),
-        *(
-            Contestant(
-                name=f"mpirun -n 2 pytest --scheduler={scheduler}",
-                command=pytest(*NO_XDIST, f"--scheduler={scheduler}", ranks=2),
-                folder=suite,
-                shows=shows,
-                target=1.5,
-            )
-            for scheduler in SCHEDULERS
-        ),
+        *each_scheduler(suite, shows, target=1.5),
         Contestant(
             name="pytest -n 2 (xdist)",
             command=pytest(*NO_RANKWISE, "-n2"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench import suites
 from bench.environment import NO_RANKWISE, NO_XDIST, pytest
-from bench.measure import SCHEDULERS, Contestant, take_turns
+from bench.measure import Contestant, each_scheduler, take_turns
 from bench.table import Table, compare
 
 _TESTS = 300
@@ -23,16 +23,7 @@ def run(folder: Path, repetitions: int) -> Table:
             folder=by_hand,
             shows=shows,
         ),
-        *(
-            Contestant(
-                name=f"mpirun -n 2 pytest --scheduler={scheduler}",
-                command=pytest(*NO_XDIST, f"--scheduler={scheduler}", ranks=2),
-                folder=suite,
-                shows=shows,
-                target=1.0,
-            )
-            for scheduler in SCHEDULERS
-        ),
+        *each_scheduler(suite, shows, target=1.0),
     ]
     samples = take_turns(contestants, repetitions)
     table = compare(f"{_TESTS} trivial tests on two ranks", contestants, samples)

@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md"))
+    # The demo leaves pytest's cache behind, which has a page of its own.
+    if ".pytest_cache" not in path.parts
 )
 KINDS = ("Tutorial", "How-to guide", "Reference", "Explanation")
 

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from environments import ENVIRONMENTS, LAUNCH_VARIABLES, why_unavailable
+from environments import ENVIRONMENTS, LAUNCH_VARIABLES
 
 from rankwise.errors import MpiMismatch, MpiMissing, RankwiseError
 from rankwise.launch import mpi
 from rankwise.launch.mpi import Place, library_name, place_from_environment, start_mpi
+from tests.acceptance.conftest import require
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "PMIX_RANK": "1"}
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_FD": "7"}
@@ -133,11 +134,7 @@ def test_a_library_is_called_by_name_and_number(version: str, expected: str) -> 
 
 @pytest.mark.parametrize("name", sorted(ENVIRONMENTS))
 def test_the_library_of_each_environment_is_recognised(name: str) -> None:
-    environment = ENVIRONMENTS[name]
-    if reason := why_unavailable(environment):
-        if os.environ.get("RANKWISE_REQUIRE_ALL"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    environment = require(name)
     program = (
         "import mpi4py; mpi4py.rc.initialize = False\n"
         "from mpi4py import MPI; print(MPI.Get_library_version())"
