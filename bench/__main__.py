@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench import environment, mixed, serial, simulated, startup, two_ranks
-from bench.measure import BenchError, watch_load
+from bench import environment, faults, isolated, mixed, serial, simulated, startup, two_ranks
+from bench.load import watch_load
+from bench.measure import BenchError
 from bench.table import Table
 
 CASES: Mapping[str, Callable[[Path, int], Table]] = {
@@ -19,6 +20,8 @@ CASES: Mapping[str, Callable[[Path, int], Table]] = {
     "two_ranks": two_ranks.run,
     "startup": startup.run,
     "mixed": mixed.run,
+    "isolated": isolated.run,
+    "faults": faults.run,
     "simulated": simulated.run,
 }
 
@@ -53,7 +56,7 @@ def main() -> int:
         parser.error(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
     if arguments.repetitions < 1:
         parser.error("--repetitions must be at least 1")
-    environment.prepare()
+    environment.prepare(environment.BENCH)
     print(describe_machine(), flush=True)
     for name in names:
         started = time.monotonic()

@@ -1,8 +1,10 @@
-"""A virtual environment with nothing in it but what is compared."""
+"""The virtual environment that rankwise is measured in, and how programs run in such a one."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,37 +13,81 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import environments  # noqa: E402  # scripts/ is no package
+from environments import Environment, EnvironmentFailure  # noqa: E402
+
+__all__ = [
+    "BENCH",
+    "NO_RANKWISE",
+    "ROOT",
+    "Environment",
+    "EnvironmentFailure",
+    "prepare",
+    "pytest",
+    "python",
+    "variables",
+    "versions",
+]
 
 # Not among the environments of the tests: other plugins and other MPIs would only blur the numbers.
-BENCH = environments.Environment(
+BENCH = Environment(
     name="bench",
     folder=ROOT / ".venvs" / "bench",
-    requirements=("-e", ".[mpi]", "pytest-xdist"),
+    # numpy and scipy for tests that take long to import.
+    requirements=("-e", ".[mpi]", "numpy", "scipy"),
     library="MPICH",
     mpiexec=ROOT / ".venvs" / "bench" / "bin" / "mpiexec",
 )
 
 NO_RANKWISE = ("-p", "no:rankwise")
-NO_XDIST = ("-p", "no:xdist", "-p", "no:xdist.looponfail")
 
 # Variables of whoever started the bench that would change what is measured.
-_SCRUBBED = ("PYTEST_", "COV_", "OMPI_", "PMI", "PMIX_", "RANKWISE_", "PYTHON")
+_SCRUBBED = ("PYTEST_", "COV_", "OMPI_", "PMI", "PMIX_", "RANKWISE_", "PYTHON", "TESTFLO_")
+
+_VERSIONS = """
+import importlib.metadata, json, sys
+print(json.dumps({name: importlib.metadata.version(name) for name in sys.argv[1:]}))
+"""
 
 
-def prepare() -> None:
-    """Make the environment, or bring it up to date."""
+def prepare(environment: Environment) -> None:
+    """Make the environment, or bring it up to date.
+
+    Raises EnvironmentFailure when that does not succeed.
+    """
     with environments._alone():
-        environments._prepare(BENCH)
+        environments._prepare(environment)
 
 
-def variables() -> Mapping[str, str]:
+def variables(environment: Environment) -> Mapping[str, str]:
     """Give the environment variables that every measured process gets."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_SCRUBBED)}
-    path = f"{BENCH.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    path = f"{environment.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     return {**kept, **environments.LAUNCH_VARIABLES, "PATH": path, "NO_COLOR": "1"}
 
 
-def pytest(*arguments: str, ranks: int | None = None) -> list[str]:
+def python(
+    *arguments: str, ranks: int | None = None, environment: Environment = BENCH
+) -> list[str]:
+    """Give the command that runs Python; without `ranks`, without mpirun."""
+    launch = [] if ranks is None else [str(environment.mpiexec), "-n", str(ranks)]
+    return [*launch, str(environment.python), *arguments]
+
+
+def pytest(
+    *arguments: str, ranks: int | None = None, environment: Environment = BENCH
+) -> list[str]:
     """Give the command that runs pytest; without `ranks`, without mpirun."""
-    launch = [] if ranks is None else [str(BENCH.mpiexec), "-n", str(ranks)]
-    return [*launch, str(BENCH.python), "-m", "pytest", *arguments]
+    return python("-m", "pytest", *arguments, ranks=ranks, environment=environment)
+
+
+def versions(environment: Environment, *distributions: str) -> dict[str, str]:
+    """Look up which versions of these distributions the environment holds."""
+    done = subprocess.run(
+        python("-c", _VERSIONS, *distributions, environment=environment),
+        env=variables(environment),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, str] = json.loads(done.stdout)
+    return found

@@ -8,34 +8,23 @@ import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.environment import NO_XDIST, pytest, variables
+from bench import peers
+from bench.contestants import Contestant
+from bench.environment import variables
 
-SCHEDULERS = ("sequential", "static", "dynamic")
 _LIMIT_SECONDS = 300.0
 
 
 class BenchError(Exception):
     """A measured command did not do what it was measured for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contestant:
-    """A command, the folder it runs in, and what its output must show."""
-
-    name: str
-    command: Sequence[str]
-    folder: Path
-    shows: str
-    target: float | None = None
-    """What the ratio to the first contestant should not exceed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +35,32 @@ class Sample:
     cpu: float
 
 
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """A contestant's runs, or why it cannot take part, in a few words that follow its name."""
+
+    contestant: Contestant
+    samples: list[Sample] = field(default_factory=list)
+    obstacle: str | None = None
+
+    @property
+    def wall(self) -> float:
+        return median([sample.wall for sample in self.samples])
+
+    @property
+    def cpu(self) -> float:
+        return median([sample.cpu for sample in self.samples])
+
+    def takes_part(self, number: int) -> bool:
+        """Say whether it runs in this round; round 0 does not count."""
+        most = self.contestant.most_rounds
+        return self.obstacle is None and (most is None or number <= most)
+
+
 def run(contestant: Contestant, extra: Mapping[str, str] | None = None) -> Sample:
     """Run a contestant once.
 
-    Raises BenchError when it fails, or has not done the work.
+    Raises BenchError when it ends in another way than it should, or has not done the work.
     """
     with tempfile.TemporaryFile() as output:
         before = _children_cpu()
@@ -57,7 +68,7 @@ def run(contestant: Contestant, extra: Mapping[str, str] | None = None) -> Sampl
         process = subprocess.Popen(
             contestant.command,
             cwd=contestant.folder,
-            env={**variables(), **(extra or {})},
+            env={**variables(contestant.environment), **(extra or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -77,24 +88,13 @@ def run(contestant: Contestant, extra: Mapping[str, str] | None = None) -> Sampl
         sample = Sample(wall=time.perf_counter() - started, cpu=_children_cpu() - before)
         output.seek(0)
         text = output.read().decode(errors="replace")
-    if code or contestant.shows not in text:
+    if code != contestant.code or contestant.shows not in text:
         shown = " ".join(contestant.command)
-        raise BenchError(f"{contestant.name}: `{shown}` ended with {code}:\n{text[-4000:]}")
-    return sample
-
-
-def each_scheduler(folder: Path, shows: str, *, target: float) -> list[Contestant]:
-    """Let every scheduler run a suite on two ranks."""
-    return [
-        Contestant(
-            name=f"mpirun -n 2 pytest --scheduler={scheduler}",
-            command=pytest(*NO_XDIST, f"--scheduler={scheduler}", ranks=2),
-            folder=folder,
-            shows=shows,
-            target=target,
+        raise BenchError(
+            f"{contestant.name}: `{shown}` ended with {code} instead of {contestant.code}, "
+            f"or without showing '{contestant.shows}':\n{text[-4000:]}"
         )
-        for scheduler in SCHEDULERS
-    ]
+    return sample
 
 
 def _children_cpu() -> float:
@@ -107,56 +107,38 @@ def forget(folder: Path) -> None:
     shutil.rmtree(folder / ".pytest_cache", ignore_errors=True)
 
 
-def take_turns(contestants: Sequence[Contestant], repetitions: int) -> dict[str, list[Sample]]:
+def take_turns(contestants: Sequence[Contestant], repetitions: int) -> list[Result]:
     """Run all contestants in turns, each as if for the first time in its folder.
 
     A first round, which compiles files and warms the disk's cache, does not count. Every other
     round goes backwards, so that nobody always follows the same neighbour.
+
+    Raises BenchError when one of ours fails. A peer that fails has an obstacle in its result.
     """
-    samples: dict[str, list[Sample]] = {contestant.name: [] for contestant in contestants}
+    results = [
+        Result(contestant=one, obstacle=peers.obstacle(one.peer) if one.peer else None)
+        for one in contestants
+    ]
     for number in range(repetitions + 1):
-        for contestant in contestants if number % 2 else reversed(contestants):
-            forget(contestant.folder)
-            sample = run(contestant)
-            if number:
-                samples[contestant.name].append(sample)
-    return samples
+        for result in results if number % 2 else reversed(results):
+            if result.takes_part(number):
+                _take_turn(result, counts=number > 0)
+    return results
+
+
+def _take_turn(result: Result, *, counts: bool) -> None:
+    forget(result.contestant.folder)
+    try:
+        sample = run(result.contestant)
+    except BenchError as error:
+        if result.contestant.peer is None:
+            raise
+        print(f"bench: {error}", file=sys.stderr)
+        result.obstacle = f"does not work: {peers.in_short(str(error))}"
+    else:
+        if counts:
+            result.samples.append(sample)
 
 
 def median(values: Sequence[float]) -> float:
     return statistics.median(values)
-
-
-@dataclass(slots=True, kw_only=True)
-class Load:
-    """What else the machine was doing while something was measured."""
-
-    before: float
-    after: float = 0.0
-    steal: float | None = None
-    """The share of CPU time that a hypervisor gave to others; None: not known here."""
-
-    def __str__(self) -> str:
-        steal = "unknown" if self.steal is None else f"{100 * self.steal:.1f} %"
-        return f"load {self.before:.1f} before, {self.after:.1f} after, steal {steal}"
-
-
-@contextmanager
-def watch_load() -> Iterator[Load]:
-    """Note the load before and after; the numbers are complete when the block is left."""
-    load = Load(before=os.getloadavg()[0])
-    ticks = _cpu_ticks()
-    yield load
-    load.after = os.getloadavg()[0]
-    if ticks is not None and (now := _cpu_ticks()) is not None:
-        total = sum(now) - sum(ticks)
-        load.steal = (now[7] - ticks[7]) / total if total else 0.0
-
-
-def _cpu_ticks() -> list[int] | None:
-    """Read user, nice, system, idle, iowait, irq, softirq, steal; None where there is no /proc."""
-    try:
-        with Path("/proc/stat").open() as file:
-            return [int(field) for field in file.readline().split()[1:9]]
-    except OSError:
-        return None

@@ -36,6 +36,9 @@ class _Timed:
         self._policy.release(ranks)
         self.seconds += time.perf_counter() - started
 
+    def put_back(self, case: int) -> None:
+        self._policy.put_back(case)
+
     def take(self) -> Assignment | None:
         started = time.perf_counter()
         assignment = self._policy.take()

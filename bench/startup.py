@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench import suites
-from bench.environment import NO_RANKWISE, NO_XDIST, pytest
-from bench.measure import Contestant, median, take_turns
+from bench import spellings, suites
+from bench.contestants import Contestant
+from bench.environment import NO_RANKWISE, pytest
+from bench.measure import median, take_turns
 from bench.table import Table, judge
 
 # The difference is a hundredth of what is measured, so it needs more than a few rounds.
@@ -15,27 +16,29 @@ _TARGET_MILLISECONDS = 10.0
 
 
 def run(folder: Path, repetitions: int) -> Table:
-    suite = suites.write_serial(folder / "startup", 1)
-    without = Contestant(
-        name="pytest -p no:rankwise",
-        command=pytest(*NO_XDIST, *NO_RANKWISE),
-        folder=suite,
-        shows="1 passed",
-    )
-    installed = Contestant(name="pytest", command=pytest(*NO_XDIST), folder=suite, shows="1 passed")
+    suite = suites.write(folder / "startup", 1, spellings.SERIAL)
     rounds = max(repetitions, _LEAST_REPETITIONS)
-    samples = take_turns([without, installed], rounds)
+    without, installed = take_turns(
+        [
+            Contestant(
+                name="pytest -p no:rankwise",
+                command=pytest(*NO_RANKWISE),
+                folder=suite,
+                shows="1 passed",
+            ),
+            Contestant(name="pytest", command=pytest(), folder=suite, shows="1 passed"),
+        ],
+        rounds,
+    )
     table = Table(
         title=f"One trivial test, plugin installed and unused; medians of {rounds}",
         headings=("wall ms", "fastest", "CPU ms"),
     )
-    for contestant in (without, installed):
-        wall = [1000 * sample.wall for sample in samples[contestant.name]]
-        cpu = [1000 * sample.cpu for sample in samples[contestant.name]]
-        table.rows.append(
-            (contestant.name, f"{median(wall):.1f}", f"{min(wall):.1f}", f"{median(cpu):.1f}")
-        )
-    pairs = list(zip(samples[installed.name], samples[without.name], strict=True))
+    for result in (without, installed):
+        least = min(sample.wall for sample in result.samples)
+        milliseconds = [f"{1000 * seconds:.1f}" for seconds in (result.wall, least, result.cpu)]
+        table.rows.append((result.contestant.name, *milliseconds))
+    pairs = list(zip(installed.samples, without.samples, strict=True))
     later = median([1000 * (own.wall - other.wall) for own, other in pairs])
     more_cpu = median([1000 * (own.cpu - other.cpu) for own, other in pairs])
     fastest = 1000 * (min(own.wall for own, _ in pairs) - min(other.wall for _, other in pairs))

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 
+from bench.spellings import RANKWISE, SERIAL, Spelling
 from rankwise.testing.policy import Case
 
 _TESTS_IN_A_MODULE = 100
 
-_WORLD_FIXTURE = """
-import pytest
-from mpi4py import MPI
-
-@pytest.fixture
-def comm():
-    return MPI.COMM_WORLD
-"""
-
-# Loaded by every rank; rank 0 is the one that reports, and sees all tests.
+# Loaded by every process; one reports, and sees all tests: rank 0 of an mpirun, or the pytest that
+# has started a pool. The ranks of a pool are told so by `workerinput`.
 _SPAN_RECORDER = """
 import json, os
 from pathlib import Path
@@ -29,39 +23,75 @@ times = []
 def pytest_runtest_logreport(report):
     times.extend((report.start, report.stop))
 
-def pytest_sessionfinish():
-    if os.environ.get("PMI_RANK", "0") == "0":
+def pytest_sessionfinish(session):
+    reports = not hasattr(session.config, "workerinput")
+    if reports and os.environ.get("PMI_RANK", "0") == "0":
         Path(os.environ["BENCH_SPAN"]).write_text(json.dumps(max(times) - min(times)))
 """
 
+# A core dump would take longer than what is measured.
+_FAULTY_OPENING = """
+import os, resource, signal, time
 
-def write_serial(folder: Path, count: int) -> Path:
-    """Write tests on one rank that do next to nothing."""
-    return _write(folder, count, "", "def test_{number}():\n    assert True\n\n")
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+"""
+_SERIAL_FAULT = "def test_{name}():\n    {deed}\n\n"
+# The other rank waits for the faulty one, as it mostly does.
+_TWO_RANK_FAULT = """
+@mark.parallel(2)
+def test_{name}(comm):
+    if comm.rank == 1:
+        {deed}
+    comm.barrier()
+
+"""
 
 
-def write_two_rank(folder: Path, count: int) -> Path:
-    """Write tests that only look at their communicator, with rankwise's mark and fixture."""
-    test = "@mark.parallel(2)\ndef test_{number}(comm):\n    assert comm.size == 2\n\n"
-    return _write(folder, count, "from rankwise import mark\n\n", test)
+class Fault(Enum):
+    """What a test may do that no test should."""
+
+    CRASH = "os.kill(os.getpid(), signal.SIGSEGV)"
+    HANG = "time.sleep(3600)"
 
 
-def write_two_rank_by_hand(folder: Path, count: int) -> Path:
-    """Write the same tests as one would without any plugin: on the world's communicator."""
-    path = _write(folder, count, "", "def test_{number}(comm):\n    assert comm.size == 2\n\n")
-    (folder / "conftest.py").write_text(_WORLD_FIXTURE)
-    return path
+def write(folder: Path, count: int, spelling: Spelling, *, imports: Sequence[str] = ()) -> Path:
+    """Write trivial tests, in modules that begin with these imports."""
+    _make(folder, spelling.conftest)
+    opening = "".join(f"import {name}\n" for name in imports) + spelling.opening
+    for first in range(0, count, _TESTS_IN_A_MODULE):
+        numbers = range(first, min(count, first + _TESTS_IN_A_MODULE))
+        module = opening + "".join(spelling.test.format(number=number) for number in numbers)
+        (folder / f"test_{first:06}.py").write_text(module)
+    return folder
 
 
-def _write(folder: Path, count: int, opening: str, test: str) -> Path:
+def write_faulty(folder: Path, count: int, faults: Sequence[Fault]) -> Path:
+    """Write trivial tests on one and on two ranks in turn, and spread the faults among them."""
+    _make(folder, "")
+    step = count // len(faults) if faults else count + 1
+    opening = _FAULTY_OPENING + RANKWISE.opening
+    for first in range(0, count, _TESTS_IN_A_MODULE):
+        module = opening
+        for number in range(first, min(count, first + _TESTS_IN_A_MODULE)):
+            module += (RANKWISE if number % 2 else SERIAL).test.format(number=number)
+            if number % step == step - 1:
+                module += _spell(faults[number // step], number // step)
+        (folder / f"test_{first:06}.py").write_text(module)
+    return folder
+
+
+def _spell(fault: Fault, number: int) -> str:
+    test = _TWO_RANK_FAULT if number % 2 else _SERIAL_FAULT
+    return test.format(name=f"{fault.name.lower()}_{number}", deed=fault.value)
+
+
+def _make(folder: Path, conftest: str) -> None:
     folder.mkdir(parents=True)
     # Its own root: nothing above this folder is looked for or read.
     (folder / "pytest.ini").write_text("[pytest]\n")
-    for first in range(0, count, _TESTS_IN_A_MODULE):
-        numbers = range(first, min(count, first + _TESTS_IN_A_MODULE))
-        module = opening + "".join(test.format(number=number) for number in numbers)
-        (folder / f"test_{first:06}.py").write_text(module)
-    return folder
+    if conftest:
+        (folder / "conftest.py").write_text(conftest)
 
 
 def mixed(count: int, width: int, area: float, seed: int) -> list[Case]:
@@ -81,9 +111,7 @@ def mixed(count: int, width: int, area: float, seed: int) -> list[Case]:
 
 def write_sleeping(folder: Path, cases: Sequence[Case]) -> Path:
     """Write tests that wait for as long as the cases say, and note when the first and last ran."""
-    folder.mkdir(parents=True)
-    (folder / "pytest.ini").write_text("[pytest]\n")
-    (folder / "conftest.py").write_text(_SPAN_RECORDER)
+    _make(folder, _SPAN_RECORDER)
     lines = ["import time", "from rankwise import mark", ""]
     for case in cases:
         lines += [

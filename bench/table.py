@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.measure import Contestant, Sample, median
+from bench.measure import Result
+from bench.peers import version
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,34 +37,41 @@ def judge(value: float, target: float | None) -> str:
     return f"≤ {target:g} {'met' if value <= target else 'MISSED'}"
 
 
-def compare(
-    title: str, contestants: Sequence[Contestant], samples: Mapping[str, Sequence[Sample]]
-) -> Table:
+def compare(title: str, results: Sequence[Result]) -> Table:
     """Set all contestants against the first one.
 
-    A ratio is that of the medians; its range is that of single rounds.
+    A ratio is that of the medians; its range is that of single rounds. Who could not take part has
+    a row all the same, and a remark that says why.
     """
-    base = samples[contestants[0].name]
-    base_wall = median([sample.wall for sample in base])
-    base_cpu = median([sample.cpu for sample in base])
+    base = results[0]
     table = Table(
-        title=f"{title}; medians of {len(base)}",
-        headings=("wall s", "ratio", "range", "CPU s", "ratio", "wall target"),
+        title=f"{title}; medians of {len(base.samples)}",
+        headings=("wall s", "ratio", "range", "CPU s", "ratio", "runs", "wall target"),
     )
-    for contestant in contestants:
-        mine = samples[contestant.name]
-        wall = median([sample.wall for sample in mine])
-        cpu = median([sample.cpu for sample in mine])
-        ratios = [own.wall / other.wall for own, other in zip(mine, base, strict=True)]
-        table.rows.append(
-            (
-                contestant.name,
-                f"{wall:.2f}",
-                f"{wall / base_wall:.2f}",
-                f"{min(ratios):.2f}-{max(ratios):.2f}",
-                f"{cpu:.2f}",
-                f"{cpu / base_cpu:.2f}",
-                judge(wall / base_wall, contestant.target),
-            )
-        )
+    for result in results:
+        name = result.contestant.name
+        if result.obstacle is None:
+            table.rows.append((name, *_beside(base, result)))
+        else:
+            table.rows.append((name, *("-" for _ in table.headings)))
+            table.remarks.append(f"{name} {result.obstacle}")
+    there = {one.contestant.peer for one in results if one.obstacle is None}
+    if shown := sorted(f"{peer} {version(peer)}" for peer in there if peer is not None):
+        table.remarks.append(f"Peers: {', '.join(shown)}.")
     return table
+
+
+def _beside(base: Result, result: Result) -> Sequence[str]:
+    # One that rests after some rounds took part in the first ones.
+    pairs = zip(result.samples, base.samples, strict=False)
+    ratios = [own.wall / other.wall for own, other in pairs]
+    ratio = result.wall / base.wall
+    return (
+        f"{result.wall:.2f}",
+        f"{ratio:.2f}",
+        f"{min(ratios):.2f}-{max(ratios):.2f}",
+        f"{result.cpu:.2f}",
+        f"{result.cpu / base.cpu:.2f}",
+        f"{len(result.samples)}",
+        judge(ratio, result.contestant.target),
+    )

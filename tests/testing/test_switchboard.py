@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rankwise.testing import switchboard, wire
+from rankwise.testing import exchange, wire
 from rankwise.testing.switchboard import Switchboard, serve
 from rankwise.testing.wire import Channel, Header, WireError, encode
 
@@ -223,7 +223,7 @@ def test_the_reporter_is_told_of_a_rank_that_went_before_it_came_itself(board: B
 
 # Strangers
 
-_NONCE = {"kind": "hello", "rank": 1, "nonce": "n"}
+_NONCE = {"kind": "hello", "name": 1, "nonce": "n"}
 
 HOSTILE = {
     "http": b"GET / HTTP/1.0\r\n\r\n",
@@ -235,10 +235,10 @@ HOSTILE = {
     "kind of no text": encode({"kind": []}),
     "unknown kind": encode({"kind": "begin"}),
     "hello of nobody": encode({"kind": "hello"}),
-    "rank no number": encode({**_NONCE, "rank": "one"}),
-    "rank null": encode({**_NONCE, "rank": None}),
-    "rank infinite": encode({**_NONCE, "rank": float("inf")}),
-    "rank not a number": encode({**_NONCE, "rank": float("nan")}),
+    "rank no number": encode({**_NONCE, "name": "one"}),
+    "rank null": encode({**_NONCE, "name": None}),
+    "rank infinite": encode({**_NONCE, "name": float("inf")}),
+    "rank not a number": encode({**_NONCE, "name": float("nan")}),
     "rank of many digits": encode(_NONCE).replace(b":1,", b":" + b"9" * 12 + b","),
     "nonce no text": encode({**_NONCE, "nonce": {}}),
     "nonce not encodable": encode({**_NONCE, "nonce": "\ud800"}),
@@ -322,7 +322,7 @@ def test_a_slow_stranger_holds_nobody_up(board: Board) -> None:
 def test_a_stranger_that_says_nothing_is_dropped_in_the_end(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switchboard, "_HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr(exchange, "_HANDSHAKE_SECONDS", 0.05)
     assert is_dropped(board.stranger())
 
 

@@ -200,7 +200,7 @@ def served(play: Callable[[Peer], None], path: Path) -> Iterator[wire.Address]:
 def test_a_rank_shows_the_secret_without_saying_it(tmp_path: Path) -> None:
     answers: list[Header] = []
     with served(lambda peer: answers.append(peer.welcome()), tmp_path / "s") as address:
-        channel = Channel.open(address, SECRET, rank=3)
+        channel = Channel.open(address, SECRET, name=3)
         with pytest.raises(WireError, match="gone"):
             channel.receive()
         channel.close()
@@ -217,7 +217,7 @@ def test_a_rank_does_not_talk_to_a_switchboard_with_another_secret(tmp_path: Pat
         heard_nothing.append(peer.has_hung_up())
 
     with served(play, tmp_path / "s") as address:
-        channel = Channel.open(address, SECRET, rank=0)
+        channel = Channel.open(address, SECRET, name=0)
         with pytest.raises(WireError, match="does not know the secret"):
             channel.send({"kind": "collected"})
         channel.close()
@@ -231,7 +231,7 @@ def test_a_rank_does_not_talk_to_what_is_no_switchboard(tmp_path: Path, challeng
         peer.send(challenge)
 
     with served(play, tmp_path / "s") as address:
-        channel = Channel.open(address, SECRET, rank=0)
+        channel = Channel.open(address, SECRET, name=0)
         with pytest.raises(WireError):
             channel.receive()
         channel.close()
@@ -240,7 +240,7 @@ def test_a_rank_does_not_talk_to_what_is_no_switchboard(tmp_path: Path, challeng
 def test_a_rank_can_connect_before_the_switchboard_serves(tmp_path: Path) -> None:
     """It may still be starting: the answer is waited for when the line is first used."""
     listener, address = wire.listen_on_file(tmp_path / "s")
-    channel = Channel.open(address, SECRET, rank=0)
+    channel = Channel.open(address, SECRET, name=0)
     connection, _ = listener.accept()
     with listener, connection:
         peer = Peer(connection)
@@ -256,13 +256,13 @@ def test_a_rank_that_hangs_up_without_a_word_says_first_who_it_was(tmp_path: Pat
     """Only of a rank that it knows can the switchboard tell others that it has left."""
     answers: list[Header] = []
     with served(lambda peer: answers.append(peer.welcome()), tmp_path / "s") as address:
-        Channel.open(address, SECRET, rank=0).close()
+        Channel.open(address, SECRET, name=0).close()
     assert wire.is_proof(answers[0]["proof"], SECRET, "n", "rank")
 
 
 def test_a_rank_learns_that_nobody_listens(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
-        Channel.open(wire.Address(path=str(tmp_path / "nobody")), SECRET, rank=0)
+        Channel.open(wire.Address(path=str(tmp_path / "nobody")), SECRET, name=0)
 
 
 def test_large_bodies_arrive_whole_in_both_directions(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_large_bodies_arrive_whole_in_both_directions(tmp_path: Path) -> None:
         peer.send(encode(*peer.read()))
 
     with served(play, tmp_path / "s") as address:
-        channel = Channel.open(address, SECRET, rank=0)
+        channel = Channel.open(address, SECRET, name=0)
         channel.send({"kind": "done"}, body)
         assert channel.receive() == ({"kind": "done"}, body)
         channel.close()
@@ -285,7 +285,7 @@ def test_messages_that_arrive_together_are_given_out_one_by_one(tmp_path: Path) 
         peer.send(b"".join(encode({"number": number}) for number in range(5)))
 
     with served(play, tmp_path / "s") as address:
-        channel = Channel.open(address, SECRET, rank=0)
+        channel = Channel.open(address, SECRET, name=0)
         assert [channel.receive()[0]["number"] for _ in range(5)] == list(range(5))
         with pytest.raises(WireError, match="gone"):
             channel.receive()
@@ -305,7 +305,7 @@ def test_messages_put_aside_go_with_the_next_that_is_sent_and_in_their_order(
         received.extend(peer.read()[0] for _ in range(3))
 
     with served(play, tmp_path / "s") as address:
-        channel = Channel.open(address, SECRET, rank=0)
+        channel = Channel.open(address, SECRET, name=0)
         # Also before the rank has shown that it knows the secret.
         channel.put({"number": 0})
         channel.put({"number": 1})
@@ -325,7 +325,7 @@ def test_a_wait_can_be_bounded(tmp_path: Path) -> None:
         done.wait(LIMIT)
 
     with served(play, tmp_path / "s") as address:
-        channel = Channel.open(address, SECRET, rank=0)
+        channel = Channel.open(address, SECRET, name=0)
         channel.send({})
         channel.set_timeout(0.01)
         with pytest.raises(WireError):

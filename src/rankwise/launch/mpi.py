@@ -35,7 +35,7 @@ _MISMATCH_REMEDY = (
 _JOINED = "RANKWISE_RANK_PROCESS"
 
 # How the variables begin by which launchers tell an MPI library about the job that it is part of.
-_JOB = (
+JOB_VARIABLES = (
     *("PMI_", "PMIX_", "HYDI_", "HYDRA_", "MPI_LOCAL", "PRTE_LAUNCHED"),
     *("OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_UNIVERSE_SIZE"),
     *(name for rank, size, _ in _LAUNCHERS for name in (rank, size)),
@@ -84,8 +84,13 @@ def forget_job_of_parent(environment: MutableMapping[str, str] = os.environ) -> 
     An MPI that starts in it would otherwise take the place of that rank, and end the job.
     """
     if environment.get(_JOINED, str(os.getpid())) != str(os.getpid()):
-        for name in [name for name in environment if name.startswith((*_JOB, _JOINED))]:
-            del environment[name]
+        forget_job(environment)
+
+
+def forget_job(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Be no rank of anything, for a process that starts ranks of its own."""
+    for name in [name for name in environment if name.startswith((*JOB_VARIABLES, _JOINED))]:
+        del environment[name]
 
 
 def start_mpi(place: Place) -> ModuleType:

@@ -131,8 +131,15 @@ class Communicators:
             self._for_test = None
             self.for_test()
 
-    def close(self, *, orderly: bool = True) -> None:
+    def join(self, world: MPI.Intracomm) -> None:
+        """Learn of the ranks around this one, which were not there before."""
+        self._world = world
+
+    def close(self, *, orderly: bool = True, alone: bool = False) -> None:
         """Put away what the test had; idempotent.
+
+        A test that was `alone` may have sent messages on MPI.COMM_WORLD that nobody has received:
+        they are thrown away, so that the next test there does not find them.
 
         If this rank did not get to the test's end in an `orderly` way, what the others sent it in
         a collective operation may be left over. That cannot be drained, and the next communicator
@@ -144,6 +151,10 @@ class Communicators:
             else:
                 self._spoil(self._for_test)
             self._for_test = None
+        if alone and self._circle is not None:
+            # Once all are here, whatever was sent has arrived.
+            wait_patiently(self._circle.private.Ibarrier().Test)
+            self._unwanted += _drain(load_mpi().COMM_WORLD)
         if self._circle is not None and not self._circle_is_kept:
             self._circle.dissolve()
         self._circle = None

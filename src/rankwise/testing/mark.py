@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pytest
 
@@ -14,8 +14,14 @@ if TYPE_CHECKING:
 # What mpi-pytest gives to a bare `@pytest.mark.parallel`.
 _BARE_PARALLEL_SIZE = 3
 
+Exclusive = Literal["numa", "node"]
+_EXCLUSIVE = ("numa", "node", None)
+
 MARKERS = (
-    "parallel(n): run the test on n ranks, or once on each number of ranks of a list",
+    "parallel(n, world=False, threads=1, exclusive=None): run the test on n ranks, or once on each "
+    "number of ranks of a list; world: COMM_WORLD has that size; threads: cores for each rank; "
+    'exclusive: "numa" or "node", nothing else runs there meanwhile',
+    "timeout(seconds): how long each phase of the test may take (0: for ever)",
     "parallel_from_context: run the test on as many ranks as the run has",
     "mpi(ranks): the same as parallel(ranks); without `ranks`, as parallel_from_context",
 )
@@ -25,9 +31,22 @@ class MarkNamespace:
     """The marks by attribute, so that editors complete them."""
 
     @staticmethod
-    def parallel(n_procs: int | Sequence[int]) -> pytest.MarkDecorator:
-        """Run a test on `n_procs` ranks, or once on each number of ranks of a list."""
-        return pytest.mark.parallel(n_procs)
+    def parallel(
+        n_procs: int | Sequence[int],
+        *,
+        world: bool = False,
+        threads: int = 1,
+        exclusive: Exclusive | None = None,
+    ) -> pytest.MarkDecorator:
+        """Run a test on `n_procs` ranks, or once on each number of ranks of a list.
+
+        With `world`, MPI.COMM_WORLD has that many ranks too. Each rank has `threads` cores. An
+        `exclusive` test shares its NUMA domains, or the machine, with no other.
+        """
+        wishes = {"world": world, "threads": threads, "exclusive": exclusive}
+        usual = {"world": False, "threads": 1, "exclusive": None}
+        given = {name: value for name, value in wishes.items() if value != usual[name]}
+        return pytest.mark.parallel(n_procs, **given)
 
     @property
     def parallel_from_context(self) -> pytest.MarkDecorator:
@@ -50,6 +69,9 @@ class SizeRequest(NamedTuple):
     from_context: bool = False
     is_list: bool = False
     """Whether the sizes came as a list: then the test's id shows its size."""
+    world: bool = False
+    threads: int = 1
+    exclusive: str | None = None
 
 
 def read_marks(node: Node) -> SizeRequest | None:
@@ -70,19 +92,31 @@ def read_marks(node: Node) -> SizeRequest | None:
 
 
 def _read_parallel(found: pytest.Mark) -> SizeRequest:
-    _refuse_unknown(found, ("n_procs", "nprocs"), positional=1)
-    values = [*found.args, *found.kwargs.values()]
+    wishes = ("world", "threads", "exclusive")
+    _refuse_unknown(found, ("n_procs", "nprocs", *wishes), positional=1)
+    values = [*found.args, *(v for name, v in found.kwargs.items() if name not in wishes)]
     if len(values) > 1:
         raise BadMark(f"{_show(found)} gives the number of ranks more than once")
-    return _read_sizes(found, values[0] if values else _BARE_PARALLEL_SIZE)
+    request = _read_sizes(found, values[0] if values else _BARE_PARALLEL_SIZE)
+    world, exclusive = found.kwargs.get("world", False), found.kwargs.get("exclusive")
+    if not isinstance(world, bool):
+        raise BadMark(f"{_show(found)}: `world` must be True or False, not {world!r}")
+    if exclusive not in _EXCLUSIVE:
+        raise BadMark(f'{_show(found)}: `exclusive` must be "numa" or "node", not {exclusive!r}')
+    return request._replace(world=world, threads=_read_threads(found), exclusive=exclusive)
 
 
 def _read_mpi(found: pytest.Mark) -> SizeRequest:
-    # Time limits and threads are accepted so that suites of pytest-isolate-mpi are read.
+    # The time limit is read where limits are; the rest is how pytest-isolate-mpi spells it.
     _refuse_unknown(found, ("ranks", "timeout", "unit", "threads"))
     if "ranks" not in found.kwargs:
         return SizeRequest(from_context=True)
-    return _read_sizes(found, found.kwargs["ranks"])
+    request = _read_sizes(found, found.kwargs["ranks"])
+    return request._replace(threads=_read_threads(found))
+
+
+def _read_threads(found: pytest.Mark) -> int:
+    return _read_size(found, found.kwargs.get("threads", 1), what="threads of a rank")
 
 
 def _read_sizes(found: pytest.Mark, value: object) -> SizeRequest:
@@ -94,8 +128,8 @@ def _read_sizes(found: pytest.Mark, value: object) -> SizeRequest:
     return SizeRequest(sizes=(_read_size(found, value),))
 
 
-def _read_size(found: pytest.Mark, value: object) -> int:
-    problem = f"{_show(found)}: the number of ranks must be a positive whole number, not {value!r}"
+def _read_size(found: pytest.Mark, value: object, what: str = "ranks") -> int:
+    problem = f"{_show(found)}: the number of {what} must be a positive whole number, not {value!r}"
     if isinstance(value, bool):
         raise BadMark(problem)
     try:

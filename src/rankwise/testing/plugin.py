@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING
@@ -14,38 +15,100 @@ from rankwise.errors import RankwiseError
 from rankwise.launch.mpi import forget_job_of_parent, place_from_environment
 from rankwise.testing.communicators import Communicators
 from rankwise.testing.fixtures import comm, mpi_ranks, mpi_tmp_path, mpi_tmpdir
+from rankwise.testing.limits import seconds_option
 from rankwise.testing.mark import MARKERS
-from rankwise.testing.sizes import mark_by_size, parametrize, settle_size, skip_if_too_large
+from rankwise.testing.sizes import mark_by_size, parametrize, settle_size, skip_if_impossible
 
 if TYPE_CHECKING:
     from rankwise.testing.crew.world import World
 
 __all__ = ["comm", "mpi_ranks", "mpi_tmp_path", "mpi_tmpdir"]
 
+# Where a process finds what it needs to know to be a rank of a pool.
+INVITATION = "RANKWISE_INVITATION"
+
 # Rank 0 needs no longer than this to say what is wrong.
 _EXPLANATION_SECONDS = 1.0
 
-SCHEDULERS = ("sequential", "static", "dynamic")
+SCHEDULERS = ("sequential", "static", "dynamic", "pool", "shell")
+POLICIES = ("sequential", "static", "dynamic")
 
 _WORLD: pytest.StashKey[World] = pytest.StashKey()
+_WORKERS = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rankwise", "tests on many ranks (rankwise)")
     group.addoption(
+        "--n-workers",
+        type=_workers,
+        metavar="N",
+        help="Start N ranks and run the tests on them; no mpirun is needed. A rank that crashes or "
+        "hangs ends its test only. auto: as many as there are cores.",
+    )
+    group.addoption(
         "--scheduler",
         choices=SCHEDULERS,
-        default="sequential",
-        help="How tests are given to the ranks of mpirun. sequential: one test at a time, in order "
-        "(default). static: every test gets its ranks before the first one starts. dynamic: the "
-        "largest test that fits the free ranks goes next, and of those the longest.",
+        help="How tests are given to ranks. With --n-workers: pool (default: ranks are reused; a "
+        "world that a test has ended is started again), shell (fresh processes for every test). "
+        "With either, sequential: one test at a time, in order (default under mpirun). static: "
+        "every test gets its ranks before the first one starts. dynamic: the largest test that "
+        "fits the free ranks goes next, and of those the longest (default with --n-workers).",
     )
+    group.addoption(
+        "--policy",
+        choices=POLICIES,
+        dest="rankwise_policy",
+        help="Which test goes next, for --scheduler=pool and --scheduler=shell (default: dynamic).",
+    )
+    group.addoption(
+        "--test-timeout",
+        type=seconds_option,
+        metavar="SECONDS",
+        help="How long setup, call and teardown of a test may take each, before it is ended and "
+        "reported with the place where every rank is (default: 600; 0: for ever). "
+        "@pytest.mark.timeout(SECONDS) sets it for one test.",
+    )
+    group.addoption(
+        "--rank-grace",
+        type=seconds_option,
+        metavar="SECONDS",
+        help="How long the other ranks of a test may go on after one has failed (default: 5).",
+    )
+    group.addoption(
+        "--world",
+        action="store_true",
+        help="With --n-workers: run every test in a world of exactly its size, so that "
+        "MPI.COMM_WORLD has as many ranks as the test.",
+    )
+    group.addoption(
+        "--leak-check",
+        action="store_true",
+        help="Fail tests that leave a message, a communicator or an error handler behind.",
+    )
+    group.addoption(
+        "--no-warm-start",
+        action="store_true",
+        help="Start ranks from nothing, not as copies of a process that has loaded the tests.",
+    )
+    group.addoption(
+        "--bind",
+        choices=("core", "none"),
+        help="Keep each rank on cores of its own (default with --scheduler=shell, if there are "
+        "enough cores), or on none.",
+    )
+    parser.addini("test_timeout", "the default of --test-timeout, in seconds", default="")
+    parser.addini("rank_grace", "the default of --rank-grace, in seconds", default="")
     group.addoption(
         "--nprocs",
         type=_positive,
         metavar="N",
         help="Run every test marked with a number of ranks on N ranks instead.",
     )
+
+
+def _workers(text: str) -> str:
+    return text if text == "auto" else str(_positive(text))
 
 
 def _positive(text: str) -> int:
@@ -67,6 +130,19 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 
 def _join_world(early_config: pytest.Config) -> None:
     place = place_from_environment()
+    wanted = _wants_workers(early_config)
+    if INVITATION in os.environ:
+        _join_pool(early_config)
+        return
+    if wanted and (place is None or place.size == 1):
+        _start_pool(early_config)
+        return
+    if wanted:
+        if place is None or place.rank == 0:
+            raise pytest.UsageError(
+                "mpirun and --n-workers cannot both start the ranks: leave one of them out"
+            )
+        raise SystemExit(pytest.ExitCode.USAGE_ERROR)
     if place is None or place.size == 1:
         forget_job_of_parent()
         return
@@ -88,6 +164,36 @@ def _join_world(early_config: pytest.Config) -> None:
     WorldSession.register(early_config, world, collects_garbage=collects_garbage)
 
 
+def _wants_workers(early_config: pytest.Config) -> bool:
+    known = early_config.known_args_namespace
+    asked = known.n_workers is not None or known.scheduler in ("pool", "shell")
+    # These only look at what there is.
+    return asked and not (known.collectonly or known.help or known.version)
+
+
+def _start_pool(early_config: pytest.Config) -> None:
+    collects_garbage = gc.isenabled()
+    gc.disable()
+    from rankwise.testing.crew.controller import Wishes, start_controller
+
+    wishes = Wishes(early_config)
+    early_config.stash[_WORKERS] = wishes.width
+    start_controller(early_config, wishes, collects_garbage=collects_garbage)
+
+
+def _join_pool(early_config: pytest.Config) -> None:
+    collects_garbage = gc.isenabled()
+    gc.disable()
+    from rankwise.testing.crew.member import Invitation, MemberSession, Membership
+
+    invitation = Invitation.from_environment()
+    assert invitation is not None
+    early_config.stash[_WORKERS] = invitation.width
+    membership = Membership(invitation)
+    membership.join_world()
+    MemberSession.enrol(early_config, membership, collects_garbage=collects_garbage)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     for line in MARKERS:
@@ -97,6 +203,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _available(config: pytest.Config) -> int:
+    if _WORKERS in config.stash:
+        return config.stash[_WORKERS]
     world = config.stash.get(_WORLD, None)
     return world.size if world is not None else 1
 
@@ -110,16 +218,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     available = _available(config)
     override = config.getoption("nprocs")
+    pool = _WORKERS in config.stash
     by_size = "parallel[" in (config.getoption("markexpr", "") or "")
     for item in items:
         settle_size(item, override=override, available=available)
         if by_size:
             mark_by_size(item, available)
-        skip_if_too_large(item, available)
+        skip_if_impossible(item, available, pool=pool, every_world=config.getoption("world", False))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Free the communicator of a test that ran without a world."""
-    if item.config.stash.get(_WORLD, None) is None:
+    if item.config.stash.get(_WORLD, None) is None and _WORKERS not in item.config.stash:
         item.config.stash[Communicators.KEY].close()

@@ -8,8 +8,9 @@ import struct
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+import pluggy
 import pytest
 from _pytest._io.saferepr import saferepr
 
@@ -28,6 +29,25 @@ _PHASES = ("setup", "call", "teardown")
 _TIMES = struct.Struct("!9d")
 
 Packed = list[Any]
+
+
+class ReportedTest(Protocol):
+    """What must be known of a test to report it: a `pytest.Item`, or what stands for one."""
+
+    @property
+    def nodeid(self) -> str: ...
+
+    @property
+    def location(self) -> tuple[str, int | None, str]: ...
+
+    @property
+    def keywords(self) -> Any: ...
+
+    @property
+    def config(self) -> pytest.Config: ...
+
+    @property
+    def ihook(self) -> pluggy.HookRelay: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,7 +186,7 @@ def _plain(value: object, around: tuple[int, ...] = ()) -> object:
     return saferepr(value)
 
 
-def unpack(data: bytes, item: pytest.Item) -> RankResult:
+def unpack(data: bytes, item: ReportedTest) -> RankResult:
     """Make a result of bytes.
 
     A plain passed report takes what it needs to know about the test from `item`.
@@ -199,7 +219,7 @@ def _pack_report(report: pytest.TestReport, config: pytest.Config) -> Packed:
 
 
 def _unpack_report(
-    packed: Packed, item: pytest.Item, keywords: Mapping[str, Literal[1]]
+    packed: Packed, item: ReportedTest, keywords: Mapping[str, Literal[1]]
 ) -> pytest.TestReport:
     if len(packed) > 1:
         when, duration, start, stop = packed

@@ -8,6 +8,7 @@ from rankwise.testing.mark import BadMark, SizeRequest, read_marks
 
 SIZE_FIXTURE = "mpi_ranks"
 _SIZE = pytest.StashKey[int]()
+_WISHES = pytest.StashKey[SizeRequest]()
 
 
 def requested_sizes(request: SizeRequest, *, override: int | None, available: int) -> list[int]:
@@ -41,23 +42,23 @@ def settle_size(item: pytest.Item, *, override: int | None, available: int) -> i
 
     Raises UsageError for what cannot be parametrised, such as methods of `unittest.TestCase`.
     """
+    try:
+        request = read_marks(item)
+    except BadMark as error:
+        raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+    item.stash[_WISHES] = request or SizeRequest()
     callspec = getattr(item, "callspec", None)
     if callspec is not None and SIZE_FIXTURE in callspec.params:
         size = int(callspec.params[SIZE_FIXTURE])
+    elif request is None:
+        size = 1
+    elif request.is_list and override is None:
+        raise pytest.UsageError(
+            f"{item.nodeid}: a list of numbers of ranks cannot be used here, because this "
+            f"kind of test cannot be parametrised; give one number"
+        )
     else:
-        try:
-            request = read_marks(item)
-        except BadMark as error:
-            raise pytest.UsageError(f"{item.nodeid}: {error}") from None
-        if request is None:
-            size = 1
-        elif request.is_list and override is None:
-            raise pytest.UsageError(
-                f"{item.nodeid}: a list of numbers of ranks cannot be used here, because this "
-                f"kind of test cannot be parametrised; give one number"
-            )
-        else:
-            size = requested_sizes(request, override=override, available=available)[0]
+        size = requested_sizes(request, override=override, available=available)[0]
     item.stash[_SIZE] = size
     return size
 
@@ -65,6 +66,11 @@ def settle_size(item: pytest.Item, *, override: int | None, available: int) -> i
 def size_of(item: pytest.Item) -> int:
     """Give the number of ranks that was settled for a test."""
     return item.stash.get(_SIZE, 1)
+
+
+def wishes_of(item: pytest.Item) -> SizeRequest:
+    """Give what the mark of a test asks for beside a number of ranks."""
+    return item.stash.get(_WISHES, SizeRequest())
 
 
 def mark_by_size(item: pytest.Item, available: int) -> None:
@@ -81,13 +87,27 @@ def mark_by_size(item: pytest.Item, available: int) -> None:
         item.add_marker(name)
 
 
-def skip_if_too_large(item: pytest.Item, available: int) -> None:
-    """Let a test that needs more ranks than there are be skipped, with the numbers as reason."""
-    size = size_of(item)
+def skip_if_impossible(
+    item: pytest.Item, available: int, *, pool: bool, every_world: bool = False
+) -> None:
+    """Let a test that cannot run here be skipped, with the numbers as reason."""
+    size, wishes = size_of(item), wishes_of(item)
+    ranks = "rank" if available == 1 else "ranks"
+    reason = ""
     if size > available:
-        ranks = "rank" if available == 1 else "ranks"
+        how = f"pytest --n-workers={size}" if pool else f"mpirun -np {size} pytest"
+        reason = f"needs {size} ranks, has {available} {ranks}: run it with {how}"
+    elif pool and size * wishes.threads > available:
         reason = (
-            f"needs {size} ranks, has {available} {ranks}: run it with mpirun -np {size} pytest"
+            f"needs {size} ranks with {wishes.threads} cores each, has {available} workers: run it "
+            f"with pytest --n-workers={size * wishes.threads}"
         )
+    elif not pool and (wishes.world or every_world) and size != available:
+        reason = (
+            f"needs a world of exactly {size} ranks, has {available} {ranks}: run it with pytest "
+            f"--n-workers={max(size, available)}, which starts worlds of any size"
+        )
+    if reason:
         item.add_marker(pytest.mark.skip(reason=reason), append=False)
         item.stash[_SIZE] = 1
+        item.stash[_WISHES] = SizeRequest()

@@ -1,11 +1,11 @@
-"""Authenticated messages between the switchboard and the ranks.
+"""Authenticated messages between the switchboard or a controller and the ranks.
 
 A message is a small JSON header and an opaque body, so that whoever only passes a body on never
 decodes it. Nothing is ever unpickled. Both sides prove that they know the secret of the run
 before anything else is said:
 
     rank                                      switchboard
-    hello {rank, nonce: a}              ->
+    hello {name, nonce: a}              ->
                                         <-    challenge {nonce: b, proof: HMAC(a, "switchboard")}
     answer {proof: HMAC(b, "rank")}     ->
 """
@@ -34,6 +34,8 @@ _CONNECT_SECONDS = 60.0
 _ASIDE_SECONDS = 0.02
 
 Header = dict[str, Any]
+Name = int | str
+"""By what name the one end of a line is known at the other: a rank's number, or what it is."""
 
 
 class WireError(Exception):
@@ -153,7 +155,7 @@ class Channel:
         self._aside_since = 0.0
 
     @classmethod
-    def open(cls, address: Address, secret: str, rank: int) -> Channel:
+    def open(cls, address: Address, secret: str, name: Name) -> Channel:
         """Connect and say hello.
 
         The switchboard may still be starting: its answer is waited for, and its knowledge of the
@@ -161,7 +163,7 @@ class Channel:
         """
         channel = cls(address.connect(_CONNECT_SECONDS))
         nonce = secrets.token_hex(16)
-        channel._connection.sendall(encode({"kind": "hello", "rank": rank, "nonce": nonce}))
+        channel._connection.sendall(encode({"kind": "hello", "name": name, "nonce": nonce}))
         channel._unproven = secret, nonce
         return channel
 
@@ -215,6 +217,19 @@ class Channel:
         except OSError as error:
             raise WireError(f"the switchboard is gone: {error}") from error
 
+    def fileno(self) -> int:
+        """Let a selector wait for messages."""
+        return self._connection.fileno()
+
+    def receive_all(self) -> Iterator[tuple[Header, bytes]]:
+        """Wait for messages and give all that have come.
+
+        Raises WireError when the other side is gone.
+        """
+        yield self.receive()
+        while self._messages:
+            yield self._messages.popleft()
+
     def receive(self) -> tuple[Header, bytes]:
         """Wait for the next message.
 
@@ -235,6 +250,10 @@ class Channel:
     def set_timeout(self, seconds: float | None) -> None:
         """Bound each further wait; WireError when one takes longer."""
         self._connection.settimeout(seconds)
+
+    def drop(self) -> None:
+        """Let go of a line that another process goes on with."""
+        self._connection.close()
 
     def close(self) -> None:
         """Hang up; idempotent."""

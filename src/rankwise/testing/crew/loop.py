@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rankwise.testing.crew.rank import Rank
-from rankwise.testing.results import RankResult, pack, pack_any_report
+from rankwise.testing.listing import number_groups
+from rankwise.testing.results import RankResult, pack
 from rankwise.testing.wire import Channel, Header
 
 if TYPE_CHECKING:
@@ -19,32 +18,36 @@ if TYPE_CHECKING:
     from rankwise.testing.reporter import Reporter
 
 
-def describe_collection(
-    session: pytest.Session, errors: Sequence[pytest.CollectReport]
-) -> tuple[Header, bytes]:
-    """Say what this rank has collected, for the reporter to compare."""
-    nodeids = [item.nodeid for item in session.items]
-    digest = hashlib.sha256("\n".join(nodeids).encode(errors="replace")).hexdigest()
-    body = {
-        "nodeids": nodeids,
-        "errors": [pack_any_report(error, session.config) for error in errors],
-    }
-    header = {"kind": "collected", "digest": digest}
-    return header, json.dumps(body, default=repr).encode()
-
-
 class Loop:
     """Follows the switchboard's orders on one rank; with a reporter, it also reports."""
 
     def __init__(
-        self, session: pytest.Session, rank: Rank, channel: Channel, reporter: Reporter | None
+        self,
+        session: pytest.Session,
+        rank: Rank,
+        channel: Channel,
+        reporter: Reporter | None,
+        *,
+        at_once: bool = False,
     ) -> None:
         self._session = session
+        # Whether each test's end is told before the next one begins: then, if this process dies, it
+        # is known which test it was at.
+        self._at_once = at_once
         self._rank = rank
         self._channel = channel
         self._reporter = reporter
         self._items: Sequence[pytest.Item] = session.items
         self._nodes: Sequence[Node] = ()
+
+    def index_of(self, item: pytest.Item) -> int:
+        """Give the number of a test."""
+        return self._items.index(item)
+
+    def tell_of_failure(self, index: int, result: RankResult) -> None:
+        """Say that a test has failed here, though its teardown is yet to come."""
+        header = {"kind": "stumbled", "case": index}
+        self._channel.send(header, pack(result, self._session.config))
 
     def adopt(self, nodeids: Sequence[str]) -> None:
         """Number the tests as the reporter does, whatever order this rank has collected them in."""
@@ -62,6 +65,8 @@ class Loop:
             match header["kind"]:
                 case "run":
                     self._run_row(header)
+                    if header.get("venue") == "fresh":
+                        return
                 case "close":
                     self._send_late(self._rank.close(self._nodes[g] for g in header["groups"]))
                 case "finish":
@@ -73,6 +78,7 @@ class Loop:
 
     def _run_row(self, header: Header) -> None:
         cases, ranks = header["cases"], header["ranks"]
+        venue = header.get("venue", "shared")
         over = self._last_users(cases, header["close"])
         try:
             for index in cases:
@@ -80,7 +86,10 @@ class Loop:
                 if self._reporter is not None and index == cases[0]:
                     # Of the others in a row, those before have yet to be reported.
                     self._reporter.starts(item, ranks)
-                result = self._rank.run(item, ranks, over.get(index, ()), keep=header["keep"])
+                closing = item.listchain()[:-1] if venue == "fresh" else over.get(index, ())
+                result = self._rank.run(
+                    item, index, ranks, closing, keep=header["keep"], alone=venue != "shared"
+                )
                 if self._send_done(index, ranks, result):
                     return
         finally:
@@ -120,28 +129,15 @@ class Loop:
         else:
             self._reporter.keep(index, ranks, result)
         # Nobody waits for a test in the middle of a row, unless it has failed.
-        self._channel.put(header, body, at_once=result.failed or stop)
+        self._channel.put(header, body, at_once=self._at_once or result.failed or stop)
         return leave
 
     def _send_late(self, late: list[tuple[pytest.Item, RankResult]]) -> None:
         """Report fixtures that failed when their module or session was over."""
         for item, result in late:
             if self._reporter is not None:
-                self._reporter.log_late(item, result, None)
+                self._reporter.log_late(result, 0)
             else:
-                index = self._items.index(item)
+                index = self.index_of(item)
                 header = {"kind": "late", "case": index}
                 self._channel.send(header, pack(result, self._session.config))
-
-
-def number_groups(items: Sequence[pytest.Item]) -> tuple[list[list[int]], list[Node]]:
-    """Number the collectors below the session; the same on every rank, as the tests are.
-
-    Gives for each test the numbers of the collectors it belongs to, and the collectors by number.
-    """
-    numbers: dict[Node, int] = {}
-    groups = []
-    for item in items:
-        chain = item.listchain()[1:-1]
-        groups.append([numbers.setdefault(node, len(numbers)) for node in chain])
-    return groups, list(numbers)

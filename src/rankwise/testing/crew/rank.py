@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.runner import call_and_report, show_test_item
 
+from rankwise.testing.blackbox import BlackBox
 from rankwise.testing.communicators import Communicators
 from rankwise.testing.crew.plain_setup import has_plain_setup
 from rankwise.testing.interop import rerunfailures
@@ -26,8 +27,19 @@ class Rank:
     It is registered as a plugin: what pytest and its plugins report while a test runs is harvested.
     """
 
-    def __init__(self, session: pytest.Session, communicators: Communicators) -> None:
+    def __init__(
+        self,
+        session: pytest.Session,
+        communicators: Communicators,
+        box: BlackBox | None = None,
+    ) -> None:
         self._session = session
+        self._box = box
+        self._index = -1
+        self._indices: dict[str, int] = {}
+        self.on_failure: Callable[[int, RankResult], None] | None = None
+        """Told of the first failure of a test on several ranks, before its teardown."""
+        self._has_stumbled = False
         self._communicators = communicators
         self._fixtures = session._setupstate = SetupTree()
         self._result = RankResult()
@@ -37,9 +49,18 @@ class Rank:
         self._running = False
 
     def run(
-        self, item: pytest.Item, ranks: Sequence[int], closing: Iterable[Node], *, keep: bool
+        self,
+        item: pytest.Item,
+        index: int,
+        ranks: Sequence[int],
+        closing: Iterable[Node],
+        *,
+        keep: bool,
+        alone: bool = False,
     ) -> RankResult:
         """Run a test, and close those collectors that end with it.
+
+        A test that is `alone` in its world may use all of MPI.COMM_WORLD.
 
         Raises KeyboardInterrupt and pytest's Exit when the test does.
         """
@@ -49,6 +70,11 @@ class Rank:
         self._fixtures.closing = set(closing)
         for node in item.listchain()[:-1]:
             self._last_user[node] = item
+        self._index = index
+        self._indices[item.nodeid] = index
+        self._has_stumbled = False
+        if self._box is not None:
+            self._box.begin(index)
         self._running = True
         orderly = False
         try:
@@ -59,7 +85,9 @@ class Rank:
             orderly = all(report.passed for report in result.reports)
         finally:
             self._running = False
-            self._communicators.close(orderly=orderly)
+            self._communicators.close(orderly=orderly, alone=alone)
+        if self._box is not None:
+            self._box.rest()
         return result
 
     def _some_next(self, item: pytest.Item) -> pytest.Item:
@@ -82,9 +110,14 @@ class Rank:
         for node in sorted(nodes, key=lambda node: -len(node.listchain())):
             item = self._last_user.get(node)
             if item is not None and node in self._fixtures.stack:
+                if self._box is not None:
+                    self._box.begin(self._indices[item.nodeid])
+                    self._box.enter("closing")
                 report = self._tear_down(item, node)
                 if report.failed:
                     results.append((item, RankResult(reports=[report])))
+        if self._box is not None:
+            self._box.rest()
         return results
 
     def close_all(self) -> list[tuple[pytest.Item, RankResult]]:
@@ -139,6 +172,7 @@ class Rank:
         try:
             setup = call_and_report(item, "setup", log=False)
             reports = [setup]
+            self._tell_if_failed(reports)
             ready = setup.passed
             if not has_plain_setup(item):
                 ready = self._communicators.all_agree(ready)
@@ -146,6 +180,7 @@ class Rank:
                 show_test_item(item, add_space=not option("setuponly", False))
             if ready and not option("setuponly", False):
                 reports.append(call_and_report(item, "call", log=False))
+                self._tell_if_failed(reports)
             if not is_last and self._agree_to_repeat(item, reports):
                 # The next attempt finds wider fixtures as this one has left them.
                 self._fixtures.closing = set()
@@ -155,6 +190,28 @@ class Rank:
                 item._request = False  # type: ignore[attr-defined]
                 item.funcargs = None  # type: ignore[attr-defined]
         return reports
+
+    def _tell_if_failed(self, reports: list[pytest.TestReport]) -> None:
+        """Let it be known at once when this rank fails: the others may be waiting for it."""
+        result = RankResult(reports=reports)
+        if self.on_failure is not None and result.failed and not self._has_stumbled:
+            self._has_stumbled = True
+            self.on_failure(self._index, result)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        if self._box is not None:
+            self._box.enter("setup")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self) -> None:
+        if self._box is not None:
+            self._box.enter("call")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self) -> None:
+        if self._box is not None:
+            self._box.enter("teardown")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -15,36 +15,15 @@ from _pytest.tmpdir import TempPathFactory
 
 from rankwise.launch.mpi import mark_as_left
 from rankwise.testing.communicators import Communicators
-from rankwise.testing.crew.loop import Loop, describe_collection
+from rankwise.testing.crew.loop import Loop
 from rankwise.testing.crew.rank import Rank
+from rankwise.testing.crew.reporting_rank import CollectionsDiffer, ReportingRank
+from rankwise.testing.crew.silence import SilentReporter
 from rankwise.testing.crew.world import Settings, World
 from rankwise.testing.interop import randomly, rerunfailures
 from rankwise.testing.interop.coverage import CombineAnyway, MeasureOnly
-from rankwise.testing.reporter import CollectionsDiffer, Reporter
+from rankwise.testing.listing import describe_collection
 from rankwise.testing.wire import WireError
-
-
-# Final for people who would change what it prints; this one prints nothing, and plugins that ask
-# for the terminal reporter expect one of this class.
-class SilentReporter(TerminalReporter):  # type: ignore[misc]
-    """Stands where other plugins look for the terminal reporter, and says nothing."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        # Never closed: other plugins may write to it until the process ends.
-        super().__init__(config, Path("/dev/null").open("w"))  # noqa: SIM115
-
-    def pytest_runtest_logstart(self) -> None:  # type: ignore[override]
-        pass
-
-    def pytest_runtest_logreport(self) -> None:  # type: ignore[override]
-        pass
-
-    def pytest_runtest_logfinish(self) -> None:
-        pass
-
-    def pytest_internalerror(self) -> bool:  # type: ignore[override]
-        """Leave it to pytest to show this on stderr, for nobody else knows what happened."""
-        return False
 
 
 class WorldSession:
@@ -56,7 +35,7 @@ class WorldSession:
         self._collects_garbage = collects_garbage
         self._collection_errors: list[pytest.CollectReport] = []
         self._stragglers: list[int] = []
-        self._reporter: Reporter | None = None
+        self._reporter: ReportingRank | None = None
         self._exit_code = 0
 
     @staticmethod
@@ -70,9 +49,12 @@ class WorldSession:
 
         Garbage collection is off until the first test; then it is as it was.
         """
-        session = cls(config, world, collects_garbage=collects_garbage)
-        config.pluginmanager.register(session, "rankwise-world")
-        config.pluginmanager.register(_AfterConfiguration(session), "rankwise-world-late")
+        cls(config, world, collects_garbage=collects_garbage).add_to(config)
+
+    def add_to(self, config: pytest.Config) -> None:
+        """Let pytest call the hooks of this session."""
+        config.pluginmanager.register(self, "rankwise-world")
+        config.pluginmanager.register(_AfterConfiguration(self), "rankwise-world-late")
 
     @property
     def is_reporter(self) -> bool:
@@ -142,7 +124,7 @@ class WorldSession:
     def _scheduler(self) -> str:
         # --stepwise takes everything before the failing test as done, so that has to be true.
         stepwise = self._config.getoption("stepwise", False)
-        return "sequential" if stepwise else str(self._config.getoption("scheduler"))
+        return "sequential" if stepwise else self._config.getoption("scheduler") or "sequential"
 
     def pytest_report_header(self) -> str:
         world, scheduler = self._world, self._scheduler
@@ -162,11 +144,7 @@ class WorldSession:
             return None
         rank = Rank(session, self._config.stash[Communicators.KEY])
         self._config.pluginmanager.register(rank, "rankwise-rank")
-        # What has been loaded stays until the end; looking through it again and again for garbage,
-        # which Python does as tests make objects, is a good part of the time of short tests.
-        gc.freeze()
-        if self._collects_garbage:
-            gc.enable()
+        self._settle_garbage()
         try:
             self._world.channel.send(*describe_collection(session, self._collection_errors))
             if self._world.is_reporter:
@@ -179,9 +157,19 @@ class WorldSession:
             raise session.Failed(str(error)) from error
         return True
 
+    def _settle_garbage(self) -> None:
+        """Let garbage be collected as usual from now on, but not looked for in what is loaded.
+
+        That stays until the end; looking through it again and again, which Python does as tests
+        make objects, is a good part of the time of short tests.
+        """
+        gc.freeze()
+        if self._collects_garbage:
+            gc.enable()
+
     def _lead(self, session: pytest.Session, rank: Rank) -> None:
         scheduler = self._scheduler
-        reporter = self._reporter = Reporter(
+        reporter = self._reporter = ReportingRank(
             session,
             self._world.channel,
             size=self._world.size,

@@ -56,7 +56,7 @@ def prepare_rerun(item: pytest.Item, attempt: int) -> None:
         plugin._remove_failed_subtest_reports_from_stats(item.config, item.session, item.nodeid)
 
 
-def note_attempts(item: pytest.Item, count: int) -> None:
+def note_attempts(item: object, count: int) -> None:
     """Leave the number of attempts where --fail-on-flaky looks for it."""
     if count > 1:
         item.execution_count = count  # type: ignore[attr-defined]

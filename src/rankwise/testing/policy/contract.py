@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
+
+Venue = Literal["shared", "exact", "fresh"]
+"""Where a test runs: on some ranks of a world that others share, in a world of exactly its size that
+others have used before, or in one made for it alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +17,9 @@ class Case:
     index: int
     size: int
     seconds: float | None = None
+    venue: Venue = "shared"
+    exclusive: bool = False
+    """Whether nothing else may run in the NUMA domains it runs in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +41,9 @@ class Policy(Protocol):
 
     def release(self, ranks: tuple[int, ...]) -> None:
         """Learn that these ranks are free (again)."""
+
+    def put_back(self, case: int) -> None:
+        """Learn that a test that was taken could not be run to its end: it is to start again."""
 
     def take(self) -> Assignment | None:
         """Give what can start now and count its ranks as busy; None: wait for a release."""

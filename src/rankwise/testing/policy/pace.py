@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from rankwise.testing.policy.contract import Case
+from rankwise.testing.policy.contract import Case, Venue
 
 # Long enough to hide the round trip between two assignments, short enough not to unbalance ranks.
 _BATCH_SECONDS = 0.05
@@ -34,14 +34,20 @@ class Pace:
     def batch(self, cases: Iterable[Case], fair_share: int) -> Iterator[Case]:
         """Give the first case, and those after it that are short enough to go with it.
 
-        Never more than `fair_share`, so that the last tests are not all on one rank.
+        Never more than `fair_share`, so that the last tests are not all on one rank; and only such
+        as run in the same place.
         """
         limit = max(1, min(_BATCH_LIMIT, fair_share)) if self._batching else 1
         spent = 0.0
-        for position, case in enumerate(islice(cases, limit)):
+        venue: Venue | None = None
+        for case in islice(cases, limit):
             seconds = self.estimate(case)
-            if position and (seconds is None or spent + seconds > _BATCH_SECONDS):
-                return
+            if venue is not None:
+                if seconds is None or spent + seconds > _BATCH_SECONDS:
+                    return
+                if case.venue != venue or venue == "fresh":
+                    return
+            venue = case.venue
             yield case
             if seconds is None:
                 return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import ClassVar
 
 from rankwise.testing.policy.contract import Assignment, Case
@@ -23,11 +24,16 @@ class Sequential:
     one_by_one: ClassVar[bool] = True
 
     def __init__(self, cases: Sequence[Case], pace: Pace | None = None) -> None:
-        self._cases = cases
+        self._cases = {case.index: case for case in cases}
+        self._waiting = deque(cases)
         self._pace = pace
-        self._next = 0
+        self._apart = False
         self._busy: set[int] | None = None
         self._released: set[int] = set()
+
+    def keep_apart(self) -> None:
+        """Give tests on one rank away one by one, too."""
+        self._apart = True
 
     def release(self, ranks: tuple[int, ...]) -> None:
         if self._busy is None:
@@ -35,20 +41,28 @@ class Sequential:
         else:
             self._busy.difference_update(ranks)
 
+    def put_back(self, case: int) -> None:
+        self._waiting.appendleft(self._cases[case])
+
     def take(self) -> Assignment | None:
-        if self._busy or self._next == len(self._cases):
+        if self._busy or not self._waiting:
             return None
-        size = self._cases[self._next].size
+        size = self._waiting[0].size
         if self._busy is None and not self._released.issuperset(range(size)):
             return None
-        row = self._row(size)
-        self._next += len(row)
+        row = self._row(self._waiting[0])
+        for _ in row:
+            self._waiting.popleft()
         self._busy = set(range(size))
         return Assignment(cases=tuple(case.index for case in row), ranks=tuple(range(size)))
 
-    def _row(self, size: int) -> Sequence[Case]:
-        ahead = self._cases[self._next : self._next + _ROW_LIMIT]
-        equal = list(takewhile(lambda case: case.size == size, ahead))
-        if size == 1:
+    def _row(self, first: Case) -> Sequence[Case]:
+        ahead = islice(self._waiting, _ROW_LIMIT)
+        equal = list(
+            takewhile(lambda case: (case.size, case.venue) == (first.size, first.venue), ahead)
+        )
+        if self._apart or first.venue == "fresh":
+            return equal[:1]
+        if first.size == 1:
             return equal
         return list(self._pace.batch(equal, len(equal))) if self._pace else equal[:1]

@@ -68,20 +68,44 @@ class Static:
     def __init__(self, cases: Sequence[Case], width: int, pace: Pace) -> None:
         self._pace = pace
         self._places = [place for step in plan_steps(cases, width) for place in step]
+        self._number = {case.index: number for number, (case, _) in enumerate(self._places)}
         self._queues: list[deque[int]] = [deque() for _ in range(width)]
         for number, (_, ranks) in enumerate(self._places):
             for rank in ranks:
                 self._queues[rank].append(number)
         self._arrived = [0] * len(self._places)
+        self._free: set[int] = set()
         self._ready: deque[int] = deque()
 
     def release(self, ranks: tuple[int, ...]) -> None:
         for rank in ranks:
-            if self._queues[rank]:
-                number = self._queues[rank][0]
-                self._arrived[number] += 1
-                if self._arrived[number] == self._places[number][0].size:
-                    self._ready.append(number)
+            self._free.add(rank)
+            self._arrive(rank)
+
+    def _arrive(self, rank: int) -> None:
+        """Let a free rank wait for its next test."""
+        if self._queues[rank]:
+            number = self._queues[rank][0]
+            self._arrived[number] += 1
+            if self._arrived[number] == self._places[number][0].size:
+                self._ready.append(number)
+
+    def put_back(self, case: int) -> None:
+        number = self._number[case]
+        self._arrived[number] = 0
+        for rank in self._places[number][1]:
+            is_free = rank in self._free
+            if is_free and self._queues[rank]:
+                self._leave(self._queues[rank][0])
+            self._queues[rank].appendleft(number)
+            if is_free:
+                self._arrive(rank)
+
+    def _leave(self, number: int) -> None:
+        """Let a free rank no longer wait for a test."""
+        if self._arrived[number] == self._places[number][0].size:
+            self._ready.remove(number)
+        self._arrived[number] -= 1
 
     def take(self) -> Assignment | None:
         if not self._ready:
@@ -93,6 +117,7 @@ class Static:
         for rank in ranks:
             for _ in cases:
                 self._queues[rank].popleft()
+        self._free.difference_update(ranks)
         return Assignment(cases=tuple(cases), ranks=tuple(ranks))
 
     def _row(self, number: int) -> Iterator[Case]:

@@ -1,0 +1,59 @@
+"""What is measured, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.environment import BENCH, Environment, pytest
+from bench.peers import Peer
+
+SCHEDULERS = ("sequential", "static", "dynamic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """A command, the folder it runs in, and how it must end."""
+
+    name: str
+    command: Sequence[str]
+    folder: Path
+    shows: str
+    """What its output must hold."""
+    code: int = 0
+    target: float | None = None
+    """What the ratio to the first contestant should not exceed."""
+    peer: Peer | None = None
+    """Whose it is; None: ours. A peer may fail, and the others are measured all the same."""
+    most_rounds: int | None = None
+    """For a slow one: it rests after so many rounds."""
+
+    @property
+    def environment(self) -> Environment:
+        return BENCH if self.peer is None else self.peer.environment
+
+
+def each_scheduler(folder: Path, shows: str, *, target: float) -> list[Contestant]:
+    """Let every scheduler run a suite on two ranks that mpirun starts."""
+    return [
+        Contestant(
+            name=f"mpirun -n 2 pytest --scheduler={scheduler}",
+            command=pytest(f"--scheduler={scheduler}", ranks=2),
+            folder=folder,
+            shows=shows,
+            target=target,
+        )
+        for scheduler in SCHEDULERS
+    ]
+
+
+def pool(folder: Path, shows: str, *, target: float) -> Contestant:
+    """Let pytest start two ranks itself, and run a suite on them."""
+    return Contestant(
+        name="pytest --n-workers=2",
+        command=pytest("--n-workers=2"),
+        folder=folder,
+        shows=shows,
+        target=target,
+    )

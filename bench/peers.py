@@ -1,0 +1,66 @@
+"""Whom we are compared with: each in a virtual environment of its own.
+
+They cannot share one: two of them are called pytest_mpi, and several own the same marks. All have
+the pytest, the mpi4py and the MPICH that rankwise is measured with.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from functools import cache
+
+from bench.environment import BENCH, ROOT, Environment, EnvironmentFailure, prepare, versions
+
+_IN_COMMON = ("pytest", "mpi4py", "mpich", "numpy", "scipy")
+_MOST_CHARACTERS = 300
+
+
+class Peer(StrEnum):
+    """A project, by its name on the package index."""
+
+    MPI_PYTEST = "mpi-pytest"
+    PYTEST_ISOLATE_MPI = "pytest-isolate-mpi"
+    PYTEST_MPI = "pytest-mpi"
+    PYTEST_XDIST = "pytest-xdist"
+    TESTFLO = "testflo"
+
+    @property
+    def environment(self) -> Environment:
+        """Give its environment, which may not be made yet; rankwise's must be."""
+        folder = ROOT / ".venvs" / f"bench-{self}"
+        return Environment(
+            name=f"bench-{self}",
+            folder=folder,
+            requirements=(*_same_versions(), str(self)),
+            library="MPICH",
+            mpiexec=folder / "bin" / "mpiexec",
+        )
+
+
+@cache
+def obstacle(peer: Peer) -> str | None:
+    """Make the peer's environment if need be; say why there is none, or None if there is."""
+    try:
+        prepare(peer.environment)
+    except EnvironmentFailure as failure:
+        print(f"bench: {failure}", file=sys.stderr)
+        return f"cannot be installed: {in_short(str(failure))}"
+    return None
+
+
+def in_short(reason: str) -> str:
+    """Give the end of a program's output, where the reason mostly is, on one line."""
+    line = " ".join(reason.split())
+    return line if len(line) <= _MOST_CHARACTERS else f"... {line[-_MOST_CHARACTERS:]}"
+
+
+@cache
+def version(peer: Peer) -> str:
+    """Give the version of a peer that is installed."""
+    return versions(peer.environment, peer)[peer]
+
+
+@cache
+def _same_versions() -> tuple[str, ...]:
+    return tuple(f"{name}=={found}" for name, found in versions(BENCH, *_IN_COMMON).items())

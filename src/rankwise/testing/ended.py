@@ -1,0 +1,192 @@
+"""Reports on tests that were ended from outside: a rank died, waited for ever, or took too long."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from _pytest._code.code import ReprFileLocation, TerminalRepr
+from _pytest._io import TerminalWriter
+
+from rankwise.testing.blackbox import Phase
+from rankwise.testing.hang import Stack, describe_stacks, of_the_test
+from rankwise.testing.results import RankResult, ReportedTest
+from rankwise.testing.verdict import describe_ranks, merge_phases
+
+_PHASES = ("setup", "call", "teardown")
+_MEANINGS = {
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGBUS: "bus error",
+    signal.SIGFPE: "arithmetic error",
+    signal.SIGILL: "illegal instruction",
+    signal.SIGABRT: "abort",
+}
+_OTHER_PARTS = {"closing": "when fixtures of a wider scope were torn down"}
+
+
+def describe_phase(phase: Phase) -> str:
+    """Name a part of a test in a sentence."""
+    return _OTHER_PARTS.get(phase, f"in {phase}")
+
+
+def describe_status(status: int | None, *, out_of_memory: bool = False) -> str:
+    """Say how a process ended, from its exit status (negative: a signal)."""
+    if status is None:
+        return "was lost: its process is gone, or has closed its line to the controller"
+    if status >= 0:
+        return f"left with exit code {status} (os._exit, MPI_Abort or exit of a C library)"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    meaning = _MEANINGS.get(signal.Signals(-status)) if name.startswith("SIG") else None
+    if status == -signal.SIGKILL and out_of_memory:
+        meaning = "the machine is out of memory"
+    return f"was killed by {name}" + (f" ({meaning})" if meaning else "")
+
+
+@dataclass(slots=True, kw_only=True)
+class Ending:
+    """What is known about the end of a test, by rank of the test."""
+
+    size: int
+    phase: Phase
+    headline: str
+    seconds: float = 0.0
+    crashes: Mapping[int, Stack] = field(default_factory=dict)
+    """Where ranks were that a signal ended."""
+    failed: Mapping[int, RankResult] = field(default_factory=dict)
+    """What those said that failed by themselves."""
+    ended: Mapping[int, RankResult] = field(default_factory=dict)
+    """What those said that came to the end of the test."""
+    waiting: Mapping[int, Stack] = field(default_factory=dict)
+    """Where the others were."""
+    unanswered: Sequence[int] = ()
+    """Ranks that did not say where they are."""
+    output: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+
+
+class EndedRepr(TerminalRepr):
+    """Why a test was ended, what failed first, and where everybody was."""
+
+    def __init__(
+        self, headline: str, parts: Sequence[tuple[str, object]], location: ReprFileLocation
+    ) -> None:
+        self.headline = headline
+        self.parts = parts
+        self.reprcrash = location
+
+    def toterminal(self, tw: TerminalWriter) -> None:
+        tw.line(f"E   {self.headline}", red=True, bold=True)
+        for title, content in self.parts:
+            tw.line()
+            tw.sep("-", title, bold=True)
+            if isinstance(content, TerminalRepr):
+                content.toterminal(tw)
+            else:
+                tw.line(str(content))
+
+
+def report_ending(test: ReportedTest, ending: Ending, root: Path) -> list[pytest.TestReport]:
+    """Make the reports of a test that was ended; the last of them has failed."""
+    # A rank that failed by itself failed in the phase of its last report.
+    failing = [result.reports[-1] for result in ending.failed.values() if result.reports]
+    last = str(failing[0].when) if failing else _phase_name(ending.phase)
+    reports = []
+    if ending.phase != "closing":
+        for phase in _PHASES[: _PHASES.index(last)]:
+            reports.append(_earlier(test, ending, phase))
+    now = time.time()
+    reports.append(
+        pytest.TestReport(
+            nodeid=test.nodeid,
+            location=test.location,
+            keywords=dict.fromkeys(test.keywords, 1),
+            outcome="failed",
+            longrepr=_explain(test, ending, root),
+            when=last,  # type: ignore[arg-type]
+            sections=_sections(ending),
+            duration=ending.seconds,
+            start=now - ending.seconds,
+            stop=now,
+        )
+    )
+    if last != "teardown":
+        # pytest takes a test for over only when its teardown was reported.
+        reports.append(_plain(test, "teardown"))
+    return reports
+
+
+def _phase_name(phase: Phase) -> str:
+    return "teardown" if phase == "closing" else phase
+
+
+def _earlier(test: ReportedTest, ending: Ending, phase: str) -> pytest.TestReport:
+    """Give the report of a phase before the one that went wrong."""
+    known = {**ending.failed, **ending.ended}
+    found = merge_phases(
+        {
+            rank: [report for report in result.reports if report.when == phase]
+            for rank, result in known.items()
+        }
+    )
+    return found[0] if found and found[0].passed else _plain(test, phase)
+
+
+def _plain(test: ReportedTest, phase: str) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=test.nodeid,
+        location=test.location,
+        keywords=dict.fromkeys(test.keywords, 1),
+        outcome="passed",
+        longrepr=None,
+        when=phase,  # type: ignore[arg-type]
+    )
+
+
+def _explain(test: ReportedTest, ending: Ending, root: Path) -> EndedRepr:
+    parts: list[tuple[str, object]] = []
+    for rank, result in sorted(ending.failed.items()):
+        for report in result.reports:
+            if report.failed:
+                parts.append(
+                    (f"{describe_ranks([rank], ending.size)} failed first", report.longrepr)
+                )
+    crashed = _tell_where(ending.crashes, ending.size, root)
+    if crashed:
+        parts.append(("where it was", crashed))
+    where = _tell_where(ending.waiting, ending.size, root)
+    if ending.unanswered:
+        silent = describe_ranks(ending.unanswered, ending.size)
+        where = f"{where}\n{silent}: did not answer".lstrip()
+    if where:
+        parts.append(("where the others wait" if ending.failed else "where every rank is", where))
+    return EndedRepr(ending.headline, parts, _location(test, ending))
+
+
+def _tell_where(stacks: Mapping[int, Stack], size: int, root: Path) -> str:
+    return "\n".join(describe_stacks(stacks, size, root)) if stacks else ""
+
+
+def _location(test: ReportedTest, ending: Ending) -> ReprFileLocation:
+    """Give the line that the short summary names."""
+    for stacks in (ending.crashes, ending.waiting):
+        for stack in stacks.values():
+            if frames := of_the_test(stack):
+                return ReprFileLocation(frames[-1].file, frames[-1].line, ending.headline)
+    path, line, _ = test.location
+    return ReprFileLocation(path, (line or 0) + 1, ending.headline)
+
+
+def _sections(ending: Ending) -> list[tuple[str, str]]:
+    """Show the last lines that the ranks in question have written."""
+    sections = []
+    for rank, streams in sorted(ending.output.items()):
+        for name, text in streams.items():
+            label = describe_ranks([rank], ending.size)
+            sections.append((f"Captured {name} {_phase_name(ending.phase)} ({label})", text))
+    return sections

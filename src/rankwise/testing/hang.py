@@ -1,0 +1,308 @@
+"""Where every rank is, seen from outside: for ranks that wait in MPI, compute, or hold the GIL.
+
+Each rank leaves a handler that writes its Python stacks to a file when a signal comes. It is
+`faulthandler`'s, written in C: it needs neither the interpreter's lock nor a rank that listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import linecache
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rankwise.testing.verdict import describe_ranks
+
+# Real-time signals are used by hardly anyone, unlike SIGUSR1 and SIGUSR2.
+STACK_SIGNAL = signal.SIGRTMIN + 7
+
+_LOOK_SECONDS = 0.01
+
+_THREAD = re.compile(r"^(?P<current>Current thread|Thread) 0x(?P<thread>[0-9a-f]+)\b")
+# What faulthandler writes instead when it has been told to write one thread only.
+_ONE_THREAD = "Stack (most recent call first):"
+_MAIN = re.compile(r"^Main thread 0x(?P<thread>[0-9a-f]+)$", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+# It writes ASCII: é is \xe9, ∇ is \u2207.
+_ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+_FATAL = "Fatal Python error: "
+
+# Frames of these are how a test is run, not what it does. Our own by their full place: people
+# may well keep their work in a folder of the name rankwise.
+_MACHINERY = ("/_pytest/", "/pluggy/", "/pytest/__main__.py", f"{Path(__file__).parents[1]}/")
+_FROZEN = "<frozen "
+
+_BARRIER = re.compile(r"\bI?barrier\b", re.IGNORECASE)
+
+
+class Frame(NamedTuple):
+    """One line of a stack."""
+
+    file: str
+    line: int
+    """0 if not known."""
+    function: str
+
+    @property
+    def source(self) -> str:
+        """The text of the line, as far as it can be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+
+Stack = tuple[Frame, ...]
+"""The innermost frame first."""
+
+
+# A rank's side
+
+
+class StackFile:
+    """The file that the stacks of this process are written to when STACK_SIGNAL comes."""
+
+    def __init__(self, path: Path) -> None:
+        # Never closed: the handler writes to it at any moment until the process ends.
+        self._file = path.open("wb", buffering=0)
+        # The signal may reach any thread, and a thread's place in the list is no promise.
+        self._file.write(f"Main thread 0x{threading.main_thread().ident:016x}\n".encode())
+        faulthandler.register(STACK_SIGNAL, file=self._file, all_threads=True, chain=False)
+
+
+# The asking side
+
+
+class _Question(NamedTuple):
+    """A process that has been asked for its stacks."""
+
+    process: int
+    path: Path
+    start: int
+    """How long the file was before."""
+    deaf: frozenset[str]
+    """The threads that had the signal blocked before."""
+
+    def answer(self) -> Stack | None:
+        """Give the stack of its main thread; None as long as it is not written whole."""
+        try:
+            # In this order: once there is something, the handler has begun, and its thread has
+            # the signal blocked until all is written.
+            if self.path.stat().st_size <= self.start or _deaf_threads(self.process) - self.deaf:
+                return None
+            text = self.path.read_bytes()
+        except OSError:
+            return None
+        header, new = text[: self.start].partition(b"\n")[0], text[self.start :]
+        return parse_stack(b"\n".join((header, new)).decode(errors="replace"))
+
+
+def ask_for_stacks(
+    files: Mapping[int, tuple[int, Path]], *, limit: float = 2.0
+) -> dict[int, Stack]:
+    """Give the stack of each rank's main thread, by rank.
+
+    `files` has each rank's process on this machine, and the path of its StackFile. A rank that is
+    gone, stopped, has no StackFile or does not answer within `limit` seconds is missing. So is
+    one with more than a hundred threads: faulthandler writes the latest hundred.
+    """
+    deadline = time.monotonic() + limit
+    asked = {rank: _ask(process, path) for rank, (process, path) in files.items()}
+    open_questions = {rank: question for rank, question in asked.items() if question}
+    stacks: dict[int, Stack] = {}
+    while open_questions and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+        for rank, question in list(open_questions.items()):
+            # In this order: what a process has written is there when it is gone.
+            gone = not _can_answer(question.process)
+            stack = question.answer()
+            if stack:
+                stacks[rank] = stack
+            if stack is not None or gone:
+                del open_questions[rank]
+    return dict(sorted(stacks.items()))
+
+
+def _ask(process: int, path: Path) -> _Question | None:
+    if not _can_answer(process) or not path.exists():
+        return None
+    question = _Question(process, path, path.stat().st_size, _deaf_threads(process))
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(process, STACK_SIGNAL)
+        return question
+    return None
+
+
+def _can_answer(process: int) -> bool:
+    """Tell whether the process runs and has our handler; the signal would end any other."""
+    status = _status(Path(f"/proc/{process}/status"))
+    return status.get("State", "X")[0] not in "TtXZ" and _has_signal(status.get("SigCgt", "0"))
+
+
+def _deaf_threads(process: int) -> frozenset[str]:
+    """Find the threads that have the signal blocked; none of a process that is gone."""
+    statuses = Path(f"/proc/{process}/task").glob("*/status")
+    return frozenset(
+        path.parent.name for path in statuses if _has_signal(_status(path).get("SigBlk", "0"))
+    )
+
+
+def _status(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _has_signal(mask: str) -> bool:
+    return bool(int(mask, 16) >> (STACK_SIGNAL - 1) & 1)
+
+
+# What faulthandler writes
+
+
+class _Thread(NamedTuple):
+    number: int | None
+    current: bool
+    frames: list[Frame]
+
+
+def parse_stack(text: str) -> Stack:
+    """Read the main thread's stack out of what faulthandler wrote; empty if it is not there.
+
+    Without a StackFile's first line the main thread is the last one: later ones come first.
+    """
+    threads = _parse_threads(text)
+    if main := _MAIN.search(text):
+        threads = [thread for thread in threads if thread.number == int(main["thread"], 16)]
+    return tuple(threads[-1].frames) if threads else ()
+
+
+def read_crash(text: str) -> Stack | None:
+    """Read the stack of the thread that a fatal signal hit; None if `text` tells of no crash.
+
+    It is empty if that was not a thread of Python's.
+    """
+    _, fatal, report = text.partition(_FATAL)
+    if not fatal:
+        return None
+    threads = _parse_threads(report)
+    return next((tuple(thread.frames) for thread in threads if thread.current), ())
+
+
+def _parse_threads(text: str) -> list[_Thread]:
+    threads: list[_Thread] = []
+    for line in text.splitlines():
+        if header := _THREAD.match(line):
+            current = header["current"] != "Thread"
+            threads.append(_Thread(int(header["thread"], 16), current, []))
+        elif line == _ONE_THREAD:
+            threads.append(_Thread(None, True, []))
+        elif threads and (found := _FRAME.match(line)):
+            number = int(found["line"]) if found["line"].isdecimal() else 0
+            threads[-1].frames.append(
+                Frame(_unescape(found["file"]), number, _unescape(found["function"]))
+            )
+    return threads
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int("".join(filter(None, found.groups())), 16)), text)
+
+
+def of_the_test(stack: Stack) -> Stack:
+    """Leave out how the test was called; all of the stack if nothing would be left."""
+    machinery = [i for i, frame in enumerate(stack) if _is_machinery(frame)]
+    # What is around the machinery has started it: the pytest command, a script of the user's.
+    inside = stack[: machinery[-1]] if machinery else stack
+    return tuple(frame for frame in inside if not _is_machinery(frame)) or stack
+
+
+def _is_machinery(frame: Frame) -> bool:
+    return frame.file.startswith(_FROZEN) or any(part in frame.file for part in _MACHINERY)
+
+
+# Text
+
+
+def describe_stacks(stacks: Mapping[int, Stack], size: int, root: Path) -> list[str]:
+    """Say where ranks are: equal stacks once, those that are elsewhere than most named first.
+
+    Paths are shown relative to `root` if they are below it. Ranks without a stack are not named.
+    """
+    ranks_by_stack: dict[Stack, list[int]] = {}
+    for rank, stack in sorted(stacks.items()):
+        ranks_by_stack.setdefault(of_the_test(stack), []).append(rank)
+    groups = sorted(ranks_by_stack.items(), key=lambda group: (len(group[1]), group[1]))
+    lines = _name_the_odd(groups, root)
+    for stack, ranks in groups:
+        lines.append(f"{describe_ranks(ranks, size)}:")
+        lines += _show_stack(stack, root)
+    return lines
+
+
+def waiting_line(stack: Stack) -> str:
+    """Say in a line where a rank is: `test_x.py:12 comm.Barrier()`; empty for an empty stack."""
+    if not stack:
+        return ""
+    frame = of_the_test(stack)[0]
+    return f"{Path(frame.file).name}:{frame.line} {frame.source or f'in {frame.function}'}"
+
+
+def _name_the_odd(groups: Sequence[tuple[Stack, list[int]]], root: Path) -> list[str]:
+    """Name the one rank that is not where all the others are together."""
+    if len(groups) != 2 or len(groups[0][1]) != 1 or len(groups[1][1]) < 2:
+        return []
+    (odd, (rank,)), (most, _) = groups
+    if not odd or not most:
+        return []
+    verb = "never reached" if _is_before(odd, most) else "is not at"
+    waiting, elsewhere = _innermost(most, root), _innermost(odd, root)
+    there = _place_and_source(waiting, root)
+    if _BARRIER.search(waiting.source):
+        there = f"the barrier ({there})"
+    return [f"rank {rank} {verb} {there}: it is in {_place_and_source(elsewhere, root)}"]
+
+
+def _innermost(stack: Stack, root: Path) -> Frame:
+    """Find the innermost frame that is the user's own; the innermost of all if none is."""
+    own = (
+        frame
+        for frame in stack
+        if Path(frame.file).is_relative_to(root) and "/site-packages/" not in frame.file
+    )
+    return next(own, stack[0])
+
+
+def _is_before(stack: Stack, other: Stack) -> bool:
+    """Tell whether a stack is at an earlier line of the function in which the two part ways."""
+    for frame, there in zip(reversed(stack), reversed(other), strict=False):
+        if frame != there:
+            same_function = frame._replace(line=0) == there._replace(line=0)
+            return same_function and frame.line < there.line
+    return False
+
+
+def _show_stack(stack: Stack, root: Path) -> Iterable[str]:
+    for frame in stack:
+        yield f"    {_place(frame, root)} in {frame.function}"
+        if frame.source:
+            yield f"        {frame.source}"
+    if not stack:
+        yield "    not in Python code"
+
+
+def _place_and_source(frame: Frame, root: Path) -> str:
+    source = f" `{frame.source}`" if frame.source else f" in {frame.function}"
+    return _place(frame, root) + source
+
+
+def _place(frame: Frame, root: Path) -> str:
+    path = Path(frame.file)
+    shown = path.relative_to(root) if path.is_relative_to(root) else path
+    return f"{shown}:{frame.line}"
