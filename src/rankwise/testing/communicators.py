@@ -79,8 +79,13 @@ class Communicators:
             return 0, 1
         return self._circle.private.rank, self._circle.private.size
 
-    def open(self, ranks: Sequence[int], *, wanted: bool, keep: bool) -> None:
+    def open(
+        self, ranks: Sequence[int], *, wanted: bool, keep: bool, alone: bool = False
+    ) -> None:
         """Prepare for a test on these ranks of the world; they all come here.
+
+        Before a test that is `alone` in its world, messages that an earlier one has sent on
+        MPI.COMM_WORLD and that nobody has received are thrown away.
 
         It is before the test's setup, so that a fixture that fails on one of the ranks cannot
         leave the others waiting for a communicator. With `keep` the ranks expect to meet again.
@@ -92,6 +97,10 @@ class Communicators:
         self._circle_is_kept = keep
         if keep:
             self._kept[key] = self._circle
+        if alone:
+            # Once all are here, whatever was sent has arrived.
+            wait_patiently(self._circle.private.Ibarrier().Test)
+            self._unwanted += _drain(load_mpi().COMM_WORLD)
         if wanted:
             self._for_test = self._circle.take()
 
@@ -135,11 +144,8 @@ class Communicators:
         """Learn of the ranks around this one, which were not there before."""
         self._world = world
 
-    def close(self, *, orderly: bool = True, alone: bool = False) -> None:
+    def close(self, *, orderly: bool = True) -> None:
         """Put away what the test had; idempotent.
-
-        A test that was `alone` may have sent messages on MPI.COMM_WORLD that nobody has received:
-        they are thrown away, so that the next test there does not find them.
 
         If this rank did not get to the test's end in an `orderly` way, what the others sent it in
         a collective operation may be left over. That cannot be drained, and the next communicator
@@ -151,10 +157,6 @@ class Communicators:
             else:
                 self._spoil(self._for_test)
             self._for_test = None
-        if alone and self._circle is not None:
-            # Once all are here, whatever was sent has arrived.
-            wait_patiently(self._circle.private.Ibarrier().Test)
-            self._unwanted += _drain(load_mpi().COMM_WORLD)
         if self._circle is not None and not self._circle_is_kept:
             self._circle.dissolve()
         self._circle = None

@@ -93,8 +93,10 @@ class EndedRepr(TerminalRepr):
 
 def report_ending(test: ReportedTest, ending: Ending, root: Path) -> list[pytest.TestReport]:
     """Make the reports of a test that was ended; the last of them has failed."""
-    # A rank that failed by itself failed in the phase of its last report.
-    failing = [result.reports[-1] for result in ending.failed.values() if result.reports]
+    # If ranks failed by themselves, that is what went wrong; the rest followed from it.
+    failing = [
+        report for result in ending.failed.values() for report in result.reports if report.failed
+    ]
     last = str(failing[0].when) if failing else _phase_name(ending.phase)
     reports = []
     if ending.phase != "closing":

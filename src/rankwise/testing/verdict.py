@@ -29,7 +29,7 @@ def describe_ranks(ranks: Iterable[int], size: int) -> str:
     """Name ranks as people do: "rank 1 of 2", "ranks 0-2, 5 of 8", "all 4 ranks"."""
     numbers = sorted(ranks)
     if len(numbers) == size:
-        return f"all {size} ranks"
+        return f"all {size} ranks" if size > 1 else "its rank"
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

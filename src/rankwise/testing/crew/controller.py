@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -298,7 +299,8 @@ class ControllerSession:
         self._tests = tests
         session.testscollected = len(tests)
         if data["deselected"]:
-            self._config.hook.pytest_deselected(items=data["deselected"])
+            left_out = [SimpleNamespace(nodeid=nodeid) for nodeid in data["deselected"]]
+            self._config.hook.pytest_deselected(items=left_out)
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if isinstance(terminal, TerminalReporter):
             terminal._numcollected = len(tests) + len(data["deselected"])

@@ -198,7 +198,8 @@ class Pool:
         world = self.worlds.alive.get(number)
         if world is not None and rank not in world.ended and not world.leaving:
             # How it ended is said by its parent, which takes a moment longer.
-            self._fail(world, rank, _STATUS_SECONDS)
+            world.suspects.append(rank)
+            self._fail(world, None, _STATUS_SECONDS)
 
     def ended(self, header: Header) -> None:
         """Learn how a rank's process ended."""
@@ -243,18 +244,29 @@ class Pool:
         assert dispatcher is not None
         members = world.members
         flights = dispatcher.flights(members)
-        first = world.culprits[:1]
+        first = self._find_culprit(world)
         blamed = [
             flight
             for flight in flights
-            if any(world_and_rank(member)[1] in first for member in flight.at_it)
+            if any(world_and_rank(member)[1] == first for member in flight.at_it)
         ]
         self._kill(world)
         for flight in blamed:
-            self._report_crash(world, flight)
+            assert first is not None
+            self._report_crash(world, flight, first)
         if not blamed:
-            self._report_unexplained(world)
+            self._report_unexplained(world, first)
         self._lose(world, [flight.case for flight in blamed])
+
+    def _find_culprit(self, world: World) -> int | None:
+        """Give the rank that ended by itself, before the others could follow it."""
+        for rank in world.culprits:
+            # MPI_Abort ends all ranks in the same way, and not always this one first.
+            output = world.outputs[rank].read() if rank in world.outputs else {}
+            if "MPI_Abort" in output.get("stderr", ""):
+                return rank
+        candidates = world.culprits or world.suspects
+        return candidates[0] if candidates else None
 
     def _lose(self, world: World, blamed: Sequence[int]) -> None:
         for member in world.members:
@@ -265,59 +277,54 @@ class Pool:
                 self._stumbles.pop(flight.case, None)
             self._dispatcher.lose(world.members, blamed)
 
-    def _report_crash(self, world: World, flight: Flight) -> None:
+    def _report_crash(self, world: World, flight: Flight, culprit: int) -> None:
         test = self._tests[flight.case]
-        size = len(flight.members)
         ranks = {world_and_rank(member)[1]: place for place, member in enumerate(flight.members)}
-        culprits = [rank for rank in world.culprits if rank in ranks]
-        moment = world.box(culprits[0]).read_moment()
+        ending = self._crash_ending(world, culprit, ranks)
+        ending.ended = self._results(test, flight, flight.bodies)
+        self.on_ending(test, ending)
+
+    def _crash_ending(self, world: World, culprit: int, ranks: Mapping[int, int]) -> Ending:
+        """Describe how a rank ended; `ranks` are the places in the test of a world's ranks."""
+        size = len(ranks)
+        moment = world.box(culprit).read_moment()
         phase = moment.phase if moment is not None else "call"
-        status = world.ended.get(culprits[0])
-        how = describe_status(status, out_of_memory=_count_memory_kills() > self._memory_kills)
-        self._memory_kills = _count_memory_kills()
-        who = describe_ranks([ranks[rank] for rank in culprits], size)
-        crashes = {}
-        output = {}
-        for rank in culprits:
+        status = world.ended.get(culprit)
+        kills, self._memory_kills = self._memory_kills, _count_memory_kills()
+        how = describe_status(status, out_of_memory=self._memory_kills > kills)
+        # Others may have crashed in the same way at the same moment.
+        fellows = {culprit: read_crash(world.box(culprit).read_crash())}
+        for rank in world.culprits:
             stack = read_crash(world.box(rank).read_crash())
-            if stack:
-                crashes[ranks[rank]] = stack
-            if rank in world.outputs:
-                output[ranks[rank]] = world.outputs[rank].read()
-        self.on_ending(
-            test,
-            Ending(
-                size=size,
-                phase=phase,
-                headline=f"{who} {how} {describe_phase(phase)}",
-                seconds=time.monotonic() - moment.since if moment is not None else 0.0,
-                crashes=crashes,
-                ended=self._results(test, flight, flight.bodies),
-                output=output,
-            ),
+            if rank in ranks and stack and world.ended.get(rank) == status:
+                fellows[rank] = stack
+        were = how.replace("was ", "were ", 1) if len(fellows) > 1 else how
+        who = describe_ranks([ranks[rank] for rank in fellows], size)
+        return Ending(
+            size=size,
+            phase=phase,
+            headline=f"{who} {were} {describe_phase(phase)}",
+            seconds=time.monotonic() - moment.since if moment is not None else 0.0,
+            crashes={ranks[rank]: stack for rank, stack in fellows.items() if stack},
+            output={
+                ranks[rank]: world.outputs[rank].read()
+                for rank in fellows
+                if rank in world.outputs
+            },
         )
 
-    def _report_unexplained(self, world: World) -> None:
+    def _report_unexplained(self, world: World, culprit: int | None) -> None:
         """Say what happened to a world in which no test can be blamed."""
-        for rank in world.culprits[:1]:
-            how = describe_status(world.ended.get(rank))
-            moment = world.box(rank).read_moment()
-            if moment is not None and moment.phase == "closing":
-                ending = Ending(
-                    size=world.size,
-                    phase="closing",
-                    headline=f"{describe_ranks([rank], world.size)} {how} "
-                    f"{describe_phase('closing')}",
-                    output={rank: world.outputs[rank].read()},
-                )
-                stack = read_crash(world.box(rank).read_crash())
-                if stack:
-                    ending.crashes = {rank: stack}
-                self.on_ending(self._tests[moment.case], ending)
-            else:
-                self.on_notice(f"rank {rank} of a world of {world.size} {how} between two tests")
+        if culprit is None:
+            self.on_notice(f"a world of {world.size} ranks ended by itself")
             return
-        self.on_notice(f"a world of {world.size} ranks ended by itself")
+        moment = world.box(culprit).read_moment()
+        if moment is not None and moment.phase == "closing":
+            ranks = {rank: rank for rank in range(world.size)}
+            self.on_ending(self._tests[moment.case], self._crash_ending(world, culprit, ranks))
+        else:
+            how = describe_status(world.ended.get(culprit))
+            self.on_notice(f"rank {culprit} of a world of {world.size} {how} between two tests")
 
     def _conclude_start(self, world: World) -> None:
         """Try again to start a world, but not for ever."""

@@ -78,14 +78,14 @@ class Rank:
         self._running = True
         orderly = False
         try:
-            self._communicators.open(ranks, wanted=wanted, keep=keep)
+            self._communicators.open(ranks, wanted=wanted, keep=keep, alone=alone)
             nextitem = self._some_next(item)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
             _fail_for_subtests(result)
             orderly = all(report.passed for report in result.reports)
         finally:
             self._running = False
-            self._communicators.close(orderly=orderly, alone=alone)
+            self._communicators.close(orderly=orderly)
         if self._box is not None:
             self._box.rest()
         return result

@@ -37,6 +37,9 @@ class World:
     """Whether it has been told to end."""
     failing_since: float | None = None
     culprits: list[int] = field(default_factory=list)
+    """Ranks that have ended by themselves, the first first."""
+    suspects: list[int] = field(default_factory=list)
+    """Ranks that have closed their lines."""
 
     @property
     def is_ready(self) -> bool:
