@@ -19,18 +19,23 @@ import json, os
 from pathlib import Path
 
 _FILE = Path(os.environ["RANKWISE_TEST_RECORD"])
+_RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
+_config = None
+
+def pytest_configure(config):
+    global _config
+    _config = config
 
 def pytest_runtest_logreport(report):
     if hasattr(report, "wasxfail"):
         outcome = "xfailed" if report.skipped else "xpassed"
     else:
         outcome = report.outcome
-    if "PYTEST_XDIST_WORKER" in os.environ or _RANK:
+    # Ranks that are copies of this process have loaded this module where it was no rank's.
+    if _RANK or hasattr(_config, "workerinput"):
         return
     with _FILE.open("a") as file:
         file.write(json.dumps([report.nodeid, report.when, outcome]) + "\\n")
-
-_RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
 """
 
 _RECORDED = ("-p", "rankwise_test_recorder")

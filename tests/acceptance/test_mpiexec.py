@@ -60,10 +60,12 @@ _RANK = """
 
 # A rank of another MPI's job, at work as one, that starts the process above.
 _SURROUNDS = """
-    import subprocess, sys
+    import os, subprocess, sys
     from mpi4py import MPI
 
     assert MPI.COMM_WORLD.allreduce(1) == 1
+    # An Open MPI puts its own folder there, and mpi4py would find that one instead of Debian's.
+    os.environ.pop("LD_LIBRARY_PATH", None)
     sys.exit(subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL).returncode)
 """
 
@@ -154,7 +156,7 @@ def test_a_job_starts_within_a_rank_of_a_job(
             *(str(surrounding.python), str(scripts["surround"])),
             *start_ranks(mpi, scripts),
         ],
-        clean_environment() | LAUNCH_VARIABLES,
+        {**clean_environment(), **LAUNCH_VARIABLES},
     )
     check(said, mpi)
 

@@ -370,6 +370,9 @@ class _AnyRanks:
     def release(self, ranks: tuple[int, ...]) -> None:
         self._free += len(ranks)
 
+    def put_back(self, case: int) -> None:
+        raise AssertionError(f"no rank is lost, and {case} is put back")
+
     def take(self) -> Assignment | None:
         if self._free < self._width or not self._waiting:
             return None

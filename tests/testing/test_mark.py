@@ -40,7 +40,7 @@ def test_a_test_without_marks_asks_for_nothing() -> None:
         pytest.mark.parallel,
         pytest.mark.parallel(),
         pytest.mark.mpi(ranks=3),
-        pytest.mark.mpi(ranks=3, timeout=5, unit="s", threads=2),
+        pytest.mark.mpi(ranks=3, timeout=5, unit="s"),
     ],
     ids=lambda mark: str(mark.mark)[5:60],
 )
@@ -128,4 +128,62 @@ def test_a_number_given_twice_is_refused() -> None:
 
 def test_every_mark_is_declared_for_strict_markers() -> None:
     declared = {line.partition("(")[0].partition(":")[0] for line in MARKERS}
-    assert declared == {"parallel", "parallel_from_context", "mpi"}
+    assert declared == {"parallel", "parallel_from_context", "mpi", "timeout"}
+
+
+# What a test asks for beside a number of ranks
+
+
+@pytest.mark.parametrize(
+    ("mark", "expected"),
+    [
+        (pytest.mark.parallel(2, world=True), SizeRequest(sizes=(2,), world=True)),
+        (pytest.mark.parallel(2, world=False), SizeRequest(sizes=(2,))),
+        (pytest.mark.parallel(2, threads=4), SizeRequest(sizes=(2,), threads=4)),
+        (pytest.mark.parallel(2, threads=_Whole()), SizeRequest(sizes=(2,), threads=3)),
+        (pytest.mark.parallel(2, exclusive="numa"), SizeRequest(sizes=(2,), exclusive="numa")),
+        (pytest.mark.parallel(2, exclusive="node"), SizeRequest(sizes=(2,), exclusive="node")),
+        (pytest.mark.parallel(2, exclusive=None), SizeRequest(sizes=(2,))),
+        (pytest.mark.parallel(world=True), SizeRequest(sizes=(3,), world=True)),
+        (pytest.mark.mpi(ranks=3, threads=2), SizeRequest(sizes=(3,), threads=2)),
+        (
+            pytest.mark.parallel(nprocs=[1, 2], world=True, threads=2, exclusive="node"),
+            SizeRequest(sizes=(1, 2), is_list=True, world=True, threads=2, exclusive="node"),
+        ),
+    ],
+    ids=lambda value: str(getattr(value, "mark", ""))[5:70],
+)
+def test_wishes_are_read_beside_the_number_of_ranks(
+    mark: pytest.MarkDecorator, expected: SizeRequest
+) -> None:
+    assert read(mark) == expected
+
+
+def test_our_own_mark_carries_only_what_was_wished_for() -> None:
+    """So that another plugin that knows `parallel` meets none of our words."""
+    assert rankwise.mark.parallel(2).kwargs == {}
+    assert rankwise.mark.parallel(2, world=False, threads=1, exclusive=None).kwargs == {}
+    wished = rankwise.mark.parallel(2, world=True, threads=2, exclusive="numa")
+    assert wished.kwargs == {"world": True, "threads": 2, "exclusive": "numa"}
+    assert read(wished) == SizeRequest(sizes=(2,), world=True, threads=2, exclusive="numa")
+
+
+@pytest.mark.parametrize(
+    ("mark", "complaint"),
+    [
+        (pytest.mark.parallel(2, world=1), "`world` must be True or False, not 1"),
+        (pytest.mark.parallel(2, world="yes"), "`world` must be True or False, not 'yes'"),
+        (pytest.mark.parallel(2, exclusive="core"), '"numa" or "node", not \'core\''),
+        (pytest.mark.parallel(2, exclusive=True), '"numa" or "node", not True'),
+        (pytest.mark.parallel(2, threads=0), "threads of a rank must be a positive whole number"),
+        (pytest.mark.parallel(2, threads=True), "threads of a rank must be a positive whole"),
+        (pytest.mark.parallel(2, threads=[2]), "threads of a rank must be a positive whole"),
+        (pytest.mark.mpi(ranks=2, threads=-1), "threads of a rank must be a positive whole"),
+        (pytest.mark.mpi(ranks=2, world=True), "unknown arguments: `world`"),
+    ],
+    ids=lambda value: str(getattr(value, "mark", ""))[5:70],
+)
+def test_wishes_that_make_no_sense_are_refused(mark: pytest.MarkDecorator, complaint: str) -> None:
+    with pytest.raises(BadMark) as caught:
+        read(mark)
+    assert complaint in str(caught.value)

@@ -288,6 +288,9 @@ class _Watched:
         self._policy.release(ranks)
         self._free += len(ranks)
 
+    def put_back(self, case: int) -> None:
+        raise AssertionError(f"no rank is lost, and {case} is put back")
+
     def take(self) -> Assignment | None:
         fitting = [case for case in self.waiting.values() if case.size <= self._free]
         assignment = self._policy.take()

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from rankwise.testing.mark import SizeRequest
-from rankwise.testing.sizes import requested_sizes, settle_size, size_of, skip_if_too_large
+from rankwise.testing.sizes import (
+    requested_sizes,
+    settle_size,
+    size_of,
+    skip_if_impossible,
+    wishes_of,
+)
 
 # Others that are installed beside the plugin must not reorder what is collected.
 ALONE = ("-p", "no:randomly", "-p", "no:asyncio")
@@ -211,7 +217,7 @@ def test_a_test_that_is_too_large_is_skipped_with_both_numbers_and_the_command(
     source = "import pytest\n@pytest.mark.parallel(4)\ndef test_it(): pass"
     (item,) = collected(pytester, source)
     settle_size(item, override=None, available=available)
-    skip_if_too_large(item, available)
+    skip_if_impossible(item, available, pool=False)
     mark = item.get_closest_marker("skip")
     assert mark is not None
     assert mark.kwargs["reason"].startswith(reason)
@@ -223,6 +229,85 @@ def test_a_test_that_fits_is_not_skipped(pytester: pytest.Pytester) -> None:
     source = "import pytest\n@pytest.mark.parallel(4)\ndef test_it(): pass"
     (item,) = collected(pytester, source, "--nprocs=1")
     settle_size(item, override=None, available=4)
-    skip_if_too_large(item, 4)
+    skip_if_impossible(item, 4, pool=False)
     assert item.get_closest_marker("skip") is None
     assert size_of(item) == 4
+
+
+def reason_to_skip(
+    pytester: pytest.Pytester,
+    mark: str,
+    available: int,
+    *,
+    pool: bool,
+    every_world: bool = False,
+) -> str:
+    """Give why a test with this mark cannot run; empty if it can."""
+    source = f"import pytest\n@pytest.mark.{mark}\ndef test_it(): pass"
+    (item,) = collected(pytester, source, "--nprocs=1")
+    settle_size(item, override=None, available=available)
+    wishes = wishes_of(item)
+    skip_if_impossible(item, available, pool=pool, every_world=every_world)
+    skip = item.get_closest_marker("skip")
+    if skip is None:
+        assert wishes_of(item) == wishes
+        return ""
+    assert (size_of(item), wishes_of(item)) == (1, SizeRequest()), "skipping takes one rank"
+    return str(skip.kwargs["reason"])
+
+
+def test_a_pool_that_is_too_small_is_told_how_many_workers_a_test_needs(
+    pytester: pytest.Pytester,
+) -> None:
+    reason = reason_to_skip(pytester, "parallel(4)", 2, pool=True)
+    assert reason == "needs 4 ranks, has 2 ranks: run it with pytest --n-workers=4"
+
+
+@pytest.mark.parametrize("available", [5, 6])
+def test_a_worker_of_a_pool_is_a_core_and_threads_need_as_many(
+    pytester: pytest.Pytester, available: int
+) -> None:
+    reason = reason_to_skip(pytester, "parallel(2, threads=3)", available, pool=True)
+    if available == 5:
+        assert reason.startswith("needs 2 ranks with 3 cores each, has 5 workers:")
+        assert reason.endswith("pytest --n-workers=6")
+    else:
+        assert not reason
+
+
+def test_threads_are_not_counted_against_the_ranks_of_mpirun(pytester: pytest.Pytester) -> None:
+    assert not reason_to_skip(pytester, "parallel(2, threads=3)", 2, pool=False)
+
+
+@pytest.mark.parametrize(("mark", "every_world"), [("2, world=True", False), ("2", True)])
+def test_under_mpirun_the_world_has_the_size_that_it_has(
+    pytester: pytest.Pytester, mark: str, every_world: bool
+) -> None:
+    reason = reason_to_skip(pytester, f"parallel({mark})", 3, pool=False, every_world=every_world)
+    assert reason.startswith("needs a world of exactly 2 ranks, has 3 ranks:")
+    assert "pytest --n-workers=3" in reason
+    assert not reason_to_skip(pytester, f"parallel({mark})", 2, pool=False, every_world=every_world)
+
+
+@pytest.mark.parametrize(("mark", "every_world"), [("2, world=True", False), ("2", True)])
+def test_a_pool_has_worlds_of_every_size(
+    pytester: pytest.Pytester, mark: str, every_world: bool
+) -> None:
+    reason = reason_to_skip(pytester, f"parallel({mark})", 3, pool=True, every_world=every_world)
+    assert not reason
+
+
+def test_wishes_are_remembered_on_the_test(pytester: pytest.Pytester) -> None:
+    source = """
+        import pytest
+        @pytest.mark.parallel(2, world=True, threads=2, exclusive="numa")
+        def test_it(): pass
+        def test_plain(): pass
+    """
+    wishing, plain = collected(pytester, source)
+    assert wishes_of(wishing) == wishes_of(plain) == SizeRequest(), "nothing is settled yet"
+    for item in (wishing, plain):
+        settle_size(item, override=None, available=8)
+    found = wishes_of(wishing)
+    assert (found.world, found.threads, found.exclusive) == (True, 2, "numa")
+    assert wishes_of(plain) == SizeRequest()

@@ -23,7 +23,7 @@ from _pytest.tmpdir import TempPathFactory
 from rankwise.launch.cores import available_cores, domains_of
 from rankwise.launch.mpi import forget_job
 from rankwise.testing import wire
-from rankwise.testing.crew.forkserver import ForkServer, fork_with_parent
+from rankwise.testing.crew.forkserver import ForkServer
 from rankwise.testing.crew.keeper import Keeper, remove_folder, usual_environment
 from rankwise.testing.crew.member import INVITATION, TEMPLATE, Invitation, MemberSession, Membership
 from rankwise.testing.crew.outside import stand_in_for_mpi
@@ -105,7 +105,7 @@ def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.stdout.flush()
     sys.stderr.flush()
-    if not fork_with_parent():
+    if not os.fork():
         own.close()
         listener.close()
         _keep(config, wishes, invitation, folder, doors, theirs, collects_garbage)

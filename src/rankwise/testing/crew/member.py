@@ -223,13 +223,14 @@ class MemberSession(WorldSession):
         capture.start_global_capturing()
         capture.suspend_global_capture(in_=False)
         self._world.join_world()
-        assert self._world.comm is not None
-        self._config.stash[Communicators.KEY].join(self._world.comm)
         self._config.workerinput["workerid"] = f"rank{self._world.rank}"  # type: ignore[attr-defined]
 
     def _work(self, session: pytest.Session) -> None:
         channel, box = self._world.channel, self._world.box
-        rank = Rank(session, self._config.stash[Communicators.KEY], box)
+        communicators = self._config.stash[Communicators.KEY]
+        assert self._world.comm is not None
+        communicators.join(self._world.comm)
+        rank = Rank(session, communicators, box)
         self._config.pluginmanager.register(rank, "rankwise-rank")
         loop = Loop(session, rank, channel, None, at_once=True)
         rank.on_failure = loop.tell_of_failure
@@ -247,6 +248,11 @@ class MemberSession(WorldSession):
             self._temporary._given_basetemp = Path(base) / name
 
     # The end
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excrepr: object) -> None:
+        with contextlib.suppress(WireError):
+            self._world.channel.send({"kind": "broken", "reason": str(excrepr)})
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:

@@ -178,9 +178,15 @@ class Pool:
             case "interrupt":
                 if not world.leaving:
                     self.on_interrupt({**header, "rank": rank})
-            case "bye":
+            case "broken":
+                raise PoolFailure(f"rank {rank} has failed to go on:\n{header['reason']}")
+            case "bye" if world.leaving or self._is_stopped:
                 world.leaving = True
                 world.ended.setdefault(rank, 0)
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._dispatcher is None or self._dispatcher.finished
 
     def _welcome(self, world: World, rank: int) -> None:
         from rankwise.testing.crew.member import member_number

@@ -1,0 +1,250 @@
+"""Policies whose tests come back because ranks were lost, and rows of tests in different venues."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankwise.testing.dispatch import Suite, make_policy
+from rankwise.testing.policy import Assignment, Case, Dynamic, Pace, Policy, Sequential, Static
+from rankwise.testing.policy.contract import Venue
+
+SCHEDULERS = ("sequential", "static", "dynamic")
+
+
+@dataclass(eq=False)
+class Row:
+    """Tests on their way on some ranks, of which each goes through them at its own pace."""
+
+    assignment: Assignment
+    left: dict[int, deque[int]]
+    released: set[int] = field(default_factory=set)
+
+    def unfinished(self) -> list[int]:
+        return [
+            case for case in self.assignment.cases if any(case in q for q in self.left.values())
+        ]
+
+
+class Crash:
+    """Drives a policy as a dispatcher does, with ranks that now and then are lost."""
+
+    def __init__(self, policy: Policy, width: int, chance: random.Random) -> None:
+        self._policy = policy
+        self._chance = chance
+        self._rows: list[Row] = []
+        self.ended: Counter[int] = Counter()
+        self.blamed: Counter[int] = Counter()
+        self._policy.release(tuple(range(width)))
+
+    def go(self, losses: int) -> None:
+        self._start()
+        while self._rows:
+            if losses and self._chance.random() < 0.2:
+                losses -= 1
+                self._lose()
+            else:
+                self._end_one()
+            self._start()
+
+    def _start(self) -> None:
+        while (assignment := self._policy.take()) is not None:
+            ranks = set(assignment.ranks)
+            assert len(ranks) == len(assignment.ranks)
+            for row in self._rows:
+                assert not ranks & (set(row.assignment.ranks) - row.released), "busy ranks"
+            left = {rank: deque(assignment.cases) for rank in assignment.ranks}
+            self._rows.append(Row(assignment, left))
+
+    def _end_one(self) -> None:
+        """Let one rank end the test that it is at."""
+        row = self._chance.choice(self._rows)
+        rank = self._chance.choice([rank for rank, left in row.left.items() if left])
+        case = row.left[rank].popleft()
+        if not any(case in left for left in row.left.values()):
+            self.ended[case] += 1
+        if not row.left[rank] and not self._policy.one_by_one:
+            row.released.add(rank)
+            self._policy.release((rank,))
+        if not row.unfinished():
+            self._rows.remove(row)
+            if self._policy.one_by_one:
+                self._policy.release(row.assignment.ranks)
+
+    def _lose(self) -> None:
+        """Lose the ranks of some rows; at most one test of each is blamed for it."""
+        lost = self._chance.sample(self._rows, self._chance.randint(1, len(self._rows)))
+        for row in reversed(lost):
+            again = row.unfinished()
+            if self._chance.random() < 0.5:
+                self.blamed[again.pop(0)] += 1
+            for case in reversed(again):
+                self._policy.put_back(case)
+        for row in lost:
+            self._rows.remove(row)
+            ranks = tuple(rank for rank in row.assignment.ranks if rank not in row.released)
+            self._policy.release(ranks)
+
+
+@given(
+    st.sampled_from(SCHEDULERS),
+    st.booleans(),
+    st.integers(1, 6).flatmap(
+        lambda width: st.tuples(
+            st.just(width), st.lists(st.integers(1, width), min_size=1, max_size=30)
+        )
+    ),
+    st.sampled_from((None, 0.001, 1.0)),
+    st.integers(0, 12),
+    st.randoms(use_true_random=False),
+)
+def test_whatever_is_lost_each_test_is_run_to_its_end_once_or_blamed_once(
+    scheduler: str,
+    strict: bool,
+    sizes: tuple[int, Sequence[int]],
+    seconds: float | None,
+    losses: int,
+    chance: random.Random,
+) -> None:
+    width, numbers = sizes
+    cases = [Case(index=i, size=size, seconds=seconds) for i, size in enumerate(numbers)]
+    suite = Suite(cases=cases, groups=[() for _ in cases])
+    crash = Crash(make_policy(scheduler, suite, width, Pace(), strict=strict), width, chance)
+    crash.go(losses)
+    assert crash.ended + crash.blamed == Counter(range(len(cases)))
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_test_that_was_put_back_is_the_next_one_to_start(scheduler: str) -> None:
+    cases = [Case(index=index, size=2, seconds=1.0) for index in range(3)]
+    suite = Suite(cases=cases, groups=[()] * 3)
+    policy = make_policy(scheduler, suite, 2, Pace())
+    policy.release((0, 1))
+    first = policy.take()
+    assert first is not None
+    (index,) = first.cases
+    policy.put_back(index)
+    assert policy.take() is None, "its ranks are not back yet"
+    policy.release(first.ranks)
+    assert policy.take() == first
+
+
+def test_the_rest_of_a_row_is_put_back_in_its_order() -> None:
+    cases = [Case(index=index, size=1) for index in range(5)]
+    policy = Sequential(cases)
+    policy.release((0,))
+    row = policy.take()
+    assert row is not None
+    assert row.cases == (0, 1, 2, 3, 4)
+    for index in (4, 3):
+        policy.put_back(index)
+    policy.release((0,))
+    again = policy.take()
+    assert again is not None
+    assert again.cases == (3, 4)
+
+
+def test_the_last_test_of_its_size_can_be_put_back() -> None:
+    """Dynamic has forgotten the size by then."""
+    policy = Dynamic([Case(index=0, size=1), Case(index=1, size=2)], 2, Pace())
+    policy.release((0, 1))
+    assert policy.take() == Assignment(cases=(1,), ranks=(0, 1))
+    policy.put_back(1)
+    policy.release((0, 1))
+    assert policy.take() == Assignment(cases=(1,), ranks=(0, 1))
+    policy.release((0, 1))
+    assert policy.take() == Assignment(cases=(0,), ranks=(0,))
+    assert policy.take() is None
+
+
+def test_a_rank_that_waits_for_its_next_test_goes_back_to_the_one_that_was_lost() -> None:
+    """The plan: 0 on both ranks, then 1 on rank 0 and 2 on rank 1."""
+    cases = [Case(index=0, size=2), Case(index=1, size=1), Case(index=2, size=1)]
+    policy = Static(cases, 2, Pace())
+    policy.release((0, 1))
+    both = policy.take()
+    assert both == Assignment(cases=(0,), ranks=(0, 1))
+    policy.release((0,))
+    # Before anybody took test 1 for rank 0, rank 1 is lost in test 0.
+    policy.put_back(0)
+    assert policy.take() is None
+    policy.release((1,))
+    assert policy.take() == both
+    policy.release((0, 1))
+    started = [policy.take(), policy.take()]
+    assert sorted(one.cases for one in started if one is not None) == [(1,), (2,)]
+
+
+# Rows and venues
+
+
+def cases_in(*venues: Venue, size: int = 1) -> list[Case]:
+    return [
+        Case(index=index, size=size, seconds=0.001, venue=venue)
+        for index, venue in enumerate(venues)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("venues", "expected"),
+    [
+        (("shared", "shared", "shared"), 3),
+        (("exact", "exact", "shared"), 2),
+        (("shared", "exact", "shared"), 1),
+        (("fresh", "fresh", "fresh"), 1),
+        (("fresh", "shared"), 1),
+        (("shared", "fresh"), 1),
+    ],
+)
+def test_only_tests_that_run_in_the_same_place_travel_together(
+    venues: tuple[Venue, ...], expected: int
+) -> None:
+    cases = cases_in(*venues)
+    assert list(Pace().batch(cases, 10)) == cases[:expected]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_row_of_the_sequence_ends_where_the_venue_changes(size: int) -> None:
+    cases = cases_in("shared", "shared", "exact", "exact", "fresh", "fresh", "shared", size=size)
+    policy = Sequential(cases, Pace())
+    policy.release(tuple(range(size)))
+    rows = []
+    while (assignment := policy.take()) is not None:
+        rows.append(assignment.cases)
+        policy.release(assignment.ranks)
+    assert rows == [(0, 1), (2, 3), (4,), (5,), (6,)]
+
+
+def test_a_sequence_that_is_kept_apart_has_no_rows_at_all() -> None:
+    policy = Sequential(cases_in("shared", "shared", "exact"), Pace())
+    policy.keep_apart()
+    policy.release((0,))
+    rows = []
+    while (assignment := policy.take()) is not None:
+        rows.append(assignment.cases)
+        policy.release(assignment.ranks)
+    assert rows == [(0,), (1,), (2,)]
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_every_row_of_every_policy_has_one_venue(scheduler: str) -> None:
+    chance = random.Random(3)
+    venues: Sequence[Venue] = ("shared", "exact", "fresh")
+    cases = cases_in(*(chance.choice(venues) for _ in range(200)))
+    suite = Suite(cases=cases, groups=[()] * len(cases))
+    policy = make_policy(scheduler, suite, 2, Pace(), strict=False)
+    policy.release((0, 1))
+    seen = []
+    while (assignment := policy.take()) is not None:
+        row = [cases[index].venue for index in assignment.cases]
+        assert len(set(row)) == 1
+        assert row[0] != "fresh" or len(row) == 1
+        seen += assignment.cases
+        policy.release(assignment.ranks)
+    assert sorted(seen) == list(range(200))
