@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -349,9 +349,7 @@ INNOCENT = {
         for crew in ("pool", "shell")
     ],
 )
-def run(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Outcome]:
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """The run of all faults, which ends by itself and leaves nothing behind."""
     mpi, crew = request.param
     project = Project(tmp_path_factory.mktemp("faults"), require(mpi))
@@ -368,7 +366,7 @@ def run(
             check_that_nothing_is_left(project, temporary)
         except AssertionError as left:
             raise AssertionError(f"left behind: {left}\n{outcome}") from None
-    yield outcome
+    return outcome
 
 
 def explanation(outcome: Outcome, name: str) -> str:

@@ -95,7 +95,13 @@ class BlackBox:
         self.rest()
         self._stacks = StackFile(files.stacks)
         self._crash = files.crash.open("wb", buffering=0)
-        # In place of pytest's own, which writes to a stderr that nobody may see.
+        self.arm()
+
+    def arm(self) -> None:
+        """Have the interpreter write here what it has to say when a signal ends it.
+
+        Not to stderr, as pytest arranges when it is configured: nobody may see that.
+        """
         faulthandler.enable(file=self._crash)
 
     def begin(self, case: int) -> None:

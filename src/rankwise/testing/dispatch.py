@@ -152,10 +152,13 @@ class Dispatcher:
         self._maxfail = maxfail
         # Whether a test must have been reported before the next one starts.
         self._acknowledged = acknowledged and policy.one_by_one
+        self.completed = 0
+        """How many tests have come to their end."""
         self._failures = 0
         self._stopping = False
         self._running: dict[int, _Running] = {}
         self._rows: dict[int, _Row] = {}
+        self._given: set[int] = set()
         self._parked: deque[Assignment] = deque()
         self._unassigned: dict[int, int] = defaultdict(int)
         self._circles: set[tuple[int, ...]] = set()
@@ -246,6 +249,10 @@ class Dispatcher:
                     )
         return found
 
+    def not_started(self) -> list[int]:
+        """Give the tests that no member has been given, as far as they are known."""
+        return [case.index for case in self._suite.cases if case.index not in self._given]
+
     def lose(self, members: Collection[int], blamed: Collection[int]) -> None:
         """Learn that members are gone: what they had starts again, but for the blamed tests."""
         for flight in reversed(self.flights(members)):
@@ -275,6 +282,7 @@ class Dispatcher:
 
     def _complete(self, index: int, running: _Running, row: _Row) -> None:
         self._pace.observe(running.seconds)
+        self.completed += 1
         if running.failed:
             self._count_failure()
         local = running.members == (self._reporter,)
@@ -321,6 +329,7 @@ class Dispatcher:
             self._parked.append(assignment)
             return
         ranks = assignment.ranks if first.venue == "shared" else tuple(range(len(members)))
+        self._given.update(assignment.cases)
         for index in assignment.cases:
             self._running[index] = _Running(
                 seats=assignment.ranks, members=members, ranks=ranks, waiting=set(members)

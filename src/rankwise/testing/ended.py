@@ -15,7 +15,8 @@ from _pytest._io import TerminalWriter
 from rankwise.testing.blackbox import Phase
 from rankwise.testing.hang import Stack, describe_stacks, of_the_test
 from rankwise.testing.results import RankResult, ReportedTest
-from rankwise.testing.verdict import describe_ranks, merge_phases
+from rankwise.testing.naming import describe_ranks
+from rankwise.testing.verdict import merge_phases
 
 _PHASES = ("setup", "call", "teardown")
 _MEANINGS = {
@@ -175,7 +176,14 @@ def _tell_where(stacks: Mapping[int, Stack], size: int, root: Path) -> str:
 
 
 def _location(test: ReportedTest, ending: Ending) -> ReprFileLocation:
-    """Give the line that the short summary names."""
+    """Give the line that the short summary names, and what it says."""
+    for rank, result in sorted(ending.failed.items()):
+        for report in result.reports:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            if report.failed and crash is not None:
+                who = describe_ranks([rank], ending.size)
+                message = f"[{who}] {crash.message}; the others did not end"
+                return ReprFileLocation(crash.path, crash.lineno, message)
     for stacks in (ending.crashes, ending.waiting):
         for stack in stacks.values():
             if frames := of_the_test(stack):
@@ -185,10 +193,17 @@ def _location(test: ReportedTest, ending: Ending) -> ReprFileLocation:
 
 
 def _sections(ending: Ending) -> list[tuple[str, str]]:
-    """Show the last lines that the ranks in question have written."""
-    sections = []
-    for rank, streams in sorted(ending.output.items()):
+    """Show the last lines that ranks have written; what several have written alike, once."""
+    ranks_by_section: dict[tuple[str, str], list[int]] = {}
+    for rank, result in ending.failed.items():
+        for section in dict.fromkeys(s for report in result.reports for s in report.sections):
+            ranks_by_section.setdefault(section, []).append(rank)
+    for rank, streams in ending.output.items():
         for name, text in streams.items():
-            label = describe_ranks([rank], ending.size)
-            sections.append((f"Captured {name} {_phase_name(ending.phase)} ({label})", text))
-    return sections
+            section = (f"Captured {name} {_phase_name(ending.phase)}", text)
+            if rank not in ending.failed:
+                ranks_by_section.setdefault(section, []).append(rank)
+    return [
+        (f"{name} ({describe_ranks(ranks, ending.size)})", text)
+        for (name, text), ranks in sorted(ranks_by_section.items(), key=lambda entry: entry[1])
+    ]

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rankwise.testing.verdict import describe_ranks
+from rankwise.testing.naming import describe_ranks
 
 # Real-time signals are used by hardly anyone, unlike SIGUSR1 and SIGUSR2.
 STACK_SIGNAL = signal.SIGRTMIN + 7

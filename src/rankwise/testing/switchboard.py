@@ -7,26 +7,38 @@ and may be started without site-packages: standard library and this package only
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
+import shutil
 import socket
 import sys
 from pathlib import Path
 
 from rankwise.testing.dispatch import Dispatcher, Suite, make_policy
 from rankwise.testing.exchange import Exchange
+from rankwise.testing.lookout import Lookout
 from rankwise.testing.policy import Case, Pace
 from rankwise.testing.wire import Header, Name
+
+
+_LOOK_SECONDS = 0.2
 
 
 class Switchboard:
     """Connects `width` ranks and a dispatcher; rank `reporter` says what the suite is."""
 
     def __init__(
-        self, listener: socket.socket, secret: str, *, width: int, reporter: int = 0
+        self,
+        listener: socket.socket,
+        secret: str,
+        *,
+        width: int,
+        reporter: int = 0,
+        folder: str = "",
     ) -> None:
         self._width = width
+        # Ranks of other machines cannot be looked after from here.
+        self._lookout = Lookout(Path(folder), width) if folder else None
         self._reporter = reporter
         self._lines = Exchange(
             listener,
@@ -45,7 +57,10 @@ class Switchboard:
     def run(self) -> None:
         """Serve until the reporter or the lifeline is gone, then hang up."""
         while not self._closed:
-            self._lines.step(None)
+            watched = self._lookout is not None and self._dispatcher is not None
+            self._lines.step(_LOOK_SECONDS if watched else None)
+            if self._lookout is not None and self._dispatcher is not None:
+                self._lookout.look(self._dispatcher)
         self._lines.close()
 
     def _end(self) -> None:
@@ -63,7 +78,12 @@ class Switchboard:
         match header["kind"]:
             case "begin":
                 dispatcher = self._dispatcher = make_dispatcher(header, body, self._width)
+                if self._lookout is not None:
+                    self._lookout.begin(header, body)
                 dispatcher.begin()
+            case "here" | "stumbled" | "noted":
+                if self._lookout is not None:
+                    self._lookout.note(rank, header)
             case "done" if dispatcher is not None:
                 dispatcher.done(rank, header, body)
             case "logged" if dispatcher is not None:
@@ -94,9 +114,9 @@ def make_dispatcher(header: Header, body: bytes, width: int) -> Dispatcher:
     tests = json.loads(body)
     cases = [
         Case(index=index, size=size, seconds=seconds)
-        for index, (size, seconds, _) in enumerate(tests)
+        for index, (size, seconds, *_) in enumerate(tests)
     ]
-    suite = Suite(cases=cases, groups=[groups for _, _, groups in tests])
+    suite = Suite(cases=cases, groups=[groups for _, _, groups, *_ in tests])
     pace = Pace(batching=not header["careful"])
     policy = make_policy(header["scheduler"], suite, width, pace, strict=header["strict"])
     return Dispatcher(
@@ -113,7 +133,12 @@ def serve(descriptor: int) -> None:
             return
         settings = json.loads(message)
         with socket.socket(fileno=descriptors[0]) as listener:
-            board = Switchboard(listener, settings["secret"], width=settings["width"])
+            board = Switchboard(
+                listener,
+                settings["secret"],
+                width=settings["width"],
+                folder=settings.get("folder", ""),
+            )
             board.tether(line)
             try:
                 board.run()
@@ -125,6 +150,4 @@ def _remove_socket_file(listener: socket.socket) -> None:
     """Leave nothing behind, also if rank 0 was killed before it could tidy up."""
     if listener.family == socket.AF_UNIX:
         path = Path(listener.getsockname())
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-            path.parent.rmdir()
+        shutil.rmtree(path.parent, ignore_errors=True)

@@ -9,13 +9,14 @@ else                                 passed (xpassed if the test was expected to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from _pytest._code.code import ExceptionInfo, ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
+from rankwise.testing.naming import describe_ranks
 from rankwise.testing.results import is_plain_pass, is_strict_xpass
 
 RankReports = Mapping[int, pytest.TestReport]
@@ -23,21 +24,6 @@ LongRepr = ExceptionInfo[BaseException] | tuple[str, int, str] | str | TerminalR
 
 # `comm = <mpi4py.MPI.Intracomm object at 0x7f5b0e4410d0>` is another on each rank.
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
-
-
-def describe_ranks(ranks: Iterable[int], size: int) -> str:
-    """Name ranks as people do: "rank 1 of 2", "ranks 0-2, 5 of 8", "all 4 ranks"."""
-    numbers = sorted(ranks)
-    if len(numbers) == size:
-        return f"all {size} ranks" if size > 1 else "its rank"
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    shown = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-    return f"rank{'s' * (len(numbers) > 1)} {shown} of {size}"
 
 
 class RankedRepr(TerminalRepr):

@@ -46,7 +46,8 @@ class Loop:
 
     def tell_of_failure(self, index: int, result: RankResult) -> None:
         """Say that a test has failed here, though its teardown is yet to come."""
-        header = {"kind": "stumbled", "case": index}
+        text = "\n".join(report.longreprtext for report in result.reports if report.failed)
+        header = {"kind": "stumbled", "case": index, "text": text}
         self._channel.send(header, pack(result, self._session.config))
 
     def adopt(self, nodeids: Sequence[str]) -> None:

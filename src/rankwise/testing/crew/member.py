@@ -148,7 +148,6 @@ class MemberSession(WorldSession):
         self._server = server
         self._usual = usual
         self._deselected: list[str] = []
-        self._module = ""
 
     @classmethod
     def enrol(
@@ -180,11 +179,11 @@ class MemberSession(WorldSession):
         self._deselected += [item.nodeid for item in items]
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_pycollect_makemodule(self, module_path: Path) -> None:
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> None:
         """Note what is imported next: if that ends this process, the controller knows why."""
-        if self._server is not None:
+        if self._server is not None and isinstance(collector, pytest.Module):
             note = Path(self._world.invitation.folder) / "importing"
-            note.write_text(str(module_path))
+            note.write_text(str(collector.path))
 
     # Tests
 
@@ -230,6 +229,8 @@ class MemberSession(WorldSession):
         communicators = self._config.stash[Communicators.KEY]
         assert self._world.comm is not None
         communicators.join(self._world.comm)
+        assert box is not None
+        box.arm()
         rank = Rank(session, communicators, box)
         self._config.pluginmanager.register(rank, "rankwise-rank")
         loop = Loop(session, rank, channel, None, at_once=True)

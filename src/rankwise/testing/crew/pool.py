@@ -19,7 +19,7 @@ from rankwise.testing.exchange import Exchange
 from rankwise.testing.hang import ask_for_stacks, read_crash
 from rankwise.testing.listing import ListedTest
 from rankwise.testing.results import RankResult, unpack
-from rankwise.testing.verdict import describe_ranks
+from rankwise.testing.naming import describe_ranks
 from rankwise.testing.watch import Overdue, find_overdue
 from rankwise.testing.wire import Header, Name
 

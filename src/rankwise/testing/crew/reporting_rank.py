@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from rankwise.testing.limits import grace_from, limit_from, limit_of
 from rankwise.testing.listing import number_groups
 from rankwise.testing.reporter import Reporter
 from rankwise.testing.results import RankResult, unpack_any_report
 from rankwise.testing.sizes import size_of
-from rankwise.testing.verdict import describe_ranks
+from rankwise.testing.naming import describe_ranks
 from rankwise.testing.wire import Channel, Header, WireError
 
 _SHOWN_DIFFERENCES = 10
@@ -103,9 +104,10 @@ class ReportingRank(Reporter):
         """Hand the suite over to the switchboard."""
         items = self._session.items
         known = self.known_durations()
+        limit = limit_from(self._config)
         groups, _ = number_groups(items)
         tests = [
-            [size_of(item), known.get(item.nodeid), numbers]
+            [size_of(item), known.get(item.nodeid), numbers, limit_of(item, limit), item.nodeid]
             for item, numbers in zip(items, groups, strict=True)
         ]
         self._channel.send(
@@ -115,6 +117,8 @@ class ReportingRank(Reporter):
                 "careful": self.careful,
                 "strict": self.strict,
                 "maxfail": self.maxfail,
+                "grace": grace_from(self._config),
+                "root": str(self._config.rootpath),
             },
             json.dumps(tests).encode(),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import secrets
 from collections.abc import Generator
 from pathlib import Path
@@ -142,10 +143,13 @@ class WorldSession:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.config.option.collectonly:
             return None
-        rank = Rank(session, self._config.stash[Communicators.KEY])
+        rank = Rank(session, self._config.stash[Communicators.KEY], self._world.box)
         self._config.pluginmanager.register(rank, "rankwise-rank")
         self._settle_garbage()
         try:
+            if self._world.box is not None:
+                self._world.box.arm()
+                self._world.channel.put({"kind": "here", "pid": os.getpid()})
             self._world.channel.send(*describe_collection(session, self._collection_errors))
             if self._world.is_reporter:
                 self._lead(session, rank)
@@ -190,7 +194,9 @@ class WorldSession:
             except CollectionsDiffer as difference:
                 raise pytest.UsageError(str(difference)) from None
             reporter.begin(scheduler)
-            Loop(session, rank, self._world.channel, reporter).run()
+            loop = Loop(session, rank, self._world.channel, reporter)
+            rank.on_failure = loop.tell_of_failure
+            loop.run()
         except BaseException:
             self._world.channel.send({"kind": "stop", "at_once": True})
             raise
@@ -210,6 +216,7 @@ class WorldSession:
 
     def _follow(self, session: pytest.Session, rank: Rank) -> None:
         loop = Loop(session, rank, self._world.channel, None)
+        rank.on_failure = loop.tell_of_failure
         header, body = self._world.channel.receive()
         if header["kind"] == "order":
             self._share_temporary_folder(header["temporary"])
@@ -227,6 +234,13 @@ class WorldSession:
         """Put this rank's temporary files below rank 0's, so that a run leaves one folder."""
         if self._world.shares_host_with_reporter and self._temporary._basetemp is None:
             self._temporary._given_basetemp = Path(base) / f"rank{self._world.rank}"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Let it be known elsewhere what has failed: this process may be ended before it tells."""
+        if self._reporter is not None and report.failed:
+            header = {"kind": "noted", "test": report.nodeid, "text": report.longreprtext}
+            self._world.channel.put(header)
 
     # The end
 

@@ -51,10 +51,11 @@ class SwitchboardProcess:
                 # The names of such files are short by law; TMPDIR may not be.
                 listener, address = wire.listen_on_host("127.0.0.1")
         secret = secrets.token_hex(32)
-        settings = json.dumps({"secret": secret, "width": len(hosts)}).encode()
+        folder = self._folder or ""
+        settings = json.dumps({"secret": secret, "width": len(hosts), "folder": folder}).encode()
         with listener:
             socket.send_fds(self._line, [settings], [listener.fileno()])
-        return {"address": asdict(address), "secret": secret}
+        return {"address": asdict(address), "secret": secret, "folder": folder}
 
     def stop(self) -> None:
         """End it and wait until it has ended; idempotent."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankwise.errors import RankwiseError
 from rankwise.launch.mpi import Place, library_name, mark_as_joined, start_mpi
 from rankwise.testing import wire
+from rankwise.testing.blackbox import BlackBox, BoxFiles
 from rankwise.testing.crew.last_words import LastWords
 from rankwise.testing.crew.switchboard_process import SwitchboardProcess
 
@@ -34,6 +36,7 @@ class World:
         self._hosts = hosts
         self._switchboard: SwitchboardProcess | None = None
         self._last_words: LastWords | None = None
+        self.box: BlackBox | None = None
 
     @classmethod
     def join(cls, place: Place, settle: Callable[[], Settings]) -> World:
@@ -67,6 +70,8 @@ class World:
         world.channel = wire.Channel.open(
             wire.Address(**invitation["address"]), invitation["secret"], world.rank
         )
+        if invitation["folder"]:
+            world.box = BlackBox(BoxFiles(Path(invitation["folder"]), str(world.rank)))
         # MPI waits for all ranks when a process ends; the others must learn before that, through
         # the switchboard, that this one leaves.
         atexit.register(world.leave)
