@@ -177,7 +177,7 @@ def test_the_diagrams_of_the_schedulers_are_what_the_policies_do() -> None:
     suite = Suite(cases=cases, groups=[()] * len(cases))
     shown = [block.text for block in blocks_of(text) if block.language == "text"]
     drawn = []
-    for scheduler in plugin.SCHEDULERS:
+    for scheduler in plugin.POLICIES:
         simulation = simulate(make_policy(scheduler, suite, 4, Pace()), durations, 4)
         rows = [["."] * round(simulation.makespan) for _ in range(4)]
         for span in simulation.spans:
@@ -208,11 +208,11 @@ def test_the_architecture_lists_every_message() -> None:
     source = "".join(
         path.read_text() for path in (ROOT / "src" / "rankwise" / "testing").rglob("*.py")
     )
-    sent = set(re.findall(r"\"(?:kind|what)\": \"(\w+)\"", source)) - {"share"}
+    sent = set(re.findall(r"\"(?:kind|what)\": \"([\w ]+)\"", source)) - {"share"}
     text = read("docs/architecture.md")
     table = text[text.index("| message |") :].split("\n\n")[0]
     first_cells = re.findall(r"^\|([^|]*)\|", table, re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", "".join(first_cells))) == sent
+    assert set(re.findall(r"`([\w ]+)`", "".join(first_cells))) == sent
 
 
 def test_modules_import_in_the_direction_that_the_architecture_says() -> None:

@@ -504,7 +504,8 @@ class ControllerSession:
             self._reporter.log_ended(test, reports)
 
     def _note_interrupt(self, header: Header) -> None:
-        self._interrupted = self._interrupted or header
+        reason = f"{header['reason']} (rank {header['rank']})"
+        self._interrupted = self._interrupted or {**header, "reason": reason}
         self._dispatcher.stop(at_once=True)
 
     def _end_by(self, header: Header) -> None:
