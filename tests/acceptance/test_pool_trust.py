@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -377,11 +377,10 @@ def test_a_hundred_megabytes_of_output_are_no_burden(
 # Each leaves its process in a state in which the next test would not like to find it.
 DISTURBANCES = {
     "closes its output": "os.close(1); os.close(2)",
-    "closes its streams": "sys.stdout.close(); sys.stderr.close()",
     "closes its input": "os.close(0)",
     "replaces its streams": "sys.stdout = sys.stderr = None",
     "goes elsewhere": "os.chdir('/')",
-    "goes where nothing is": "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')",
+    "goes where nothing is": "os.chdir(tempfile.mkdtemp()); os.rmdir(os.getcwd())",
     "clears its environment": "os.environ.clear()",
     "changes its environment": (
         "os.environ.update(PMI_RANK='7', PMI_SIZE='9', OMPI_COMM_WORLD_RANK='7', TMPDIR='/none', "
@@ -414,57 +413,87 @@ DISTURBANCES = {
 }
 
 
+_DISTURBING = """
+import faulthandler, gc, os, resource, signal, subprocess, sys, tempfile, threading, time
+
+import pytest
+from rankwise import mark
+
+
+def disturb(name):
+    exec(DISTURBANCES[name])
+
+
 @pytest.mark.parametrize("name", DISTURBANCES)
-def test_a_test_that_disturbs_its_process_disturbs_nothing_else(
-    project: Project, temporary: Path, crew: str, name: str
-) -> None:
-    project.write(
-        {
-            "test_disturbing.py": f"""
-                import faulthandler, gc, os, resource, signal, subprocess, sys, threading, time
-
-                import pytest
-                from rankwise import mark
+@mark.parallel(2)
+@pytest.mark.filterwarnings("ignore")
+def test_disturbing(comm, name):
+    disturb(name)
 
 
-                @mark.parallel(2)
-                @pytest.mark.filterwarnings("ignore")
-                def test_disturbing(comm):
-                    {DISTURBANCES[name]}
+@mark.parallel(2)
+def test_pair(comm):
+    assert comm.allreduce(1) == 2
 
 
-                @mark.parallel(2)
-                def test_pair(comm):
-                    assert comm.allreduce(1) == 2
+@pytest.mark.parametrize("number", range(4))
+def test_alone(number):
+    print("something")
 
 
-                @pytest.mark.parametrize("number", range(4))
-                def test_alone(number):
-                    print("something")
+def test_wrong():
+    assert "apples" == "pears"
 
 
-                def test_wrong():
-                    assert "apples" == "pears"
+@mark.parallel(2)
+def test_wrong_on_one_rank(comm):
+    assert comm.rank == 0, "only rank zero is right"
+"""
 
 
-                @mark.parallel(2)
-                def test_wrong_on_one_rank(comm):
-                    assert comm.rank == 0, "only rank zero is right"
-            """
-        }
-    )
+def run_disturbed(
+    project: Project, temporary: Path, crew: str, disturbances: Mapping[str, str]
+) -> dict[str, str]:
+    """Run tests that disturb their process before others; gives the verdicts on the former."""
+    project.write({"test_disturbing.py": f"DISTURBANCES = {dict(disturbances)!r}\n{_DISTURBING}"})
     outcome = run(project, temporary, f"--scheduler={crew}", "--policy=sequential")
-    assert outcome.verdicts == {
-        "test_disturbing": "passed",
+    verdicts = outcome.verdicts
+    found = {name: verdicts.pop(f"test_disturbing[{name}]") for name in disturbances}
+    assert verdicts == {
         "test_pair": "passed",
         **{f"test_alone[{number}]": "passed" for number in range(4)},
         "test_wrong": "failed",
         "test_wrong_on_one_rank": "failed",
     }, str(outcome)
-    assert len(outcome.reports) == 8 * 3, str(outcome)
+    assert len(outcome.reports) == (7 + len(disturbances)) * 3, str(outcome)
     assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
     assert "assert 'apples' == 'pears'" in outcome.output
     assert "only rank zero is right" in outcome.output
+    return found
+
+
+@pytest.mark.parametrize("name", DISTURBANCES)
+def test_a_test_that_disturbs_its_process_disturbs_no_other_on_a_pool(
+    project: Project, temporary: Path, name: str
+) -> None:
+    verdicts = run_disturbed(project, temporary, "pool", {name: DISTURBANCES[name]})
+    assert verdicts == {name: "passed"}
+
+
+def test_tests_that_disturb_their_fresh_processes_disturb_no_other(
+    project_on_both: Project, temporary: Path
+) -> None:
+    verdicts = run_disturbed(project_on_both, temporary, "shell", DISTURBANCES)
+    assert verdicts == dict.fromkeys(DISTURBANCES, "passed")
+
+
+def test_what_breaks_pytest_itself_breaks_no_other_fresh_process(
+    project: Project, temporary: Path
+) -> None:
+    """pytest cannot capture any more, and says so: in that test, and nowhere else."""
+    closing = {"closes its streams": "sys.stdout.close(); sys.stderr.close()"}
+    verdicts = run_disturbed(project, temporary, "shell", closing)
+    assert verdicts == {"closes its streams": "error in teardown"}
 
 
 def test_a_rank_that_closes_all_its_files_is_named_as_lost(

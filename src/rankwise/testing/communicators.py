@@ -6,7 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -70,7 +70,11 @@ class Communicators:
         self._for_test: MPI.Intracomm | None = None
         self._resting: deque[MPI.Intracomm] = deque()
         self._spoilt: deque[MPI.Intracomm] = deque()
-        self._unwanted: list[MPI.Message] = []
+        self.unwanted: list[MPI.Message] = []
+        """Messages that were thrown away: to free them would be to receive them."""
+        self.track: Callable[[Any], Any] | None = None
+        """Looks after the communicators that tests get, if somebody wants to know."""
+        self._handlers: list[tuple[str, MPI.Comm, MPI.Errhandler]] = []
 
     @property
     def seat(self) -> tuple[int, int]:
@@ -100,9 +104,9 @@ class Communicators:
         if alone:
             # Once all are here, whatever was sent has arrived.
             wait_patiently(self._circle.private.Ibarrier().Test)
-            self._unwanted += _drain(load_mpi().COMM_WORLD)
+            self.unwanted += _drain(load_mpi().COMM_WORLD)
         if wanted:
-            self._for_test = self._circle.take()
+            self._for_test = self._tracked(self._circle.take())
 
     def _gather(self, ranks: tuple[int, ...]) -> Circle:
         assert self._world is not None, "a test on several ranks needs a world"
@@ -117,10 +121,36 @@ class Communicators:
         """Give the test's communicator; a test on one rank has one of its own too."""
         if self._for_test is None:
             if self._circle is not None:
-                self._for_test = self._circle.take()
+                self._for_test = self._tracked(self._circle.take())
             else:
-                self._for_test = load_mpi().COMM_SELF.Dup()
+                self._for_test = self._tracked(load_mpi().COMM_SELF.Dup())
         return self._for_test
+
+    def _tracked(self, communicator: MPI.Intracomm) -> MPI.Intracomm:
+        if self.track is None:
+            return communicator
+        tracked: MPI.Intracomm = self.track(communicator)
+        return tracked
+
+    @property
+    def current(self) -> MPI.Intracomm | None:
+        """The test's communicator, if it has asked for it."""
+        return self._for_test
+
+    def meet(self) -> None:
+        """Wait until all ranks of the test are here."""
+        if self._circle is not None:
+            wait_patiently(self._circle.private.Ibarrier().Test)
+
+    def changed_handlers(self) -> list[str]:
+        """Set error handlers of the world back to what they were; say which were others."""
+        found = []
+        for name, communicator, usual in self._handlers:
+            handler = communicator.Get_errhandler()
+            if handler != usual:
+                communicator.Set_errhandler(usual)
+                found.append(f"another error handler on {name}")
+        return found
 
     def all_agree(self, fine: bool) -> bool:
         """Tell whether all ranks of the test say that they are fine; they all come here."""
@@ -143,6 +173,14 @@ class Communicators:
     def join(self, world: MPI.Intracomm) -> None:
         """Learn of the ranks around this one, which were not there before."""
         self._world = world
+        mpi = load_mpi()
+        self._handlers = [
+            (name, communicator, communicator.Get_errhandler())
+            for name, communicator in (
+                ("MPI.COMM_WORLD", mpi.COMM_WORLD),
+                ("MPI.COMM_SELF", mpi.COMM_SELF),
+            )
+        ]
 
     def close(self, *, orderly: bool = True) -> None:
         """Put away what the test had; idempotent.
@@ -151,6 +189,7 @@ class Communicators:
         a collective operation may be left over. That cannot be drained, and the next communicator
         with the same identity would receive it: so this one is not freed at all.
         """
+        self.changed_handlers()
         if self._for_test is not None:
             if orderly:
                 self._put_to_rest(self._for_test)
@@ -178,7 +217,7 @@ class Communicators:
             oldest = self._resting.popleft()
             # A test may have freed its communicator itself: then the handle is null.
             if oldest:
-                self._unwanted += _drain(oldest)
+                self.unwanted += _drain(oldest)
                 oldest.Free()
 
 

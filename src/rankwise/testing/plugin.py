@@ -125,7 +125,15 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     before output is captured: what MPI has to say when it cannot start is for the user's eyes.
     """
     _join_world(early_config)
-    return (yield)
+    try:
+        return (yield)
+    except BaseException as error:
+        member = early_config.pluginmanager.get_plugin("rankwise-world")
+        if member is not None and hasattr(member, "refuse"):
+            # A copy of the controller must not go on with what that does without pytest.
+            member.refuse(str(error))
+            os._exit(int(pytest.ExitCode.USAGE_ERROR))
+        raise
 
 
 def _join_world(early_config: pytest.Config) -> None:

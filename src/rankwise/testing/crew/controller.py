@@ -66,6 +66,7 @@ class Wishes:
         # More workers than cores would share some while others are idle.
         self.binds = bind == "core" and self.width <= len(self.cores)
         self.every_world: bool = known.world
+        self._sets_threads = self.binds and "OMP_NUM_THREADS" not in os.environ
 
     def layout(self) -> Layout:
         """Give where the seats are."""
@@ -77,7 +78,7 @@ class Wishes:
         """Give the cores of the seats, if ranks are to be bound."""
         return Binding(
             cores=self.cores[: self.width] if self.binds else None,
-            set_threads="OMP_NUM_THREADS" not in os.environ,
+            set_threads=self._sets_threads,
         )
 
 
@@ -238,7 +239,7 @@ class ControllerSession:
             self._order_keeper({"kind": "template"})
         if not wishes.fresh:
             # It starts while the tests are collected.
-            self._worlds.start(wishes.width, "shared")
+            self._worlds.start_shared()
         elif not wishes.warm:
             self._worlds.start(1, "exact")
 

@@ -38,6 +38,7 @@ class Errand:
     """What a launcher handed over: the place in a world that a copy is to take."""
 
     world: int
+    rank: int
     environment: Mapping[bytes, bytes]
     descriptors: list[int]
     line: socket.socket = field(repr=False)
@@ -62,15 +63,17 @@ class Errand:
 class _Ward:
     """A rank that is a copy of this process, or that a launcher has started."""
 
-    world: int
-    rank: int
+    errand: Errand
     pid: int
-    line: socket.socket
     is_copy: bool
     watch: int = -1
     condemned: float | None = None
     """When to kill it, if it has not ended by then."""
     killed: bool = False
+
+    @property
+    def line(self) -> socket.socket:
+        return self.errand.line
 
 
 class ForkServer:
@@ -118,11 +121,11 @@ class ForkServer:
         match header["kind"]:
             case "kill":
                 for ward in self._wards:
-                    if ward.world == header["world"]:
+                    if ward.errand.world == header["world"]:
                         self._kill(ward)
             case "signal":
                 for ward in self._wards:
-                    if (ward.world, ward.rank) == (header["world"], header["rank"]):
+                    if (ward.errand.world, ward.errand.rank) == (header["world"], header["rank"]):
                         with contextlib.suppress(OSError):
                             os.kill(ward.pid, header["signal"])
             case "end":
@@ -173,7 +176,19 @@ class ForkServer:
             for number in descriptors:
                 os.close(number)
             raise ValueError("it does not know the secret of this run")
-        return Errand(world=int(world), environment=environment, descriptors=descriptors, line=line)
+        try:
+            number, rank = int(world), rank_in(environment)
+        except ValueError:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+        return Errand(
+            world=number,
+            rank=rank,
+            environment=environment,
+            descriptors=descriptors,
+            line=line,
+        )
 
     def _copy(self, errand: Errand) -> None:
         pid = fork_with_parent()
@@ -182,8 +197,10 @@ class ForkServer:
             return
         for number in errand.descriptors:
             os.close(number)
-        errand.line.sendall((0).to_bytes(4, "big"))
-        self._watch(_ward_of(errand, pid, is_copy=True))
+        # If the launcher is gone, its line says so at once, and the copy is ended.
+        with contextlib.suppress(OSError):
+            errand.line.sendall((0).to_bytes(4, "big"))
+        self._watch(_Ward(errand=errand, pid=pid, is_copy=True))
 
     def _become(self, errand: Errand | None) -> None:
         """Be a copy: nothing of the server's is this process's business."""
@@ -213,7 +230,7 @@ class ForkServer:
         except OSError:
             errand.line.close()
             return
-        self._watch(_ward_of(errand, pid, is_copy=False))
+        self._watch(_Ward(errand=errand, pid=pid, is_copy=False))
 
     def _watch(self, ward: _Ward) -> None:
         self._wards.add(ward)
@@ -224,6 +241,8 @@ class ForkServer:
 
     def _heard(self, ward: _Ward) -> None:
         """The launcher is gone, or says how the rank that it has started ended."""
+        if ward not in self._wards:
+            return  # both have ended at the same moment
         data = b""
         with contextlib.suppress(OSError):
             data = ward.line.recv(4)
@@ -238,6 +257,8 @@ class ForkServer:
             self._bury(ward, None)
 
     def _ended(self, ward: _Ward) -> None:
+        if ward not in self._wards:
+            return
         try:
             status = os.waitstatus_to_exitcode(os.waitpid(ward.pid, 0)[1])
         except ChildProcessError:  # a module of the user's lets nobody wait for children
@@ -257,8 +278,8 @@ class ForkServer:
         self._tell(
             {
                 "kind": "ended",
-                "world": ward.world,
-                "rank": ward.rank,
+                "world": ward.errand.world,
+                "rank": ward.errand.rank,
                 "status": status,
                 "by_us": ward.killed,
             }
@@ -279,11 +300,6 @@ class ForkServer:
         ward.killed = True
         # With everything that the test has started and not ended.
         kill_group(ward.pid)
-
-
-def _ward_of(errand: Errand, pid: int, *, is_copy: bool) -> _Ward:
-    rank = rank_in(errand.environment)
-    return _Ward(world=errand.world, rank=rank, pid=pid, line=errand.line, is_copy=is_copy)
 
 
 def rank_in(environment: Mapping[bytes, bytes]) -> int:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -255,14 +255,32 @@ class MemberSession(WorldSession):
         with contextlib.suppress(WireError):
             self._world.channel.send({"kind": "broken", "reason": str(excrepr)})
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_cmdline_main(self) -> Generator[None, object, object]:
+        """End when pytest has: a copy must not go on with what the controller does after it."""
+        try:
+            return (yield)
+        except pytest.UsageError as error:
+            self.refuse(str(error))
+            return pytest.ExitCode.USAGE_ERROR
+        finally:
+            self._leave()
+
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """End here: a copy must not go on with what the controller does after its tests."""
+        """There is more to come."""
+
+    def refuse(self, reason: str) -> None:
+        """Say why there is nothing to run here."""
+        with contextlib.suppress(WireError):
+            self._world.channel.send({"kind": "refused", "reason": reason})
+
+    def _leave(self) -> NoReturn:
         with contextlib.suppress(WireError):
             self._world.channel.send({"kind": "bye"})
         code = 0
         try:
-            self._config._cleanup_stack.close()
+            self._config._ensure_unconfigure()
             atexit._run_exitfuncs()
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()

@@ -215,7 +215,7 @@ class Pool:
         rank = header["rank"]
         said_goodbye = rank in world.ended
         world.ended[rank] = header["status"]
-        if header["by_us"] or said_goodbye or (world.leaving and header["status"] == 0):
+        if header["by_us"] or said_goodbye or (world.venue == "fresh" and world.leaving):
             if header["by_us"] and not world.leaving and world.failing_since is None:
                 # Its launcher was ended by mpiexec, and nobody knows why.
                 self._fail(world, None, _SETTLE_SECONDS)
@@ -266,7 +266,7 @@ class Pool:
 
     def _find_culprit(self, world: World) -> int | None:
         """Give the rank that ended by itself, before the others could follow it."""
-        for rank in world.culprits:
+        for rank in (*world.culprits, *world.outputs):
             # MPI_Abort ends all ranks in the same way, and not always this one first.
             output = world.outputs[rank].read() if rank in world.outputs else {}
             if "MPI_Abort" in output.get("stderr", ""):

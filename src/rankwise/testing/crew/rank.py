@@ -42,6 +42,10 @@ class Rank:
         self._has_stumbled = False
         self._communicators = communicators
         self._fixtures = session._setupstate = SetupTree()
+        if session.config.getoption("leak_check", False):
+            from rankwise.testing.leaks import LeakCheck
+
+            session.config.pluginmanager.register(LeakCheck(communicators), "rankwise-leaks")
         self._result = RankResult()
         self._own_protocol = False
         self._stand_ins: dict[Node, pytest.Item] = {}

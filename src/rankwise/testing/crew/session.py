@@ -143,7 +143,9 @@ class WorldSession:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.config.option.collectonly:
             return None
-        rank = Rank(session, self._config.stash[Communicators.KEY], self._world.box)
+        communicators = self._config.stash[Communicators.KEY]
+        communicators.join(self._world.comm)
+        rank = Rank(session, communicators, self._world.box)
         self._config.pluginmanager.register(rank, "rankwise-rank")
         self._settle_garbage()
         try:

@@ -130,6 +130,10 @@ class Worlds:
         )
         return world
 
+    def start_shared(self) -> World:
+        """Have the world of all ranks started: rank and seat are the same there."""
+        return self.start(self._width, "shared", seats=range(self._width))
+
     def remove(self, world: World) -> None:
         """Forget a world that is gone."""
         self.alive.pop(world.number, None)
@@ -149,7 +153,7 @@ class Worlds:
     def place(self, assignment: Assignment, first: Case) -> tuple[int, ...] | None:
         test = self._tests[first.index]
         if first.venue == "shared":
-            shared = self.shared() or self.start(self._width, "shared")
+            shared = self.shared() or self.start_shared()
             if not shared.is_ready:
                 return None
             return tuple(member_number(shared.number, seat) for seat in assignment.ranks)
