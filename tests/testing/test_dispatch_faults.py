@@ -51,7 +51,9 @@ class FakeVenues:
 
 
 def suite_of(*tests: tuple[int, Venue] | int, group: int | None = None) -> Suite:
-    pairs = [(one, cast(Venue, "shared")) if isinstance(one, int) else one for one in tests]
+    pairs: list[tuple[int, Venue]] = [
+        (one, "shared") if isinstance(one, int) else one for one in tests
+    ]
     cases = [
         Case(index=index, size=size, venue=venue, seconds=0.001)
         for index, (size, venue) in enumerate(pairs)
@@ -246,7 +248,7 @@ def test_told_to_stop_nothing_that_waits_for_members_is_started() -> None:
     venues = FakeVenues(1)
     dispatcher = dispatcher_of(suite_of((1, "exact")), 1, venues=venues)
     dispatcher.begin()
-    assert not dispatcher.finished
+    assert sent(dispatcher) == [], "its world is not there"
     dispatcher.stop()
     assert dispatcher.finished
     venues.apart[(0,)] = (100,)
@@ -260,7 +262,7 @@ def test_told_to_stop_nothing_that_was_lost_is_started_again() -> None:
     dispatcher.stop()
     sent(dispatcher)
     dispatcher.lose([0], blamed=[])
-    assert not dispatcher.finished
+    assert sent(dispatcher) == []
     dispatcher.done(1, done(1), b"")
     assert dispatcher.finished
     assert "run" not in [kind for _, kind, _ in sent(dispatcher)]

@@ -141,7 +141,8 @@ def test_a_name_that_nobody_expects_is_not_let_in(hub: Hub, name: object) -> Non
     line = Line(hub, hub.stranger())
     line.say({"kind": "hello", "name": name, "nonce": "mine"})
     hub.until(line.is_dropped)
-    assert hub.messages == hub.gone == []
+    assert hub.messages == []
+    assert hub.gone == []
 
 
 @pytest.mark.parametrize("name", [[0], {"a": 1}], ids=repr)

@@ -69,10 +69,10 @@ def test_nonsense_in_the_configuration_is_refused_with_its_place(pytester: pytes
 # Marks
 
 
-def marked(pytester: pytest.Pytester, *marks: str) -> pytest.Item:
+def marked(pytester: pytest.Pytester, *marks: str, plugin: str = "no:timeout") -> pytest.Item:
     decorators = "\n".join(f"@pytest.mark.{mark}" for mark in marks)
-    item = pytester.getitem(f"import pytest\n{decorators}\ndef test_func(): pass")
-    assert isinstance(item, pytest.Item)
+    pytester.makepyfile(test_it=f"import pytest\n{decorators}\ndef test_func(): pass")
+    (item,), _ = pytester.inline_genitems(*ALONE, "-p", plugin)
     return item
 
 
@@ -104,11 +104,19 @@ def test_the_closest_mark_wins(pytester: pytest.Pytester) -> None:
     assert limit_of(item, 99.0) == 3.0, "the one next to the function"
 
 
+def test_a_plugin_that_ends_tests_at_the_same_limit_from_within_comes_first(
+    pytester: pytest.Pytester,
+) -> None:
+    pytest.importorskip("pytest_timeout")
+    assert limit_of(marked(pytester, "timeout(5)", plugin="timeout"), 99.0) > 5.0
+    assert limit_of(marked(pytester, "timeout(0)", plugin="timeout"), 99.0) == 0.0
+
+
 @pytest.mark.parametrize(
     "mark", ["timeout('5')", "timeout(-1)", "timeout(True)", "mpi(timeout=[5])"]
 )
 def test_a_mark_without_a_number_is_refused_with_its_test(
     pytester: pytest.Pytester, mark: str
 ) -> None:
-    with pytest.raises(pytest.UsageError, match="::test_func: @pytest.mark.*not a number of sec"):
+    with pytest.raises(pytest.UsageError, match=r"::test_func: @pytest\.mark.* is not a number"):
         limit_of(marked(pytester, mark), 99.0)

@@ -93,8 +93,7 @@ class Crash:
 
 
 @given(
-    st.sampled_from(SCHEDULERS),
-    st.booleans(),
+    st.tuples(st.sampled_from(SCHEDULERS), st.booleans()),
     st.integers(1, 6).flatmap(
         lambda width: st.tuples(
             st.just(width), st.lists(st.integers(1, width), min_size=1, max_size=30)
@@ -105,14 +104,13 @@ class Crash:
     st.randoms(use_true_random=False),
 )
 def test_whatever_is_lost_each_test_is_run_to_its_end_once_or_blamed_once(
-    scheduler: str,
-    strict: bool,
+    kind: tuple[str, bool],
     sizes: tuple[int, Sequence[int]],
     seconds: float | None,
     losses: int,
     chance: random.Random,
 ) -> None:
-    width, numbers = sizes
+    (scheduler, strict), (width, numbers) = kind, sizes
     cases = [Case(index=i, size=size, seconds=seconds) for i, size in enumerate(numbers)]
     suite = Suite(cases=cases, groups=[() for _ in cases])
     crash = Crash(make_policy(scheduler, suite, width, Pace(), strict=strict), width, chance)
@@ -240,7 +238,7 @@ def test_every_row_of_every_policy_has_one_venue(scheduler: str) -> None:
     suite = Suite(cases=cases, groups=[()] * len(cases))
     policy = make_policy(scheduler, suite, 2, Pace(), strict=False)
     policy.release((0, 1))
-    seen = []
+    seen: list[int] = []
     while (assignment := policy.take()) is not None:
         row = [cases[index].venue for index in assignment.cases]
         assert len(set(row)) == 1

@@ -13,7 +13,8 @@ from _pytest._io import TerminalWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.testing.verdict import RankedRepr, describe_ranks, merge_phase, merge_phases
+from rankwise.testing.naming import describe_ranks
+from rankwise.testing.verdict import RankedRepr, merge_phase, merge_phases
 
 When = Literal["setup", "call", "teardown"]
 Kind = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "xpassed strict"]

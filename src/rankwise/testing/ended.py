@@ -154,11 +154,12 @@ def _plain(test: ReportedTest, phase: str) -> pytest.TestReport:
 def _explain(test: ReportedTest, ending: Ending, root: Path) -> EndedRepr:
     parts: list[tuple[str, object]] = []
     for rank, result in sorted(ending.failed.items()):
+        who = describe_ranks([rank], ending.size)
         for report in result.reports:
             if report.failed:
-                parts.append(
-                    (f"{describe_ranks([rank], ending.size)} failed first", report.longrepr)
-                )
+                parts.append((f"{who} failed first", report.longrepr))
+            elif report.skipped:
+                parts.append((f"{who} left first", _why_skipped(report)))
     crashed = _tell_where(ending.crashes, ending.size, root)
     if crashed:
         parts.append(("where it was", crashed))
@@ -169,6 +170,13 @@ def _explain(test: ReportedTest, ending: Ending, root: Path) -> EndedRepr:
     if where:
         parts.append(("where the others wait" if ending.failed else "where every rank is", where))
     return EndedRepr(ending.headline, parts, _location(test, ending))
+
+
+def _why_skipped(report: pytest.TestReport) -> str:
+    """Say why a rank has left a test without a failure."""
+    if hasattr(report, "wasxfail"):
+        return f"it failed as expected: {report.longreprtext}"
+    return str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else report.longreprtext
 
 
 def _tell_where(stacks: Mapping[int, Stack], size: int, root: Path) -> str:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from rankwise.testing.naming import describe_ranks
 
 # Real-time signals are used by hardly anyone, unlike SIGUSR1 and SIGUSR2.
-STACK_SIGNAL = signal.SIGRTMIN + 7
+STACK_SIGNAL: int = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 
 _LOOK_SECONDS = 0.01
 

@@ -24,7 +24,7 @@ from rankwise.launch.cores import available_cores, domains_of
 from rankwise.launch.mpi import forget_job
 from rankwise.testing import wire
 from rankwise.testing.crew.forkserver import ForkServer
-from rankwise.testing.crew.keeper import Keeper, remove_folder, usual_environment
+from rankwise.testing.crew.keeper import Keeper, prevent_start, remove_folder, usual_environment
 from rankwise.testing.crew.member import INVITATION, TEMPLATE, Invitation, MemberSession, Membership
 from rankwise.testing.crew.outside import stand_in_for_mpi
 from rankwise.testing.crew.pool import KEEPER, Pool, PoolFailure
@@ -149,8 +149,12 @@ def _keep(
             folder=folder,
             command=command,
         )
-        keeper.prepare_mpi()
-        errand = keeper.serve()
+        prevent_start()
+        errand = None
+        # The template is what everybody waits for: it does not wait for MPI to be loaded here.
+        if not (wishes.warm and keeper.start_template()):
+            keeper.prepare_mpi()
+            errand = keeper.serve()
     except BaseException:
         import traceback
 
@@ -235,8 +239,6 @@ class ControllerSession:
         self._reporter: Reporter
         self._pool: Pool
         self._has_collected = False
-        if wishes.warm:
-            self._order_keeper({"kind": "template"})
         if not wishes.fresh:
             # It starts while the tests are collected.
             self._worlds.start_shared()

@@ -162,7 +162,14 @@ class ForkServer:
     def _read_errand(self, line: socket.socket) -> Errand:
         line.settimeout(_HANDOVER_SECONDS)
         head, descriptors, _, _ = socket.recv_fds(line, 4, _MOST_DESCRIPTORS)
-        size = int.from_bytes(head, "big")
+        try:
+            return self._parse_errand(line, int.from_bytes(head, "big"), descriptors)
+        except (OSError, ValueError):
+            for number in descriptors:
+                os.close(number)
+            raise
+
+    def _parse_errand(self, line: socket.socket, size: int, descriptors: list[int]) -> Errand:
         body = bytearray()
         while len(body) < size:
             piece = line.recv(size - len(body))
@@ -173,18 +180,10 @@ class ForkServer:
         environment = dict(entry.split(b"=", 1) for entry in entries)
         shown = environment.get(SECRET_VARIABLE.encode(), b"")
         if len(descriptors) < 3 or not hmac.compare_digest(shown, self._secret.encode()):
-            for number in descriptors:
-                os.close(number)
             raise ValueError("it does not know the secret of this run")
-        try:
-            number, rank = int(world), rank_in(environment)
-        except ValueError:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            raise
         return Errand(
-            world=number,
-            rank=rank,
+            world=int(world),
+            rank=rank_in(environment),
             environment=environment,
             descriptors=descriptors,
             line=line,
@@ -226,10 +225,14 @@ class ForkServer:
         body = "\0".join(command).encode()
         try:
             errand.line.sendall(len(body).to_bytes(4, "big") + body)
-            pid = int.from_bytes(errand.line.recv(4), "big")
+            answer = errand.line.recv(4)
         except OSError:
+            answer = b""
+        if len(answer) < 4:
+            # Gone before it had started anything.
             errand.line.close()
             return
+        pid = int.from_bytes(answer, "big")
         self._watch(_Ward(errand=errand, pid=pid, is_copy=False))
 
     def _watch(self, ward: _Ward) -> None:
@@ -346,6 +349,8 @@ def _libc() -> ctypes.CDLL:
 
 def kill_group(pid: int) -> None:
     """Kill a process and those of its group."""
+    if pid <= 1:
+        return  # not one process, but many
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             kill(pid, signal.SIGKILL)

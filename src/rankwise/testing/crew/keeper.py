@@ -77,7 +77,7 @@ class Keeper(ForkServer):
             case "spawn":
                 self._spawn(header)
             case "template":
-                self._start_template()
+                self.start_template()
             case "take over":
                 # No template can be made: launchers that wait for one get copies of this process.
                 self.open_door(self._warm, self._command)
@@ -87,16 +87,18 @@ class Keeper(ForkServer):
             case _:
                 super().obey(header)
 
-    def _start_template(self) -> None:
+    def start_template(self) -> bool:
+        """Make the template; gives whether this process is it."""
         pid = fork_with_parent()
         if not pid:
             self._become(None)
-            return
+            return True
         self._template = pid
         watch = os.pidfd_open(pid)
         self._selector.register(
             watch, selectors.EVENT_READ, lambda: self._template_ended(pid, watch)
         )
+        return False
 
     def _template_ended(self, pid: int, watch: int) -> None:
         self._selector.unregister(watch)

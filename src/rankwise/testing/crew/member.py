@@ -17,7 +17,8 @@ import pytest
 from _pytest.capture import CaptureManager, FDCapture
 
 from rankwise.launch.cores import bind_to
-from rankwise.launch.mpi import mark_as_joined, place_from_environment, start_mpi
+from rankwise.errors import RankwiseError
+from rankwise.launch.mpi import load_mpi, mark_as_joined, place_from_environment, start_mpi
 from rankwise.testing import wire
 from rankwise.testing.blackbox import BlackBox, BoxFiles
 from rankwise.testing.communicators import Communicators
@@ -209,6 +210,10 @@ class MemberSession(WorldSession):
         if self._server is not None:
             header["unsafe"] = why_not_copied()
         self._world.channel.send(header, json.dumps(data, default=repr).encode())
+        if self._server is not None:
+            # Once for all ranks, if no module of the tests has done it.
+            with contextlib.suppress(RankwiseError):
+                load_mpi()
 
     def _become_rank(self, errand: Errand | None) -> None:
         """Go on as a rank in this copy of the template."""

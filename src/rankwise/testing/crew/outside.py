@@ -36,11 +36,14 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     ) -> importlib.machinery.ModuleSpec | None:
         if name != _NAME:
             return None
+        # Out of the way, to find what would be found without it.
         sys.meta_path.remove(self)
-        found = importlib.util.find_spec(name)
-        if found is None or found.loader is None:
-            return found
-        found.loader = _Loader(found.loader)
+        try:
+            found = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        if found is not None and found.loader is not None:
+            found.loader = _Loader(found.loader)
         return found
 
 

@@ -165,7 +165,7 @@ class Pool:
                 world.outputs[rank] = OutputTail(world.pids[rank], header["outputs"])
                 if self._dispatcher is not None:
                     self._welcome(world, rank)
-                    if world.is_ready:
+                    if world.is_ready and world.failing_since is None:
                         self._bad_starts = 0
                         self._dispatcher.resume()
             case "done" if self._dispatcher is not None:
@@ -215,10 +215,13 @@ class Pool:
         rank = header["rank"]
         said_goodbye = rank in world.ended
         world.ended[rank] = header["status"]
+        world.gone.add(rank)
         if header["by_us"] or said_goodbye or (world.venue == "fresh" and world.leaving):
             if header["by_us"] and not world.leaving and world.failing_since is None:
                 # Its launcher was ended by mpiexec, and nobody knows why.
                 self._fail(world, None, _SETTLE_SECONDS)
+            elif world.failing_since is None and len(world.gone) == world.size:
+                self.worlds.remove(world)
             return
         self._fail(world, rank, _SETTLE_SECONDS)
 
@@ -421,7 +424,7 @@ class Pool:
         _, stumbled = self._stumbles.get(one.case, (0.0, {}))
         failed = self._results(test, flight, stumbled)
         ended = self._results(test, flight, flight.bodies)
-        failed |= {place: result for place, result in ended.items() if result.failed}
+        failed |= {place: ended[place] for place in ended if place in failed}
         waiting, silent = self._stacks(
             world,
             {
@@ -432,7 +435,8 @@ class Pool:
         )
         if one.why == "grace":
             who = describe_ranks(sorted(failed), size)
-            headline = f"{who} failed, and the others did not end within {self._grace:g} s"
+            verb = "failed" if any(result.failed for result in failed.values()) else "left the test"
+            headline = f"{who} {verb}, and the others did not end within {self._grace:g} s"
         else:
             headline = f"no end after {test.limit:g} s {describe_phase(one.phase)} (time limit)"
         ranks = [world_and_rank(member)[1] for member in flight.members]

@@ -196,9 +196,10 @@ class Rank:
         return reports
 
     def _tell_if_failed(self, reports: list[pytest.TestReport]) -> None:
-        """Let it be known at once when this rank fails: the others may be waiting for it."""
+        """Let it be known at once when this rank leaves the test: others may be waiting for it."""
         result = RankResult(reports=reports)
-        if self.on_failure is not None and result.failed and not self._has_stumbled:
+        left = result.failed or (reports[-1].when == "call" and not reports[-1].passed)
+        if self.on_failure is not None and left and not self._has_stumbled:
             self._has_stumbled = True
             self.on_failure(self._index, result)
 

@@ -30,6 +30,8 @@ class World:
     ready: set[int] = field(default_factory=set)
     ended: dict[int, int | None] = field(default_factory=dict)
     """How ranks ended, by rank; None: not known."""
+    gone: set[int] = field(default_factory=set)
+    """Ranks whose processes have ended."""
     pids: dict[int, int] = field(default_factory=dict)
     outputs: dict[int, OutputTail] = field(default_factory=dict)
     busy: bool = False
@@ -157,9 +159,10 @@ class Worlds:
             if not shared.is_ready:
                 return None
             return tuple(member_number(shared.number, seat) for seat in assignment.ranks)
-        world = self._reserved.get(assignment.cases) or self._idle(
-            first.venue, test, assignment.ranks
-        )
+        world = self._reserved.get(assignment.cases)
+        if world is not None and world.failing_since is not None:
+            return None
+        world = world or self._idle(first.venue, test, assignment.ranks)
         if world is None:
             seats = self._used(test, assignment.ranks)
             world = self.start(test.size, first.venue, threads=test.threads, seats=seats)
