@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -205,6 +206,16 @@ def test_only_tests_that_run_in_the_same_place_travel_together(
 ) -> None:
     cases = cases_in(*venues)
     assert list(Pace().batch(cases, 10)) == cases[:expected]
+
+
+@pytest.mark.parametrize("different", [{"ranks": 2}, {"exclusive": True}, {"size": 2}], ids=str)
+def test_a_test_that_needs_another_world_or_other_seats_does_not_travel_along(
+    different: dict[str, Any],
+) -> None:
+    one, other = cases_in("exact", "exact", size=4)
+    other = replace(other, **different)
+    assert list(Pace().batch([one, other], 10)) == [one]
+    assert list(Pace().batch([other, one], 10)) == [other]
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -39,7 +39,7 @@ class Board:
     def join(self, rank: int) -> Channel:
         channel = Channel.open(self.address, SECRET, rank)
         # Any word brings the greeting to its end; this one is passed on to the reporter.
-        channel.send({"kind": "here"})
+        channel.send({"kind": "present"})
         channel.set_timeout(LIMIT)
         self._channels.append(channel)
         return channel
@@ -218,7 +218,7 @@ def test_the_reporter_is_told_of_a_rank_that_went_before_it_came_itself(board: B
     Channel.open(board.address, SECRET, 1).close()
     first = board.join(0)
     kinds = {first.receive()[0]["kind"] for _ in range(2)}
-    assert kinds == {"gone", "here"}
+    assert kinds == {"gone", "present"}
 
 
 # Strangers
@@ -347,9 +347,9 @@ def test_it_is_told_the_secret_and_where_to_listen_over_its_line(tmp_path: Path)
         settings = json.dumps({"secret": SECRET, "width": 1}).encode()
         socket.send_fds(line, [settings], [listener.fileno()])
         channel = Channel.open(address, SECRET, 0)
-        channel.send({"kind": "here"})
+        channel.send({"kind": "present"})
         channel.set_timeout(LIMIT)
-        assert channel.receive()[0] == {"kind": "here", "rank": 0}
+        assert channel.receive()[0] == {"kind": "present", "rank": 0}
     channel.close()
     thread.join(LIMIT)
     assert not thread.is_alive()

@@ -83,9 +83,7 @@ class Communicators:
             return 0, 1
         return self._circle.private.rank, self._circle.private.size
 
-    def open(
-        self, ranks: Sequence[int], *, wanted: bool, keep: bool, alone: bool = False
-    ) -> None:
+    def open(self, ranks: Sequence[int], *, wanted: bool, keep: bool, alone: bool = False) -> None:
         """Prepare for a test on these ranks of the world; they all come here.
 
         Before a test that is `alone` in its world, messages that an earlier one has sent on

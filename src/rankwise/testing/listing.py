@@ -159,6 +159,7 @@ def make_cases(
                 seconds=known.get(test.nodeid),
                 venue="fresh" if fresh else "exact" if apart else "shared",
                 exclusive=exclusive,
+                ranks=None if seats == test.size else test.size,
             )
         )
     return cases

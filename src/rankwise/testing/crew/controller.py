@@ -66,7 +66,7 @@ class Wishes:
         # More workers than cores would share some while others are idle.
         self.binds = bind == "core" and self.width <= len(self.cores)
         self.every_world: bool = known.world
-        self._sets_threads = self.binds and "OMP_NUM_THREADS" not in os.environ
+        self._sets_threads = "OMP_NUM_THREADS" not in os.environ
 
     def layout(self) -> Layout:
         """Give where the seats are."""

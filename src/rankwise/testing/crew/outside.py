@@ -43,19 +43,22 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         finally:
             sys.meta_path.insert(0, self)
         if found is not None and found.loader is not None:
-            found.loader = _Loader(found.loader)
+            found.loader = _Loader(found.loader, self)
         return found
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, real: Any) -> None:
+    def __init__(self, real: Any, finder: _Finder) -> None:
         self._real = real
+        self._finder = finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         module: ModuleType | None = self._real.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
         self._real.exec_module(module)
         replace_world(module)
 

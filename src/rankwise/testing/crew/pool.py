@@ -316,9 +316,7 @@ class Pool:
             seconds=time.monotonic() - moment.since if moment is not None else 0.0,
             crashes={ranks[rank]: stack for rank, stack in fellows.items() if stack},
             output={
-                ranks[rank]: world.outputs[rank].read()
-                for rank in fellows
-                if rank in world.outputs
+                ranks[rank]: world.outputs[rank].read() for rank in fellows if rank in world.outputs
             },
         )
 

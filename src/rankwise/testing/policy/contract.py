@@ -20,6 +20,14 @@ class Case:
     venue: Venue = "shared"
     exclusive: bool = False
     """Whether nothing else may run in the NUMA domains it runs in."""
+    ranks: int | None = None
+    """How many processes it has, if not one for each seat."""
+
+    def goes_with(self, first: Case) -> bool:
+        """Tell whether it can run on the ranks that another one was given, after it."""
+        if self.venue == "fresh" or self.exclusive or first.exclusive:
+            return False
+        return (self.size, self.venue, self.ranks) == (first.size, first.venue, first.ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from rankwise.testing.policy.contract import Case, Venue
+from rankwise.testing.policy.contract import Case
 
 # Long enough to hide the round trip between two assignments, short enough not to unbalance ranks.
 _BATCH_SECONDS = 0.05
@@ -39,15 +39,15 @@ class Pace:
         """
         limit = max(1, min(_BATCH_LIMIT, fair_share)) if self._batching else 1
         spent = 0.0
-        venue: Venue | None = None
+        first: Case | None = None
         for case in islice(cases, limit):
             seconds = self.estimate(case)
-            if venue is not None:
-                if seconds is None or spent + seconds > _BATCH_SECONDS:
-                    return
-                if case.venue != venue or venue == "fresh":
-                    return
-            venue = case.venue
+            if first is None:
+                first = case
+            elif seconds is None or spent + seconds > _BATCH_SECONDS:
+                return
+            elif not case.goes_with(first):
+                return
             yield case
             if seconds is None:
                 return

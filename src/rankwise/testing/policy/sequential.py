@@ -57,12 +57,10 @@ class Sequential:
         return Assignment(cases=tuple(case.index for case in row), ranks=tuple(range(size)))
 
     def _row(self, first: Case) -> Sequence[Case]:
-        ahead = islice(self._waiting, _ROW_LIMIT)
-        equal = list(
-            takewhile(lambda case: (case.size, case.venue) == (first.size, first.venue), ahead)
-        )
-        if self._apart or first.venue == "fresh":
-            return equal[:1]
+        if self._apart:
+            return [first]
+        behind = islice(self._waiting, 1, _ROW_LIMIT)
+        equal = [first, *takewhile(lambda case: case.goes_with(first), behind)]
         if first.size == 1:
             return equal
         return list(self._pace.batch(equal, len(equal))) if self._pace else equal[:1]
