@@ -232,7 +232,6 @@ def test_a_world_may_have_fewer_members_than_seats() -> None:
     ]
 
 
-@pytest.mark.xfail(reason="defect: it is placed again only when another world gets ready")
 def test_what_waits_for_members_that_were_lost_is_placed_anew() -> None:
     venues = FakeVenues(1)
     dispatcher = dispatcher_of(suite_of((1, "exact")), 1, venues=venues)

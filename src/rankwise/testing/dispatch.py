@@ -272,6 +272,7 @@ class Dispatcher:
             self._policy.release(
                 tuple(seat for seat in row.assignment.ranks if seat not in row.released)
             )
+        self.resume()
         self._dispatch()
 
     def _abandon(self, row: _Row, member: int) -> None:

@@ -14,8 +14,8 @@ from _pytest._io import TerminalWriter
 
 from rankwise.testing.blackbox import Phase
 from rankwise.testing.hang import Stack, describe_stacks, of_the_test
-from rankwise.testing.results import RankResult, ReportedTest
 from rankwise.testing.naming import describe_ranks
+from rankwise.testing.results import RankResult, ReportedTest
 from rankwise.testing.verdict import merge_phases
 
 _PHASES = ("setup", "call", "teardown")
@@ -101,8 +101,7 @@ def report_ending(test: ReportedTest, ending: Ending, root: Path) -> list[pytest
     last = str(failing[0].when) if failing else _phase_name(ending.phase)
     reports = []
     if ending.phase != "closing":
-        for phase in _PHASES[: _PHASES.index(last)]:
-            reports.append(_earlier(test, ending, phase))
+        reports += [_earlier(test, ending, phase) for phase in _PHASES[: _PHASES.index(last)]]
     now = time.time()
     reports.append(
         pytest.TestReport(

@@ -137,7 +137,7 @@ class Lookout:
                 f"{len(others)} not finished, {len(not_run)} not run: all ranks are ended now",
                 "=",
             ),
-            "`pytest --n-workers=N` in the place of `mpirun -np N pytest` goes on after such a test.",
+            "`pytest --n-workers=N`, in the place of mpirun, goes on after such a test.",
         ]
 
 

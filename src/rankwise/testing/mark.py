@@ -18,9 +18,11 @@ Exclusive = Literal["numa", "node"]
 _EXCLUSIVE = ("numa", "node", None)
 
 MARKERS = (
-    "parallel(n, world=False, threads=1, exclusive=None): run the test on n ranks, or once on each "
-    "number of ranks of a list; world: COMM_WORLD has that size; threads: cores for each rank; "
-    'exclusive: "numa" or "node", nothing else runs there meanwhile',
+    (
+        "parallel(n, world=False, threads=1, exclusive=None): run the test on n ranks, or once on "
+        "each number of ranks of a list; world: COMM_WORLD has that size; threads: cores for each "
+        'rank; exclusive: "numa" or "node", nothing else runs there meanwhile'
+    ),
     "timeout(seconds): how long each phase of the test may take (0: for ever)",
     "parallel_from_context: run the test on as many ranks as the run has",
     "mpi(ranks): the same as parallel(ranks); without `ranks`, as parallel_from_context",

@@ -20,7 +20,6 @@ from rankwise.testing.lookout import Lookout
 from rankwise.testing.policy import Case, Pace
 from rankwise.testing.wire import Header, Name
 
-
 _LOOK_SECONDS = 0.2
 
 

@@ -109,7 +109,7 @@ def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage:
     if not os.fork():
         own.close()
         listener.close()
-        _keep(config, wishes, invitation, folder, doors, theirs, collects_garbage)
+        _keep(config, wishes, invitation, doors, theirs, collects_garbage=collects_garbage)
         return
     theirs.close()
     for door, _ in doors.values():
@@ -126,12 +126,13 @@ def _keep(
     config: pytest.Config,
     wishes: Wishes,
     invitation: Invitation,
-    folder: Path,
     doors: dict[str, tuple[socket.socket, wire.Address]],
     line: socket.socket,
+    *,
     collects_garbage: bool,
 ) -> None:
     """Be the keeper; comes back in its copies, the template and ranks without one."""
+    folder = Path(invitation.folder)
     usual = usual_environment()
     command: Sequence[str] = ()
     os.setsid()
@@ -319,7 +320,7 @@ class ControllerSession:
                 source = TEMPLATE if TEMPLATE in self._collections else None
             else:
                 source = self._cold_source()
-        header, body = self._collections[source]
+        _, body = self._collections[source]
         data: dict[str, Any] = json.loads(body)
         if source != TEMPLATE:
             self._compare(data["nodeids"])

@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NoReturn
 
 from rankwise.testing.wire import Channel, Header, WireError
@@ -362,7 +363,7 @@ def descendants(root: int) -> list[int]:
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
-                with open(f"/proc/{entry.name}/stat", "rb") as file:
+                with Path(f"/proc/{entry.name}/stat").open("rb") as file:
                     fields = file.read().rpartition(b")")[2].split()
                 if fields[0] != b"Z":
                     children.setdefault(int(fields[1]), []).append(int(entry.name))

@@ -1,4 +1,4 @@
-"""A rank of a world that a controller has started, and the template that such ranks are copies of."""
+"""A rank of a world that a controller has started, and the template that it is a copy of."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from _pytest.capture import CaptureManager, FDCapture
 
-from rankwise.launch.cores import bind_to
 from rankwise.errors import RankwiseError
+from rankwise.launch.cores import bind_to
 from rankwise.launch.mpi import load_mpi, mark_as_joined, place_from_environment, start_mpi
 from rankwise.testing import wire
 from rankwise.testing.blackbox import BlackBox, BoxFiles

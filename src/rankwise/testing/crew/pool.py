@@ -1,4 +1,4 @@
-"""The controller's engine: it gives tests to worlds that it has started, and outlives all of them."""
+"""The controller's engine: it gives tests to worlds that it has started, and outlives them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rankwise.testing.ended import Ending, describe_phase, describe_status
 from rankwise.testing.exchange import Exchange
 from rankwise.testing.hang import ask_for_stacks, read_crash
 from rankwise.testing.listing import ListedTest
-from rankwise.testing.results import RankResult, unpack
 from rankwise.testing.naming import describe_ranks
+from rankwise.testing.results import RankResult, unpack
 from rankwise.testing.watch import Overdue, find_overdue
 from rankwise.testing.wire import Header, Name
 
@@ -171,7 +171,7 @@ class Pool:
             case "done" if self._dispatcher is not None:
                 self._dispatcher.done(member, header, body)
             case "stumbled":
-                since, bodies = self._stumbles.setdefault(header["case"], (time.monotonic(), {}))
+                _, bodies = self._stumbles.setdefault(header["case"], (time.monotonic(), {}))
                 bodies[member] = body
             case "late":
                 self.on_verdict({**header, "rank": rank}, body)

@@ -13,9 +13,9 @@ from rankwise.testing.blackbox import BlackBox
 from rankwise.testing.communicators import Communicators
 from rankwise.testing.crew.plain_setup import has_plain_setup
 from rankwise.testing.interop import rerunfailures
+from rankwise.testing.naming import describe_ranks
 from rankwise.testing.results import RankResult, RecordedWarning
 from rankwise.testing.setup_tree import SetupTree
-from rankwise.testing.naming import describe_ranks
 
 if TYPE_CHECKING:
     from _pytest.nodes import Node

@@ -11,10 +11,10 @@ import pytest
 
 from rankwise.testing.limits import grace_from, limit_from, limit_of
 from rankwise.testing.listing import number_groups
-from rankwise.testing.reporter import Reporter
-from rankwise.testing.results import RankResult, unpack_any_report
-from rankwise.testing.sizes import size_of
 from rankwise.testing.naming import describe_ranks
+from rankwise.testing.reporter import Reporter
+from rankwise.testing.results import unpack_any_report
+from rankwise.testing.sizes import size_of
 from rankwise.testing.wire import Channel, Header, WireError
 
 _SHOWN_DIFFERENCES = 10

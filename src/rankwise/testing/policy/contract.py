@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 Venue = Literal["shared", "exact", "fresh"]
-"""Where a test runs: on some ranks of a world that others share, in a world of exactly its size that
-others have used before, or in one made for it alone."""
+"""Where a test runs: on some ranks of a world that others share, in a world of exactly its size
+that others have used before, or in one made for it alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,9 +44,7 @@ class Pace:
             seconds = self.estimate(case)
             if first is None:
                 first = case
-            elif seconds is None or spent + seconds > _BATCH_SECONDS:
-                return
-            elif not case.goes_with(first):
+            elif seconds is None or spent + seconds > _BATCH_SECONDS or not case.goes_with(first):
                 return
             yield case
             if seconds is None:
