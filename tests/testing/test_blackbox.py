@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.testing.blackbox import BoxFiles, Moment, OutputTail
+from rankwise.testing.blackbox import BlackBox, BoxFiles, Moment, OutputTail
 from rankwise.testing.hang import read_crash
 
 # Nothing here takes long; without a limit a defect would be a hang.
@@ -199,3 +199,15 @@ def test_what_cannot_be_opened_is_left_out() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait(LIMIT)
     assert OutputTail(gone.pid, {"stdout": 1}).read() == {}
+
+
+def test_a_moment_that_is_being_written_down_is_not_read(tmp_path: Path) -> None:
+    """A rank may lose the processor between any two bytes of it."""
+    files = BoxFiles(tmp_path, "0.0")
+    box = BlackBox(files)
+    box.begin(7)
+    assert files.read_moment() is not None
+    data = bytearray(files.moment.read_bytes())
+    data[0] += 1  # the count is odd in the middle of a change
+    files.moment.write_bytes(data)
+    assert files.read_moment() is None

@@ -24,6 +24,10 @@ Phase = Literal["setup", "call", "teardown", "closing"]
 _PHASES: tuple[Phase, ...] = ("setup", "call", "teardown", "closing")
 # The test's number, the phase's, and since when: CLOCK_MONOTONIC is the same for all processes.
 _MOMENT = struct.Struct("=qqd")
+# Before it stands how often it was changed, and an odd number while it is being changed: a rank may
+# lose the processor in the middle of that, and half a moment would be a wrong one.
+_COUNT = struct.Struct("=q")
+_SIZE = _COUNT.size + _MOMENT.size
 _IDLE = -1
 _TAIL_BYTES = 4096
 
@@ -59,12 +63,12 @@ class BoxFiles:
     def read_moment(self) -> Moment | None:
         """Give what the rank is at; None: nothing."""
         try:
-            data = self.moment.read_bytes()
+            data, again = self.moment.read_bytes(), self.moment.read_bytes()
         except OSError:
             return None
-        if len(data) < _MOMENT.size:
+        if len(data) < _SIZE or data != again or _COUNT.unpack_from(data)[0] % 2:
             return None
-        case, phase, since = _MOMENT.unpack_from(data)
+        case, phase, since = _MOMENT.unpack_from(data, _COUNT.size)
         if case == _IDLE:
             return None
         return Moment(case=case, phase=_PHASES[phase], since=since)
@@ -87,11 +91,12 @@ class BlackBox:
 
     def __init__(self, files: BoxFiles) -> None:
         descriptor = os.open(files.moment, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(descriptor, _MOMENT.size)
+        os.ftruncate(descriptor, _SIZE)
         # Memory that outlives the process: to write a moment down takes no system call.
-        self._memory = mmap.mmap(descriptor, _MOMENT.size)
+        self._memory = mmap.mmap(descriptor, _SIZE)
         os.close(descriptor)
         self._case = _IDLE
+        self._changes = 0
         self.rest()
         self._stacks = StackFile(files.stacks)
         self._crash = files.crash.open("wb", buffering=0)
@@ -111,11 +116,17 @@ class BlackBox:
 
     def enter(self, phase: Phase) -> None:
         """Be in this phase of the test from now on."""
-        _MOMENT.pack_into(self._memory, 0, self._case, _PHASES.index(phase), time.monotonic())
+        self._write(self._case, _PHASES.index(phase), time.monotonic())
 
     def rest(self) -> None:
         """Be at nothing."""
-        _MOMENT.pack_into(self._memory, 0, _IDLE, 0, 0.0)
+        self._write(_IDLE, 0, 0.0)
+
+    def _write(self, case: int, phase: int, since: float) -> None:
+        self._changes += 2
+        _COUNT.pack_into(self._memory, 0, self._changes - 1)
+        _MOMENT.pack_into(self._memory, _COUNT.size, case, phase, since)
+        _COUNT.pack_into(self._memory, 0, self._changes)
 
 
 class OutputTail:

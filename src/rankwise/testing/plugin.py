@@ -182,7 +182,8 @@ def _wants_workers(early_config: pytest.Config) -> bool:
 def _start_pool(early_config: pytest.Config) -> None:
     collects_garbage = gc.isenabled()
     gc.disable()
-    from rankwise.testing.crew.controller import Wishes, start_controller
+    from rankwise.testing.crew.start import start_controller
+    from rankwise.testing.crew.wishes import Wishes
 
     wishes = Wishes(early_config)
     early_config.stash[_WORKERS] = wishes.width

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import signal
 import socket
-import sys
-import tempfile
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -20,15 +17,12 @@ import pytest
 from _pytest.terminal import TerminalReporter
 from _pytest.tmpdir import TempPathFactory
 
-from rankwise.launch.cores import available_cores, domains_of
-from rankwise.launch.mpi import forget_job
-from rankwise.testing import wire
-from rankwise.testing.crew.forkserver import ForkServer
-from rankwise.testing.crew.keeper import Keeper, prevent_start, remove_folder, usual_environment
-from rankwise.testing.crew.member import INVITATION, TEMPLATE, Invitation, MemberSession, Membership
-from rankwise.testing.crew.outside import stand_in_for_mpi
+from rankwise.launch.cores import domains_of
+from rankwise.testing.crew.keeper import remove_folder
+from rankwise.testing.crew.member import TEMPLATE, Invitation
 from rankwise.testing.crew.pool import KEEPER, Pool, PoolFailure
 from rankwise.testing.crew.reporting_rank import show_difference
+from rankwise.testing.crew.wishes import Wishes
 from rankwise.testing.crew.worlds import Binding, Worlds
 from rankwise.testing.dispatch import NOBODY, Dispatcher, Suite, make_policy
 from rankwise.testing.ended import Ending, report_ending
@@ -44,157 +38,6 @@ from rankwise.testing.wire import Header, Name
 # So long ranks may take to tear down what they have set up, after the last test or Ctrl-C.
 _GOODBYE_SECONDS = 10.0
 _INTERRUPTED_SECONDS = 3.0
-_POLICIES = ("sequential", "static", "dynamic")
-
-
-class Wishes:
-    """What the command line says about the workers, before it is read in full."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        known = config.known_args_namespace
-        self.scheduler: str = known.scheduler or ""
-        asked = known.n_workers
-        self.is_wanted = asked is not None or self.scheduler in ("pool", "shell")
-        self.cores = available_cores()
-        self.width: int = len(self.cores) if asked in (None, "auto") else int(asked)
-        self.fresh = self.scheduler == "shell"
-        named = self.scheduler if self.scheduler in _POLICIES else "dynamic"
-        self.policy: str = known.rankwise_policy or named
-        self.warm: bool = not known.no_warm_start
-        self.quiet: bool = known.capture != "no"
-        bind: str = known.bind or ("core" if self.fresh else "none")
-        # More workers than cores would share some while others are idle.
-        self.binds = bind == "core" and self.width <= len(self.cores)
-        self.every_world: bool = known.world
-        self._sets_threads = "OMP_NUM_THREADS" not in os.environ
-
-    def layout(self) -> Layout:
-        """Give where the seats are."""
-        used = self.cores[: self.width]
-        domains = domains_of(used) if self.width <= len(self.cores) else [0] * self.width
-        return Layout(width=self.width, domains=domains)
-
-    def binding(self) -> Binding:
-        """Give the cores of the seats, if ranks are to be bound."""
-        return Binding(
-            cores=self.cores[: self.width] if self.binds else None,
-            set_threads=self._sets_threads,
-        )
-
-
-def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage: bool) -> None:
-    """Make this process the controller of a pool.
-
-    Comes back in other processes too: in the template and in ranks, which are copies of this one.
-    They go on as members.
-    """
-    forget_job()
-    folder = Path(tempfile.mkdtemp(prefix="rankwise-"))
-    secret = secrets.token_hex(32)
-    listener, address = wire.listen_on_file(folder / "controller")
-    doors = {name: wire.listen_on_file(folder / name) for name in ("warm", "cold")}
-    own, theirs = socket.socketpair()
-    invitation = Invitation(
-        address=address,
-        secret=secret,
-        folder=str(folder),
-        width=wishes.width,
-        settings=MemberSession.settle(config),
-    )
-    if wishes.binds:
-        # Libraries that are loaded for all ranks must not start more threads than a rank has cores.
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if not os.fork():
-        own.close()
-        listener.close()
-        _keep(config, wishes, invitation, doors, theirs, collects_garbage=collects_garbage)
-        return
-    theirs.close()
-    for door, _ in doors.values():
-        door.close()
-    paths = {name: door_address.path for name, (_, door_address) in doors.items()}
-    session = ControllerSession(
-        config, wishes, invitation, folder, listener=listener, keeper=own, doors=paths
-    )
-    config.pluginmanager.register(session, "rankwise-controller")
-    stand_in_for_mpi()
-
-
-def _keep(
-    config: pytest.Config,
-    wishes: Wishes,
-    invitation: Invitation,
-    doors: dict[str, tuple[socket.socket, wire.Address]],
-    line: socket.socket,
-    *,
-    collects_garbage: bool,
-) -> None:
-    """Be the keeper; comes back in its copies, the template and ranks without one."""
-    folder = Path(invitation.folder)
-    usual = usual_environment()
-    command: Sequence[str] = ()
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if not wishes.warm:
-        command = _clean_command(config)
-        os.environ[INVITATION] = invitation.to_text()
-    try:
-        keeper = Keeper(
-            wire.Channel(line),
-            invitation.secret,
-            warm=doors["warm"][0],
-            cold=doors["cold"][0],
-            quiet=wishes.quiet,
-            folder=folder,
-            command=command,
-        )
-        prevent_start()
-        errand = None
-        # The template is what everybody waits for: it does not wait for MPI to be loaded here.
-        if not (wishes.warm and keeper.start_template()):
-            keeper.prepare_mpi()
-            errand = keeper.serve()
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        os._exit(1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    membership = Membership(invitation)
-    server = None
-    if errand is None:
-        if wishes.quiet:
-            _write_to(folder / "template.log")
-        membership.join_as_template()
-        server = ForkServer(membership.channel, invitation.secret)
-        server.open_door(doors["warm"][0])
-        doors["cold"][0].close()
-    else:
-        errand.take_place(usual)
-        membership.join_world()
-    MemberSession.enrol(
-        config, membership, collects_garbage=collects_garbage, server=server, usual=usual
-    )
-
-
-def _clean_command(config: pytest.Config) -> list[str]:
-    """Give the command that starts the same pytest again."""
-    arguments = [str(argument) for argument in config.invocation_params.args]
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}; "
-        f"import pytest; sys.exit(pytest.main({arguments!r}))"
-    )
-    return [sys.executable, "-c", code]
-
-
-def _write_to(path: Path) -> None:
-    """Let what this process prints go to a file."""
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for target in (1, 2):
-        os.dup2(number, target)
-    os.close(number)
 
 
 class ControllerSession:
@@ -209,8 +52,10 @@ class ControllerSession:
         *,
         listener: socket.socket,
         keeper: socket.socket,
+        keeper_pid: int,
         doors: dict[str, str],
     ) -> None:
+        self._keeper = keeper_pid
         self._config = config
         self._wishes = wishes
         self._seed = invitation.settings["seed"]
@@ -228,7 +73,10 @@ class ControllerSession:
             width=wishes.width,
             folder=folder,
             doors=doors,
-            binding=wishes.binding(),
+            binding=Binding(
+                cores=wishes.cores[: wishes.width] if wishes.binds else None,
+                set_threads=wishes.sets_threads,
+            ),
         )
         self._worlds.warm = wishes.warm
         self._collections: dict[Name, tuple[Header, bytes]] = {}
@@ -457,8 +305,14 @@ class ControllerSession:
         assert isinstance(factory, TempPathFactory)
         return factory
 
+    def _layout(self) -> Layout:
+        """Give where the seats are."""
+        width, cores = self._wishes.width, self._wishes.cores
+        domains = domains_of(cores[:width]) if width <= len(cores) else [0] * width
+        return Layout(width=width, domains=domains)
+
     def _make_dispatcher(self, reporter: Reporter) -> Dispatcher:
-        layout = self._wishes.layout()
+        layout = self._layout()
         cases = make_cases(
             self._tests,
             reporter.known_durations(),
@@ -541,7 +395,9 @@ class ControllerSession:
             deadline = time.monotonic() + _GOODBYE_SECONDS
             while self._lines.has(KEEPER) and time.monotonic() < deadline:
                 self._lines.step(0.05)
+        is_gone = not self._lines.has(KEEPER)
         self._lines.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)
+        if is_gone:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._keeper, 0)
         remove_folder(self._folder)

@@ -7,6 +7,7 @@ modules themselves, with MPI at work. It ends when the controller does, however 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -16,11 +17,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rankwise.errors import RankwiseError
 from rankwise.launch.mpi import library_name
-from rankwise.launch.mpiexec import Mpiexec, find_mpiexec, loaded_library, without_job
 from rankwise.testing.crew.forkserver import (
     SECRET_VARIABLE,
     ForkServer,
@@ -30,6 +30,9 @@ from rankwise.testing.crew.forkserver import (
     kill_group,
 )
 from rankwise.testing.wire import Channel, Header
+
+if TYPE_CHECKING:
+    from rankwise.launch.mpiexec import Mpiexec
 
 _LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 # So long an mpiexec may tidy up after its ranks are gone.
@@ -65,6 +68,9 @@ class Keeper(ForkServer):
     def prepare_mpi(self) -> None:
         """Load MPI without starting it, and find the mpiexec that belongs to it."""
         try:
+            # The template does not wait for this to be loaded.
+            from rankwise.launch.mpiexec import find_mpiexec, loaded_library
+
             version = load_mpi_without_start()
             self._mpiexec = find_mpiexec(version, loaded_library())
         except RankwiseError as error:
@@ -113,6 +119,8 @@ class Keeper(ForkServer):
         if self._mpiexec is None:
             return
         world = int(header["world"])
+        from rankwise.launch.mpiexec import without_job
+
         environment = {
             **without_job(os.environ),
             **self._mpiexec.environment(),
@@ -166,6 +174,8 @@ class Keeper(ForkServer):
             self._kill(ward)
         if self._template:
             kill_group(self._template)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._template, 0)
         deadline = time.monotonic() + _TIDY_SECONDS
         while time.monotonic() < deadline and any(
             process.poll() is None for process in self._launchers.values()

@@ -31,8 +31,8 @@ class Loop:
         at_once: bool = False,
     ) -> None:
         self._session = session
-        # Whether each test's end is told before the next one begins: then, if this process dies, it
-        # is known which test it was at.
+        # Whether each test's end is told before the next one begins: then what was done stays done
+        # if this process dies.
         self._at_once = at_once
         self._rank = rank
         self._channel = channel

@@ -11,7 +11,7 @@ from typing import Any
 from rankwise.errors import RankwiseError
 from rankwise.testing.blackbox import Moment, OutputTail
 from rankwise.testing.crew.keeper import log_path
-from rankwise.testing.crew.member import TEMPLATE, world_and_rank
+from rankwise.testing.crew.member import TEMPLATE, member_number, world_and_rank
 from rankwise.testing.crew.worlds import World, Worlds
 from rankwise.testing.dispatch import NOBODY, Dispatcher, Flight
 from rankwise.testing.ended import Ending, describe_phase, describe_status
@@ -189,8 +189,6 @@ class Pool:
         return self._dispatcher is None or self._dispatcher.finished
 
     def _welcome(self, world: World, rank: int) -> None:
-        from rankwise.testing.crew.member import member_number
-
         header = {"kind": "order", "temporary": self._temporary}
         self._lines.send(member_number(world.number, rank), header, self._order)
 
@@ -254,11 +252,7 @@ class Pool:
         members = world.members
         flights = dispatcher.flights(members)
         first = self._find_culprit(world)
-        blamed = [
-            flight
-            for flight in flights
-            if any(world_and_rank(member)[1] == first for member in flight.at_it)
-        ]
+        blamed = [flight for flight in flights if self._was_at(world, first, flight)]
         self._kill(world)
         for flight in blamed:
             assert first is not None
@@ -266,6 +260,15 @@ class Pool:
         if not blamed:
             self._report_unexplained(world, first)
         self._lose(world, [flight.case for flight in blamed])
+
+    def _was_at(self, world: World, rank: int | None, flight: Flight) -> bool:
+        """Tell whether a rank was at this test; it may not have told the end of the one before."""
+        if rank is None or member_number(world.number, rank) not in flight.members:
+            return False
+        moment = world.box(rank).read_moment()
+        if moment is None:
+            return member_number(world.number, rank) in flight.at_it
+        return moment.case == flight.case and moment.phase != "closing"
 
     def _find_culprit(self, world: World) -> int | None:
         """Give the rank that ended by itself, before the others could follow it."""
@@ -428,7 +431,7 @@ class Pool:
             {
                 place: world_and_rank(member)[1]
                 for place, member in enumerate(flight.members)
-                if member not in flight.bodies
+                if member not in flight.bodies and self._is_at(world, member, one.case)
             },
         )
         if one.why == "grace":
@@ -453,6 +456,11 @@ class Pool:
                 if rank in world.outputs and place not in ended
             },
         )
+
+    def _is_at(self, world: World, member: int, case: int) -> bool:
+        """Tell whether a member has not gone on to another test, though it has not told yet."""
+        moment = world.box(world_and_rank(member)[1]).read_moment()
+        return moment is None or moment.case == case
 
     def _closing_ending(self, world: World, one: Overdue, moments: Mapping[int, Moment]) -> Ending:
         busy = {rank: rank for rank, moment in moments.items() if moment.phase == "closing"}

@@ -1,0 +1,148 @@
+"""Become the controller of a pool; or, in copies of this process, something else of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rankwise.launch.mpi import forget_job
+from rankwise.testing import wire
+from rankwise.testing.crew.forkserver import ForkServer
+from rankwise.testing.crew.keeper import Keeper, prevent_start, usual_environment
+from rankwise.testing.crew.member import INVITATION, Invitation, MemberSession, Membership
+from rankwise.testing.crew.wishes import Wishes
+
+
+def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage: bool) -> None:
+    """Make this process the controller of a pool.
+
+    Comes back in other processes too: in the template and in ranks, which are copies of this one.
+    They go on as members.
+    """
+    forget_job()
+    folder = Path(tempfile.mkdtemp(prefix="rankwise-"))
+    secret = secrets.token_hex(32)
+    listener, address = wire.listen_on_file(folder / "controller")
+    doors = {name: wire.listen_on_file(folder / name) for name in ("warm", "cold")}
+    own, theirs = socket.socketpair()
+    invitation = Invitation(
+        address=address,
+        secret=secret,
+        folder=str(folder),
+        width=wishes.width,
+        settings=MemberSession.settle(config),
+    )
+    if wishes.binds:
+        # Libraries that are loaded for all ranks must not start more threads than a rank has cores.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    keeper_pid = os.fork()
+    if not keeper_pid:
+        own.close()
+        listener.close()
+        _keep(config, wishes, invitation, doors, theirs, collects_garbage=collects_garbage)
+        return
+    theirs.close()
+    for door, _ in doors.values():
+        door.close()
+    paths = {name: door_address.path for name, (_, door_address) in doors.items()}
+    # The other processes are at work meanwhile.
+    from rankwise.testing.crew.controller import ControllerSession
+    from rankwise.testing.crew.outside import stand_in_for_mpi
+
+    session = ControllerSession(
+        config,
+        wishes,
+        invitation,
+        folder,
+        listener=listener,
+        keeper=own,
+        keeper_pid=keeper_pid,
+        doors=paths,
+    )
+    config.pluginmanager.register(session, "rankwise-controller")
+    stand_in_for_mpi()
+
+
+def _keep(
+    config: pytest.Config,
+    wishes: Wishes,
+    invitation: Invitation,
+    doors: dict[str, tuple[socket.socket, wire.Address]],
+    line: socket.socket,
+    *,
+    collects_garbage: bool,
+) -> None:
+    """Be the keeper; comes back in its copies, the template and ranks without one."""
+    folder = Path(invitation.folder)
+    usual = usual_environment()
+    command: Sequence[str] = ()
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not wishes.warm:
+        command = _clean_command(config)
+        os.environ[INVITATION] = invitation.to_text()
+    try:
+        keeper = Keeper(
+            wire.Channel(line),
+            invitation.secret,
+            warm=doors["warm"][0],
+            cold=doors["cold"][0],
+            quiet=wishes.quiet,
+            folder=folder,
+            command=command,
+        )
+        prevent_start()
+        errand = None
+        # The template is what everybody waits for: it does not wait for MPI to be loaded here.
+        if not (wishes.warm and keeper.start_template()):
+            keeper.prepare_mpi()
+            errand = keeper.serve()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    membership = Membership(invitation)
+    server = None
+    if errand is None:
+        if wishes.quiet:
+            _write_to(folder / "template.log")
+        membership.join_as_template()
+        server = ForkServer(membership.channel, invitation.secret)
+        server.open_door(doors["warm"][0])
+        doors["cold"][0].close()
+    else:
+        errand.take_place(usual)
+        membership.join_world()
+    MemberSession.enrol(
+        config, membership, collects_garbage=collects_garbage, server=server, usual=usual
+    )
+
+
+def _clean_command(config: pytest.Config) -> list[str]:
+    """Give the command that starts the same pytest again."""
+    arguments = [str(argument) for argument in config.invocation_params.args]
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; "
+        f"import pytest; sys.exit(pytest.main({arguments!r}))"
+    )
+    return [sys.executable, "-c", code]
+
+
+def _write_to(path: Path) -> None:
+    """Let what this process prints go to a file."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for target in (1, 2):
+        os.dup2(number, target)
+    os.close(number)
