@@ -388,6 +388,9 @@ def test_the_bound_is_the_work_or_the_longest_test_or_those_that_cannot_overlap(
     assert bound((1, 1.0), (1, 1.0), (1, 1.0), (1, 1.0), (4, 1.0)) == 2.0
     assert bound((1, 7.0), (1, 1.0)) == 7.0
     assert bound((3, 2.0), (3, 2.0)) == 4.0
+    # Nothing fits beside the first one: its fourth rank is idle.
+    assert bound((3, 2.0), (2, 1.0), (2, 1.0)) == 3.0
+    assert bound((3, 2.0), (2, 1.0), (2, 1.0), (1, 2.0)) == 3.0
     assert bound() == 0.0
 
 

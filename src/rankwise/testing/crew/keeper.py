@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rankwise.errors import RankwiseError
-from rankwise.launch.mpi import library_name
+from rankwise.launch.mpi import library_name, prepare_clock
 from rankwise.testing.crew.forkserver import (
     SECRET_VARIABLE,
     ForkServer,
@@ -61,6 +61,7 @@ class Keeper(ForkServer):
         self._command = command
         self._mpiexec: Mpiexec | None = None
         self._launchers: dict[int, subprocess.Popen[bytes]] = {}
+        self._dismissed: dict[int, float] = {}
         self._template = 0
         adopt_orphans()
         self.open_door(cold, command)
@@ -72,10 +73,12 @@ class Keeper(ForkServer):
             from rankwise.launch.mpiexec import find_mpiexec, loaded_library
 
             version = load_mpi_without_start()
-            self._mpiexec = find_mpiexec(version, loaded_library())
+            library = loaded_library()
+            self._mpiexec = find_mpiexec(version, library)
         except RankwiseError as error:
             self._tell({"kind": "refused", "reason": str(error)})
             return
+        prepare_clock(version, library)
         self._tell({"kind": "mpi", "library": library_name(version), "mpiexec": self._mpiexec.path})
 
     def obey(self, header: Header) -> None:
@@ -124,6 +127,7 @@ class Keeper(ForkServer):
         environment = {
             **without_job(os.environ),
             **self._mpiexec.environment(),
+            **self._own_folder(world),
             **header["environment"],
             SECRET_VARIABLE: self._secret_shown,
         }
@@ -155,23 +159,45 @@ class Keeper(ForkServer):
             watch, selectors.EVENT_READ, lambda: self._launcher_ended(world, watch)
         )
 
+    def _own_folder(self, world: int) -> dict[str, str]:
+        """Have Open MPI keep its files apart from those of its other jobs of this user.
+
+        One that ends removes folders that one that starts has just made, and a job that is killed
+        leaves its own behind: these go with the run's.
+        """
+        folder = self._folder / f"world-{world}"
+        folder.mkdir(exist_ok=True)
+        return {"OMPI_MCA_orte_tmpdir_base": str(folder), "PRTE_MCA_prte_tmpdir_base": str(folder)}
+
     def _launcher_ended(self, world: int, watch: int) -> None:
         self._selector.unregister(watch)
         os.close(watch)
+        self._dismissed.pop(world, None)
         process = self._launchers.pop(world)
         self._tell({"kind": "launcher ended", "world": world, "status": process.wait()})
 
     def _end_launcher(self, world: int) -> None:
-        """Let an mpiexec go whose ranks are ended; it may have files to remove."""
-        process = self._launchers.get(world)
-        if process is not None:
-            process.send_signal(signal.SIGTERM)
+        """Let an mpiexec go whose ranks are ended: it sees that, and has files to remove."""
+        if world in self._launchers:
+            self._dismissed[world] = time.monotonic() + _TIDY_SECONDS
+
+    def _patience(self) -> float | None:
+        times = [super()._patience()]
+        times += [when - time.monotonic() for when in self._dismissed.values()]
+        return min((max(0.0, one) for one in times if one is not None), default=None)
+
+    def _execute_condemned(self) -> None:
+        super()._execute_condemned()
+        for world, when in list(self._dismissed.items()):
+            if when <= time.monotonic():
+                del self._dismissed[world]
+                self._launchers[world].send_signal(signal.SIGTERM)
 
     def end(self) -> NoReturn:
-        for process in self._launchers.values():
-            process.send_signal(signal.SIGTERM)
         for ward in self._wards:
             self._kill(ward)
+            # To its launcher this is the end, too.
+            ward.line.close()
         if self._template:
             kill_group(self._template)
             with contextlib.suppress(ChildProcessError):

@@ -18,7 +18,15 @@ from _pytest.capture import CaptureManager, FDCapture
 
 from rankwise.errors import RankwiseError
 from rankwise.launch.cores import bind_to
-from rankwise.launch.mpi import load_mpi, mark_as_joined, place_from_environment, start_mpi
+from rankwise.launch.mpi import (
+    load_mpi,
+    mark_as_joined,
+    place_from_environment,
+    prepare_clock,
+    send_to_pmix_at_once,
+    start_mpi,
+)
+from rankwise.launch.mpiexec import loaded_library
 from rankwise.testing import wire
 from rankwise.testing.blackbox import BlackBox, BoxFiles
 from rankwise.testing.communicators import Communicators
@@ -213,7 +221,7 @@ class MemberSession(WorldSession):
         if self._server is not None:
             # Once for all ranks, if no module of the tests has done it.
             with contextlib.suppress(RankwiseError):
-                load_mpi()
+                prepare_clock(load_mpi().Get_library_version(), loaded_library())
 
     def _become_rank(self, errand: Errand | None) -> None:
         """Go on as a rank in this copy of the template."""
@@ -298,6 +306,7 @@ class MemberSession(WorldSession):
 def _finalize_mpi() -> None:
     module = sys.modules.get("mpi4py.MPI")
     if module is not None and module.Is_initialized() and not module.Is_finalized():
+        send_to_pmix_at_once()
         module.Finalize()
 
 

@@ -85,10 +85,35 @@ def simulate(
 def lower_bound(cases: Sequence[Case], seconds: Sequence[float], width: int) -> float:
     """Give a time that no policy can beat.
 
-    All the work spread evenly over all ranks; or the longest test; or all tests on more than half
-    of the ranks, of which no two can run at once.
+    All the work spread evenly over all ranks, with the ranks that must be idle beside large tests;
+    or the longest test; or all tests on more than half of the ranks, of which no two can run at
+    once.
     """
     area = sum(case.size * seconds[case.index] for case in cases)
     longest = max((seconds[case.index] for case in cases), default=0.0)
     wide = sum(seconds[case.index] for case in cases if 2 * case.size > width)
-    return max(area / width, longest, wide)
+    return max((area + max(0.0, _idle(cases, seconds, width))) / width, longest, wide)
+
+
+def _idle(cases: Sequence[Case], seconds: Sequence[float], width: int) -> float:
+    """Give the time that ranks have nothing to do beside tests on more than half of the ranks.
+
+    Beside a test on `size` ranks only tests on `width - size` ranks or fewer can run, and there may
+    not be enough of them.
+    """
+    beside: dict[int, float] = {}
+    small: dict[int, float] = {}
+    for case in cases:
+        taken = seconds[case.index]
+        if 2 * case.size > width:
+            beside[case.size] = beside.get(case.size, 0.0) + taken * (width - case.size)
+        else:
+            small[case.size] = small.get(case.size, 0.0) + taken * case.size
+    return max(
+        (
+            sum(room for size, room in beside.items() if size >= least)
+            - sum(work for size, work in small.items() if size <= width - least)
+            for least in beside
+        ),
+        default=0.0,
+    )
