@@ -81,7 +81,7 @@ def test_the_exit_code_may_be_set_by_a_plugin(project: Project) -> None:
         (("no_such.py",), {}, "file or directory not found: no_such.py"),
         (("--no-such",), {}, "unrecognized arguments: --no-such"),
         ((), {"conftest.py": "import no_such"}, "No module named 'no_such'"),
-        (("--markers",), {}, "@pytest.mark.parallel(n): "),
+        (("--markers",), {}, "@pytest.mark.parallel(n, "),
         (("--fixtures",), {}, "mpi_tmp_path -- "),
     ],
 )

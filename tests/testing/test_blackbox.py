@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.testing.blackbox import BlackBox, BoxFiles, Moment, OutputTail
+from rankwise.testing.blackbox import BoxFiles, Moment, OutputTail
 from rankwise.testing.hang import read_crash
 
 # Nothing here takes long; without a limit a defect would be a hang.
@@ -204,10 +205,8 @@ def test_what_cannot_be_opened_is_left_out() -> None:
 def test_a_moment_that_is_being_written_down_is_not_read(tmp_path: Path) -> None:
     """A rank may lose the processor between any two bytes of it."""
     files = BoxFiles(tmp_path, "0.0")
-    box = BlackBox(files)
-    box.begin(7)
-    assert files.read_moment() is not None
-    data = bytearray(files.moment.read_bytes())
-    data[0] += 1  # the count is odd in the middle of a change
-    files.moment.write_bytes(data)
+    files.moment.write_bytes(struct.pack("=qqqd", 2, 7, 0, 1.0))
+    assert files.read_moment() == Moment(case=7, phase="setup", since=1.0)
+    # How often it was changed is odd in the middle of a change.
+    files.moment.write_bytes(struct.pack("=qqqd", 3, 7, 0, 1.0))
     assert files.read_moment() is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
 import secrets
 from collections.abc import Generator
 from pathlib import Path
@@ -151,7 +150,6 @@ class WorldSession:
         try:
             if self._world.box is not None:
                 self._world.box.arm()
-                self._world.channel.put({"kind": "here", "pid": os.getpid()})
             self._world.channel.send(*describe_collection(session, self._collection_errors))
             if self._world.is_reporter:
                 self._lead(session, rank)

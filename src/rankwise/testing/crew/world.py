@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,8 @@ class World:
         world.channel = wire.Channel.open(
             wire.Address(**invitation["address"]), invitation["secret"], world.rank
         )
+        # At once: who has not shown the secret for long is dropped, and to collect may take longer.
+        world.channel.send({"kind": "here", "pid": os.getpid()})
         if invitation["folder"]:
             world.box = BlackBox(BoxFiles(Path(invitation["folder"]), str(world.rank)))
         # MPI waits for all ranks when a process ends; the others must learn before that, through
