@@ -52,6 +52,7 @@ class ControllerSession:
         *,
         listener: socket.socket,
         keeper: socket.socket,
+        template: socket.socket,
         keeper_pid: int,
         doors: dict[str, str],
     ) -> None:
@@ -68,6 +69,7 @@ class ControllerSession:
             on_gone=self._gone,
         )
         self._lines.adopt(KEEPER, keeper)
+        self._lines.adopt(TEMPLATE, template)
         self._worlds = Worlds(
             self._order_keeper,
             width=wishes.width,

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import json
 import os
+import socket
 import sys
 import threading
 from collections.abc import Generator, Mapping
@@ -101,9 +102,15 @@ class Membership:
         self.comm: MPI.Intracomm | None = None
         self.box: BlackBox | None = None
 
-    def join_as_template(self) -> None:
-        """Get a line to the controller, for what is collected."""
-        self._call(TEMPLATE)
+    def join_as_template(self, line: socket.socket | None) -> None:
+        """Get a line to the controller, for what is collected.
+
+        The first template has one from the start: the controller may be busy for long.
+        """
+        if line is not None:
+            self.channel = Channel(line)
+        else:
+            self._call(TEMPLATE)
 
     def join_world(self) -> None:
         """Start MPI in the place that mpiexec has given to this process, and call the controller.

@@ -33,6 +33,7 @@ def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage:
     listener, address = wire.listen_on_file(folder / "controller")
     doors = {name: wire.listen_on_file(folder / name) for name in ("warm", "cold")}
     own, theirs = socket.socketpair()
+    template, template_end = socket.socketpair()
     invitation = Invitation(
         address=address,
         secret=secret,
@@ -48,10 +49,20 @@ def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage:
     keeper_pid = os.fork()
     if not keeper_pid:
         own.close()
+        template.close()
         listener.close()
-        _keep(config, wishes, invitation, doors, theirs, collects_garbage=collects_garbage)
+        _keep(
+            config,
+            wishes,
+            invitation,
+            doors,
+            theirs,
+            template_end,
+            collects_garbage=collects_garbage,
+        )
         return
     theirs.close()
+    template_end.close()
     for door, _ in doors.values():
         door.close()
     paths = {name: door_address.path for name, (_, door_address) in doors.items()}
@@ -66,6 +77,7 @@ def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage:
         folder,
         listener=listener,
         keeper=own,
+        template=template,
         keeper_pid=keeper_pid,
         doors=paths,
     )
@@ -78,12 +90,13 @@ def _keep(
     wishes: Wishes,
     invitation: Invitation,
     doors: dict[str, tuple[socket.socket, wire.Address]],
-    line: socket.socket,
+    lines: tuple[socket.socket, socket.socket],
     *,
     collects_garbage: bool,
 ) -> None:
     """Be the keeper; comes back in its copies, the template and ranks without one."""
     folder = Path(invitation.folder)
+    line, template_line = lines
     usual = usual_environment()
     command: Sequence[str] = ()
     os.setsid()
@@ -104,7 +117,9 @@ def _keep(
         prevent_start()
         errand = None
         # The template is what everybody waits for: it does not wait for MPI to be loaded here.
-        if not (wishes.warm and keeper.start_template()):
+        is_template = wishes.warm and keeper.start_template()
+        if not is_template:
+            template_line.close()
             keeper.prepare_mpi()
             errand = keeper.serve()
     except BaseException:
@@ -118,7 +133,7 @@ def _keep(
     if errand is None:
         if wishes.quiet:
             _write_to(folder / "template.log")
-        membership.join_as_template()
+        membership.join_as_template(template_line if is_template else None)
         server = ForkServer(membership.channel, invitation.secret)
         server.open_door(doors["warm"][0])
         doors["cold"][0].close()
