@@ -51,15 +51,8 @@ def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage:
         own.close()
         template.close()
         listener.close()
-        _keep(
-            config,
-            wishes,
-            invitation,
-            doors,
-            theirs,
-            template_end,
-            collects_garbage=collects_garbage,
-        )
+        lines = theirs, template_end
+        _keep(config, wishes, invitation, doors, lines, collects_garbage=collects_garbage)
         return
     theirs.close()
     template_end.close()
