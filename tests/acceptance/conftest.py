@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from environments import ENVIRONMENTS, Environment, why_unavailable
 
 from tests.acceptance.harness import Project
+from tests.acceptance.leftovers import short_folder
 
 SCHEDULERS = ("sequential", "static", "dynamic")
+# Two that have little in common.
+MPIS = ("mpich", "openmpi5")
+CREWS = ("pool", "shell")
 
 
 def require(name: str) -> Environment:
@@ -38,3 +43,23 @@ def scheduler(request: pytest.FixtureRequest) -> str:
     """Each scheduler in turn."""
     name: str = request.param
     return name
+
+
+@pytest.fixture(params=MPIS)
+def project_on_both(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
+    """A folder for an inner test-suite, with each of two MPIs in turn."""
+    return Project(tmp_path, require(request.param))
+
+
+@pytest.fixture(params=CREWS)
+def crew(request: pytest.FixtureRequest) -> str:
+    """Each way of starting ranks in turn."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for the temporary files of a run."""
+    with short_folder() as folder:
+        yield folder

@@ -4,56 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import psutil
 import pytest
 
 from tests.acceptance.conftest import require
 from tests.acceptance.harness import Project
-
-# What a launcher needs at most to end all of its processes; far more than it takes.
-END_SECONDS = 30.0
-
-
-@pytest.fixture
-def temporary() -> Iterator[Path]:
-    """A folder for the temporary files of a run, with a name as short as that of a socket file."""
-    with TemporaryDirectory(prefix="rw") as folder:
-        yield Path(folder)
-
-
-def processes_of(project: Project) -> list[psutil.Process]:
-    """Find everything that a run of the project has started and that is still there."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            record = process.environ().get("RANKWISE_TEST_RECORD", "")
-            if record.startswith(f"{project.folder}/"):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def check_that_nothing_is_left(project: Project, temporary: Path) -> None:
-    deadline = time.monotonic() + END_SECONDS
-    while processes := processes_of(project):
-        assert time.monotonic() < deadline, processes
-        time.sleep(0.05)
-    assert list(temporary.glob("rankwise-*")) == []
-
-
-def read_when_there(path: Path) -> str:
-    deadline = time.monotonic() + END_SECONDS
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.02)
-    return path.read_text()
+from tests.acceptance.leftovers import (
+    check_that_nothing_is_left,
+    wait_for_text,
+)
 
 
 def test_a_stranger_is_dropped_and_the_run_goes_on(project: Project, temporary: Path) -> None:
@@ -186,7 +147,7 @@ def test_a_killed_rank_takes_everything_with_it(
             ranks=2,
             environment={"TMPDIR": str(temporary)},
         )
-        pids = [int(read_when_there(project.folder / f"pid-{number}")) for number in range(2)]
+        pids = [int(wait_for_text(project.folder / f"pid-{number}")) for number in range(2)]
         os.kill(pids[rank], signal.SIGKILL)
         outcome = run.result()
     assert outcome.exit_code != pytest.ExitCode.OK, str(outcome)

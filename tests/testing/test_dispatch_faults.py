@@ -360,7 +360,7 @@ class FakePool:
     def _possible(self) -> list[Any]:
         acts: list[Any] = []
         for world in self.worlds.alive.values():
-            if world.failing_since is not None:
+            if world.conclude_at is not None:
                 acts.append(lambda world=world: self._conclude(world))
             if not world.is_ready:
                 if not self.dispatcher.finished:
@@ -375,7 +375,7 @@ class FakePool:
         if self._unlogged:
             acts.append(self._log)
         if self._losses and acts and self._chance.random() < 0.1:
-            healthy = [w for w in self.worlds.alive.values() if w.failing_since is None]
+            healthy = [w for w in self.worlds.alive.values() if w.conclude_at is None]
             if healthy:
                 self._losses -= 1
                 world = self._chance.choice(healthy)
@@ -384,7 +384,7 @@ class FakePool:
 
     def _get_ready(self, world: World) -> None:
         world.ready.add(len(world.ready))
-        if world.is_ready and world.failing_since is None:
+        if world.is_ready and world.conclude_at is None:
             self.dispatcher.resume()
 
     def _log(self) -> None:
@@ -403,7 +403,7 @@ class FakePool:
 
     def _break(self, world: World) -> None:
         culprit = self._chance.randrange(world.size)
-        world.failing_since = 0.0
+        world.conclude_at = 0.0
         world.culprits.append(culprit)
         self.members[member_number(world.number, culprit)].dead = True
 

@@ -108,7 +108,7 @@ class Server:
         process = self.launch("os._exit(42)", world=99)
         if said(process)[0] != 42:
             return False
-        while (header := self.hear())["world"] != 99:
+        while (header := self.hear()).get("world") != 99:
             pass
         return header == ended(42, world=99)
 
@@ -352,6 +352,7 @@ def test_with_a_command_a_rank_whose_launcher_is_gone_is_ended(tmp_path: Path) -
 def test_who_does_not_know_the_secret_gets_no_rank(server: Server) -> None:
     process = server.launch("print('in')", secret="a guess")
     assert said(process) == (111, "")
+    assert server.hear()["kind"] == "stranger"
     assert server.is_well()
 
 

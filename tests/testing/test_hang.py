@@ -23,7 +23,6 @@ from rankwise.testing.hang import (
     of_the_test,
     parse_stack,
     read_crash,
-    waiting_line,
 )
 
 LIMIT_SECONDS = 30
@@ -602,9 +601,3 @@ def test_an_empty_stack_is_said_to_be_one(tmp_path: Path) -> None:
 
 def test_no_stacks_are_no_lines(tmp_path: Path) -> None:
     assert describe_stacks({}, 2, tmp_path) == []
-
-
-def test_a_stack_in_one_line(places: Places) -> None:
-    assert waiting_line(places.test(4)) == "test_solve.py:4 comm.Barrier()"
-    assert waiting_line((Frame("/elsewhere/a.py", 3, "f"),)) == "a.py:3 in f"
-    assert waiting_line(()) == ""

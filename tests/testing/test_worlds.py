@@ -108,7 +108,7 @@ def test_a_shared_world_that_does_not_work_is_replaced(tmp_path: Path, trouble: 
     if trouble == "leaving":
         broken.leaving = True
     else:
-        broken.failing_since = 0.0
+        broken.conclude_at = 0.0
     assert place.worlds.shared() is None
     assert place.ask(0, (0,), "shared") is None
     assert len(place.spawned) == 2
@@ -162,7 +162,7 @@ def test_a_world_that_does_not_fit_is_not_used_again(tmp_path: Path, trouble: st
     if trouble == "leaving":
         world.leaving = True
     elif trouble == "failing":
-        world.failing_since = 0.0
+        world.conclude_at = 0.0
     assert place.ask(1, (0, 1, 2, 3)) is None
     assert len(place.spawned) == 2
 
@@ -193,7 +193,7 @@ def test_a_world_that_fails_before_all_are_ready_does_not_get_its_test(tmp_path:
     place = Place(tmp_path, listed(2))
     place.ask(0, (0, 1))
     world = place.get_ready(0)
-    world.failing_since = 0.0
+    world.conclude_at = 0.0
     assert place.ask(0, (0, 1)) != world.members
 
 

@@ -37,7 +37,7 @@ def describe_phase(phase: Phase) -> str:
 def describe_status(status: int | None, *, out_of_memory: bool = False) -> str:
     """Say how a process ended, from its exit status (negative: a signal)."""
     if status is None:
-        return "was lost: its process is gone, or has closed its line to the controller"
+        return "was lost (its process is gone, or has closed its line to the controller)"
     if status >= 0:
         return f"left with exit code {status} (os._exit, MPI_Abort or exit of a C library)"
     try:

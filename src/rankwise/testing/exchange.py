@@ -46,12 +46,14 @@ class Exchange:
         is_expected: Callable[[object], bool],
         on_message: Callable[[Name, Header, bytes], None],
         on_gone: Callable[[Name], None],
+        on_stranger: Callable[[str], None] | None = None,
     ) -> None:
         self._listener = listener
         self._secret = secret
         self._is_expected = is_expected
         self._on_message = on_message
         self._on_gone = on_gone
+        self._on_stranger = on_stranger or _warn
         self._selector = selectors.DefaultSelector()
         self._lines: dict[Name, _Line] = {}
         self._strangers: set[_Line] = set()
@@ -146,7 +148,7 @@ class Exchange:
     def _drop(self, line: _Line, reason: str) -> None:
         self._hang_up(line)
         if line.name is None:
-            _log.warning("dropped a connection: %s", reason)
+            self._on_stranger(reason)
         elif self._lines.get(line.name) is line:
             del self._lines[line.name]
             self._on_gone(line.name)
@@ -215,3 +217,7 @@ class Exchange:
         self._lines[line.name] = line
         for early, body in self._early.pop(line.name, []):
             self.send(line.name, early, body)
+
+
+def _warn(reason: str) -> None:
+    _log.warning("dropped a connection: %s", reason)

@@ -246,14 +246,6 @@ def describe_stacks(stacks: Mapping[int, Stack], size: int, root: Path) -> list[
     return lines
 
 
-def waiting_line(stack: Stack) -> str:
-    """Say in a line where a rank is: `test_x.py:12 comm.Barrier()`; empty for an empty stack."""
-    if not stack:
-        return ""
-    frame = of_the_test(stack)[0]
-    return f"{Path(frame.file).name}:{frame.line} {frame.source or f'in {frame.function}'}"
-
-
 def _name_the_odd(groups: Sequence[tuple[Stack, list[int]]], root: Path) -> list[str]:
     """Name the one rank that is not where all the others are together."""
     if len(groups) != 2 or len(groups[0][1]) != 1 or len(groups[1][1]) < 2:

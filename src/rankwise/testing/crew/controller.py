@@ -67,6 +67,7 @@ class ControllerSession:
             is_expected=lambda name: name == TEMPLATE or type(name) is int,
             on_message=self._take,
             on_gone=self._gone,
+            on_stranger=self._note_stranger,
         )
         self._lines.adopt(KEEPER, keeper)
         self._lines.adopt(TEMPLATE, template)
@@ -86,6 +87,7 @@ class ControllerSession:
         self._library = ""
         self._refused = ""
         self._notices: list[str] = []
+        self._strangers: dict[str, int] = {}
         self._interrupted: Header | None = None
         self._reporter: Reporter
         self._pool: Pool
@@ -220,6 +222,8 @@ class ControllerSession:
             self._pool.ended(header)
         elif kind == "launcher ended":
             self._pool.launcher_ended(header)
+        elif kind == "stranger":
+            self._note_stranger(header["reason"])
         elif kind == "template ended":
             self._template_ended()
         elif isinstance(name, int):
@@ -230,6 +234,9 @@ class ControllerSession:
             self._go_cold(header["unsafe"])
             return
         self._collections[name] = header, body
+
+    def _note_stranger(self, reason: str) -> None:
+        self._strangers[reason] = self._strangers.get(reason, 0) + 1
 
     def _gone(self, name: Name) -> None:
         if isinstance(name, int):
@@ -380,19 +387,25 @@ class ControllerSession:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_keyboard_interrupt(self) -> Generator[None, None, None]:
         """Give ranks a moment to tear down what they have set up."""
-        with contextlib.suppress(KeyboardInterrupt, Exception):
+        # A second Ctrl-C, or a pool that is broken: then they get none.
+        with contextlib.suppress(KeyboardInterrupt, PoolFailure):
             self._pool.interrupt(signal.SIGINT)
             self._pool.end(_INTERRUPTED_SECONDS)
         yield
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        for notice in self._notices:
+        dropped = [
+            f"dropped {count} connection{'s' * (count > 1)} to this run: {reason}"
+            for reason, count in self._strangers.items()
+        ]
+        for notice in (*self._notices, *dropped):
             terminalreporter.write_line(f"rankwise: {notice}", yellow=True)
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         """End everything that was started."""
-        with contextlib.suppress(Exception):
+        # It says goodbye by hanging up.
+        with contextlib.suppress(PoolFailure):
             self._order_keeper({"kind": "end"})
             deadline = time.monotonic() + _GOODBYE_SECONDS
             while self._lines.has(KEEPER) and time.monotonic() < deadline:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hmac
-import logging
 import os
 import selectors
 import signal
@@ -30,8 +29,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MOST_DESCRIPTORS = 8
 _HANDOVER_SECONDS = 5.0
 # mpiexec ends its launchers when one rank has aborted; that rank is on its way out by itself then.
-_LEAVING_SECONDS = 0.1
-_log = logging.getLogger("rankwise.keeper")
+_LEAVING_SECONDS = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,8 +149,8 @@ class ForkServer:
         try:
             errand = self._read_errand(line)
         except (OSError, ValueError) as error:
-            _log.warning("dropped a connection at the door: %s", error)
             line.close()
+            self._tell({"kind": "stranger", "reason": str(error)})
             return
         command = self._doors[door]
         if command:

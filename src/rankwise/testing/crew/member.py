@@ -304,7 +304,7 @@ class MemberSession(WorldSession):
             atexit._run_exitfuncs()
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-        except Exception:
+        except Exception:  # what users register to be done at the end may raise anything
             code = 1
         _finalize_mpi()
         exit_as_c_does(code)

@@ -8,6 +8,10 @@ import pytest
 
 from rankwise.launch.cores import available_cores
 
+# More ranks than this would take the machine's memory before the first test has begun.
+_MOST_ON_ANY = 256
+_MOST_ON_A_CORE = 32
+
 _POLICIES = ("sequential", "static", "dynamic")
 
 
@@ -21,6 +25,12 @@ class Wishes:
         self.is_wanted = asked is not None or self.scheduler in ("pool", "shell")
         self.cores = available_cores()
         self.width: int = len(self.cores) if asked in (None, "auto") else int(asked)
+        most = max(_MOST_ON_ANY, _MOST_ON_A_CORE * len(self.cores))
+        if self.width > most:
+            raise pytest.UsageError(
+                f"--n-workers={self.width} is more than this machine can hold: it has "
+                f"{len(self.cores)} cores, and more than {most} ranks are not started on it"
+            )
         self.fresh = self.scheduler == "shell"
         named = self.scheduler if self.scheduler in _POLICIES else "dynamic"
         self.policy: str = known.rankwise_policy or named

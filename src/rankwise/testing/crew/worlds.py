@@ -37,7 +37,10 @@ class World:
     busy: bool = False
     leaving: bool = False
     """Whether it has been told to end."""
-    failing_since: float | None = None
+    conclude_at: float | None = None
+    """When to say why it is lost; None: it is not."""
+    latest_conclusion: float = 0.0
+    """Until when to wait for how the rank ended that is to blame."""
     culprits: list[int] = field(default_factory=list)
     """Ranks that have ended by themselves, the first first."""
     suspects: list[int] = field(default_factory=list)
@@ -146,7 +149,7 @@ class Worlds:
     def shared(self) -> World | None:
         """Give the world of all ranks, if there is one that works."""
         for world in self.alive.values():
-            if world.venue == "shared" and not world.leaving and world.failing_since is None:
+            if world.venue == "shared" and not world.leaving and world.conclude_at is None:
                 return world
         return None
 
@@ -160,7 +163,7 @@ class Worlds:
                 return None
             return tuple(member_number(shared.number, seat) for seat in assignment.ranks)
         world = self._reserved.get(assignment.cases)
-        if world is not None and world.failing_since is not None:
+        if world is not None and world.conclude_at is not None:
             return None
         world = world or self._idle(first.venue, test, assignment.ranks)
         if world is None:
@@ -181,7 +184,7 @@ class Worlds:
                 (world.venue, world.size, world.threads) == (venue, test.size, test.threads)
                 and world.is_ready
                 and world not in reserved
-                and not (world.busy or world.leaving or world.failing_since is not None)
+                and not (world.busy or world.leaving or world.conclude_at is not None)
                 and (self._binding.cores is None or world.seats == self._used(test, seats))
             ):
                 return world

@@ -1,0 +1,223 @@
+"""However the ranks of a pool are started, the verdicts are the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.harness import Project
+from tests.acceptance.pools import run_pool
+
+# Ways to start
+
+MIXED = """
+    import os
+    import signal
+
+    import pytest
+    from rankwise import mark
+
+
+    def test_alone():
+        pass
+
+
+    @mark.parallel(2)
+    def test_pair(comm):
+        assert comm.allreduce(1) == 2
+
+
+    @mark.parallel(2, world=True)
+    def test_world_of_two(comm):
+        from mpi4py import MPI
+
+        assert MPI.COMM_WORLD.size == 2
+        assert MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank) == 1
+
+
+    @mark.parallel(2)
+    def test_crash(comm):
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        comm.Barrier()
+
+
+    def test_wrong():
+        assert "apples" == "pears"
+
+
+    @pytest.mark.skip(reason="not today")
+    def test_skipped():
+        pass
+"""
+MIXED_VERDICTS = {
+    "test_alone": "passed",
+    "test_pair": "passed",
+    "test_world_of_two": "passed",
+    "test_crash": "failed",
+    "test_wrong": "failed",
+    "test_skipped": "skipped",
+}
+
+
+@pytest.mark.parametrize("policy", ["dynamic", "static", "sequential"])
+@pytest.mark.parametrize("start", ["warm", "cold"])
+def test_verdicts_do_not_depend_on_how_ranks_are_started(
+    project_on_both: Project, temporary: Path, crew: str, policy: str, start: str
+) -> None:
+    project = project_on_both
+    project.write({"test_mixed.py": MIXED})
+    cold = ["--no-warm-start"] if start == "cold" else []
+    outcome = run_pool(project, temporary, f"--scheduler={crew}", f"--policy={policy}", *cold)
+    assert outcome.verdicts == MIXED_VERDICTS, str(outcome)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
+    assert "rank 1 of 2 was killed by SIGSEGV (segmentation fault) in call" in outcome.output
+
+
+def test_a_pool_can_be_started_by_an_mpirun_of_one(
+    project_on_both: Project, temporary: Path, crew: str
+) -> None:
+    project = project_on_both
+    project.write({"test_mixed.py": MIXED})
+    outcome = run_pool(project, temporary, f"--scheduler={crew}", ranks=1)
+    assert outcome.verdicts == MIXED_VERDICTS, str(outcome)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
+
+
+def test_there_are_as_many_workers_as_cores(project: Project, temporary: Path) -> None:
+    project.write(
+        {
+            "test_workers.py": """
+                import os
+
+                from rankwise import mark
+
+
+                def test_alone():
+                    pass
+
+
+                # Asked for here: a rank may be kept on one core.
+                CORES = len(os.sched_getaffinity(0))
+
+
+                @mark.parallel(CORES)
+                def test_everyone(comm):
+                    assert comm.allreduce(1) == CORES
+            """
+        }
+    )
+    outcome = run_pool(project, temporary, workers="auto")
+    cores = len(os.sched_getaffinity(0))
+    assert f"rankwise: {cores} worker" in outcome.output, str(outcome)
+    assert outcome.exit_code == pytest.ExitCode.OK, str(outcome)
+    assert outcome.counts() == {"passed": 2}, str(outcome)
+
+
+# Modules that use MPI as soon as they are loaded
+
+IMPORTS = {
+    "a module": {
+        "test_early.py": """
+            from mpi4py import MPI
+            from rankwise import mark
+
+            rank = MPI.COMM_WORLD.rank
+            size = MPI.COMM_WORLD.Get_size()
+
+
+            def test_alone():
+                assert rank == MPI.COMM_WORLD.rank
+
+
+            @mark.parallel(2, world=True)
+            def test_pair(comm):
+                assert rank == MPI.COMM_WORLD.rank == comm.rank
+                assert size == MPI.COMM_WORLD.size == comm.size
+                assert comm.allreduce(rank) == 1
+        """
+    },
+    "a conftest": {
+        "conftest.py": """
+            import pytest
+            from mpi4py import MPI
+
+            rank = MPI.COMM_WORLD.rank
+            size = MPI.COMM_WORLD.Get_size()
+
+            @pytest.fixture
+            def early():
+                return rank, size
+        """,
+        "test_late.py": """
+            from mpi4py import MPI
+            from rankwise import mark
+
+
+            def test_alone(early):
+                assert early == (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
+
+
+            @mark.parallel(2, world=True)
+            def test_pair(comm, early):
+                assert early == (comm.rank, comm.size)
+                assert comm.allreduce(early[0]) == 1
+        """,
+    },
+}
+
+
+@pytest.mark.parametrize("place", IMPORTS)
+def test_modules_may_use_mpi_as_soon_as_they_are_loaded(
+    project_on_both: Project, temporary: Path, crew: str, place: str
+) -> None:
+    project = project_on_both
+    project.write(IMPORTS[place])
+    outcome = run_pool(project, temporary, f"--scheduler={crew}")
+    assert outcome.verdicts == {"test_alone": "passed", "test_pair": "passed"}, str(outcome)
+    assert outcome.exit_code == pytest.ExitCode.OK, str(outcome)
+    assert outcome.output.count("ranks import the tests themselves") == 1, str(outcome)
+
+
+# Cores
+
+
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="needs 2 cores, and this machine has one"
+)
+def test_each_rank_has_cores_of_its_own_and_as_many_threads(
+    project_on_both: Project, temporary: Path, crew: str
+) -> None:
+    project_on_both.write(
+        {
+            "test_cores.py": """
+                import os
+                from rankwise import mark
+
+
+                @mark.parallel(2)
+                def test_a_core_each(comm):
+                    mine = os.sched_getaffinity(0)
+                    assert len(mine) == 1
+                    assert len(set().union(*comm.allgather(mine))) == 2
+                    assert os.environ["OMP_NUM_THREADS"] == "1"
+
+
+                @mark.parallel(1, threads=2)
+                def test_two_cores(comm):
+                    assert len(os.sched_getaffinity(0)) == 2
+                    assert os.environ["OMP_NUM_THREADS"] == "2"
+
+
+                @mark.parallel(1, exclusive="node")
+                def test_alone(comm):
+                    assert len(os.sched_getaffinity(0)) == 1
+            """
+        }
+    )
+    outcome = run_pool(project_on_both, temporary, f"--scheduler={crew}", "--bind=core")
+    assert outcome.counts() == {"passed": 3}, str(outcome)
+    outcome = run_pool(project_on_both, temporary, f"--scheduler={crew}", "--bind=none")
+    assert outcome.verdicts["test_a_core_each"] == "failed", str(outcome)
