@@ -53,6 +53,7 @@ Where to look next
   docs/writing-tests.md    write your own
   docs/running-tests.md    run them: MPICH, Open MPI, Intel MPI, Slurm
   docs/schedulers.md       what --scheduler=dynamic did
+  docs/my-suite-hangs.md   a suite that hangs, and pytest --n-workers=4
 """
 
 

@@ -1,0 +1,164 @@
+"""What runners leave in the folder of an attempt, and who has taken the attempt."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import json
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CLAIM = "claim"
+ORDER = "order.json"
+PROCESSES = "processes"
+LOGS = ("output.log.1", "output.log")
+MARKER = "RANKWISE_ATTEMPT"
+"""The variable by which everything that an attempt has started is known."""
+
+
+class Claim(enum.Enum):
+    """Whose an attempt is."""
+
+    FREE = enum.auto()
+    """Nobody has begun with it yet."""
+    HELD = enum.auto()
+    """Its runner is at work."""
+    LEFT = enum.auto()
+    """Its runner is gone, or somebody has given it up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRecord:
+    """What is known of one process, or of one rank that a launcher has started."""
+
+    name: str
+    role: str = ""
+    node: int = 0
+    rank: int | None = None
+    pid: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    peak_memory: int = 0
+    cpu_seconds: float = 0.0
+    by_us: bool = False
+    log_lost: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
+    """How an attempt has ended."""
+
+    outcome: str
+    exit_code: int
+    signal: int | None = None
+    culprit: str | None = None
+    reason: str = ""
+    started: float | None = None
+    ended: float | None = None
+
+
+def claim_of(folder: Path) -> Claim:
+    """Tell whose an attempt is."""
+    try:
+        file = os.open(folder / CLAIM, os.O_RDWR)
+    except FileNotFoundError:
+        return Claim.FREE
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return Claim.HELD
+    finally:
+        os.close(file)
+    return Claim.LEFT
+
+
+def give_up(folder: Path) -> bool:
+    """Take an attempt that no runner has begun with, so that none ever will; False: one has."""
+    own = folder / f".{CLAIM}.{secrets.token_hex(4)}"
+    own.touch()
+    try:
+        os.link(own, folder / CLAIM)
+    except FileExistsError:
+        return False
+    finally:
+        own.unlink()
+    return True
+
+
+def runner_of(folder: Path) -> int | None:
+    """Give the process of the runner that is at work; None: there is none, or it is not known."""
+    if claim_of(folder) is not Claim.HELD:
+        return None
+    try:
+        return int((folder / CLAIM).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def read_end(folder: Path) -> AttemptEnd | None:
+    """Give how an attempt has ended; None: no runner has said so."""
+    data = _read(folder / "end.json")
+    try:
+        return AttemptEnd(**data) if data else None
+    except TypeError:
+        return None
+
+
+def read_processes(folder: Path) -> list[ProcessRecord]:
+    """Give what is known of an attempt's processes and ranks."""
+    found = []
+    for place in process_folders(folder):
+        data = {**_read(place / "start.json"), **_read(place / "end.json")}
+        known = {name: data[name] for name in ProcessRecord.__slots__ if name in data}
+        found.append(ProcessRecord(**{**known, "name": place.name}))
+    return found
+
+
+def process_folders(folder: Path) -> list[Path]:
+    """Give the folders in which an attempt's processes have their logs, in a stable order."""
+    try:
+        places = [Path(entry.path) for entry in os.scandir(folder / PROCESSES) if entry.is_dir()]
+    except OSError:
+        return []
+    return sorted(places, key=_order)
+
+
+def sweep(marker: str) -> int:
+    """Kill everything that an attempt has started and that its runner could not end."""
+    wanted = f"{MARKER}={marker}".encode()
+    count = 0
+    for pid in _marked(wanted):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+            count += 1
+    return count
+
+
+def _marked(wanted: bytes) -> Iterator[int]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    yield int(entry.name)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _order(place: Path) -> tuple[str, int, str]:
+    name, _, number = place.name.partition("-")
+    digits = number.split(".")[0]
+    return name, int(digits) if digits.isdigit() else 0, place.name
