@@ -1,0 +1,236 @@
+"""This machine as a compute: a runner of its own for each attempt, and nodes that are folders."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankwise import records, runner
+from rankwise.compute.code import copy_code
+from rankwise.compute.contract import Attempt, Job
+from rankwise.errors import ComputeFailure
+from rankwise.launch.cores import available_cores
+from rankwise.launch.mpiexec import without_job
+from rankwise.plan import Resources, Task
+
+ORDER_VERSION = 1
+_LOG_BYTES = 50_000_000
+_HEARTBEAT_SECONDS = 5.0
+_GRACE_SECONDS = 5.0
+# For runners that somebody else has started: their end cannot be waited for, only looked for.
+_LOOK_SECONDS = 0.1
+_ADDRESS = "127.0.0.1"
+# All nodes are this machine: what looks for a network finds one that needs none.
+_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    attempt: Attempt
+    runner: subprocess.Popen[bytes] | None = None
+    """None: another client has started it."""
+    handle: int = -1
+    gpus: tuple[int, ...] = ()
+
+
+class LocalCompute:
+    """Starts attempts on this machine; they outlive the client."""
+
+    def __init__(self, capacity: Resources, *, gpus: Sequence[int] = ()) -> None:
+        self._capacity = capacity
+        self._free_gpus = list(gpus)
+        """Those that are really there, by number."""
+        self._watched: dict[str, _Watched] = {}
+
+    def capacity(self) -> Resources:
+        """Tell how much there is of everything."""
+        return self._capacity
+
+    def submit(self, job: Job) -> str:
+        """Start an attempt's runner and give its process number."""
+        attempt, task = job.attempt, job.task
+        gpus = tuple(self._free_gpus[: task.resources.gpus])
+        try:
+            nodes = _make_nodes(attempt.folder, task)
+            order = _order(job, nodes, gpus)
+            _write(attempt.folder / records.ORDER, json.dumps(order))
+            process = _start_runner(attempt.folder, job.secrets)
+        except OSError as error:
+            raise ComputeFailure(
+                f"{attempt.label} could not be started in {attempt.folder}: {error.strerror}"
+            ) from error
+        del self._free_gpus[: len(gpus)]
+        watched = _Watched(attempt=attempt, runner=process, gpus=gpus)
+        watched.handle = os.pidfd_open(process.pid)
+        self._watched[attempt.marker] = watched
+        return str(process.pid)
+
+    def adopt(self, attempt: Attempt, job_id: str) -> None:
+        """Watch an attempt that another client has started."""
+        del job_id  # its folder says more
+        self._watched[attempt.marker] = _Watched(attempt=attempt)
+
+    def wait(self, seconds: float) -> list[Attempt]:
+        """Give those attempts whose runners are gone."""
+        deadline = time.monotonic() + seconds
+        while True:
+            gone = self._gone(max(0.0, deadline - time.monotonic()))
+            if gone or time.monotonic() >= deadline:
+                return gone
+
+    def _gone(self, seconds: float) -> list[Attempt]:
+        handles = {one.handle: one for one in self._watched.values() if one.runner is not None}
+        others = [one for one in self._watched.values() if one.runner is None]
+        poll = select.poll()
+        for handle in handles:
+            poll.register(handle, select.POLLIN)
+        if others:
+            seconds = min(seconds, _LOOK_SECONDS)
+        ended = [handles[handle] for handle, _ in poll.poll(seconds * 1000)]
+        ended += [one for one in others if _is_over(one.attempt.folder)]
+        return [self._forget(one) for one in ended]
+
+    def _forget(self, one: _Watched) -> Attempt:
+        del self._watched[one.attempt.marker]
+        self._free_gpus += one.gpus
+        if one.runner is not None:
+            one.runner.wait()
+            os.close(one.handle)
+        return one.attempt
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Have a runner end what it has started."""
+        watched = self._watched.get(attempt.marker)
+        pid = records.runner_of(attempt.folder)
+        if pid is None and watched is not None and watched.runner is not None:
+            pid = watched.runner.pid
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    def clean(self, attempt: Attempt) -> None:
+        """End whatever a lost runner has left behind."""
+        records.sweep(attempt.marker)
+
+
+def _is_over(folder: Path) -> bool:
+    return records.claim_of(folder) is records.Claim.LEFT
+
+
+def _make_nodes(folder: Path, task: Task) -> list[dict[str, Any]]:
+    """Make the folders of the nodes, with the code in them."""
+    if task.code:
+        places = [folder / "nodes" / f"node{number}" for number in range(task.nodes)]
+        for place in places:
+            copy_code(Path(task.code), place)
+    else:
+        if not Path(task.folder).is_dir():
+            raise ComputeFailure(f"{task.folder}: there is no such folder to work in")
+        places = [Path(task.folder)] * task.nodes
+    shares = _share_cores(available_cores(), task.nodes)
+    return [
+        {
+            "name": f"node{number}",
+            "address": _ADDRESS,
+            "folder": str(place),
+            "cores": share,
+        }
+        for number, (place, share) in enumerate(zip(places, shares, strict=True))
+    ]
+
+
+def _share_cores(cores: Sequence[int], nodes: int) -> list[Sequence[int]]:
+    """Give each node its cores; with fewer cores than nodes, some have the same one.
+
+    A single node is not bound to any: other tasks may run beside it.
+    """
+    if nodes == 1:
+        return [()]
+    count = len(cores)
+    edges = [number * count // nodes for number in range(nodes + 1)]
+    return [cores[begin : max(end, begin + 1)] for begin, end in itertools.pairwise(edges)]
+
+
+def _order(job: Job, nodes: Sequence[Mapping[str, Any]], gpus: Sequence[int]) -> dict[str, Any]:
+    task, attempt, runtime = job.task, job.attempt, job.runtime
+    outer = without_job(os.environ)
+    environment = {
+        **({name: value for name, value in _LOOPBACK.items() if name not in outer}),
+        **runtime.environment,
+        **task.environment,
+    }
+    return {
+        "version": ORDER_VERSION,
+        "attempt": attempt.label,
+        "marker": attempt.marker,
+        "folder": str(attempt.folder),
+        "nodes": nodes,
+        "processes": _processes(job, gpus),
+        "environment": environment,
+        "unset": [*sorted(os.environ.keys() - outer.keys()), *runtime.unset],
+        "path": list(runtime.path),
+        "files": dict(task.files),
+        "secrets": list(task.secrets),
+        "timeout": task.timeout,
+        "grace": _GRACE_SECONDS,
+        "log_bytes": _LOG_BYTES,
+        "heartbeat": _HEARTBEAT_SECONDS,
+    }
+
+
+def _processes(job: Job, gpus: Sequence[int]) -> list[dict[str, Any]]:
+    found = []
+    left = list(gpus)
+    for process in job.task.processes:
+        environment = dict(process.environment)
+        if own := left[: process.resources.gpus]:
+            del left[: len(own)]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, own))
+        found.append(
+            {
+                "name": process.name,
+                "role": process.role,
+                "node": process.node,
+                "command": process.command,
+                "environment": environment,
+                "rank": process.rank,
+                "is_awaited": process.is_awaited,
+                "is_vital": process.is_vital,
+            }
+        )
+    return found
+
+
+def _start_runner(folder: Path, secrets: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with (folder / "runner.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(runner.__file__), "gang", str(folder)],
+            stdin=subprocess.PIPE if secrets else subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            # What we have open is not inherited anyway, and without closing it starts faster.
+            close_fds=False,
+            start_new_session=True,
+        )
+    if process.stdin is not None:
+        # It takes the attempt before it reads: a reader that is gone has lost it to another.
+        with contextlib.suppress(BrokenPipeError), process.stdin as line:
+            line.write(json.dumps(dict(secrets)).encode())
+    return process
+
+
+def _write(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}")
+    beside.write_text(text)
+    beside.replace(path)

@@ -1,0 +1,1 @@
+"""Runs plans: what is ready, where it goes, what became of it."""

@@ -1,0 +1,331 @@
+"""Drives a run to its end: starts what can start, takes in what has ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankwise.compute.capacity import shortfall
+from rankwise.compute.contract import Attempt, Compute, Job
+from rankwise.engine.ends import end_of
+from rankwise.engine.events import Event, Kind, Observer
+from rankwise.engine.queue import Hopeless, Queue, Waiting
+from rankwise.errors import ComputeFailure
+from rankwise.plan import RuntimeChoice, Task
+from rankwise.records import AttemptEnd, give_up, read_processes
+from rankwise.runtime import Prepared
+from rankwise.store import AttemptRow, Outcome, State, Store
+
+_WAIT_SECONDS = 0.5
+CANCELLED_CODE = 130
+_WORTH_ANOTHER_TRY = (State.FAILED, State.CRASHED, State.TIMED_OUT, State.LOST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """How a run has ended."""
+
+    state: State
+    exit_code: int
+    counts: Mapping[State, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Flight:
+    attempt: Attempt
+    number: int
+    waiting: Waiting
+
+
+class Drive:
+    """One run, being driven. Nobody else may drive it meanwhile: see `engine.lock`."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        computes: Mapping[str, Compute],
+        *,
+        prepare: Callable[[RuntimeChoice], Prepared],
+        observer: Observer,
+        secrets: Mapping[str, str],
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._computes = computes
+        self._prepare = prepare
+        self._observer = observer
+        self._secrets = secrets
+        self._runtimes: dict[RuntimeChoice, Prepared] = {}
+        self._flights: dict[str, _Flight] = {}
+        self._free = {name: compute.capacity() for name, compute in computes.items()}
+        self._exit_code = 0
+        self._is_cancelled = False
+        self.is_cancel_wanted = False
+        """Set by whoever wants it to end; a signal handler may."""
+        self._queue = Queue(())
+
+    def go(self) -> RunEnd:
+        """Go on until every task is over."""
+        self._store.run_started(self._run, now=time.time())
+        self._tell("run started")
+        self._take_up()
+        while self._queue or self._flights:
+            if not self._is_cancelled and self._is_unwanted():
+                self._cancel()
+            self._start_what_fits()
+            self._wait(_WAIT_SECONDS)
+        return self._finish()
+
+    def look(self) -> bool:
+        """Take in what has ended meanwhile, start nothing; tell whether everything is over."""
+        self._take_up()
+        while self._flights and self._wait(0.0):
+            pass
+        if self._queue or self._flights:
+            return False
+        self._finish()
+        return True
+
+    def _is_unwanted(self) -> bool:
+        return self.is_cancel_wanted or self._store.wanted(self._run) == "cancel"
+
+    def _cancel(self) -> None:
+        """End what runs, and start nothing more."""
+        self._is_cancelled = True
+        self._give_up(self._queue.give_up_all("the run was cancelled"))
+        for flight in self._flights.values():
+            self._computes[flight.waiting.compute].cancel(flight.attempt)
+
+    # Beginning, for the first time or again
+
+    def _take_up(self) -> None:
+        """Find out what is still to be done, and what runners are doing already."""
+        waiting: dict[str, Waiting] = {}
+        passed, failed = [], []
+        for row in self._store.task_rows(self._run, bodies=True):
+            if row.state is State.PASSED:
+                passed.append(row.key)
+            elif row.state.is_over:
+                failed.append(row)
+                self._exit_code = self._exit_code or row.exit_code or 1
+            else:
+                assert row.body is not None
+                waiting[row.key] = self._waiting(row.body)
+        open_ones = [row for row in self._store.attempts(self._run) if not row.state.is_over]
+        in_flight = {row.task: waiting.pop(row.task) for row in open_ones}
+        self._queue = Queue(waiting.values(), passed=passed)
+        for row in failed:
+            self._give_up(self._queue.failed(row.key, _in_words(row.state)))
+        for attempt in open_ones:
+            self._adopt(attempt, in_flight[attempt.task])
+
+    def _waiting(self, task: Task) -> Waiting:
+        capacity = self._computes[task.compute].capacity()
+        width = task.width or len(task.processes)
+        # What nobody has claimed is shared: a task wider than the machine has it all to itself.
+        claim = dataclasses.replace(
+            task.resources, cores=task.resources.cores or min(width, capacity.cores)
+        )
+        return Waiting(key=task.key, needs=task.needs, compute=task.compute, claim=claim)
+
+    def _adopt(self, row: AttemptRow, waiting: Waiting) -> None:
+        """Watch what another client has started, unless it never came to that."""
+        if _abandon(row.folder):
+            reason = "the client was ended before it could start it"
+            outcome = Outcome(state=State.NOT_RUN, ended=time.time(), reason=reason)
+            self._store.attempt_ended(self._run, row.task, row.number, outcome)
+            self._queue.put_back(waiting)
+            return
+        attempt = self._attempt(row.task, row.number, row.marker, row.folder)
+        self._computes[waiting.compute].adopt(attempt, row.job_id or "")
+        self._fly(attempt, row.number, waiting)
+        self._tell("task started", task=row.task, attempt=row.number, folder=row.folder)
+
+    def _attempt(self, task: str, number: int, marker: str, folder: Path) -> Attempt:
+        return Attempt(label=f"{self._run}/{task}/{number}", marker=marker, folder=folder)
+
+    # Starting
+
+    def _start_what_fits(self) -> None:
+        while (waiting := self._queue.take(self._free)) is not None:
+            self._start(waiting)
+        if not self._flights:
+            # What does not fit into an empty machine never will.
+            self._give_up(self._misfits())
+
+    def _misfits(self) -> list[Hopeless]:
+        found = []
+        while (waiting := self._queue.take_any()) is not None:
+            capacity = self._computes[waiting.compute].capacity()
+            reason = shortfall(waiting.claim, capacity) or "needs more than there is"
+            found.append(Hopeless(key=waiting.key, reason=reason))
+            found += self._queue.failed(waiting.key, "was not run")
+        return found
+
+    def _start(self, waiting: Waiting) -> None:
+        row = self._store.task_row(self._run, waiting.key, body=True)
+        task, number = row.body, row.attempts + 1
+        assert task is not None
+        folder = self._store.run_folder(self._run) / task.key / str(number)
+        attempt = self._attempt(task.key, number, f"rw-{secrets.token_hex(8)}", folder)
+        # The intent first: whatever happens next, it can be found out whether it was carried out.
+        self._store.begin_attempt(
+            self._run, task.key, marker=attempt.marker, folder=folder, now=time.time()
+        )
+        try:
+            job_id = self._submit(attempt, task)
+        except ComputeFailure as failure:
+            end = AttemptEnd(outcome=State.NOT_RUN, exit_code=1, reason=str(failure))
+            self._end(waiting, number, end)
+            return
+        now = time.time()
+        with self._store.together():
+            self._store.attempt_submitted(self._run, task.key, number, job_id=job_id, now=now)
+            self._store.attempt_started(self._run, task.key, number, now=now)
+        self._fly(attempt, number, waiting)
+        self._tell("task started", task=task.key, attempt=number, folder=folder)
+
+    def _submit(self, attempt: Attempt, task: Task) -> str:
+        missing = [name for name in task.secrets if name not in self._secrets]
+        if missing:
+            raise ComputeFailure(
+                f"no value for the secret {missing[0]}: set it in the environment, and resume"
+            )
+        try:
+            attempt.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ComputeFailure(f"{attempt.folder}: {error.strerror}") from error
+        job = Job(
+            attempt=attempt,
+            task=task,
+            runtime=self._runtime(task.runtime),
+            secrets={name: self._secrets[name] for name in task.secrets},
+        )
+        return self._computes[task.compute].submit(job)
+
+    def _runtime(self, choice: RuntimeChoice) -> Prepared:
+        if choice not in self._runtimes:
+            self._runtimes[choice] = self._prepare(choice)
+        return self._runtimes[choice]
+
+    def _fly(self, attempt: Attempt, number: int, waiting: Waiting) -> None:
+        self._flights[attempt.marker] = _Flight(attempt=attempt, number=number, waiting=waiting)
+        self._free[waiting.compute] -= waiting.claim
+
+    # Ending
+
+    def _wait(self, seconds: float) -> int:
+        """Take in what ends; tell how much it was."""
+        busy = {flight.waiting.compute for flight in self._flights.values()}
+        count = 0
+        for name in sorted(busy):
+            for attempt in self._computes[name].wait(seconds / len(busy)):
+                count += 1
+                flight = self._flights.pop(attempt.marker)
+                self._free[name] += flight.waiting.claim
+                end = end_of(attempt.folder)
+                if end.outcome == State.LOST:
+                    self._computes[name].clean(attempt)
+                self._end(flight.waiting, flight.number, end, attempt.folder)
+        return count
+
+    def _end(
+        self, waiting: Waiting, number: int, end: AttemptEnd, folder: Path | None = None
+    ) -> None:
+        """Write down how an attempt ended, and what follows from it."""
+        processes = read_processes(folder) if folder is not None else []
+        state = State(end.outcome)
+        # All of it or nothing: a client that is killed in between must not start it again.
+        with self._store.together():
+            self._store.attempt_ended(self._run, waiting.key, number, _outcome(end), processes)
+            self._tell(
+                "attempt ended",
+                task=waiting.key,
+                attempt=number,
+                state=state,
+                exit_code=end.exit_code,
+                reason=end.reason,
+                culprit=end.culprit or "",
+                folder=folder,
+            )
+            if not self._is_cancelled and self._is_worth_another_try(waiting.key, end):
+                self._queue.put_back(waiting)
+                return
+            self._over(waiting.key, state, end.exit_code, end.reason)
+            if state is State.PASSED:
+                self._queue.passed(waiting.key)
+            else:
+                self._give_up(self._queue.failed(waiting.key, _in_words(state)))
+
+    def _is_worth_another_try(self, key: str, end: AttemptEnd) -> bool:
+        if State(end.outcome) not in _WORTH_ANOTHER_TRY:
+            return False
+        restart = self._store.task(self._run, key).restart
+        codes = restart.on_exit_codes
+        if not restart.most or (codes and end.exit_code not in codes):
+            return False
+        tries = [row for row in self._store.attempts(self._run, key) if row.state != State.NOT_RUN]
+        return len(tries) <= restart.most
+
+    def _give_up(self, tasks: Iterable[Hopeless]) -> None:
+        state = State.CANCELLED if self._is_cancelled else State.NOT_RUN
+        for task in tasks:
+            self._over(task.key, state, None, task.reason)
+
+    def _over(self, key: str, state: State, exit_code: int | None, reason: str) -> None:
+        self._store.task_over(
+            self._run, key, state, reason=reason, exit_code=exit_code, now=time.time()
+        )
+        if not state.is_green:
+            self._exit_code = self._exit_code or exit_code or 1
+        self._tell("task over", task=key, state=state, exit_code=exit_code, reason=reason)
+
+    def _finish(self) -> RunEnd:
+        counts = self._store.counts(self._run)
+        state = State.CANCELLED if self._is_cancelled else _worst(counts)
+        code = CANCELLED_CODE if self._is_cancelled else self._exit_code
+        self._store.run_ended(self._run, state, exit_code=code, now=time.time())
+        self._tell("run over", state=state, exit_code=code, counts=counts)
+        return RunEnd(state=state, exit_code=code, counts=counts)
+
+    def _tell(self, kind: Kind, **details: Any) -> None:
+        self._observer(Event(kind=kind, run=self._run, time=time.time(), **details))
+
+
+def _abandon(folder: Path) -> bool:
+    """Make sure that an attempt which has not begun never will; False: it has."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return give_up(folder)
+    except OSError:
+        return False
+
+
+def _outcome(end: AttemptEnd) -> Outcome:
+    return Outcome(
+        state=State(end.outcome),
+        started=end.started,
+        ended=end.ended or time.time(),
+        exit_code=end.exit_code,
+        signal=end.signal,
+        culprit=end.culprit,
+        reason=end.reason,
+    )
+
+
+def _worst(counts: Mapping[State, int]) -> State:
+    """Give the state of a run from those of its tasks."""
+    if all(state.is_green for state, count in counts.items() if count):
+        return State.PASSED
+    only = {state for state, count in counts.items() if count and not state.is_green}
+    return only.pop() if len(only) == 1 else State.FAILED
+
+
+def _in_words(state: State) -> str:
+    return {State.NOT_RUN: "was not run", State.CANCELLED: "was cancelled"}.get(state, str(state))
