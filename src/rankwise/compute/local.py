@@ -31,6 +31,11 @@ _GRACE_SECONDS = 5.0
 # For runners that somebody else has started: their end cannot be waited for, only looked for.
 _LOOK_SECONDS = 0.1
 _ADDRESS = "127.0.0.1"
+# What the runner adds to every process's environment.
+_OWN_NAMES = (
+    *("RANKWISE_ATTEMPT", "RANKWISE_FOLDER", "RANKWISE_HOSTS", "RANKWISE_NODE"),
+    *("RANKWISE_NODE_RANK", "RANKWISE_SECRETS", "HOSTNAME"),
+)
 # All nodes are this machine: what looks for a network finds one that needs none.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
@@ -41,16 +46,16 @@ class _Watched:
     runner: subprocess.Popen[bytes] | None = None
     """None: another client has started it."""
     handle: int = -1
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
 
 
 class LocalCompute:
     """Starts attempts on this machine; they outlive the client."""
 
-    def __init__(self, capacity: Resources, *, gpus: Sequence[int] = ()) -> None:
+    def __init__(self, capacity: Resources, *, gpus: Sequence[str] = ()) -> None:
         self._capacity = capacity
         self._free_gpus = list(gpus)
-        """Those that are really there, by number."""
+        """Those that are really there, as CUDA_VISIBLE_DEVICES names them."""
         self._watched: dict[str, _Watched] = {}
 
     def capacity(self) -> Resources:
@@ -162,21 +167,43 @@ def _share_cores(cores: Sequence[int], nodes: int) -> list[Sequence[int]]:
     return [cores[begin : max(end, begin + 1)] for begin, end in itertools.pairwise(edges)]
 
 
-def _order(job: Job, nodes: Sequence[Mapping[str, Any]], gpus: Sequence[int]) -> dict[str, Any]:
+def _order(job: Job, nodes: Sequence[Mapping[str, Any]], gpus: Sequence[str]) -> dict[str, Any]:
     task, attempt, runtime = job.task, job.attempt, job.runtime
     outer = without_job(os.environ)
     environment = {
-        **({name: value for name, value in _LOOPBACK.items() if name not in outer}),
+        **{name: value for name, value in _LOOPBACK.items() if name not in outer},
         **runtime.environment,
         **task.environment,
     }
+    shares = _share_gpus(task, gpus)
+    processes = []
+    for process in task.processes:
+        own = {**process.environment, **shares.get(process.name, {})}
+        processes.append(
+            {
+                "name": process.name,
+                "role": process.role,
+                "node": process.node,
+                "command": runtime.wrap(
+                    process.command,
+                    folder=nodes[process.node]["folder"],
+                    mounts=[str(attempt.folder)],
+                    names=[*_OWN_NAMES, *environment, *own, *task.secrets],
+                    gpus=process.resources.gpus,
+                ),
+                "environment": own,
+                "rank": process.rank,
+                "is_awaited": process.is_awaited,
+                "is_vital": process.is_vital,
+            }
+        )
     return {
         "version": ORDER_VERSION,
         "attempt": attempt.label,
         "marker": attempt.marker,
         "folder": str(attempt.folder),
         "nodes": nodes,
-        "processes": _processes(job, gpus),
+        "processes": processes,
         "environment": environment,
         "unset": [*sorted(os.environ.keys() - outer.keys()), *runtime.unset],
         "path": list(runtime.path),
@@ -189,27 +216,15 @@ def _order(job: Job, nodes: Sequence[Mapping[str, Any]], gpus: Sequence[int]) ->
     }
 
 
-def _processes(job: Job, gpus: Sequence[int]) -> list[dict[str, Any]]:
-    found = []
+def _share_gpus(task: Task, gpus: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Give each process the GPUs that it claims, as the variable by which it sees no others."""
+    shares = {}
     left = list(gpus)
-    for process in job.task.processes:
-        environment = dict(process.environment)
+    for process in task.processes:
         if own := left[: process.resources.gpus]:
             del left[: len(own)]
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, own))
-        found.append(
-            {
-                "name": process.name,
-                "role": process.role,
-                "node": process.node,
-                "command": process.command,
-                "environment": environment,
-                "rank": process.rank,
-                "is_awaited": process.is_awaited,
-                "is_vital": process.is_vital,
-            }
-        )
-    return found
+            shares[process.name] = {"CUDA_VISIBLE_DEVICES": ",".join(own)}
+    return shares
 
 
 def _start_runner(folder: Path, secrets: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -63,7 +63,10 @@ class Drive:
         self._secrets = secrets
         self._runtimes: dict[RuntimeChoice, Prepared] = {}
         self._flights: dict[str, _Flight] = {}
-        self._free = {name: compute.capacity() for name, compute in computes.items()}
+        # One compute may have several names: what is free there is counted once, under the first.
+        first = {id(compute): name for name, compute in reversed(computes.items())}
+        self._pools = {name: first[id(compute)] for name, compute in computes.items()}
+        self._free = {name: computes[name].capacity() for name in self._pools.values()}
         self._exit_code = 0
         self._is_cancelled = False
         self.is_cancel_wanted = False
@@ -132,7 +135,8 @@ class Drive:
         claim = dataclasses.replace(
             task.resources, cores=task.resources.cores or min(width, capacity.cores)
         )
-        return Waiting(key=task.key, needs=task.needs, compute=task.compute, claim=claim)
+        pool = self._pools[task.compute]
+        return Waiting(key=task.key, needs=task.needs, compute=pool, claim=claim)
 
     def _adopt(self, row: AttemptRow, waiting: Waiting) -> None:
         """Watch what another client has started, unless it never came to that."""

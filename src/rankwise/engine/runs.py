@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from rankwise.compute.opening import open_compute
+from rankwise.compute.opening import open_computes
 from rankwise.engine.drive import Drive, RunEnd
 from rankwise.engine.events import Event, Observer
 from rankwise.engine.session import BeingDriven, driver_of, driving
@@ -71,7 +71,7 @@ def _drive(store: Store, run: str, observer: Observer) -> Drive:
     return Drive(
         store,
         run,
-        {name: open_compute(site.compute(name)) for name in names},
+        open_computes(names, site),
         prepare=lambda choice: prepare(choice, say),
         observer=observer,
         secrets=os.environ,
@@ -84,7 +84,7 @@ def _ended_by_signals(one: Drive) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         one.is_cancel_wanted = True
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:

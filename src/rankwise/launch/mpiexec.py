@@ -171,6 +171,12 @@ def find_mpiexec(library_version: str, library_path: str | None) -> Mpiexec:
     )
 
 
+def family_of(path: Path) -> Family:
+    """Find out which MPI an mpiexec or mpirun belongs to, by asking it."""
+    kind = _kind_of_launcher(path)
+    return kind.family if kind is not None else "unknown"
+
+
 def loaded_library() -> str | None:
     """Tell which file the MPI library of this process was loaded from; None if there is none."""
     try:

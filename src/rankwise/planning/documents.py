@@ -1,0 +1,94 @@
+"""From documents to one plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankwise.compute.capacity import machine
+from rankwise.errors import InputError
+from rankwise.launch.jobs import task_for
+from rankwise.launch.request import Facts, JobRequest
+from rankwise.plan import Plan, Task
+from rankwise.planning.mpi_family import family_for
+from rankwise.planning.requests import compute_of, request_of, runtimes_of
+from rankwise.site import Site, find_site
+from rankwise.spec.command_job import CommandJob
+from rankwise.spec.documents import Document, load
+
+_SEPARATOR = "\n---\n"
+
+
+def plan_from(
+    paths: Sequence[Path], *, strict: bool = False, on: str | None = None
+) -> tuple[Plan, str]:
+    """Make a plan of documents, a task each, and give their text with it.
+
+    `on` is the compute to take instead of those in the documents. Raises InputError with every
+    mistake in all of them.
+    """
+    documents = _load_all(paths)
+    tasks: list[Task] = []
+    notices: list[str] = []
+    for document in documents:
+        site = find_site(document.path.absolute().parent)
+        compute = on or compute_of(document)
+        for notice in _check(document, site, compute, strict=strict):
+            if notice not in notices:
+                notices.append(notice)
+        key = _unique(document.model.name, [task.key for task in tasks])
+        tasks.append(_task(request_of(document, site, key=key, compute=compute), site))
+        if isinstance(document.model, CommandJob):
+            notices += [
+                f"{document.path}: `{field}` has no effect here"
+                for field in document.model.without_effect()
+            ]
+    first = documents[0].model
+    kinds = {getattr(document.model, "type", "") for document in documents}
+    others = len(documents) - 1
+    plan = Plan(
+        name=first.name + (f"-and-{others}-more" if others else ""),
+        kind=kinds.pop() if len(kinds) == 1 else "several",
+        tasks=tuple(tasks),
+        experiment=first.experiment_name,
+        source=str(documents[0].path.absolute()),
+        notices=tuple(notices),
+        tags=first.tags,
+    )
+    return plan, _SEPARATOR.join(document.text for document in documents)
+
+
+def _load_all(paths: Sequence[Path]) -> list[Document]:
+    documents, complaints = [], []
+    for path in paths:
+        try:
+            documents.append(load(path))
+        except InputError as error:
+            complaints.append(str(error))
+    if complaints:
+        raise InputError("\n".join(complaints))
+    return documents
+
+
+def _check(document: Document, site: Site, compute: str, *, strict: bool) -> tuple[str, ...]:
+    place = str(document.path)
+    return site.check(
+        computes={compute: place},
+        runtimes=dict.fromkeys(runtimes_of(document), place),
+        is_strict=strict,
+    )
+
+
+def _task(request: JobRequest, site: Site) -> Task:
+    capacity = site.compute(request.compute).capacity(machine())
+    family = family_for(request) if request.kind == "mpi" else "unknown"
+    facts = Facts(cores=max(1, int(capacity.cores)), gpus=capacity.gpus, mpi_family=family)
+    return task_for(request, facts)
+
+
+def _unique(name: str, taken: Sequence[str]) -> str:
+    key, number = name, 1
+    while key in taken:
+        number += 1
+        key = f"{name}-{number}"
+    return key

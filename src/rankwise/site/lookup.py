@@ -1,0 +1,140 @@
+"""The names of computes and runtimes, looked up in the site files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rankwise.errors import InputError
+from rankwise.plan import RuntimeChoice
+from rankwise.site.choices import CURRENT, LOCAL, ComputeChoice, Layer
+from rankwise.site.page import did_you_mean, shown, toml_key
+
+_T = TypeVar("_T")
+_REMEDIES = {
+    "compute": 'backend = "local"',
+    "runtime": "current = true, python = …, requirements = […] or image = …",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What names mean here. The first layer that knows a name decides."""
+
+    file: Path
+    """The site file of the project, or where it would be."""
+    layers: Sequence[Layer] = ()
+
+    def compute(self, name: str = "") -> ComputeChoice:
+        """Give the compute that a document calls `name`; empty: the default.
+
+        InputError: this version of rankwise has no such backend.
+        """
+        name = name or self.default_compute
+        found = self._named_compute(name)
+        if found is None:
+            local = self._named_compute(LOCAL) or ComputeChoice()
+            return dataclasses.replace(local, name=name, is_mapped=name == LOCAL)
+        if found.backend != LOCAL:
+            raise InputError(
+                f'{found.place}: compute "{name}" has backend = "{found.backend}", which is not '
+                f'yet in this version of rankwise; backend = "local" there runs it on this machine'
+            )
+        return dataclasses.replace(found, name=name)
+
+    def runtime(self, name: str = "") -> RuntimeChoice:
+        """Give the runtime that a document calls `name`; empty: the default."""
+        name = name or self.default_runtime
+        found = self._named_runtime(name) or RuntimeChoice()
+        return dataclasses.replace(found, name=name)
+
+    @property
+    def default_compute(self) -> str:
+        return next((a.default_compute for a in self.layers if a.default_compute), LOCAL)
+
+    @property
+    def default_runtime(self) -> str:
+        return next((a.default_runtime for a in self.layers if a.default_runtime), CURRENT)
+
+    def has_compute(self, name: str) -> bool:
+        """Tell whether a site file has the compute, or it is always there."""
+        return name in ("", LOCAL) or self._named_compute(name) is not None
+
+    def has_runtime(self, name: str) -> bool:
+        """Tell whether a site file has the runtime, or it is always there."""
+        return name in ("", CURRENT) or self._named_runtime(name) is not None
+
+    def check(
+        self,
+        *,
+        computes: Mapping[str, str],
+        runtimes: Mapping[str, str],
+        is_strict: bool = False,
+    ) -> tuple[str, ...]:
+        """Give a notice for each kind that has names which no site file has.
+
+        The names come with the places in the document where they stand. InputError if it is strict.
+        """
+        unknown_computes = {n: at for n, at in computes.items() if not self.has_compute(n)}
+        unknown_runtimes = {n: at for n, at in runtimes.items() if not self.has_runtime(n)}
+        if is_strict and (unknown_computes or unknown_runtimes):
+            raise InputError(
+                "\n".join(
+                    [self._error("compute", n, at) for n, at in unknown_computes.items()]
+                    + [self._error("runtime", n, at) for n, at in unknown_runtimes.items()]
+                )
+            )
+        notices = []
+        if unknown_computes:
+            notices.append(self._notice("compute", list(unknown_computes), "this machine"))
+        if unknown_runtimes:
+            notices.append(self._notice("runtime", list(unknown_runtimes), "the current Python"))
+        return tuple(notices)
+
+    def _named_compute(self, name: str) -> ComputeChoice | None:
+        return _look_up(name, [layer.computes for layer in self.layers], always_there=LOCAL)
+
+    def _named_runtime(self, name: str) -> RuntimeChoice | None:
+        return _look_up(name, [layer.runtimes for layer in self.layers], always_there=CURRENT)
+
+    def _notice(self, kind: str, names: Sequence[str], stand_in: str) -> str:
+        listed = _listed(names)
+        is_one = len(names) == 1
+        return (
+            f"{kind if is_one else f'{kind}s'} {listed} {'is' if is_one else 'are'} not in "
+            f"{shown(self.file)}: {stand_in} stands in for {'it' if is_one else 'them'}; to change "
+            f"that, write [{kind}.{toml_key(names[0])}] there"
+        )
+
+    def _error(self, kind: str, name: str, at: str) -> str:
+        layers = [a.computes if kind == "compute" else a.runtimes for a in self.layers]
+        hint = did_you_mean(name, [known for names in layers for known in names])
+        place = f"{at}: " if at else ""
+        then = f"{hint} If not," if hint else ";"
+        return (
+            f'{place}{kind} "{name}" is not in {shown(self.file)}{then} '
+            f"write [{kind}.{toml_key(name)}] there with {_REMEDIES[kind]}"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    quoted = [f'"{name}"' for name in names]
+    return " and ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))
+
+
+def _look_up(name: str, layers: Sequence[Mapping[str, _T]], *, always_there: str) -> _T | None:
+    """Find a name: in the first layer that has it or a pattern for it, the longest one."""
+    for names in layers:
+        if name in names:
+            return names[name]
+        # A pattern for everything is not meant for what needs no site file.
+        if name != always_there and (fitting := [p for p in names if _fits(name, p)]):
+            return names[max(fitting, key=len)]
+    return None
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return pattern.endswith("*") and name.startswith(pattern[:-1])

@@ -1,0 +1,248 @@
+"""Command lines for container engines. No engine runs here: a stand-in does what it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankwise.errors import ComputeFailure
+from rankwise.plan import RuntimeChoice, later
+from rankwise.runtime import prepare
+from rankwise.runtime.container import Container
+
+LIMIT_SECONDS = 60
+IMAGE = "pytorch/pytorch:2.4"
+DOCKER = Container(engine="docker", executable="/bin/docker", image=IMAGE)
+PODMAN = Container(engine="podman", executable="/bin/podman", image=IMAGE)
+APPTAINER = Container(engine="apptainer", executable="/bin/apptainer", image=IMAGE)
+
+# Gives the inner command those variables only that it was told the names of.
+STAND_IN = """\
+#!{python}
+import json, os, subprocess, sys
+arguments = sys.argv[1:]
+with open({log!r}, "a") as log:
+    print(json.dumps(arguments), file=log)
+if arguments[0] != "run":
+    sys.exit({others})
+environment, entry, folder = dict(), None, None
+arguments.pop(0)
+while arguments[0].startswith("--"):
+    option = arguments.pop(0)
+    if option in ("--rm", "--init"):
+        continue
+    value = arguments.pop(0)
+    if option == "--env" and "=" in value:
+        name, _, given = value.partition("=")
+        environment[name] = given
+    elif option == "--env" and value in os.environ:
+        environment[value] = os.environ[value]
+    elif option == "--entrypoint":
+        entry = value
+    elif option == "--workdir":
+        folder = value
+sys.exit(subprocess.call([entry, *arguments[1:]], env=environment, cwd=folder))
+"""
+
+
+def container(image: str = IMAGE, engine: str = "") -> RuntimeChoice:
+    return RuntimeChoice(name="azureml:p:1", kind="container", image=image, engine=engine)
+
+
+def stand_in(tmp_path: Path, engine: str, *, others: str = "0") -> Path:
+    """Put a stand-in for an engine into `bin`, and give the file with its calls."""
+    log = tmp_path / f"{engine}.log"
+    path = tmp_path / "bin" / engine
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(STAND_IN.format(python=sys.executable, log=str(log), others=others))
+    path.chmod(0o755)
+    return log
+
+
+def calls(log: Path) -> list[list[str]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def _only_stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+
+def test_docker_gets_the_whole_command_line() -> None:
+    assert DOCKER(
+        ("python", "train.py"),
+        folder="/run/nodes/node0",
+        mounts=["/run", "/data", "/run"],
+        names=["WORLD_SIZE", "RANK", "RANK"],
+        gpus=2,
+    ) == (
+        *("/bin/docker", "run", "--rm", "--init", "--network", "host", "--ipc", "host"),
+        *("--user", f"{os.getuid()}:{os.getgid()}"),
+        *("--gpus", "all"),
+        *("--volume", "/run/nodes/node0:/run/nodes/node0"),
+        *("--volume", "/run:/run", "--volume", "/data:/data"),
+        *("--workdir", "/run/nodes/node0"),
+        *("--env", "RANK", "--env", "RANKWISE_ATTEMPT", "--env", "WORLD_SIZE"),
+        *("--env", "HOME=/tmp"),
+        *("--entrypoint", "python", IMAGE, "train.py"),
+    )
+
+
+def test_a_line_is_run_by_a_shell_in_the_image() -> None:
+    command = DOCKER("cd a && python train.py | tee log", folder="/f")
+    assert command[-5:] == (
+        *("--entrypoint", "/bin/sh", IMAGE, "-c"),
+        "cd a && python train.py | tee log",
+    )
+    assert "--gpus" not in command
+
+
+def test_a_home_of_ones_own_is_kept() -> None:
+    command = DOCKER("true", folder="/f", names=["HOME"])
+    assert "HOME" in command
+    assert "HOME=/tmp" not in command
+
+
+def test_podman_keeps_the_user_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    command = PODMAN("true", folder="/f", gpus=1)
+    assert command[8:10] == ("--userns", "keep-id")
+    assert command[10:12] == ("--device", "nvidia.com/gpu=all")
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert "--user" in PODMAN("true", folder="/f")
+
+
+def test_apptainer_has_network_user_and_variables_anyway() -> None:
+    assert APPTAINER("a; b", folder="/f", mounts=["/m"], names=["SECRET"], gpus=1) == (
+        *("/bin/apptainer", "exec", "--nv", "--bind", "/f:/f", "--bind", "/m:/m"),
+        *("--pwd", "/f", f"docker://{IMAGE}", "/bin/sh", "-c", "a; b"),
+    )
+
+
+@pytest.mark.parametrize("image", ["/images/a.sif", "library://a/b", "a.sif"])
+def test_apptainer_gets_other_images_as_they_are_named(image: str) -> None:
+    made = Container(engine="apptainer", executable="apptainer", image=image)
+    assert image in made(("true",), folder="/f")
+
+
+def test_marks_for_what_is_known_later_may_stand_everywhere() -> None:
+    node, run = later("folder:0"), later("folder")
+    command = DOCKER(("cat", later("address:0")), folder=node, mounts=[run])
+    assert f"{node}:{node}" in command
+    assert f"{run}:{run}" in command
+    assert later("address:0") in command
+
+
+def test_folders_that_an_engine_cannot_name_are_refused() -> None:
+    with pytest.raises(ComputeFailure, match=r'/a:b cannot be seen .* docker, .* ":"; rename'):
+        DOCKER("true", folder="/a:b")
+    with pytest.raises(ComputeFailure, match=r'/a,b cannot be seen .* apptainer, .* ","; rename'):
+        APPTAINER("true", folder="/f", mounts=["/a,b"])
+    assert "/a,b:/a,b" in DOCKER("true", folder="/a,b")
+
+
+def test_a_command_runs_in_its_folder_with_its_variables_and_secrets_stay_secret(
+    tmp_path: Path,
+) -> None:
+    log = stand_in(tmp_path, "docker")
+    runtime = prepare(container(), pytest.fail)
+    assert (runtime.path, runtime.environment, runtime.unset) == ((), {}, ())
+    folder = tmp_path / "work here"
+    folder.mkdir()
+    code = "import json, os; print(json.dumps([os.getcwd(), dict(os.environ)]))"
+    command = runtime.wrap(
+        (sys.executable, "-c", code), folder=str(folder), names=["TOKEN", "RANK", "NOT_SET"]
+    )
+    done = subprocess.run(
+        command,
+        env={"TOKEN": "s3cret", "RANK": "0", "OTHER": "x", "RANKWISE_ATTEMPT": "rw-1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=LIMIT_SECONDS,
+    )
+    where, environment = json.loads(done.stdout)
+    assert where == str(folder)
+    wanted = {"TOKEN": "s3cret", "RANK": "0", "RANKWISE_ATTEMPT": "rw-1", "HOME": "/tmp"}
+    assert {name: environment.get(name) for name in wanted} == wanted
+    assert "OTHER" not in environment
+    assert "s3cret" not in log.read_text()
+    assert not any("s3cret" in part for part in command)
+
+
+def test_the_exit_code_is_that_of_the_command(tmp_path: Path) -> None:
+    stand_in(tmp_path, "docker")
+    command = prepare(container(), pytest.fail).wrap("exit 7", folder=str(tmp_path))
+    assert subprocess.run(command, check=False, timeout=LIMIT_SECONDS).returncode == 7
+
+
+def test_an_image_that_is_there_is_not_fetched(tmp_path: Path) -> None:
+    log = stand_in(tmp_path, "docker")
+    prepare(container(), pytest.fail)
+    assert calls(log) == [["info"], ["image", "inspect", IMAGE]]
+
+
+def test_an_image_that_is_not_there_is_fetched_and_that_is_said(tmp_path: Path) -> None:
+    log = stand_in(tmp_path, "docker", others="arguments[0] == 'image'")
+    said: list[str] = []
+    prepare(container(), said.append)
+    assert said == [f'getting the image of runtime "azureml:p:1": {IMAGE}']
+    assert calls(log)[-1] == ["pull", IMAGE]
+
+
+def test_an_image_that_cannot_be_had_is_a_clear_failure(tmp_path: Path) -> None:
+    stand_in(tmp_path, "docker", others="0 if arguments[0] == 'info' else 'denied: no such image'")
+    with pytest.raises(ComputeFailure) as raised:
+        prepare(container(), print)
+    assert str(raised.value) == (
+        f'runtime "azureml:p:1": docker cannot get the image {IMAGE}:\n    denied: no such image\n'
+        "correct `image` of its table in rankwise.toml, or log in to its registry"
+    )
+
+
+def test_an_engine_without_its_daemon_is_a_clear_failure(tmp_path: Path) -> None:
+    said = "Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?"
+    stand_in(tmp_path, "docker", others=repr(said))
+    with pytest.raises(ComputeFailure) as raised:
+        prepare(container(engine="docker"), print)
+    assert str(raised.value) == (
+        f'runtime "azureml:p:1" is the container image {IMAGE}, and no engine can run it: docker is '
+        f"there, but its daemon is not running: `docker info` says: {said}. Start or install one, or "
+        "map the name to something else in rankwise.toml"
+    )
+
+
+def test_the_first_engine_that_works_is_taken(tmp_path: Path) -> None:
+    stand_in(tmp_path, "docker", others="'the daemon is away'")
+    stand_in(tmp_path, "podman")
+    wrap = prepare(container(), pytest.fail).wrap
+    assert isinstance(wrap, Container)
+    assert (wrap.engine, wrap.executable) == ("podman", str(tmp_path / "bin/podman"))
+
+
+def test_an_engine_that_is_asked_for_is_not_replaced_by_another(tmp_path: Path) -> None:
+    stand_in(tmp_path, "docker")
+    with pytest.raises(
+        ComputeFailure, match=r"no engine can run it: podman is not on PATH\. Start"
+    ):
+        prepare(container(engine="podman"), print)
+
+
+def test_without_any_engine_all_are_named() -> None:
+    with pytest.raises(ComputeFailure) as raised:
+        prepare(container(), print)
+    assert "docker is not on PATH; podman is not on PATH; apptainer is not on PATH" in str(
+        raised.value
+    )
+
+
+def test_an_engine_that_does_not_start_is_a_clear_failure(tmp_path: Path) -> None:
+    stand_in(tmp_path, "apptainer")
+    (tmp_path / "bin/apptainer").write_text("#!/no/such/interpreter\n")
+    with pytest.raises(ComputeFailure, match=r"`apptainer --version` says: .* does not start: No"):
+        prepare(container(), print)

@@ -1,0 +1,252 @@
+"""Environments made from requirements, with the real uv and the real index."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from rankwise.errors import ComputeFailure
+from rankwise.plan import RuntimeChoice
+from rankwise.runtime import Prepared, prepare, uv
+from rankwise.runtime.uv import find_uv
+
+LIMIT_SECONDS = 240
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # uv keeps its own downloads where it always does.
+    if "UV_CACHE_DIR" not in os.environ:
+        uv_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uv"
+        monkeypatch.setenv("UV_CACHE_DIR", str(uv_cache))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def choice(*requirements: str, python: str = "") -> RuntimeChoice:
+    return RuntimeChoice(name="test:1", kind="uv", requirements=requirements, python=python)
+
+
+def run_in(runtime: Prepared, *command: str) -> str:
+    path = os.pathsep.join([*runtime.path, os.environ["PATH"]])
+    return subprocess.run(
+        ["/usr/bin/env", *command],
+        env={**os.environ, **runtime.environment, "PATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=LIMIT_SECONDS,
+    ).stdout.strip()
+
+
+def stub_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> Path:
+    """Put something else in uv's place, which writes its arguments into a file."""
+    stub, calls = tmp_path / "stub-uv", tmp_path / "calls"
+    calls.write_text("")
+    stub.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{textwrap.dedent(script)}\n')
+    stub.chmod(0o755)
+    monkeypatch.setattr(uv, "find_uv", lambda: (str(stub),))
+    return calls
+
+
+def test_an_environment_is_made_from_requirements_and_kept(tmp_path: Path) -> None:
+    said: list[str] = []
+    runtime = prepare(choice("iniconfig==2.0.0"), said.append)
+    code = "import iniconfig, sys; print(iniconfig.__file__); print(sys.prefix)"
+    file, prefix = run_in(runtime, "python", "-c", code).splitlines()
+    assert file.startswith(prefix)
+    assert Path(prefix).is_relative_to(tmp_path / "cache/rankwise/runtimes")
+    assert runtime.environment == {"VIRTUAL_ENV": prefix}
+    assert runtime.path == (f"{prefix}/bin",)
+    [line] = said
+    assert line == f'making the environment of runtime "test:1" in {prefix}: iniconfig==2.0.0'
+    assert prepare(choice("iniconfig==2.0.0"), said.append) == runtime
+    assert len(said) == 1
+
+
+def test_its_commands_are_found_and_have_the_right_interpreter() -> None:
+    """They hold the place of their environment, which therefore must not move."""
+    runtime = prepare(choice("pygments==2.19.2"), print)
+    assert run_in(runtime, "pygmentize", "-V").startswith("Pygments version 2.19.2")
+
+
+def test_rankwise_itself_is_not_in_it() -> None:
+    runtime = prepare(choice(), print)
+    code = "import importlib.util; print(importlib.util.find_spec('rankwise'))"
+    assert run_in(runtime, "python", "-c", code) == "None"
+
+
+def test_what_cannot_be_resolved_is_a_clear_failure_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ComputeFailure) as raised:
+        prepare(choice("iniconfig==99.0"), print)
+    text = str(raised.value)
+    first, *said, last = text.splitlines()
+    assert first == (
+        'the environment of runtime "test:1" (iniconfig==99.0) could not be made: uv ended with '
+        "exit code 1:"
+    )
+    assert "iniconfig==99.0" in " ".join(said)
+    assert "\x1b" not in text
+    assert last.startswith("correct its table in rankwise.toml; if the package index cannot be")
+    assert not list(tmp_path.rglob("complete.json"))
+
+
+def test_a_python_that_is_not_to_be_had_is_a_clear_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
+    with pytest.raises(ComputeFailure, match=r"\(empty, Python 3.99\) could not be made: uv ended"):
+        prepare(choice(python="3.99"), print)
+
+
+def test_without_uv_it_is_made_with_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uv, "find_uv", lambda: None)
+    wanted = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    runtime = prepare(choice("iniconfig==2.0.0", python=wanted), print)
+    assert run_in(runtime, "python", "-c", "import iniconfig; print('there')") == "there"
+
+
+def test_without_uv_what_pip_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uv, "find_uv", lambda: None)
+    python = tmp_path / "bin" / "python3.7"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho no ensurepip; exit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", str(python.parent), prepend=os.pathsep)
+    with pytest.raises(ComputeFailure, match="venv ended with exit code 3:\n    no ensurepip\n"):
+        prepare(choice(python="3.7"), print)
+    with pytest.raises(ComputeFailure, match=r"wants Python 3.99, and this is .*; install uv"):
+        prepare(choice(python="3.99"), print)
+
+
+def test_the_words_and_the_python_decide_which_environment_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = 'for last; do :; done; case "$*" in *venv*) mkdir -p "$last/bin"; touch "$last/bin/python";; esac'
+    calls = stub_uv(monkeypatch, tmp_path, script)
+    paths = {
+        prepare(one, print).path
+        for one in (
+            choice("a", "b"),
+            choice("b", "a"),
+            choice("a", "b", python="3.12"),
+            choice("a", "b", python="3.13"),
+            choice("a"),
+        )
+    }
+    assert len(paths) == 4
+    lines = calls.read_text().splitlines()
+    assert len(lines) == 8
+    assert "venv --python 3.12 " in calls.read_text()
+    # Requirements may hold secrets, and everybody sees the arguments of a process.
+    assert lines[1].endswith("/requirements.txt")
+
+
+def test_a_half_made_environment_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = 'for last; do :; done; mkdir -p "$last/bin"; touch "$last/bin/python"; exit 9'
+    with monkeypatch.context() as patch:
+        stub_uv(patch, tmp_path, script)
+        with pytest.raises(ComputeFailure, match="exit code 9"):
+            prepare(choice(), print)
+    assert run_in(prepare(choice(), print), "python", "-c", "print('whole')") == "whole"
+
+
+KILLED_CLIENT = """
+import sys
+from rankwise.plan import RuntimeChoice
+from rankwise.runtime import prepare, uv
+uv.find_uv = lambda: (sys.argv[1],)
+prepare(RuntimeChoice(name="test:1", kind="uv"), print)
+"""
+
+
+def test_after_a_kill_of_the_client_its_uv_ends_before_another_begins(tmp_path: Path) -> None:
+    begun, leave, ended = tmp_path / "begun", tmp_path / "leave", tmp_path / "ended"
+    stub = tmp_path / "stub-uv"
+    stub.write_text(
+        f"#!/bin/sh\ntouch {begun}\nwhile [ ! -e {leave} ]; do sleep 0.05; done\ntouch {ended}\n"
+    )
+    stub.chmod(0o755)
+    said = []
+
+    def say(text: str) -> None:
+        said.append((text.partition(" ")[0], ended.exists()))
+        leave.touch()
+
+    client = subprocess.Popen([sys.executable, "-c", KILLED_CLIENT, stub])
+    try:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not begun.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        client.kill()
+        client.wait(LIMIT_SECONDS)
+        runtime = prepare(choice(), say)
+    finally:
+        leave.touch()
+        client.kill()
+        client.wait(LIMIT_SECONDS)
+    assert said == [("waiting", False), ("making", True)]
+    assert run_in(runtime, "python", "-c", "print('whole')") == "whole"
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew() -> None:
+    runtime = prepare(choice(), print)
+    python = Path(runtime.path[0], "python")
+    python.unlink()
+    python.symlink_to("/gone")
+    assert prepare(choice(), print) == runtime
+    assert run_in(runtime, "python", "-c", "print('back')") == "back"
+
+
+def test_settings_that_would_mislead_uv_are_kept_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("VIRTUAL_ENV", "UV_PYTHON", "FORCE_COLOR"):
+        monkeypatch.setenv(name, "misleading")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://mirror/simple")
+    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
+    stub_uv(monkeypatch, tmp_path, f"env > {tmp_path}/environment; pwd > {tmp_path}/where; exit 1")
+    with pytest.raises(ComputeFailure):
+        prepare(choice(), print)
+    environment = (tmp_path / "environment").read_text()
+    assert "misleading" not in environment
+    assert "UV_DEFAULT_INDEX=https://mirror/simple" in environment
+    # Not where the user is: a project there may have settings of its own.
+    assert (tmp_path / "where").read_text().strip() == str(tmp_path / "cache/rankwise")
+
+
+def test_a_uv_that_does_not_start_is_a_clear_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uv, "find_uv", lambda: (str(tmp_path / "gone"),))
+    with pytest.raises(ComputeFailure, match=r"uv did not start: .*/gone: No such file or dir"):
+        prepare(choice(), print)
+
+
+def test_uv_is_looked_for_beside_python_then_on_path_then_as_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, on_path = tmp_path / "beside", tmp_path / "path"
+    for folder in (beside, on_path):
+        folder.mkdir()
+        (folder / "uv").write_text("#!/bin/sh\n")
+        (folder / "uv").chmod(0o755)
+    python = str(beside / "python")
+    monkeypatch.setattr(sys, "executable", python)
+    monkeypatch.setenv("PATH", str(on_path))
+    assert find_uv() == (str(beside / "uv"),)
+    (beside / "uv").unlink()
+    assert find_uv() == (str(on_path / "uv"),)
+    shutil.rmtree(on_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    assert find_uv() == (python, "-m", "uv")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert find_uv() is None

@@ -1,0 +1,490 @@
+"""Site files: what names mean, and what is said of files that are wrong."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankwise.errors import InputError
+from rankwise.plan import Resources, RuntimeChoice
+from rankwise.site import ComputeChoice, Site, find_site
+
+PYTORCH = "azureml:pytorch-1.7:1"
+
+
+@pytest.fixture(autouse=True)
+def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a project of one's own, and let no settings of the real user count."""
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+
+def site_of(text: str) -> Site:
+    Path("rankwise.toml").write_text(text)
+    return find_site(Path())
+
+
+def write_users_own(text: str, *, place: str = "home/.config") -> None:
+    file = Path("..", place, "rankwise", "rankwise.toml")
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+
+
+def complaints_about(text: str | bytes) -> list[str]:
+    Path("rankwise.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError) as raised:
+        find_site(Path())
+    return str(raised.value).splitlines()
+
+
+# What names mean.
+
+
+def test_without_a_site_file_there_are_local_and_current() -> None:
+    site = find_site(Path())
+    assert site.compute() == ComputeChoice()
+    assert site.compute("local") == ComputeChoice(is_mapped=True)
+    assert site.runtime() == site.runtime("current") == RuntimeChoice()
+
+
+def test_a_name_that_nobody_has_falls_back_to_this_machine_and_interpreter() -> None:
+    site = site_of("")
+    assert site.compute("gpu-cluster") == ComputeChoice(name="gpu-cluster", is_mapped=False)
+    assert site.runtime(PYTORCH) == RuntimeChoice(name=PYTORCH, kind="current")
+    assert not site.has_compute("gpu-cluster")
+    assert not site.has_runtime(PYTORCH)
+
+
+def test_a_compute_may_be_told_to_have_what_it_has_not() -> None:
+    site = site_of(
+        '[compute.gpu-cluster]\nbackend = "local"\ncores = 64\ngpus = 8\nmemory = "2TiB"\n'
+        "oversubscribe = true\n"
+    )
+    choice = site.compute("gpu-cluster")
+    assert choice == ComputeChoice(
+        name="gpu-cluster",
+        cores=64,
+        gpus=8,
+        memory=2 << 40,
+        oversubscribe=True,
+        place="rankwise.toml:1",
+    )
+    found = Resources(cores=2, memory=1 << 30)
+    assert choice.capacity(found) == Resources(cores=64, memory=2 << 40, gpus=8)
+
+
+def test_what_is_not_told_of_a_compute_is_what_is_found() -> None:
+    choice = site_of('[compute.laptop]\nbackend = "local"\ngpus = 0\n').compute("laptop")
+    found = Resources(cores=2, memory=1 << 30, gpus=1)
+    assert choice.capacity(found) == Resources(cores=2, memory=1 << 30, gpus=0)
+
+
+def test_local_may_be_told_things_too_and_they_count_where_it_stands_in() -> None:
+    site = site_of("[compute.local]\ncores = 1.5\n")
+    assert site.compute().cores == 1.5
+    assert site.compute("gpu-cluster").cores == 1.5
+    assert not site.compute("gpu-cluster").is_mapped
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ("1024", 1024),
+        ('"1024"', 1024),
+        ('"2Gi"', 2 << 30),
+        ('"2GiB"', 2 << 30),
+        ('"1.5 GiB"', 3 << 29),
+        ('"500M"', 500_000_000),
+        ('"500MB"', 500_000_000),
+        ('"7k"', 7000),
+        ('"64B"', 64),
+    ],
+)
+def test_memory_is_read_as_people_write_it(written: str, size: int) -> None:
+    assert site_of(f"[compute.local]\nmemory = {written}\n").compute().memory == size
+
+
+def test_a_backend_that_is_not_there_yet_is_an_error_when_it_is_used() -> None:
+    site = site_of(
+        '\n[compute.big]\nbackend = "slurm"\npartition = "gpu"\n[compute.k]\nbackend = "kubernetes"\n'
+    )
+    assert site.has_compute("big")
+    assert site.check(computes={"big": ""}, runtimes={}) == ()
+    with pytest.raises(InputError) as raised:
+        site.compute("big")
+    assert str(raised.value) == (
+        'rankwise.toml:2: compute "big" has backend = "slurm", which is not yet in this version of '
+        'rankwise; backend = "local" there runs it on this machine'
+    )
+
+
+def test_a_runtime_is_an_interpreter_requirements_an_image_or_the_current_one() -> None:
+    site = site_of(
+        f'[runtime."{PYTORCH}"]\nrequirements = ["torch==2.13.0"]\npython = "3.12"\n'
+        '[runtime.made]\npython = "venv"\n'
+        '[runtime.other]\npython = "/opt/py/bin/python3"\n'
+        '[runtime.image]\nimage = "pytorch/pytorch:2.4"\nengine = "podman"\n'
+        "[runtime.mine]\ncurrent = true\n"
+        "[runtime.empty]\nrequirements = []\n"
+    )
+    assert site.runtime(PYTORCH) == RuntimeChoice(
+        name=PYTORCH, kind="uv", python="3.12", requirements=("torch==2.13.0",)
+    )
+    assert site.runtime("made").python == str(Path.cwd() / "venv")
+    assert site.runtime("made").kind == "python"
+    assert site.runtime("other").python == "/opt/py/bin/python3"
+    assert site.runtime("image") == RuntimeChoice(
+        name="image", kind="container", image="pytorch/pytorch:2.4", engine="podman"
+    )
+    assert site.runtime("mine") == RuntimeChoice(name="mine")
+    assert site.has_runtime("mine")
+    assert site.runtime("empty").kind == "uv"
+
+
+def test_paths_are_relative_to_the_file_and_not_to_the_folder_of_the_user() -> None:
+    Path("deep").mkdir()
+    Path("link").symlink_to("elsewhere")
+    Path("rankwise.toml").write_text(
+        '[runtime.a]\npython = "../venv/bin/python"\n'
+        '[runtime.b]\npython = "link"\n'
+        '[runtime.c]\npython = "~/venv"\n'
+        '[runtime.d]\nimage = "images/a.sif"\n'
+    )
+    site = find_site(Path("deep"))
+    here = Path.cwd()
+    assert site.runtime("a").python == str(here.parent / "venv/bin/python")
+    assert site.runtime("b").python == str(here / "link")
+    assert site.runtime("c").python == str(here.parent / "home/venv")
+    assert site.runtime("d").image == str(here / "images/a.sif")
+
+
+def test_the_longest_pattern_wins_and_a_whole_name_wins_over_it() -> None:
+    site = site_of(
+        '[runtime."azureml:*"]\ncurrent = true\n'
+        '[runtime."azureml:pytorch-*"]\nimage = "pytorch"\n'
+        f'[runtime."{PYTORCH}"]\nimage = "exactly"\n'
+        '[compute."*"]\nbackend = "local"\ncores = 3\n'
+    )
+    assert site.runtime(PYTORCH).image == "exactly"
+    assert site.runtime("azureml:pytorch-2:1") == RuntimeChoice(
+        name="azureml:pytorch-2:1", kind="container", image="pytorch"
+    )
+    assert site.runtime("azureml:tensorflow-2.3:1").kind == "current"
+    assert site.has_runtime("azureml:tensorflow-2.3:1")
+    assert not site.has_runtime("AzureML:pytorch")
+    assert site.compute("anything").cores == 3
+    assert site.compute("anything").is_mapped
+    assert site.compute("local").cores is None
+
+
+def test_the_defaults_are_for_documents_that_name_nothing() -> None:
+    site = site_of(
+        '[defaults]\ncompute = "small"\nruntime = "venv-1"\n'
+        '[compute.small]\nbackend = "local"\ncores = 1\n'
+        '[runtime."venv-*"]\nimage = "x"\n'
+    )
+    assert (site.compute().name, site.compute().cores) == ("small", 1)
+    assert (site.runtime().name, site.runtime().image) == ("venv-1", "x")
+    assert site.compute("gpu-cluster").cores is None
+    assert site.runtime("unknown").kind == "current"
+
+
+# Which files count.
+
+
+def test_the_nearest_file_upwards_counts_alone() -> None:
+    Path("rankwise.toml").write_text('[compute.far]\nbackend = "local"\n')
+    inner = Path("a/b")
+    inner.mkdir(parents=True)
+    assert find_site(inner).has_compute("far")
+    Path("a/rankwise.toml").write_text('[compute.near]\nbackend = "local"\n')
+    site = find_site(inner)
+    assert site.has_compute("near")
+    assert not site.has_compute("far")
+    assert site.file == Path.cwd() / "a/rankwise.toml"
+
+
+def test_the_users_own_file_counts_below_the_projects() -> None:
+    write_users_own(
+        '[defaults]\ncompute = "mine"\nruntime = "r"\n'
+        '[compute.mine]\nbackend = "local"\ncores = 1\n'
+        '[compute.both]\nbackend = "local"\ncores = 1\n'
+        '[runtime."r"]\nimage = "users"\n'
+    )
+    site = site_of(
+        '[defaults]\nruntime = "r"\n[compute."bo*"]\nbackend = "local"\ncores = 2\n'
+        '[runtime.r]\nimage = "projects"\n'
+    )
+    assert site.compute().name == "mine"
+    assert site.compute("mine").cores == 1
+    assert site.compute("both").cores == 2
+    assert site.runtime().image == "projects"
+
+
+def test_the_users_own_file_counts_alone_where_there_is_no_other() -> None:
+    write_users_own("[compute.local]\ncores = 7\n")
+    assert find_site(Path()).compute().cores == 7
+
+
+def test_the_users_own_file_is_where_xdg_config_home_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_users_own("[compute.local]\ncores = 7\n", place="settings")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(Path.cwd().parent / "settings"))
+    assert find_site(Path()).compute().cores == 7
+    monkeypatch.setenv("XDG_CONFIG_HOME", "../settings")
+    assert find_site(Path()).compute().cores is None
+
+
+def test_the_users_own_file_is_not_read_twice_from_its_own_folder() -> None:
+    write_users_own('[compute.a]\nbackend = "nothing"\n')
+    with pytest.raises(InputError) as raised:
+        find_site(Path("../home/.config/rankwise"))
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_without_a_home_there_is_no_users_own_file() -> None:
+    assert find_site(Path(), environ={}).layers == ()
+
+
+# Names that nobody has.
+
+
+def test_each_kind_of_unknown_name_has_one_notice() -> None:
+    site = site_of('[compute.known]\nbackend = "local"\n')
+    notices = site.check(
+        computes={"known": "", "local": "", "": "", "nc24-cluster": "job.yaml:7:3"},
+        runtimes={PYTORCH: "", "azureml:tf:1": "", "c": "", "current": ""},
+    )
+    assert notices == (
+        (
+            'compute "nc24-cluster" is not in rankwise.toml: this machine stands in for it; to change '
+            "that, write [compute.nc24-cluster] there"
+        ),
+        (
+            f'runtimes "{PYTORCH}", "azureml:tf:1" and "c" are not in rankwise.toml: the current Python '
+            f'stands in for them; to change that, write [runtime."{PYTORCH}"] there'
+        ),
+    )
+
+
+def test_known_names_need_no_notice_and_are_not_refused() -> None:
+    site = site_of(f'[runtime."{PYTORCH}"]\ncurrent = true\n')
+    assert site.check(computes={"local": ""}, runtimes={PYTORCH: ""}, is_strict=True) == ()
+
+
+def test_unknown_names_are_refused_all_at_once_if_it_is_strict() -> None:
+    site = site_of('[compute.my-aks-cluster]\nbackend = "local"\n')
+    with pytest.raises(InputError) as raised:
+        site.check(
+            computes={"my-aks-clutser": "job.yaml:12:11"}, runtimes={PYTORCH: ""}, is_strict=True
+        )
+    assert str(raised.value).splitlines() == [
+        (
+            'job.yaml:12:11: compute "my-aks-clutser" is not in rankwise.toml; did you mean '
+            '"my-aks-cluster"? If not, write [compute.my-aks-clutser] there with backend = "local"'
+        ),
+        (
+            f'runtime "{PYTORCH}" is not in rankwise.toml; write [runtime."{PYTORCH}"] there with '
+            "current = true, python = …, requirements = […] or image = …"
+        ),
+    ]
+
+
+def test_what_a_refusal_tells_to_write_is_a_name_in_toml() -> None:
+    site = find_site(Path())
+    for name in ("plain", PYTORCH, 'with "quotes"', "back\\slash", "ü"):
+        with pytest.raises(InputError) as raised:
+            site.check(computes={name: ""}, runtimes={}, is_strict=True)
+        header = str(raised.value).partition("write ")[2].partition(" there")[0]
+        assert tomllib.loads(header) == {"compute": {name: {}}}
+
+
+# Files that are wrong.
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_lines() -> None:
+    assert complaints_about(
+        """\
+[compute.gpu-cluster]
+backend = "slrum"
+
+[compute.laptop]
+backend = "local"
+core = 2
+cores = "many"
+gpus = 1.5
+memory = "lots"
+oversubscribe = "yes"
+
+[runtime."azureml:pytorch-1.7:1"]
+python = "venv"
+image = "pytorch"
+
+[runtime.b]
+engine = "dockr"
+image = "pytorch"
+
+[runtimes.c]
+
+[defaults]
+compute = "laptpo"
+runtime = 3
+"""
+    ) == [
+        'rankwise.toml:2: "slrum" is no backend; did you mean "slurm"?',
+        'rankwise.toml:6: [compute.laptop] has no "core"; did you mean "cores"?',
+        'rankwise.toml:7: cores must be a number, not "many"',
+        "rankwise.toml:8: gpus must be a whole number, not 1.5",
+        'rankwise.toml:9: memory must be like "64GiB" or "500M", not "lots"',
+        'rankwise.toml:10: oversubscribe must be true or false, not "yes"',
+        (
+            'rankwise.toml:12: [runtime."azureml:pytorch-1.7:1"] says python and image; it must have '
+            "exactly one of python, requirements, image or current = true"
+        ),
+        'rankwise.toml:17: "dockr" is no engine; did you mean "docker"?',
+        'rankwise.toml:20: a site file has no "runtimes"; did you mean "runtime"?',
+        'rankwise.toml:23: there is no compute "laptpo"; did you mean "laptop"?',
+        "rankwise.toml:24: runtime must be the name of a runtime, in quotes",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[compute.a]\n", ':1: [compute.a] does not say its backend: one of "local"'),
+        ("[compute]\na = 1\n", ":2: compute.a must be a table: [compute.a]"),
+        ("compute = 1\n", ":1: compute must be tables: [compute.NAME]"),
+        ("[[compute]]\n", ":1: compute must be tables: [compute.NAME]"),
+        ("defaults = []\n", ":1: defaults must be a table: [defaults]"),
+        ("[defaults]\nworker = 1\n", ':2: [defaults] has no "worker"; there are compute, runtime'),
+        ('[compute."a*b"]\nbackend = "local"\n', ':1: "a*b" is no name: a * may stand at its end'),
+        ('[compute.""]\nbackend = "local"\n', ':1: "" is no name'),
+        ('[compute.local]\nbackend = "slurm"\n', ':2: the compute "local" is always this machine'),
+        ("[compute.a]\nbackend = []\n", ":2: a list is no backend; there are"),
+        ("[compute.local]\ncores = 0\n", ":2: cores must be more than 0"),
+        ("[compute.local]\ncores = nan\n", ":2: cores must be a number, not nan"),
+        ("[compute.local]\ncores = true\n", ":2: cores must be a number, not true"),
+        ("[compute.local]\ngpus = -1\n", ":2: gpus must be 0 or more"),
+        ("[compute.local]\nmemory = 0\n", ":2: memory must be like"),
+        ("[compute.local]\nmemory = {}\n", ":2: memory must be like"),
+        ("compute.local.cores = 0\n", ":1: cores must be more than 0"),
+        ("\ncompute = {local = {cores = 0}}\n", ":2: cores must be more than 0"),
+        ("[runtime.a]\n", ":1: [runtime.a] says nothing; it must have exactly one of"),
+        ("[runtime.a]\ncurrent = false\n", ":2: current can only be true"),
+        ("[runtime.a]\npython = 3.12\n", ":2: python must be a text in quotes, not 3.12"),
+        ('[runtime.a]\npython = "3.12"\n', ':2: python = "3.12" alone must be a path'),
+        ("[runtime.a]\nimage = ''\n", ':2: image must be a text in quotes, not ""'),
+        ('[runtime.a]\nimage = "--rm"\n', ':2: "--rm" is no image'),
+        ('[runtime.a]\nengine = "docker"\ncurrent = true\n', ":2: engine goes with image only"),
+        ('[runtime.a]\nrequirements = "x"\n', ':2: requirements must be a list such as ["torch'),
+        ('[runtime.a]\nrequirements = ["-r x"]\n', ':2: "-r x" is no requirement; options are not'),
+        ('[runtime.a]\nrequirements = ["./x"]\n', ':2: "./x" is a path; make an environment'),
+        (
+            '[runtime.a]\nrequirements = []\npython = "venv"\n',
+            ':3: beside requirements, python must be a version such as "3.12", not "venv"',
+        ),
+        ('[runtime.a]\nimage = "x"\ncurrent = true\n', ":1: [runtime.a] says image and current;"),
+        ('[defaults]\nruntime = "a"\n', ':2: there is no runtime "a"; write [runtime.NAME] for it'),
+        ("[compute.a\n", ":1:11: Expected ']' at the end of a table declaration"),
+        ("a = 1\n\nb\n", ":3:2: Expected '=' after a key in a key/value pair"),
+        ("[compute.a]\nbackend = 'local'\n[compute.a]\n", ":3:11: Cannot declare"),
+        ("a = '''\n\n", ":1: Expected \"'''\""),
+        (b"a = 1\nb = '\xff'\n", ":2: not UTF-8; save the file as UTF-8"),
+        ("a = " + "[" * 5000, ":1: too many brackets within each other"),
+        (b"#" * 1_000_001, ": larger than 1 MB; a site file has a few lines"),
+        ("a = " + "9" * 5000, ":1: "),
+    ],
+    ids=itertools.count(),
+)
+def test_a_mistake_has_its_place_and_a_remedy(text: str | bytes, complaint: str) -> None:
+    [line] = complaints_about(text)
+    assert line.startswith(f"rankwise.toml{complaint}")
+
+
+def test_an_unknown_key_with_nothing_like_it_lists_the_known_ones() -> None:
+    [line] = complaints_about('[compute.a]\nbackend = "local"\nzzz = 1\n')
+    assert line == (
+        'rankwise.toml:3: [compute.a] has no "zzz"; there are backend, cores, gpus, memory, '
+        "oversubscribe"
+    )
+
+
+def test_the_mistakes_of_both_files_are_told() -> None:
+    write_users_own('[defaults]\ncompute = "nowhere"\n')
+    first, second = complaints_about("[compute.local]\ncores = 0\n")
+    assert first.startswith("rankwise.toml:2: ")
+    assert second.startswith(f"{Path.cwd().parent}/home/.config/rankwise/rankwise.toml:2: ")
+
+
+def test_a_default_of_one_file_may_be_defined_in_the_other() -> None:
+    write_users_own('[compute.mine]\nbackend = "local"\ncores = 5\n')
+    assert site_of('[defaults]\ncompute = "mine"\n').compute().cores == 5
+
+
+def test_a_compute_that_is_wrong_is_not_also_missing() -> None:
+    complaints = complaints_about('[defaults]\ncompute = "a"\n[compute.a]\nbackend = "x"\n')
+    assert len(complaints) == 1
+
+
+def test_a_file_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, os.strerror(13))
+
+    Path("rankwise.toml").write_text("")
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(InputError, match=r"^rankwise.toml: cannot be read: Permission denied$"):
+        find_site(Path())
+
+
+def test_windows_line_ends_and_a_byte_order_mark_do_no_harm() -> None:
+    Path("rankwise.toml").write_bytes(b"\xef\xbb\xbf[compute.local]\r\ncores = 3\r\n")
+    assert find_site(Path()).compute().cores == 3
+
+
+# A loaded machine is no defect: how long an example takes says nothing here.
+@settings(deadline=None)
+@given(
+    st.text()
+    | st.lists(
+        st.sampled_from(
+            (
+                "[compute.a]",
+                "backend",
+                "=",
+                '"local"',
+                "[",
+                "]",
+                "\n",
+                "cores",
+                "1",
+                "[runtime.b]",
+                "python",
+                "requirements",
+                "current",
+                "true",
+                "[defaults]",
+                "compute",
+                ".",
+                "*",
+                '"',
+            )
+        ),
+        max_size=25,
+    ).map(" ".join)
+)
+def test_no_text_makes_anything_else_than_a_site_or_complaints(text: str) -> None:
+    Path("rankwise.toml").write_bytes(text.encode(errors="surrogatepass"))
+    complaints = ""
+    try:
+        find_site(Path())
+    except InputError as error:
+        complaints = str(error)
+    assert all(line.startswith("rankwise.toml") for line in complaints.splitlines())
