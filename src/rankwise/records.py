@@ -10,14 +10,17 @@ import os
 import secrets
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from rankwise.store.rows import ProcessRow
 
 CLAIM = "claim"
 ORDER = "order.json"
 PROCESSES = "processes"
-LOGS = ("output.log.1", "output.log")
+LOGS = ("output.log.first", "output.log.1", "output.log")
+"""The parts of a log, the oldest first."""
 MARKER = "RANKWISE_ATTEMPT"
 """The variable by which everything that an attempt has started is known."""
 
@@ -31,25 +34,6 @@ class Claim(enum.Enum):
     """Its runner is at work."""
     LEFT = enum.auto()
     """Its runner is gone, or somebody has given it up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessRecord:
-    """What is known of one process, or of one rank that a launcher has started."""
-
-    name: str
-    role: str = ""
-    node: int = 0
-    rank: int | None = None
-    pid: int | None = None
-    started: float | None = None
-    ended: float | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    peak_memory: int = 0
-    cpu_seconds: float = 0.0
-    by_us: bool = False
-    log_lost: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +96,13 @@ def read_end(folder: Path) -> AttemptEnd | None:
         return None
 
 
-def read_processes(folder: Path) -> list[ProcessRecord]:
+def read_processes(folder: Path) -> list[ProcessRow]:
     """Give what is known of an attempt's processes and ranks."""
     found = []
     for place in process_folders(folder):
         data = {**_read(place / "start.json"), **_read(place / "end.json")}
-        known = {name: data[name] for name in ProcessRecord.__slots__ if name in data}
-        found.append(ProcessRecord(**{**known, "name": place.name}))
+        known = {field.name: data[field.name] for field in fields(ProcessRow) if field.name in data}
+        found.append(ProcessRow(**{"role": "", **known, "name": place.name}))
     return found
 
 

@@ -27,7 +27,7 @@ from rankwise.plan import Resources, Task
 ORDER_VERSION = 1
 _LOG_BYTES = 50_000_000
 _HEARTBEAT_SECONDS = 5.0
-_GRACE_SECONDS = 5.0
+_GRACE_SECONDS = 3.0
 # For runners that somebody else has started: their end cannot be waited for, only looked for.
 _LOOK_SECONDS = 0.1
 _ADDRESS = "127.0.0.1"

@@ -64,7 +64,7 @@ class Drive:
         self._runtimes: dict[RuntimeChoice, Prepared] = {}
         self._flights: dict[str, _Flight] = {}
         # One compute may have several names: what is free there is counted once, under the first.
-        first = {id(compute): name for name, compute in reversed(computes.items())}
+        first = {id(computes[name]): name for name in reversed(list(computes))}
         self._pools = {name: first[id(compute)] for name, compute in computes.items()}
         self._free = {name: computes[name].capacity() for name in self._pools.values()}
         self._exit_code = 0
@@ -173,9 +173,8 @@ class Drive:
         return found
 
     def _start(self, waiting: Waiting) -> None:
-        row = self._store.task_row(self._run, waiting.key, body=True)
-        task, number = row.body, row.attempts + 1
-        assert task is not None
+        task = self._store.task(self._run, waiting.key)
+        number = self._store.task_row(self._run, waiting.key).attempts + 1
         folder = self._store.run_folder(self._run) / task.key / str(number)
         attempt = self._attempt(task.key, number, f"rw-{secrets.token_hex(8)}", folder)
         # The intent first: whatever happens next, it can be found out whether it was carried out.
