@@ -1,0 +1,159 @@
+"""Versions of a store, and the way from one to the next."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from rankwise.errors import StoreFailure
+from rankwise.store import schema
+from rankwise.store.states import State
+from rankwise.store.store import FILE, Store
+from tests.store.children import NEXT_STEP, go, started
+from tests.store.invariants import check_store
+from tests.store.samples import live, new_run
+
+
+@pytest.fixture
+def old_run(folder: Path) -> str:
+    """Leave a store of version 1 behind, with a run."""
+    with Store.open(folder) as store:
+        run = new_run(store, "a", "b", name="old")
+        live(store, run, "a")
+    return run
+
+
+@pytest.fixture
+def the_future(old_run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let rankwise have a step more, after there is an old store."""
+    monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, NEXT_STEP))
+
+
+def ask(folder: Path, query: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(folder / FILE)
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+def test_a_new_store_has_the_newest_version(folder: Path) -> None:
+    Store.open(folder).close()
+    assert ask(folder, "PRAGMA user_version") == [(len(schema.STEPS),)]
+    assert ask(folder, "SELECT version FROM versions") == [
+        (number + 1,) for number in range(len(schema.STEPS))
+    ]
+    assert ask(folder, "PRAGMA journal_mode") == [("wal",)]
+
+
+@pytest.mark.usefixtures("the_future")
+@pytest.mark.parametrize("read_only", [False, True])
+def test_an_old_store_is_brought_up_to_date(folder: Path, old_run: str, read_only: bool) -> None:
+    with Store.open(folder, read_only=read_only) as store:
+        assert store.counts(old_run)[State.PASSED] == 1
+        assert len(store.processes(old_run, "a", 1)) == 2
+    assert ask(folder, "SELECT id, colour FROM runs") == [(old_run, "red")]
+    assert ask(folder, "SELECT * FROM versions ORDER BY version DESC LIMIT 1") == [(2, "7.8.9")]
+    assert ask(folder, "PRAGMA user_version") == [(2,)]
+    with Store.open(folder) as store:
+        live(store, old_run, "b")
+    check_store(folder)
+
+
+@pytest.mark.usefixtures("old_run")
+def test_processes_that_bring_a_store_up_to_date_at_once_do_it_once(folder: Path) -> None:
+    with started(*[("migrate", folder)] * 6) as children:
+        ids = sorted(said.strip() for said in go(children))
+    assert ids == [f"new-{number}" for number in range(1, 7)]
+    assert ask(folder, "SELECT count(*) FROM versions") == [(2,)]
+    assert ask(folder, "SELECT DISTINCT name, colour FROM runs ORDER BY name") == [
+        ("new", "grey"),
+        ("old", "red"),
+    ]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_store_of_the_future_says_which_rankwise_it_needs(
+    folder: Path, old_run: str, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "STEPS", (*schema.STEPS, NEXT_STEP))
+        Store.open(folder).close()
+    with pytest.raises(StoreFailure) as caught:
+        Store.open(folder, read_only=read_only)
+    assert str(caught.value) == (
+        f"{folder / FILE}: the store has version 2, and this rankwise knows versions up to 1. "
+        "Use rankwise 7.8.9 or newer, or choose another store with --store."
+    )
+    assert ask(folder, "SELECT id FROM runs") == [(old_run,)]
+
+
+def test_who_has_an_old_store_open_stops_when_it_becomes_a_new_one(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run(store)
+    monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, NEXT_STEP))
+    Store.open(folder).close()
+    with pytest.raises(StoreFailure, match="Start again with the newer one"):
+        store.run_started(run, now=11.0)
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("CREATE TABLE runs (again TEXT)", "already exists"),
+        (
+            "INSERT INTO events (run, time, kind, body) VALUES ('no-1', 1, 'x', '{}')",
+            "1 rows belong to nothing .* table events",
+        ),
+    ],
+    ids=["it fails", "it leaves rows that belong to nothing"],
+)
+def test_a_step_that_goes_wrong_leaves_the_store_as_it_was(
+    folder: Path, old_run: str, monkeypatch: pytest.MonkeyPatch, statement: str, said: str
+) -> None:
+    bad = schema.Step(since="8.0.0", statements=(*NEXT_STEP.statements, statement))
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "STEPS", (*schema.STEPS, bad))
+        with pytest.raises(StoreFailure, match=said):
+            Store.open(folder)
+    assert ask(folder, "PRAGMA user_version") == [(1,)]
+    with Store.open(folder) as store:
+        live(store, old_run, "b")
+    check_store(folder)
+
+
+def test_a_step_may_put_a_new_table_in_the_place_of_one_that_others_refer_to(
+    folder: Path, old_run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = ", ".join(str(row[1]) for row in ask(folder, "PRAGMA table_info(attempts)"))
+    (table,) = ask(folder, "SELECT sql FROM sqlite_master WHERE name = 'attempts'")
+    step = schema.Step(
+        since="8.0.0",
+        statements=(
+            str(table[0]).replace("attempts", "new_attempts", 1),
+            f"INSERT INTO new_attempts ({columns}) SELECT {columns} FROM attempts",
+            "DROP TABLE attempts",
+            "ALTER TABLE new_attempts RENAME TO attempts",
+        ),
+    )
+    monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, step))
+    with Store.open(folder) as store:
+        assert len(store.attempts(old_run)) == 1
+        assert len(store.processes(old_run, "a", 1)) == 2
+        live(store, old_run, "b")
+    check_store(folder)
+
+
+def test_the_database_of_another_program_is_not_touched(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    connection = sqlite3.connect(folder / FILE)
+    connection.execute("CREATE TABLE recipes (name TEXT)")
+    connection.close()
+    before = (folder / FILE).read_bytes()
+    for read_only in (False, True):
+        with pytest.raises(StoreFailure, match=r"store\.db: this is the database of another prog"):
+            Store.open(folder, read_only=read_only)
+    assert (folder / FILE).read_bytes() == before
