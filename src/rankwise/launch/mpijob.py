@@ -1,0 +1,150 @@
+"""Jobs that mpirun starts: one launcher, a file of hosts, and the variables that MPIs go by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rankwise.launch.assembly import assemble, commanding_role, process_of, unused_commands
+from rankwise.launch.command import Reading, read_command
+from rankwise.launch.derive import Counts, counts, instance_role
+from rankwise.launch.line import prepare
+from rankwise.launch.mpiexec import Family, Mpiexec
+from rankwise.launch.prefixes import skip_prefixes
+from rankwise.launch.request import Facts, JobRequest, RoleRequest
+from rankwise.launch.shell import Edit, apply, read
+from rankwise.launch.words import in_shell, substitute
+from rankwise.plan import Process, Resources, Task, later
+
+HOSTFILE = later("folder") + "/hostfile"
+NODE_PROGRAM = later("folder") + "/bin/rankwise-node"
+"""What starts a command on another node, in the place of ssh."""
+
+_VARIABLES = {"AZUREML_MPI_HOSTFILE": HOSTFILE, "RANKWISE_HOSTFILE": HOSTFILE}
+_FAMILIES: tuple[Family, ...] = ("openmpi4", "openmpi5", "mpich", "intel")
+
+
+def mpi_task(request: JobRequest, facts: Facts) -> Task:
+    """Plan an MPI job: a launcher on the first node, which starts the ranks on all."""
+    role = commanding_role(request, "launcher")
+    family = facts.mpi_family
+    said = {**request.environment, **role.environment}
+    reading = read_command(role.command, family, said)
+    found = counts(request, facts, reading.launch)
+    line, notes = role.command, [*found.notes, *unused_commands(request, role)]
+    if request.generate_launcher and not reading.has_launcher:
+        line = _generated(role.command, found.processes)
+        reading = read_command(line, family, said)
+    prepared = prepare(line, reading, family)
+    own = Resources() if role is instance_role(request) else role.resources
+    launcher, told = process_of(
+        request,
+        role,
+        prepared,
+        Process(name="launcher-0", role="launcher", command="", resources=own),
+        who=_VARIABLES,
+    )
+    return assemble(
+        request,
+        [launcher],
+        nodes=found.instances,
+        width=found.processes,
+        files={"hostfile": hostfile(family, found, _named(reading))},
+        environment=mpi_variables(family, found.instances, said),
+        resources=_resources(request, role, found.instances),
+        notes=[*notes, *prepared.notes, *told],
+    )
+
+
+def hostfile(family: Family, found: Counts, launcher: str = "") -> str:
+    """Write the file of hosts, as the launcher reads it.
+
+    Where it is not known whose the launcher is, each host stands there as often as it has places:
+    Open MPI, MPICH and Intel MPI all read that.
+    """
+    hosts = [later(f"host:{node}") for node in range(found.instances)]
+    places = found.per_instance
+    if launcher == "horovodrun" or family in ("openmpi4", "openmpi5"):
+        lines = [f"{host} slots={places}" for host in hosts]
+    elif family in ("mpich", "intel"):
+        lines = [f"{host}:{places}" for host in hosts]
+    else:
+        lines = [host for host in hosts for _ in range(places)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def mpi_variables(family: Family, nodes: int, present: Mapping[str, str]) -> dict[str, str]:
+    """Give the variables for a launcher of this family; for one of any, if it is not known.
+
+    Root may start jobs, there may be more ranks than cores, and nothing is bound to cores that
+    virtual nodes share, unless the command says so.
+    """
+    families = _FAMILIES if family == "unknown" else (family,)
+    variables: dict[str, str] = {}
+    for one in families:
+        variables |= Mpiexec(path="", family=one).environment(present)
+        variables |= _UNBOUND.get(one, {})
+        variables |= virtual_node_variables(one, nodes)
+    return variables
+
+
+_UNBOUND: Mapping[Family, Mapping[str, str]] = {
+    "openmpi4": {"OMPI_MCA_hwloc_base_binding_policy": "none"},
+    "openmpi5": {"PRTE_MCA_hwloc_default_binding_policy": "none"},
+}
+
+
+def virtual_node_variables(family: Family, nodes: int) -> dict[str, str]:
+    """Give the variables by which a launcher finds the hosts, and starts what runs on them."""
+    hosts: dict[Family, dict[str, str]] = {
+        "openmpi4": {"OMPI_MCA_orte_default_hostfile": HOSTFILE},
+        "openmpi5": {"PRTE_MCA_prte_default_hostfile": HOSTFILE},
+        "mpich": {"HYDRA_HOST_FILE": HOSTFILE},
+        "intel": {"I_MPI_HYDRA_HOST_FILE": HOSTFILE},
+    }
+    agents: dict[Family, dict[str, str]] = {
+        "openmpi4": {"OMPI_MCA_plm_rsh_agent": NODE_PROGRAM},
+        "openmpi5": {"PRTE_MCA_plm_ssh_agent": NODE_PROGRAM},
+        "mpich": {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": NODE_PROGRAM},
+        "intel": {
+            "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+            "I_MPI_HYDRA_BOOTSTRAP_EXEC": NODE_PROGRAM,
+        },
+    }
+    return {**hosts.get(family, {}), **(agents.get(family, {}) if nodes > 1 else {})}
+
+
+def _generated(command: str, processes: int) -> str:
+    """Write the mpiexec for a plain program.
+
+    What the shell would do with the program's line, it must do on every rank: `$RANK` differs.
+    """
+    filled = substitute(command, _VARIABLES).strip()
+    program = filled if _is_program(filled) else f"sh -c {_quoted(filled)}"
+    return f"mpiexec -n {processes} --hostfile {in_shell(HOSTFILE)} {program}"
+
+
+def _is_program(line: str) -> bool:
+    """Tell whether a line is a program with its arguments, and nothing for a shell to do."""
+    parts = read(line)
+    if parts is None or len(parts.commands) != 1:
+        return False
+    words = parts.commands[0].words
+    rest = apply(line, [Edit(word.start, word.end) for word in words])
+    is_fixed = all(word.text is not None for word in words)
+    return is_fixed and not rest.strip() and next(skip_prefixes(words), None) == 0
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\"'\"'") + "'"
+
+
+def _named(reading: Reading) -> str:
+    return reading.launch.launcher if reading.launch else ""
+
+
+def _resources(request: JobRequest, launcher: RoleRequest, instances: int) -> Resources:
+    """Add up what the launcher and the workers claim."""
+    of_instances = instance_role(request).resources * instances
+    if launcher is instance_role(request):
+        return of_instances
+    return launcher.resources + of_instances

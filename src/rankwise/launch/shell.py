@@ -1,0 +1,252 @@
+"""Lines for the shell, read without changing them: which words there are, and where they stand.
+
+It is a reader for the lines that people write to start something, not a shell: what it does not
+understand, it says so about, and nobody may touch such a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_OPERATOR = re.compile(r"<<<|<<|>>|<&|>&|<>|>\||&>>|&>|&&|\|\||\|&|;;|[\n;&|()<>]")
+_ORDINARY = re.compile(r"[^ \t\n'\"\\$`;&|()<>]+")
+_BLANKS = re.compile(r"(?:[ \t]|\\\n)+")
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9?#@*!$-])", re.ASCII)
+_RESERVED = frozenset(
+    {
+        *("if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done"),
+        *("case", "esac", "select", "function", "coproc", "{", "}", "!", "[["),
+    }
+)
+# More than anybody writes, and far less than Python's own limit.
+_DEEPEST = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a line, from `start` to `end` of its text."""
+
+    start: int
+    end: int
+    raw: str
+    """As it is written."""
+    text: str | None
+    """What the program gets; None: only the shell can tell."""
+    is_plain: bool
+    """Whether it is written without quotes, backslashes and expansions."""
+    may_split: bool = False
+    """Whether the shell may make several words of it, or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simple:
+    """One command with its arguments; redirections are not among them."""
+
+    words: tuple[Word, ...]
+    after: str = ""
+    """The operator that ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line in its parts."""
+
+    commands: tuple[Simple, ...]
+    is_redirected: bool = False
+    """Whether any output goes into a file, or a group of commands is handled as one."""
+    is_compound: bool = False
+    """Whether it has loops, conditions or functions, so that nobody knows how often what runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Text that goes in the place of what stands from `start` to `end`."""
+
+    start: int
+    end: int
+    text: str = ""
+
+
+def apply(line: str, edits: Iterable[Edit]) -> str:
+    """Make the changes, and no other; one within the place of another is left out."""
+    parts, done = [], 0
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end > edit.start, -edit.end)):
+        if edit.start >= done:
+            parts += [line[done : edit.start], edit.text]
+            done = edit.end
+    return "".join([*parts, line[done:]])
+
+
+def remove(line: str, start: int, end: int) -> Edit:
+    """Take something out, with the blanks after it."""
+    blanks = _BLANKS.match(line, end)
+    return Edit(start, blanks.end() if blanks else end)
+
+
+def in_short(text: str, most: int = 70) -> str:
+    """Show a piece of a line within a sentence."""
+    joined = " ".join(text.replace("\\\n", " ").split())
+    return joined if len(joined) <= most else f"{joined[: most - 1]}…"
+
+
+def read(line: str) -> Line | None:
+    """Take a line apart; None if it is beyond this reader (here-documents, open quotes)."""
+    try:
+        return _Reader(line).line()
+    except _Unreadable:
+        return None
+
+
+class _Unreadable(Exception):
+    """The line cannot be taken apart."""
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def line(self) -> Line:
+        commands: list[Simple] = []
+        words: list[Word] = []
+        is_redirected = False
+        while (token := self._next()) is not None:
+            if isinstance(token, Word):
+                words.append(token)
+            elif "<" in token or ">" in token:
+                is_redirected |= ">" in token
+                self._take_target(token)
+            else:
+                is_redirected |= token in ("(", ")")
+                commands.append(Simple(tuple(words), token))
+                words = []
+        commands.append(Simple(tuple(words)))
+        commands = [command for command in commands if command.words]
+        firsts = (command.words[0].raw for command in commands)
+        return Line(tuple(commands), is_redirected, any(raw in _RESERVED for raw in firsts))
+
+    def _take_target(self, operator: str) -> None:
+        # Text that follows on other lines, or a command as a file.
+        if operator == "<<" or self._text.startswith("(", self._at):
+            raise _Unreadable
+        if not isinstance(self._next(), Word):
+            raise _Unreadable
+
+    def _next(self) -> Word | str | None:
+        """Give the next word or operator; None at the end."""
+        if blanks := _BLANKS.match(self._text, self._at):
+            self._at = blanks.end()
+        if self._text.startswith("#", self._at):
+            end = self._text.find("\n", self._at)
+            self._at = len(self._text) if end < 0 else end
+        if self._at == len(self._text):
+            return None
+        if operator := _OPERATOR.match(self._text, self._at):
+            self._at = operator.end()
+            return operator[0]
+        word = self._word()
+        # The number of what is redirected, as in `2>`, is no word.
+        if word.raw.isdecimal() and self._text.startswith(("<", ">"), self._at):
+            return self._next()
+        return word
+
+    def _word(self) -> Word:
+        start = self._at
+        text: str | None = ""
+        is_plain, may_split = True, False
+        while self._at < len(self._text):
+            if ordinary := _ORDINARY.match(self._text, self._at):
+                piece: str | None = ordinary[0]
+                self._at = ordinary.end()
+            elif self._text[self._at] in " \t\n;&|()<>":
+                break
+            else:
+                is_plain = False
+                may_split |= self._text[self._at] in "$`"
+                piece = self._marked()
+            text = None if text is None or piece is None else text + piece
+        return Word(start, self._at, self._text[start : self._at], text, is_plain, may_split)
+
+    def _marked(self) -> str | None:
+        """Take what begins with a quote, a backslash, a dollar or a backtick."""
+        start = self._at
+        match self._text[start]:
+            case "'":
+                self._at = self._after_single(start + 1)
+                return self._text[start + 1 : self._at - 1]
+            case '"':
+                self._at = self._after_double(start + 1)
+                return _inside_double(self._text[start + 1 : self._at - 1])
+            case "\\":
+                self._at = start + 2
+                if self._at > len(self._text):
+                    raise _Unreadable
+                escaped = self._text[start + 1]
+                return "" if escaped == "\n" else escaped
+        self._at = self._after_expansion(start, 0)
+        return None
+
+    def _after_single(self, at: int) -> int:
+        end = self._text.find("'", at)
+        if end < 0:
+            raise _Unreadable
+        return end + 1
+
+    def _after_double(self, at: int, depth: int = 0) -> int:
+        while at < len(self._text):
+            match self._text[at]:
+                case '"':
+                    return at + 1
+                case "\\":
+                    at += 2
+                case "$" | "`":
+                    at = self._after_expansion(at, depth)
+                case _:
+                    at += 1
+        raise _Unreadable
+
+    def _after_expansion(self, at: int, depth: int) -> int:
+        """Find the end of what begins with a dollar or a backtick."""
+        # In the quotes of $'…' other rules hold, and not in every shell.
+        if depth > _DEEPEST or self._text.startswith("$'", at):
+            raise _Unreadable
+        if self._text.startswith("$(", at):
+            return self._after(at + 2, ")", depth)
+        if self._text.startswith("${", at):
+            return self._after(at + 2, "}", depth)
+        if self._text[at] == "`":
+            return self._after(at + 1, "`", depth)
+        variable = _VARIABLE.match(self._text, at)
+        return variable.end() if variable else at + 1
+
+    def _after(self, at: int, closing: str, depth: int) -> int:
+        """Find the end of a nested part."""
+        if depth > _DEEPEST:
+            raise _Unreadable
+        while at < len(self._text):
+            character = self._text[at]
+            if character == closing:
+                return at + 1
+            if character == "\\":
+                at += 2
+            elif character == "'":
+                at = self._after_single(at + 1)
+            elif character == '"':
+                at = self._after_double(at + 1, depth + 1)
+            elif character in "$`":
+                at = self._after_expansion(at, depth + 1)
+            elif character == "(" and closing == ")":
+                at = self._after(at + 1, ")", depth + 1)
+            else:
+                at += 1
+        raise _Unreadable
+
+
+def _inside_double(text: str) -> str | None:
+    """Give what stands between double quotes means; None if there are expansions in it."""
+    plain = re.sub(r'\\([$`"\\\n])', "", text)
+    if "`" in plain or re.search(r"\$[A-Za-z_0-9({?#@*!$-]", plain):
+        return None
+    return re.sub(r'\\([$`"\\\n])', lambda found: found[1].strip("\n"), text)
