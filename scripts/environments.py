@@ -1,12 +1,15 @@
-"""Make the virtual environments that rankwise is tested in, one for each MPI.
+"""Make the virtual environments of the tests: rankwise with each MPI, and what jobs run in.
 
     python3 scripts/environments.py                  all of them
     python3 scripts/environments.py mpich openmpi5   only these
 
 Idempotent: an environment is made again only when what it is made from has changed (its
-requirements, the project's own metadata, the Python, the place). Each one is tried with a real
-two-rank job before it counts as ready. One that this machine cannot have is left out, with the
-reason; with RANKWISE_REQUIRE_ALL=1 that is an error.
+requirements, the project's own metadata if they name the project, the Python, the place). Each one
+is tried before it counts as ready, with a real job of two ranks where it can start one. One that
+this machine cannot have is left out, with the reason; with RANKWISE_REQUIRE_ALL=1 that is an error.
+
+ENVIRONMENTS hold rankwise and one MPI each. RUNTIMES are for the jobs of examples/jobs: they hold
+what rankwise.toml asks for there, and no rankwise, which nothing that runs in a job may need.
 
 What was found with mpi4py 4.1.2, whose one wheel carries a module for the MPICH ABI and one for
 Open MPI's and loads the one that fits the first MPI library it finds, <venv>/lib before the
@@ -20,6 +23,10 @@ system's:
 - Open MPI's wheels spend a second of each start on looking for a fabric (btl/ofi).
 - Debian's Open MPI is found without its -dev package, through libmpi.so.40, if the venv holds no
   MPI. Its mpiexec is called by its full name, because /usr/bin/mpiexec may be another MPI's.
+
+With torch 2.13.0: PyPI's wheel for Linux brings gigabytes of CUDA. If pip is set up to find links
+(PIP_FIND_LINKS) where a wheel for CPUs lies, that one is taken; anywhere else
+`UV_TORCH_BACKEND=cpu make environments` fetches one.
 
 Standard library only, so that any Python 3.11 can run it in a fresh clone.
 """
@@ -37,6 +44,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,29 +66,83 @@ LAUNCH_VARIABLES: Mapping[str, str] = {
 }
 """What to add to the environment of an mpiexec, whichever MPI it is: the others ignore it."""
 
-PROBE = """
+# Every probe prints a sum, which is 2, and the version of its library.
+MPI_PROBE = """
 from mpi4py import MPI
 total = MPI.COMM_WORLD.allreduce(1)
 if MPI.COMM_WORLD.rank == 0:
     # Debian's Open MPI ends its version with a NUL.
     print(total, MPI.Get_library_version().strip("\\0").splitlines()[0])
 """
+TORCH_PROBE = """
+import torch
+from torch import distributed
+distributed.init_process_group("gloo")
+total = torch.ones(1, dtype=torch.int64)
+distributed.all_reduce(total)
+if distributed.get_rank() == 0:
+    print(total.item(), "torch", torch.__version__)
+distributed.destroy_process_group()
+"""
+TENSORFLOW_PROBE = """
+import tensorflow
+print(int(tensorflow.add(1, 1)), "TensorFlow", tensorflow.__version__)
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Environment:
-    """One virtual environment with one MPI."""
+class VirtualEnvironment(ABC):
+    """One virtual environment, and how to find out that it works."""
 
     name: str
     folder: Path
     requirements: tuple[str, ...]
     library: str
-    """How the version that the MPI library gives of itself begins."""
-    mpiexec: Path
+    """How the version that the library gives of itself begins."""
 
     @property
     def python(self) -> Path:
         return self.folder / "bin" / "python"
+
+    @property
+    def programs(self) -> tuple[Path, ...]:
+        """What must be there: a venv breaks when the Python that it links to is removed."""
+        return (self.python,)
+
+    @property
+    def has_rankwise(self) -> bool:
+        return "-e" in self.requirements
+
+    @abstractmethod
+    def trial(self) -> list[str | Path]:
+        """Give a command that prints 2 and the version of the library."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment(VirtualEnvironment):
+    """One with an MPI."""
+
+    mpiexec: Path
+
+    @property
+    def programs(self) -> tuple[Path, ...]:
+        """What must be there: Debian's mpiexec is gone when its package is."""
+        return (self.python, self.mpiexec)
+
+    def trial(self) -> list[str | Path]:
+        """Give a job of two ranks."""
+        return [self.mpiexec, "-n", "2", self.python, "-c", MPI_PROBE]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework(VirtualEnvironment):
+    """One with a framework that needs no MPI."""
+
+    arguments: tuple[str, ...]
+    """What its Python is started with to try it."""
+
+    def trial(self) -> list[str | Path]:
+        return [self.python, *self.arguments]
 
 
 def _environment(
@@ -96,7 +158,18 @@ def _environment(
     )
 
 
+def _framework(name: str, *requirements: str, library: str, trial: Sequence[str]) -> Framework:
+    return Framework(
+        name=name,
+        folder=ROOT / ".venvs" / name,
+        requirements=requirements,
+        library=library,
+        arguments=tuple(trial),
+    )
+
+
 DEBIAN_MPIEXEC = "/usr/bin/mpiexec.openmpi"
+TWO_OF_TORCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
 
 ENVIRONMENTS: Mapping[str, Environment] = {
     environment.name: environment
@@ -114,22 +187,52 @@ ENVIRONMENTS: Mapping[str, Environment] = {
     )
 }
 
+RUNTIMES: Mapping[str, VirtualEnvironment] = {
+    runtime.name: runtime
+    for runtime in (
+        _environment("mpi4py", "mpi4py>=4.1", "numpy", "openmpi>=5,<6", library="Open MPI v5"),
+        _framework(
+            "torch",
+            *("torch==2.13.0", "numpy"),
+            library="torch 2.13.0",
+            trial=[*TWO_OF_TORCH, "python", "-c", TORCH_PROBE],
+        ),
+        _framework(
+            "tensorflow",
+            "tensorflow-cpu",
+            library="TensorFlow 2",
+            trial=["-c", TENSORFLOW_PROBE],
+        ),
+    )
+}
+
+EVERYTHING: Mapping[str, VirtualEnvironment] = {**ENVIRONMENTS, **RUNTIMES}
+
 
 class EnvironmentFailure(Exception):
     """An environment that this machine should have could not be made."""
 
 
-def why_unavailable(environment: Environment) -> str | None:
+def why_unavailable(environment: VirtualEnvironment) -> str | None:
     """Say why tests cannot use `environment` now, or None if they can."""
-    if (environment.folder / STAMP).exists() and environment.mpiexec.exists():
+    if (environment.folder / STAMP).exists() and _is_whole(environment):
         return None
     return _obstacle(environment) or f"{environment.name} is not made yet: run `make environments`"
 
 
-def _obstacle(environment: Environment) -> str | None:
+def _is_whole(environment: VirtualEnvironment) -> bool:
+    return all(program.exists() for program in environment.programs)
+
+
+def _obstacle(environment: VirtualEnvironment) -> str | None:
     """Say why this machine cannot have `environment`, or None if it can."""
-    if environment.name == "impi" and (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        return "Intel MPI has wheels for Linux on x86-64 only"
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        if environment.name == "impi":
+            return "Intel MPI has wheels for Linux on x86-64 only"
+        if environment.name == "tensorflow":
+            return "tensorflow-cpu has wheels for Linux on x86-64 only"
+    if environment.name == "tensorflow" and sys.version_info >= (3, 14):
+        return "TensorFlow 2.21 has wheels up to Python 3.13"
     if environment.name != "debian-openmpi" or Path(DEBIAN_MPIEXEC).exists():
         return None
     if not shutil.which("apt-get"):
@@ -166,30 +269,37 @@ def _uv() -> Path:
 
 
 def _index_of_pip() -> dict[str, str]:
-    """Return the variables that make uv use the package index that pip is set up for.
+    """Return the variables that make uv use the package index and the links pip is set up for.
 
     uv does not read pip's configuration, and behind a mirror that is where the address is.
     """
     listed = subprocess.run(
         [UV_FOLDER / "bin" / "pip", "config", "list"], capture_output=True, text=True, check=False
     ).stdout
-    variables = {"index-url": "UV_DEFAULT_INDEX", "cert": "SSL_CERT_FILE"}
-    found = {}
+    variables = {
+        "index-url": "UV_DEFAULT_INDEX",
+        "cert": "SSL_CERT_FILE",
+        "find-links": "UV_FIND_LINKS",
+    }
+    found: dict[str, str] = {}
     for line in listed.splitlines():
         name, _, value = line.partition("=")
         variable = variables.get(name.rpartition(".")[2])
         if variable and variable not in os.environ:
-            found[variable] = value.strip("'\"")
+            # What comes first, from pip's own variables, counts for pip as well.
+            found.setdefault(variable, value.strip("'\""))
+    if links := found.get("UV_FIND_LINKS"):
+        # Several have blanks or, as pip shows the lines of a file, \\n between them.
+        found["UV_FIND_LINKS"] = ",".join(links.replace("\\n", " ").split())
     return found
 
 
-def _key(environment: Environment) -> str:
+def _key(environment: VirtualEnvironment) -> str:
     """Return a digest of everything that `environment` is made from."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = [document["project"], document["build-system"], document["tool"]["hatch"]]
     ingredients = [
-        document["project"],
-        document["build-system"],
-        document["tool"]["hatch"],
+        *(project if environment.has_rankwise else []),
         environment.requirements,
         sys.version,
         sys.base_prefix,
@@ -198,14 +308,12 @@ def _key(environment: Environment) -> str:
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
 
 
-def _is_current(environment: Environment) -> bool:
+def _is_current(environment: VirtualEnvironment) -> bool:
     try:
         stamp = json.loads((environment.folder / STAMP).read_text())
     except (OSError, ValueError):
         return False
-    # A venv breaks when the Python that it links to is removed, Debian's MPI when its package is.
-    usable = environment.python.exists() and environment.mpiexec.exists()
-    return usable and stamp.get("key") == _key(environment)
+    return _is_whole(environment) and stamp.get("key") == _key(environment)
 
 
 def _install_debian_openmpi() -> None:
@@ -215,12 +323,14 @@ def _install_debian_openmpi() -> None:
     _run(["apt-get", "install", "--yes", "--no-install-recommends", "openmpi-bin"], **quiet)
 
 
-def _two_ranks(environment: Environment) -> str:
-    """Run a two-rank job and return the version of the MPI library that it ran on."""
+def _try(environment: VirtualEnvironment) -> str:
+    """Run its trial and return the version of the library that it ran on."""
     path = f"{environment.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    # torch and TensorFlow would print advice before the answer.
+    quiet = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     job = subprocess.Popen(
-        [environment.mpiexec, "-n", "2", environment.python, "-c", PROBE],
-        env={**os.environ, **LAUNCH_VARIABLES, "PATH": path},
+        environment.trial(),
+        env={**os.environ, **LAUNCH_VARIABLES, **quiet, "PATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -229,20 +339,20 @@ def _two_ranks(environment: Environment) -> str:
     try:
         output, _ = job.communicate(timeout=LAUNCH_LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
-        # Not a kill: an mpiexec that is terminated takes its ranks with it.
+        # Not a kill: a launcher that is terminated takes its ranks with it.
         job.terminate()
         output, _ = job.communicate(timeout=LAUNCH_LIMIT_SECONDS)
         output += f"\nended after {LAUNCH_LIMIT_SECONDS} s"
     expected = f"2 {environment.library}"
     if job.returncode or not output.startswith(expected):
         raise EnvironmentFailure(
-            f"{environment.name}: two ranks on {environment.mpiexec} should have printed "
+            f"{environment.name}: its trial with {environment.programs[-1]} should have printed "
             f"'{expected}…', but ended with {job.returncode} and printed:\n{output}"
         )
     return output.strip().removeprefix("2 ")
 
 
-def _warm_up(environment: Environment) -> None:
+def _warm_up(environment: VirtualEnvironment) -> None:
     """Let pytest write its own bytecode of the plugins once.
 
     The tests start it hundreds of times without leave to write any, and each would make it anew.
@@ -258,17 +368,18 @@ def _warm_up(environment: Environment) -> None:
         )
 
 
-def _make(environment: Environment) -> str:
-    """Make `environment` anew and return the version of its MPI library."""
-    if environment.mpiexec == Path(DEBIAN_MPIEXEC) and not environment.mpiexec.exists():
+def _make(environment: VirtualEnvironment) -> str:
+    """Make `environment` anew and return the version of its library."""
+    if environment.name == "debian-openmpi" and not Path(DEBIAN_MPIEXEC).exists():
         _install_debian_openmpi()
     uv = _uv()
     shutil.rmtree(environment.folder, ignore_errors=True)
     _run([uv, "venv", "--quiet", "--python", PYTHON, environment.folder])
     install: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", environment.python]
     _run([*install, "--compile-bytecode", *environment.requirements], **_index_of_pip())
-    _warm_up(environment)
-    library = _two_ranks(environment)
+    if (environment.folder / "bin" / "pytest").exists():
+        _warm_up(environment)
+    library = _try(environment)
     # The stamp comes last: a venv without one is unfinished.
     new = environment.folder / f"{STAMP}.new"
     new.write_text(json.dumps({"key": _key(environment), "library": library}, indent=2) + "\n")
@@ -285,7 +396,7 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _prepare(environment: Environment) -> bool:
+def _prepare(environment: VirtualEnvironment) -> bool:
     """Bring `environment` up to date and say so; return whether it is there."""
     if reason := _obstacle(environment):
         print(f"{environment.name}: left out: {reason}", flush=True)
@@ -300,13 +411,13 @@ def _prepare(environment: Environment) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Make the environments that the tests run in.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ENVIRONMENTS))
-    names: list[str] = parser.parse_args().names or list(ENVIRONMENTS)
-    if unknown := set(names) - set(ENVIRONMENTS):
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(EVERYTHING))
+    names: list[str] = parser.parse_args().names or list(EVERYTHING)
+    if unknown := set(names) - set(EVERYTHING):
         parser.error(f"no such environment: {', '.join(sorted(unknown))}")
     try:
         with _alone():
-            there = [_prepare(ENVIRONMENTS[name]) for name in names]
+            there = [_prepare(EVERYTHING[name]) for name in names]
     except EnvironmentFailure as failure:
         print(f"environments: {failure}", file=sys.stderr)
         return 1

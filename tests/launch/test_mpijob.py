@@ -104,8 +104,10 @@ def test_what_nobody_claims_is_not_claimed() -> None:
 
 @pytest.mark.parametrize("family", ["openmpi4", "openmpi5", "mpich", "intel"])
 def test_lines_without_a_file_of_hosts_find_it_by_a_variable(family: Family) -> None:
-    variables = virtual_node_variables(family, 1)
-    assert {show(value) for value in variables.values()} == {HOSTFILE}
+    variables = mpi_variables(family, 1, {})
+    assert HOSTFILE in map(show, variables.values())
+    named = mpi_variables(family, 1, {}, names_hosts=True)
+    assert HOSTFILE not in map(show, named.values())
 
 
 @pytest.mark.parametrize("family", ["openmpi4", "openmpi5", "mpich", "intel"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from rankwise.launch.assembly import assemble, commanding_role, process_of, unused_commands
@@ -49,7 +50,7 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
         nodes=found.instances,
         width=found.processes,
         files={"hostfile": hostfile(family, found, _named(reading))},
-        environment=mpi_variables(family, found.instances, said),
+        environment=mpi_variables(family, found.instances, said, names_hosts=_names_hosts(line)),
         resources=_resources(request, role, found.instances),
         notes=[*notes, *prepared.notes, *told],
     )
@@ -72,17 +73,21 @@ def hostfile(family: Family, found: Counts, launcher: str = "") -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def mpi_variables(family: Family, nodes: int, present: Mapping[str, str]) -> dict[str, str]:
+def mpi_variables(
+    family: Family, nodes: int, present: Mapping[str, str], *, names_hosts: bool = False
+) -> dict[str, str]:
     """Give the variables for a launcher of this family; for one of any, if it is not known.
 
-    Root may start jobs, there may be more ranks than cores, and nothing is bound to cores that
-    virtual nodes share, unless the command says so.
+    Where the command names the hosts, the variables do not: Open MPI 4 does not take both. Root
+    may start jobs, there may be more ranks than cores, and nothing is bound to cores that virtual
+    nodes share, unless the command says so.
     """
     families = _FAMILIES if family == "unknown" else (family,)
     variables: dict[str, str] = {}
     for one in families:
         variables |= Mpiexec(path="", family=one).environment(present)
         variables |= _UNBOUND.get(one, {})
+        variables |= {} if names_hosts else _DEFAULT_HOSTS.get(one, {})
         variables |= virtual_node_variables(one, nodes)
     return variables
 
@@ -93,24 +98,33 @@ _UNBOUND: Mapping[Family, Mapping[str, str]] = {
 }
 
 
-def virtual_node_variables(family: Family, nodes: int) -> dict[str, str]:
-    """Give the variables by which a launcher finds the hosts, and starts what runs on them."""
-    hosts: dict[Family, dict[str, str]] = {
-        "openmpi4": {"OMPI_MCA_orte_default_hostfile": HOSTFILE},
-        "openmpi5": {"PRTE_MCA_prte_default_hostfile": HOSTFILE},
-        "mpich": {"HYDRA_HOST_FILE": HOSTFILE},
-        "intel": {"I_MPI_HYDRA_HOST_FILE": HOSTFILE},
-    }
-    agents: dict[Family, dict[str, str]] = {
-        "openmpi4": {"OMPI_MCA_plm_rsh_agent": NODE_PROGRAM},
-        "openmpi5": {"PRTE_MCA_plm_ssh_agent": NODE_PROGRAM},
-        "mpich": {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": NODE_PROGRAM},
-        "intel": {
-            "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-            "I_MPI_HYDRA_BOOTSTRAP_EXEC": NODE_PROGRAM,
-        },
-    }
-    return {**hosts.get(family, {}), **(agents.get(family, {}) if nodes > 1 else {})}
+_DEFAULT_HOSTS: Mapping[Family, Mapping[str, str]] = {
+    "openmpi4": {"OMPI_MCA_orte_default_hostfile": HOSTFILE},
+    "openmpi5": {"PRTE_MCA_prte_default_hostfile": HOSTFILE},
+    "mpich": {"HYDRA_HOST_FILE": HOSTFILE},
+    "intel": {"I_MPI_HYDRA_HOST_FILE": HOSTFILE},
+}
+_AGENTS: Mapping[Family, Mapping[str, str]] = {
+    "openmpi4": {"OMPI_MCA_plm_rsh_agent": NODE_PROGRAM},
+    "openmpi5": {"PRTE_MCA_plm_ssh_agent": NODE_PROGRAM},
+    "mpich": {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": NODE_PROGRAM},
+    "intel": {
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": NODE_PROGRAM,
+    },
+}
+_HOST_OPTIONS = re.compile(
+    r"(?:^|\s)--?(?:hostfile|machinefile|default-hostfile|hostlist|hosts?|H|f|machine)(?:[\s=]|$)"
+)
+
+
+def virtual_node_variables(family: Family, nodes: int) -> Mapping[str, str]:
+    """Give the variables by which a launcher starts what runs on other nodes."""
+    return _AGENTS.get(family, {}) if nodes > 1 else {}
+
+
+def _names_hosts(line: str) -> bool:
+    return _HOST_OPTIONS.search(line) is not None
 
 
 def _generated(command: str, processes: int) -> str:

@@ -33,7 +33,8 @@ def family_for(request: JobRequest) -> Family:
     for requirement in runtime.requirements:
         # The environment may not have been made yet.
         if family := _FAMILY_OF_WHEEL.get(re.split(r"[^a-z-]", requirement.lower())[0]):
-            return family
+            is_old = family == "openmpi5" and re.search(r"<\s*5|[=~]=\s*4", requirement)
+            return "openmpi4" if is_old else family
     folders = _folders(runtime)
     path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
     for name in (*named[:1], *_NAMES):
