@@ -32,7 +32,7 @@ def test_only_one_can_take_it(tmp_path: Path) -> None:
 
 def test_it_is_held_as_long_as_its_runner_lives(tmp_path: Path) -> None:
     path = tmp_path / "claim"
-    path.write_text("4711")
+    path.write_text('{"pid": 4711}')
     with path.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert claim_of(tmp_path) is Claim.HELD

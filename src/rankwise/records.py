@@ -81,10 +81,8 @@ def runner_of(folder: Path) -> int | None:
     """Give the process of the runner that is at work; None: there is none, or it is not known."""
     if claim_of(folder) is not Claim.HELD:
         return None
-    try:
-        return int((folder / CLAIM).read_text())
-    except (OSError, ValueError):
-        return None
+    pid = _read(folder / CLAIM).get("pid")
+    return pid if isinstance(pid, int) else None
 
 
 def read_end(folder: Path) -> AttemptEnd | None:

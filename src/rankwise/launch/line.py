@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rankwise.launch.command import Launch, Reading
 from rankwise.launch.compatibility import fixes_for, notes_for
+from rankwise.launch.exceptions import NOTE, ending_all
 from rankwise.launch.mpiexec import Family
 from rankwise.launch.ranks import OUTPUT_VARIABLE, wrapping
 from rankwise.launch.shell import Edit, apply, in_short
@@ -34,7 +35,9 @@ class Prepared:
         return [f"words: {names} in the command replaced by the value"] if names else []
 
 
-def prepare(line: str, reading: Reading, family: Family, *, wrap: bool = True) -> Prepared:
+def prepare(
+    line: str, reading: Reading, family: Family, *, wrap: bool = True, has_mpi4py: bool = False
+) -> Prepared:
     """Mend a line for the launcher that is here, and wrap the ranks that it starts.
 
     A line that is not understood stays as it is, and a note says what follows from that.
@@ -47,6 +50,9 @@ def prepare(line: str, reading: Reading, family: Family, *, wrap: bool = True) -
     fixes = fixes_for(line, launch, family)
     notes = notes_for(fixes, launch, family)
     edits = [fix.edit for fix in fixes]
+    if has_mpi4py and (aborting := ending_all(launch)):
+        edits += aborting
+        notes.append(NOTE)
     wrapped = wrapping(line, launch) if wrap else "another launcher numbers the ranks of this job"
     if isinstance(wrapped, str):
         notes.append(f"ranks: {launch.launcher}: {wrapped}: the exit code will be the launcher's")

@@ -35,7 +35,7 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
     if request.generate_launcher and not reading.has_launcher:
         line = _generated(role.command, found.processes)
         reading = read_command(line, family, said)
-    prepared = prepare(line, reading, family)
+    prepared = prepare(line, reading, family, has_mpi4py=facts.has_mpi4py)
     own = Resources() if role is instance_role(request) else role.resources
     launcher, told = process_of(
         request,

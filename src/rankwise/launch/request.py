@@ -58,6 +58,8 @@ class Facts:
 
     cores: int = 1
     gpus: int = 0
+    has_mpi4py: bool = False
+    """Whether the Python that the job would find has it."""
     mpi_family: Family = "unknown"
     """Whose the mpirun is that the job would find."""
     environment: Mapping[str, str] = field(default_factory=dict)

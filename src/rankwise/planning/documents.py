@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from rankwise.errors import InputError
 from rankwise.launch.jobs import task_for
 from rankwise.launch.request import Facts, JobRequest
 from rankwise.plan import Plan, Task
-from rankwise.planning.mpi_family import family_for
+from rankwise.planning.mpi_here import family_for, has_mpi4py
 from rankwise.planning.requests import compute_of, request_of, runtimes_of
 from rankwise.site import Site, find_site
 from rankwise.spec.command_job import CommandJob
@@ -81,8 +82,11 @@ def _check(document: Document, site: Site, compute: str, *, strict: bool) -> tup
 
 def _task(request: JobRequest, site: Site) -> Task:
     capacity = site.compute(request.compute).capacity(machine())
-    family = family_for(request) if request.kind == "mpi" else "unknown"
-    facts = Facts(cores=max(1, int(capacity.cores)), gpus=capacity.gpus, mpi_family=family)
+    facts = Facts(cores=max(1, int(capacity.cores)), gpus=capacity.gpus)
+    if request.kind == "mpi":
+        facts = dataclasses.replace(
+            facts, mpi_family=family_for(request), has_mpi4py=has_mpi4py(request)
+        )
     return task_for(request, facts)
 
 

@@ -1,4 +1,4 @@
-"""Whose MPI a job would find."""
+"""Whose MPI a job would find, and whether with mpi4py."""
 
 from __future__ import annotations
 
@@ -57,3 +57,14 @@ def _folders(runtime: RuntimeChoice) -> list[str]:
 @cache
 def _family_at(path: str) -> Family:
     return family_of(Path(path))
+
+
+def has_mpi4py(request: JobRequest) -> bool:
+    """Tell whether the Python that a job would find has mpi4py."""
+    runtime = request.roles[0].runtime
+    if any(re.match(r"mpi4py\b", requirement) for requirement in runtime.requirements):
+        return True
+    return any(
+        next(Path(folder).parent.glob("lib/python3*/site-packages/mpi4py"), None) is not None
+        for folder in _folders(runtime)
+    )
