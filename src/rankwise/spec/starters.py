@@ -1,0 +1,176 @@
+"""Documents to start from, one of each type."""
+
+from __future__ import annotations
+
+from rankwise.errors import InputError
+from rankwise.spec.complaints import choice
+
+_COMMON = """\
+
+# Everything below may be left out.
+
+# Environment variables of all processes, and names of those that are passed on from your shell.
+environment_variables:
+  OMP_NUM_THREADS: 1
+# secrets: [HF_TOKEN]
+
+# What ${{inputs.NAME}} stands for in commands.
+inputs:
+  epochs: 3
+
+# Start again after a failure, at most so many times; with on_exit_codes only after these.
+restart:
+  max: 1
+  # on_exit_codes: [75]
+
+# Runs are found by these.
+tags:
+  team: mine
+"""
+
+_TIMEOUT = """\
+
+# Longest run time of an attempt: seconds, or such as 90s, 10m, 1h30m.
+timeout: 1h
+"""
+
+_COMPUTE = """\
+
+# Where to run: `local` is this machine, others are named in rankwise.toml.
+# On `local` the nodes are virtual ones.
+compute:
+  target: local
+  instance_count: 2
+"""
+
+_STARTERS = {
+    "MpiJob": f"""\
+# An MPI job: one command starts the ranks on all nodes.
+type: MpiJob
+name: my-mpi-job
+experiment_name: first-steps
+
+launcher:
+  spec:
+    # The host file of the nodes is at AZUREML_MPI_HOSTFILE, with or without a $.
+    command: >-
+      mpirun -np 4 --hostfile AZUREML_MPI_HOSTFILE
+      python train.py --epochs ${{{{inputs.epochs}}}}
+    # The folder with the program, from that of this file.
+    code:
+      path: ./src
+    # rankwise.toml maps this name to a Python, a virtual environment or a container.
+    # environment: azureml:pytorch-1.7:1
+
+# The nodes on which the ranks are started.
+worker:
+  spec: {{}}
+  # What each may use.
+  # resource_limits:
+  #   cpu: 4
+  #   memory: 2Gi
+  #   gpu: 1
+
+# Ranks on each node; left out, it follows from -np.
+process_count_per_instance: 2
+{_COMPUTE}{_TIMEOUT}{_COMMON}
+# Whose success counts: `all` ranks or the `launcher`.
+success: all
+""",
+    "PytorchJob": f"""\
+# A PyTorch job: the same command on every node.
+type: PytorchJob
+name: my-pytorch-job
+experiment_name: first-steps
+
+worker:
+  spec:
+    # MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK and LOCAL_RANK are set for every process. A command
+    # that starts processes itself (torchrun) gets NODE_RANK as well, and runs once on each node.
+    command: python train.py --epochs ${{{{inputs.epochs}}}}
+    # The folder with the program, from that of this file.
+    code:
+      path: ./src
+    # rankwise.toml maps this name to a Python, a virtual environment or a container.
+    # environment: azureml:pytorch-1.7:1
+    # What each process may use.
+    # resource_limits:
+    #   cpu: 4
+    #   memory: 2Gi
+    #   gpu: 1
+
+# Processes on each node.
+process_count_per_instance: 2
+{_COMPUTE}{_TIMEOUT}{_COMMON}
+# Whose success counts: `all` processes or the `chief`, which is rank 0.
+success: all
+""",
+    "TensorflowJob": f"""\
+# A TensorFlow job: workers, and perhaps others, that find each other by TF_CONFIG.
+type: TensorflowJob
+name: my-tensorflow-job
+experiment_name: first-steps
+
+worker:
+  num_replicas: 2
+  spec:
+    command: python train.py --epochs ${{{{inputs.epochs}}}}
+    # The folder with the program, from that of this file.
+    code:
+      path: ./src
+    # rankwise.toml maps this name to a Python, a virtual environment or a container.
+    # environment: azureml:tensorflow-2.3:1
+  # What each may use.
+  # resource_limits:
+  #   cpu: 4
+  #   memory: 2Gi
+  #   gpu: 1
+
+# For ParameterServerStrategy; they are ended when the workers are done.
+# parameter_server:
+#   num_replicas: 1
+#   spec:
+#     command: python train.py
+
+# `chief` and `evaluator` are written in the same way; there is one of each.
+{_COMPUTE}{_TIMEOUT}{_COMMON}
+# Whose success counts: `all` workers or the `chief`.
+success: all
+""",
+    "command": f"""\
+# A command job, as Azure ML has them: one command, started once for each process.
+type: command
+name: my-command-job
+experiment_name: first-steps
+display_name: My first command job
+
+command: python train.py --epochs ${{{{inputs.epochs}}}}
+# The folder with the program, from that of this file.
+code: ./src
+# rankwise.toml maps this name to a Python, a virtual environment or a container.
+# environment: azureml:pytorch-1.7:1
+
+# Where to run: `local` is this machine, others (azureml:NAME) are named in rankwise.toml.
+compute: local
+resources:
+  # Nodes; on `local` they are virtual ones.
+  instance_count: 2
+
+# How the processes find each other: mpi, pytorch or tensorflow. The last has worker_count and
+# parameter_server_count in place of process_count_per_instance.
+distribution:
+  type: pytorch
+  process_count_per_instance: 2
+
+# Longest run time: seconds, or such as 90s, 10m, 1h30m.
+limits:
+  timeout: 1h
+{_COMMON}""",
+}
+
+
+def starter(type_name: str) -> str:
+    """Give a commented document of a type; raises InputError if there is no such type."""
+    if type_name not in _STARTERS:
+        raise InputError(f"the type {choice(type_name, list(_STARTERS))}")
+    return _STARTERS[type_name]
