@@ -7,7 +7,6 @@ import enum
 import fcntl
 import json
 import os
-import secrets
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -66,7 +65,7 @@ def claim_of(folder: Path) -> Claim:
 
 def give_up(folder: Path) -> bool:
     """Take an attempt that no runner has begun with, so that none ever will; False: one has."""
-    own = folder / f".{CLAIM}.{secrets.token_hex(4)}"
+    own = folder / f".{CLAIM}.{os.urandom(4).hex()}"
     own.touch()
     try:
         os.link(own, folder / CLAIM)

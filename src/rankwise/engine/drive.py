@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ class Drive:
         self._take_up()
         while self._queue or self._flights:
             if not self._is_cancelled and self._is_unwanted():
+                self._tell("notice", reason="cancelled: what runs is being ended")
                 self._cancel()
             self._start_what_fits()
             self._wait(_WAIT_SECONDS)
@@ -245,7 +247,7 @@ class Drive:
         processes = read_processes(folder) if folder is not None else []
         state = State(end.outcome)
         # All of it or nothing: a client that is killed in between must not start it again.
-        with self._store.together():
+        with self._at_once():
             self._store.attempt_ended(self._run, waiting.key, number, _outcome(end), processes)
             self._tell(
                 "attempt ended",
@@ -291,11 +293,25 @@ class Drive:
 
     def _finish(self) -> RunEnd:
         counts = self._store.counts(self._run)
-        state = State.CANCELLED if self._is_cancelled else _worst(counts)
-        code = CANCELLED_CODE if self._is_cancelled else self._exit_code
+        # What had ended before it could be cancelled has ended well, or not, all the same.
+        state = State.CANCELLED if counts[State.CANCELLED] else _worst(counts)
+        code = CANCELLED_CODE if state is State.CANCELLED else self._exit_code
         self._store.run_ended(self._run, state, exit_code=code, now=time.time())
         self._tell("run over", state=state, exit_code=code, counts=counts)
         return RunEnd(state=state, exit_code=code, counts=counts)
+
+    @contextlib.contextmanager
+    def _at_once(self) -> Iterator[None]:
+        """Write everything inside at once, and tell of it afterwards: whoever listens may be slow."""
+        events: list[Event] = []
+        tell, self._observer = self._observer, events.append
+        try:
+            with self._store.together():
+                yield
+        finally:
+            self._observer = tell
+        for event in events:
+            tell(event)
 
     def _tell(self, kind: Kind, **details: Any) -> None:
         self._observer(Event(kind=kind, run=self._run, time=time.time(), **details))

@@ -1,0 +1,28 @@
+"""Puts verbs together for typer."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+
+import typer
+
+
+def make_app(verbs: Iterable[str]) -> typer.Typer:
+    """Make an application of some verbs; each is `command` in the module of its name."""
+    app = typer.Typer(
+        # Pages that are set by rich cost as much time as all the rest together.
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    )
+    # With a callback, an application of one verb still wants to be told which.
+    app.callback()(_rankwise)
+    for verb in verbs:
+        module = importlib.import_module(f"rankwise.cli.{verb}")
+        app.command(verb)(module.command)
+    return app
+
+
+def _rankwise() -> None:
+    """Run what is written in YAML documents."""

@@ -1,0 +1,63 @@
+"""Arguments and options that several verbs have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def _complete_run(incomplete: str) -> list[str]:
+    """Give the ids of runs that begin so, for shells."""
+    import os
+
+    from rankwise.cli.stores import open_for_reading, store_folder
+    from rankwise.errors import RankwiseError
+
+    given = os.environ.get("RANKWISE_STORE")
+    try:
+        with open_for_reading(store_folder(Path(given) if given else None)) as store:
+            return [run.id for run in store.runs(200) if run.id.startswith(incomplete)]
+    except RankwiseError:
+        return []
+
+
+Files = Annotated[
+    list[Path], typer.Argument(metavar="FILE", help="YAML documents.", show_default=False)
+]
+Run = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's id, how it begins, or its name (the newest of that name); "
+        "without it, the newest of all.",
+        show_default=False,
+        autocompletion=_complete_run,
+    ),
+]
+StoreFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="FOLDER",
+        envvar="RANKWISE_STORE",
+        help="Where runs and their logs are kept; otherwise .rankwise in this folder.",
+        show_default=False,
+        show_envvar=True,
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Take names that rankwise.toml does not know for errors.")
+]
+On = Annotated[
+    str | None,
+    typer.Option("--on", metavar="NAME", help="Run on this compute, whatever documents say."),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Say nothing unless something is wrong.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
+TaskKey = Annotated[
+    str | None, typer.Option("--task", metavar="KEY", help="Only this task.", show_default=False)
+]

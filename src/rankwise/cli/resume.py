@@ -1,0 +1,34 @@
+"""`rankwise resume`."""
+
+from __future__ import annotations
+
+from rankwise.cli.options import AsJson, Quiet, Run, StoreFolder
+
+
+def command(
+    run: Run = None, *, quiet: Quiet = False, as_json: AsJson = False, store: StoreFolder = None
+) -> int:
+    """Go on with a run that nobody drives any more.
+
+    What has ended meanwhile is taken in, what still runs is watched, and what is left is started.
+    Nothing runs twice.
+
+    \b
+    For example:
+      rankwise resume sample-mpi-job-1
+    """
+    from rankwise.cli.foreground import chosen, drive_shown
+    from rankwise.cli.stores import choose_run, open_for_reading, store_folder
+    from rankwise.store import Store
+
+    folder = store_folder(store)
+    with open_for_reading(folder) as opened:
+        found = choose_run(opened, run)
+    if found.state.is_over:
+        if not quiet and not as_json:
+            print(f"{found.id} is over: {found.state}; to run it again:  rankwise run FILE")
+        return found.exit_code or 0
+    with Store.open(folder) as opened:
+        rows = opened.task_rows(found.id, bodies=True)
+        tasks = [row.body for row in rows if row.body is not None]
+        return drive_shown(opened, found, tasks, chosen(quiet=quiet, as_json=as_json))

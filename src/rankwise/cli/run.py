@@ -1,0 +1,42 @@
+"""`rankwise run`."""
+
+from __future__ import annotations
+
+import time
+
+from rankwise.cli.options import AsJson, Files, On, Quiet, StoreFolder, Strict
+
+
+def command(
+    files: Files,
+    *,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    strict: Strict = False,
+    on: On = None,
+    store: StoreFolder = None,
+) -> int:
+    """Run documents here and now, and show what their processes write.
+
+    The exit code is 0 if all passed, and otherwise that of the process that failed first. Ctrl-C
+    ends everything in good order; a second one leaves it to itself, and `rankwise resume` goes on
+    with it.
+
+    \b
+    For example:
+      rankwise run job.yaml
+      rankwise run job.yaml --on gpu-cluster --strict
+      rankwise run job.yaml --json | jq .kind
+    """
+    from rankwise.cli.foreground import chosen, drive_shown
+    from rankwise.cli.stores import store_folder
+    from rankwise.engine.runs import check_secrets
+    from rankwise.planning import plan_from
+    from rankwise.store import Store
+
+    plan, text = plan_from(files, strict=strict, on=on)
+    check_secrets(plan)
+    with Store.open(store_folder(store)) as opened:
+        run = opened.create_run(plan, text, now=time.time())
+        shown = chosen(quiet=quiet, as_json=as_json)
+        return drive_shown(opened, opened.run(run), plan.tasks, shown)

@@ -1,0 +1,193 @@
+"""How runs stand, on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rankwise.report.status import RunStatus
+from rankwise.report.terminal import STATE_STYLES, clean, is_narrow
+from rankwise.report.words import counted, duration, ending, label, short_path, size
+from rankwise.store import ProcessRow, RunRow, State, TaskRow
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+_MOST_PROCESSES = 64
+# Whoever is to drive a run that was just submitted may still be loading.
+_START_SECONDS = 10.0
+Cell = tuple[str, str]
+"""A text and its style."""
+
+
+def show_status(console: Console, status: RunStatus, *, now: float) -> None:
+    """Show how a run stands, and what to do next."""
+    run = status.run
+    console.print(_heading(run, now))
+    about = [run.kind, f"from {short_path(run.source)}" if run.source else ""]
+    about.append(f"experiment {run.experiment}" if run.experiment else "")
+    about.append(f"started {moment(run.started)}" if run.started else "")
+    console.print("  " + ", ".join(filter(None, about)))
+    if run.reason:
+        console.print(f"  {run.reason}")
+    if status.total > 1:
+        console.print("  ", count_words(status.counts), sep="")
+    console.print()
+    show_rows(console, [_task_cells(task, now) for task in status.tasks])
+    if len(status.tasks) < status.total:
+        left = status.total - len(status.tasks)
+        console.print(f"  ... and {counted(left, 'more task')}: rankwise status {run.id} --all")
+    if status.processes:
+        console.print()
+        some = status.processes[:_MOST_PROCESSES]
+        show_rows(console, [_process_cells(one, now) for one in some])
+        if left := len(status.processes) - len(some):
+            console.print(f"  ... and {left} more")
+    console.print()
+    show_next(console, _next(status, now))
+
+
+def show_runs(console: Console, runs: Sequence[RunRow], *, now: float) -> None:
+    """Show a list of runs."""
+    show_rows(
+        console,
+        [
+            [
+                (run.id, "bold"),
+                (str(run.state), STATE_STYLES[run.state]),
+                (_took(run.started, run.ended, now), ""),
+                (moment(run.created), "dim"),
+                (short_path(run.source), "dim"),
+            ]
+            for run in runs
+        ],
+        is_indented=False,
+    )
+
+
+def show_rows(
+    console: Console, rows: Sequence[Sequence[Cell]], *, is_indented: bool = True
+) -> None:
+    """Show rows in columns; where the window is narrow, what comes last on a line of its own."""
+    if is_narrow(console):
+        for row in rows:
+            _show_narrow(console, row, 2 * is_indented)
+    elif rows:
+        console.print(_table(rows, is_indented=is_indented))
+
+
+def _table(rows: Sequence[Sequence[Cell]], *, is_indented: bool) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=is_indented, padding=(0, 0, 0, 2))
+    used = [number for number in range(len(rows[0])) if any(row[number][0] for row in rows)]
+    for row in rows:
+        table.add_row(*(_text(row[number]) for number in used))
+    return table
+
+
+def _show_narrow(console: Console, row: Sequence[Cell], indent: int) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    cells = [_text(cell) for cell in row if cell[0]]
+    line, rest = Text("  ").join(cells[:3]), cells[3:]
+    console.print(Padding(line, (0, 0, 0, indent)))
+    if rest:
+        console.print(Padding(Text("  ").join(rest), (0, 0, 0, indent + 2)))
+
+
+def show_next(console: Console, steps: Mapping[str, str]) -> None:
+    """Show commands to go on with."""
+    width = max(map(len, steps), default=0)
+    for what, command in steps.items():
+        console.print(f"  {what:{width}}  {command}", soft_wrap=True, style="dim")
+
+
+def count_words(counts: Mapping[State, int]) -> Text:
+    """Say how many tasks are in which state."""
+    from rich.text import Text
+
+    words = Text(f"{counted(sum(counts.values()), 'task')}: ")
+    parts = [
+        Text(f"{count} {state}", STATE_STYLES[state]) for state, count in counts.items() if count
+    ]
+    return words.append(Text(", ").join(parts))
+
+
+def moment(when: float) -> str:
+    """Say when something was, on this machine's clock."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
+
+
+def _heading(run: RunRow, now: float) -> Text:
+    from rich.text import Text
+
+    heading = Text.assemble((run.id, "bold"), "  ", (str(run.state), STATE_STYLES[run.state]))
+    if took := _took(run.started, run.ended, now):
+        heading.append(f" {'after' if run.ended else 'for'} {took}")
+    if run.exit_code:
+        heading.append(f", exit code {run.exit_code}")
+    if run.wanted and not run.state.is_over:
+        heading.append(", to be cancelled", "yellow")
+    return heading
+
+
+def _task_cells(task: TaskRow, now: float) -> list[Cell]:
+    tries = f"attempt {task.attempts}" if task.attempts > 1 else ""
+    return [
+        (task.key, "bold"),
+        (str(task.state), STATE_STYLES[task.state]),
+        (_took(task.started, task.ended, now), ""),
+        (", ".join(filter(None, [tries, clean(task.reason, keep_colours=False)])), ""),
+    ]
+
+
+def _process_cells(one: ProcessRow, now: float) -> list[Cell]:
+    is_well = one.exit_code == 0 and not one.by_us
+    if one.ended is None:
+        state = ("running", "cyan") if one.started is not None else ("not started", "dim")
+    elif one.by_us:
+        state = "ended by rankwise", "yellow"
+    else:
+        state = ending(one.exit_code, one.signal), "green" if is_well else "red"
+    used = [f"{size(one.peak_memory)}" if one.peak_memory else ""]
+    used.append(f"{duration(one.cpu_seconds)} CPU" if one.cpu_seconds else "")
+    return [
+        (label(one.name), ""),
+        state,
+        (_took(one.started, one.ended, now), ""),
+        (f"node {one.node}", "dim"),
+        (", ".join(filter(None, used)), "dim"),
+    ]
+
+
+def _next(status: RunStatus, now: float) -> dict[str, str]:
+    run = status.run
+    if run.state is State.PASSED:
+        return {"its output": f"rankwise logs {run.id}"}
+    if run.state.is_over:
+        return {"why": f"rankwise explain {run.id}", "its output": f"rankwise logs {run.id}"}
+    is_new = run.started is None and now - run.created < _START_SECONDS
+    if status.driver is None and not is_new:
+        return {
+            "nobody drives it; to go on": f"rankwise resume {run.id}",
+            "to end it": f"rankwise cancel {run.id}",
+        }
+    return {
+        "to look on": f"rankwise logs -f {run.id}",
+        "to end it": f"rankwise cancel {run.id}",
+    }
+
+
+def _took(started: float | None, ended: float | None, now: float) -> str:
+    return duration((ended if ended is not None else now) - started) if started is not None else ""
+
+
+def _text(cell: Cell) -> Text:
+    from rich.text import Text
+
+    return Text(*cell)

@@ -1,0 +1,120 @@
+"""A run of many tasks on a terminal: a line for each that is over, and a bar for the rest."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rankwise.engine.events import Event
+from rankwise.logs import Line
+from rankwise.report.terminal import STATE_STYLES, clean
+from rankwise.report.terminal_output import ending_words
+from rankwise.report.words import counted, duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+_REFRESH_SECONDS = 0.2
+
+
+class TasksView:
+    """Shows a line for each task that is over; on a terminal, also how far the run has come."""
+
+    follows = False
+
+    def __init__(self, console: Console, *, total: int, over: int = 0) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeElapsedColumn as Elapsed
+
+        self._console = console
+        self._started: dict[str, float] = {}
+        self._running: set[str] = set()
+        self._counts: Counter[str] = Counter()
+        self._waiting: list[Text] = []
+        self._shown = 0.0
+        self._progress = Progress(
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            Elapsed(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bar = self._progress.add_task("", total=total, completed=over)
+        self._progress.start()
+
+    def event(self, event: Event) -> None:
+        """Take in what happens; it is shown with the next refresh."""
+        match event.kind:
+            case "notice":
+                self._say(event.reason, "dim")
+            case "task started":
+                self._started.setdefault(event.task, event.time)
+                self._running.add(event.task)
+            case "attempt ended":
+                self._running.discard(event.task)
+            case "task over":
+                self._over(event)
+
+    def lines(self, lines: Sequence[Line]) -> None:
+        """Show nothing: it would be too much."""
+
+    def ending(self, processes: int) -> None:
+        """Say what Ctrl-C does."""
+        self._say(ending_words(processes), "red")
+        self._show_waiting()
+
+    def refresh(self) -> None:
+        """Show all that has come since, not more often than people can see."""
+        now = time.monotonic()
+        if now - self._shown < _REFRESH_SECONDS:
+            return
+        self._shown = now
+        self._show_waiting()
+        if not self._progress.disable:
+            self._progress.update(self._bar, description=self._how_it_goes())
+            self._progress.refresh()
+
+    def close(self) -> None:
+        """Show the rest and take the bar away."""
+        try:
+            self._show_waiting()
+        finally:
+            self._progress.stop()
+
+    def _show_waiting(self) -> None:
+        from rich.text import Text
+
+        lines, self._waiting = self._waiting, []
+        if lines:
+            self._console.print(Text("\n").join(lines), soft_wrap=True)
+
+    def _over(self, event: Event) -> None:
+        from rich.text import Text
+
+        self._running.discard(event.task)
+        self._counts[event.state] += 1
+        self._progress.advance(self._bar)
+        started = self._started.pop(event.task, None)
+        took = duration(event.time - started) if started is not None else ""
+        line = Text.assemble((f"{event.state:9}", STATE_STYLES[event.state]), " ", event.task)
+        line.append(f"  {took}" if took else "", "dim")
+        line.append(f"  {clean(event.reason, keep_colours=False)}" if event.reason else "")
+        self._waiting.append(line)
+
+    def _say(self, text: str, style: str) -> None:
+        from rich.text import Text
+
+        self._waiting.append(Text(f"-- {text}", style))
+
+    def _how_it_goes(self) -> str:
+        bad = sum(count for state, count in self._counts.items() if state != "passed")
+        parts = [f"{len(self._running)} running"]
+        if bad:
+            parts.append(f"{counted(bad, 'task')} not passed")
+        return ", ".join(parts)

@@ -1,0 +1,72 @@
+"""Verbs that only deal with documents: validate, schema, init."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rankwise.spec.documents import TYPES
+from tests.cli.conftest import Said
+
+Rankwise = Callable[..., Said]
+
+
+def test_types_are_listed_with_what_they_are(rankwise: Rankwise) -> None:
+    lines = rankwise("init").out.splitlines()
+    assert [line.split()[0] for line in lines] == list(TYPES)
+    assert all(len(line.split()) > 2 for line in lines)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_document_to_start_from_is_valid(rankwise: Rankwise, name: str, project: Path) -> None:
+    (project / "src").mkdir()
+    said = rankwise("init", name, "job.yaml")
+    assert said.code == 0
+    assert said.out == "job.yaml is there; to see what it would run:  rankwise plan job.yaml\n"
+    assert Path("job.yaml").read_text() == rankwise("init", name).out
+    said = rankwise("validate", "job.yaml")
+    assert (said.code, said.out.splitlines()[-1]) == (0, "job.yaml: ok")
+
+
+def test_a_file_that_is_there_is_left_alone(rankwise: Rankwise) -> None:
+    Path("job.yaml").write_text("mine")
+    said = rankwise("init", "MpiJob", "job.yaml")
+    assert said.code == 2
+    assert said.err.startswith("rankwise: job.yaml: it is there already")
+    assert Path("job.yaml").read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_written_is_told(rankwise: Rankwise) -> None:
+    said = rankwise("init", "MpiJob", "missing/job.yaml")
+    assert said.code == 2
+    assert said.err == (
+        "rankwise: missing/job.yaml: it cannot be written: No such file or directory\n"
+    )
+
+
+def test_a_wrong_type_is_refused_with_the_nearest(rankwise: Rankwise) -> None:
+    said = rankwise("init", "MpiJbo")
+    assert said.code == 2
+    assert "MpiJob" in said.err
+
+
+def test_all_documents_are_checked_and_all_mistakes_told(rankwise: Rankwise) -> None:
+    rankwise("init", "MpiJob", "good.yaml")
+    Path("src").mkdir()
+    Path("bad.yaml").write_text("type: MpiJob\nlauncer: 1\ncompute: {instance_cout: 2}\n")
+    said = rankwise("validate", "bad.yaml", "missing.yaml", "good.yaml")
+    assert said.code == 2
+    assert said.out.splitlines()[-1] == "good.yaml: ok"
+    assert "bad.yaml:2:1" in said.err
+    assert "instance_count" in said.err
+    assert "missing.yaml" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_the_schema_is_json(rankwise: Rankwise) -> None:
+    said = rankwise("schema")
+    assert said.code == 0
+    assert "$defs" in json.loads(said.out)

@@ -1,0 +1,199 @@
+"""Verbs that start, end or go on with runs, with an engine that only pretends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankwise.cli.verbs import VERBS
+from rankwise.store import State, Store
+from tests.cli.conftest import FakeEngine, Said, over
+from tests.report.made_runs import begin, end, make_run, one_task, passed_run, worker
+
+Rankwise = Callable[..., Said]
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_run_is_stored_driven_and_shown(rankwise: Rankwise, engine: FakeEngine) -> None:
+    engine.act = over()
+    said = rankwise("run", "job.yaml")
+    assert said.code == 0
+    assert engine.calls == ["secrets of job", "drive job-1"]
+    assert said.out == (
+        "job-1 starts: PytorchJob, 1 task\n"
+        "note: gpu-cluster is not known here\n"
+        "\n"
+        "job-1 passed after 2.0 s\n"
+        "  logs  .rankwise/runs/job-1\n"
+    )
+    assert said.err == ""
+
+
+def fail(store: Store, run: str) -> int:
+    begin(store, run, logs={"worker-0": "zero\n", "worker-1": "ValueError: no\n"})
+    end(
+        store,
+        run,
+        state=State.FAILED,
+        exit_code=7,
+        culprit="worker-1",
+        reason="worker 1 left with exit code 7",
+        processes=(worker(0), worker(1, 7)),
+    )
+    store.run_ended(run, State.FAILED, exit_code=7, now=1_700_000_010.0)
+    return 7
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_failure_is_explained_and_its_code_is_ours(
+    rankwise: Rankwise, engine: FakeEngine
+) -> None:
+    engine.act = fail
+    said = rankwise("run", "job.yaml")
+    assert said.code == 7
+    assert said.out.endswith(
+        "\n"
+        "train failed: worker 1 left with exit code 7\n"
+        "  worker 1 wrote last:\n"
+        "  | ValueError: no\n"
+        "\n"
+        "job-1 failed after 10 s, exit code 7\n"
+        "  logs  .rankwise/runs/job-1\n"
+        "  more  rankwise explain job-1\n"
+    )
+
+
+@pytest.mark.usefixtures("planned")
+def test_who_wants_quiet_hears_only_of_failures(rankwise: Rankwise, engine: FakeEngine) -> None:
+    engine.act = over()
+    said = rankwise("run", "--quiet", "job.yaml")
+    assert (said.code, said.out, said.err) == (0, "", "")
+    engine.act = fail
+    said = rankwise("run", "-q", "job.yaml")
+    assert (said.code, said.out) == (7, "")
+    assert "job-2 failed" in said.err
+
+
+@pytest.mark.usefixtures("planned")
+def test_programs_get_events_and_nothing_else(rankwise: Rankwise, engine: FakeEngine) -> None:
+    engine.act = fail
+    said = rankwise("run", "--json", "job.yaml")
+    assert said.code == 7
+    assert [json.loads(line)["kind"] for line in said.out.splitlines()] == [
+        "run started",
+        "run over",
+    ]
+    assert said.err == ""
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_second_ctrl_c_leaves_the_run_alone_and_says_so(
+    rankwise: Rankwise, engine: FakeEngine
+) -> None:
+    def interrupt(store: Store, run: str) -> int:
+        raise KeyboardInterrupt
+
+    engine.act = interrupt
+    said = rankwise("run", "job.yaml")
+    assert said.code == 130
+    assert said.err == (
+        "job-1 was left alone: what runs goes on, and nothing more starts.\n"
+        "  to look at it  rankwise status job-1\n"
+        "  to go on       rankwise resume job-1\n"
+        "  to end it      rankwise cancel job-1\n"
+    )
+
+
+def test_of_many_tasks_there_is_a_line_each(
+    rankwise: Rankwise, store: Store, engine: FakeEngine
+) -> None:
+    make_run(store, *(one_task(f"task-{number}") for number in range(30)))
+    engine.act = over(State.NOT_RUN, 1)
+    said = rankwise("resume")
+    assert said.code == 1
+    assert "job-1 starts: PytorchJob, 30 tasks\n" in said.out
+    assert "  30 tasks: 30 not run\n" in said.out
+    assert "task-0, task-1, task-2 and 27 more not run\n" in said.out
+
+
+@pytest.mark.usefixtures("engine", "planned")
+def test_submit_starts_a_driver_and_prints_the_id_alone(
+    rankwise: Rankwise, monkeypatch: pytest.MonkeyPatch, project: Path
+) -> None:
+    started: list[tuple[list[str], dict[str, Any]]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda line, **how: started.append((line, how)))
+    said = rankwise("submit", "job.yaml")
+    assert (said.code, said.out) == (0, "job-1\n")
+    assert said.err == "note: gpu-cluster is not known here\n"
+    ((line, how),) = started
+    assert line[:4] == [sys.executable, "-P", "-m", "rankwise.cli.main"]
+    assert line[4:] == ["resume", "job-1", "--quiet", "--store", str(project / ".rankwise")]
+    assert how["start_new_session"]
+    assert (project / ".rankwise" / "runs" / "job-1" / "engine.log").exists()
+
+
+def test_a_run_goes_on(rankwise: Rankwise, store: Store, engine: FakeEngine) -> None:
+    make_run(store)
+    engine.act = over()
+    assert rankwise("resume").code == 0
+    assert engine.calls == ["drive job-1"]
+
+
+def test_a_run_that_is_over_is_not_driven_again(
+    rankwise: Rankwise, store: Store, engine: FakeEngine
+) -> None:
+    passed_run(store)
+    said = rankwise("resume")
+    assert said.code == 0
+    assert said.out == "job-1 is over: passed; to run it again:  rankwise run FILE\n"
+    assert rankwise("resume", "--quiet").out == ""
+    assert engine.calls == []
+
+
+def test_a_run_is_cancelled(rankwise: Rankwise, store: Store, engine: FakeEngine) -> None:
+    make_run(store)
+    engine.act = over(State.CANCELLED, 130)
+    said = rankwise("cancel")
+    assert (said.code, said.out) == (0, "job-1 cancelled\n")
+    assert engine.calls == ["cancel job-1"]
+    assert rankwise("cancel").out == "job-1 is over already: cancelled\n"
+
+
+def test_a_run_that_does_not_end_is_told(
+    rankwise: Rankwise, store: Store, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(store)
+    engine.act = lambda store, run: 0
+    monkeypatch.setattr("rankwise.cli.cancel._PATIENCE_SECONDS", 0.0)
+    said = rankwise("cancel")
+    assert said.code == 1
+    assert "goes on: rankwise status job-1" in said.out
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_plan_is_shown_and_nothing_is_made(rankwise: Rankwise, project: Path) -> None:
+    said = rankwise("plan", "job.yaml")
+    assert said.code == 0
+    assert said.out.startswith("job: PytorchJob, 1 task\nnote: gpu-cluster")
+    assert "  worker 0-1 on node 0-1\n    python train.py\n" in said.out
+    assert json.loads(rankwise("plan", "job.yaml", "--json").out)["name"] == "job"
+    assert rankwise("plan", "job.yaml", "--task", "train").code == 0
+    said = rankwise("plan", "job.yaml", "--task", "training")
+    assert (said.code, said.err) == (
+        2,
+        "rankwise: job.yaml: there is no task 'training', only train\n",
+    )
+    assert list(project.iterdir()) == []
+
+
+def test_every_verb_has_its_module() -> None:
+    from rankwise import cli
+
+    modules = {path.stem for path in Path(next(iter(cli.__path__))).glob("*.py")}
+    assert VERBS.keys() <= modules

@@ -1,0 +1,74 @@
+"""What all screens share."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from rankwise.report.terminal import STATE_STYLES, clean, has_colours, is_narrow, make_console
+from rankwise.store import State
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("text", "with_colours", "without"),
+    [
+        ("plain text, größer", "plain text, größer", "plain text, größer"),
+        ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m\x1b[0m", "red"),
+        ("\x1b[2K\x1b[1Aup", "up", "up"),
+        ("\x1b]0;title\x07text", "text", "text"),
+        ("\x1b]0;no end", "", ""),
+        ("\x1bcreset", "reset", "reset"),
+        ("bell\x07 and\x00 null", "bell and null", "bell and null"),
+        ("\x1b[31m\x1b[5Dred", "\x1b[31mred\x1b[0m", "red"),
+        ("\x9b31mcsi", "31mcsi", "31mcsi"),
+        ("tab\tstays", "tab\tstays", "tab\tstays"),
+        ("\x1b", "", ""),
+    ],
+)
+def test_lines_can_only_show_text(text: str, with_colours: str, without: str) -> None:
+    assert clean(text, keep_colours=True) == with_colours
+    assert clean(text, keep_colours=False) == without
+
+
+def test_every_state_has_a_style() -> None:
+    assert set(State) == STATE_STYLES.keys()
+
+
+def test_colours_are_for_terminals_whose_owners_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert has_colours(Terminal())
+    assert not has_colours(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not has_colours(Terminal())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not has_colours(Terminal())
+
+
+def test_nothing_is_wrapped_or_coloured_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    make_console().print("word " * 100, style="red")
+    assert capsys.readouterr().out == "word " * 100 + "\n"
+
+
+def test_what_people_write_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    make_console(to_stderr=True).print("[red]array[0] :smile:")
+    assert capsys.readouterr().err == "[red]array[0] :smile:\n"
+
+
+@pytest.mark.parametrize(("columns", "expected"), [("40", True), ("80", False)])
+def test_a_window_of_40_columns_is_narrow(
+    columns: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert is_narrow(make_console()) is expected

@@ -1,0 +1,63 @@
+"""A run of many tasks: a line for each that is over, and a bar on terminals."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from rankwise.engine.events import Event, Kind
+from rankwise.report.terminal_tasks import TasksView
+
+
+def event(kind: Kind, **details: Any) -> Event:
+    return Event(kind=kind, run="job-1", **details)
+
+
+def test_in_a_pipe_there_is_a_line_for_each_task_and_no_bar() -> None:
+    stream = io.StringIO()
+    view = TasksView(Console(file=stream, width=200, force_terminal=False), total=3)
+    view.event(event("task started", task="one", time=10.0))
+    view.refresh()
+    assert stream.getvalue() == ""
+    view.event(event("attempt ended", task="one", state="passed", time=11.5))
+    view.event(event("task over", task="one", state="passed", time=11.5))
+    view.event(event("task over", task="two", state="not run", reason="needs [one]", time=12.0))
+    view.event(event("notice", reason="a word", time=12.0))
+    view.lines([])
+    view.refresh()
+    view.close()
+    assert stream.getvalue() == ("passed    one  1.5 s\nnot run   two  needs [one]\n-- a word\n")
+
+
+def test_the_time_of_a_task_is_that_of_all_its_attempts() -> None:
+    stream = io.StringIO()
+    view = TasksView(Console(file=stream, width=200, force_terminal=False), total=1)
+    for number in (1, 2):
+        view.event(event("task started", task="one", attempt=number, time=10.0 * number))
+        view.event(event("attempt ended", task="one", state="failed", time=10.0 * number + 5))
+    view.event(event("task over", task="one", state="failed", time=25.0))
+    view.refresh()
+    assert stream.getvalue() == "failed    one  15 s\n"
+
+
+def test_a_terminal_shows_how_far_it_has_come() -> None:
+    stream = io.StringIO()
+    view = TasksView(Console(file=stream, width=100, force_terminal=True), total=4, over=1)
+    view.event(event("task started", task="one", time=10.0))
+    view.event(event("task started", task="two", time=10.0))
+    view.event(event("task over", task="one", state="failed", time=11.5))
+    view.refresh()
+    view.close()
+    shown = stream.getvalue()
+    assert "2/4" in shown
+    assert "1 running, 1 task not passed" in shown
+
+
+def test_ctrl_c_says_what_it_does() -> None:
+    stream = io.StringIO()
+    view = TasksView(Console(file=stream, width=200, force_terminal=False), total=3)
+    view.refresh()
+    view.ending(2)
+    assert stream.getvalue().startswith("-- ending 2 processes ...")
