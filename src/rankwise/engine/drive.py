@@ -302,7 +302,7 @@ class Drive:
 
     @contextlib.contextmanager
     def _at_once(self) -> Iterator[None]:
-        """Write everything inside at once, and tell of it afterwards: whoever listens may be slow."""
+        """Write all of it at once, and tell of it afterwards: whoever listens may be slow."""
         events: list[Event] = []
         tell, self._observer = self._observer, events.append
         try:

@@ -53,8 +53,9 @@ class Queue:
         return len(self._tasks)
 
     def put_back(self, task: Waiting) -> None:
-        """Have a task wait again that was given away."""
+        """Have a task wait again that was given away, by this queue or an earlier one."""
         self._tasks[task.key] = task
+        self._position.setdefault(task.key, len(self._position))
         self._line_up(task)
 
     def take(self, free: Mapping[str, Resources]) -> Waiting | None:

@@ -1,0 +1,235 @@
+"""Runs that are driven to their end, on a compute that does what the test says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from rankwise.compute.contract import Attempt, Job
+from rankwise.engine.drive import Drive, RunEnd
+from rankwise.engine.events import Event
+from rankwise.errors import ComputeFailure
+from rankwise.plan import Plan, Process, Resources, Restart, RuntimeChoice, Task
+from rankwise.records import give_up
+from rankwise.runtime import Prepared
+from rankwise.store import State, Store
+
+Ends = Callable[[Job], tuple[str, int]]
+
+
+class FakeCompute:
+    """Ends every attempt as soon as it is waited for, in the way that `ends` says."""
+
+    def __init__(self, ends: Ends, cores: float = 2) -> None:
+        self._ends = ends
+        self._cores = cores
+        self.submitted: list[str] = []
+        self.cancelled: list[str] = []
+        self._running: dict[str, tuple[Attempt, Callable[[], None]]] = {}
+        self.most_at_once = 0
+
+    def capacity(self) -> Resources:
+        return Resources(cores=self._cores)
+
+    def submit(self, job: Job) -> str:
+        self.submitted.append(job.task.key)
+        outcome, code = self._ends(job)
+        if outcome == "refused":
+            raise ComputeFailure("no room")
+        folder = job.attempt.folder
+        give_up(folder)
+        self._running[job.attempt.marker] = job.attempt, lambda: end(folder, outcome, code)
+        self.most_at_once = max(self.most_at_once, len(self._running))
+        return "7"
+
+    def adopt(self, attempt: Attempt, job_id: str) -> None:
+        self._running[attempt.marker] = attempt, lambda: None
+
+    def wait(self, seconds: float) -> Sequence[Attempt]:
+        if not self._running:
+            return []
+        attempt, act = self._running.pop(next(iter(self._running)))
+        act()
+        return [attempt]
+
+    def cancel(self, attempt: Attempt) -> None:
+        self.cancelled.append(attempt.label)
+
+    def clean(self, attempt: Attempt) -> None:
+        """There is nothing left of what never ran."""
+
+
+def end(folder: Path, outcome: str, code: int) -> None:
+    if outcome == "lost":
+        return
+    record = {"outcome": outcome, "exit_code": code, "reason": f"it {outcome}"}
+    (folder / "end.json").write_text(json.dumps(record))
+
+
+def task(key: str, *needs: str, cores: float = 0, most: int = 0) -> Task:
+    return Task(
+        key=key,
+        processes=(Process(name="worker-0", role="worker", command="true"),),
+        needs=needs,
+        resources=Resources(cores=cores),
+        restart=Restart(most=most),
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / ".rankwise") as one:
+        yield one
+
+
+def always(outcome: str, code: int = 0) -> Ends:
+    return lambda job: (outcome, code)
+
+
+def drive(
+    store: Store, compute: FakeCompute, *tasks: Task, run: str = ""
+) -> tuple[RunEnd, list[Event]]:
+    run = run or store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)
+    events: list[Event] = []
+    one = Drive(
+        store,
+        run,
+        {"local": compute},
+        prepare=_prepared,
+        observer=events.append,
+        secrets={},
+    )
+    return one.go(), events
+
+
+def _prepared(choice: RuntimeChoice) -> Prepared:
+    return Prepared()
+
+
+def states(store: Store) -> dict[str, str]:
+    return {row.key: str(row.state) for row in store.task_rows("p-1")}
+
+
+def test_a_run_passes_if_all_its_tasks_do(store: Store) -> None:
+    compute = FakeCompute(always("passed"))
+    result, events = drive(store, compute, task("a"), task("b", "a"))
+    assert (result.state, result.exit_code) == (State.PASSED, 0)
+    assert compute.submitted == ["a", "b"]
+    assert [event.kind for event in events] == [
+        "run started",
+        *("task started", "attempt ended", "task over") * 2,
+        "run over",
+    ]
+
+
+def test_the_exit_code_is_that_of_the_first_task_that_failed(store: Store) -> None:
+    def ends(job: Job) -> tuple[str, int]:
+        return ("failed", 7) if job.task.key == "b" else ("passed", 0)
+
+    result, _ = drive(store, FakeCompute(ends), task("a"), task("b"), task("c", "b"), task("d"))
+    assert (result.state, result.exit_code) == (State.FAILED, 7)
+    assert states(store) == {"a": "passed", "b": "failed", "c": "not run", "d": "passed"}
+    assert store.task_row("p-1", "c").reason == "needs b, which failed"
+
+
+def test_no_more_runs_at_once_than_there_is_room_for(store: Store) -> None:
+    compute = FakeCompute(always("passed"), cores=3)
+    drive(store, compute, *(task(f"t{n}") for n in range(10)))
+    assert compute.most_at_once == 3
+
+
+def test_what_can_never_fit_is_not_run_and_the_run_is_not_green(store: Store) -> None:
+    compute = FakeCompute(always("passed"))
+    result, _ = drive(store, compute, task("big", cores=64), task("after", "big"), task("small"))
+    assert states(store) == {"big": "not run", "after": "not run", "small": "passed"}
+    assert store.task_row("p-1", "big").reason == "needs 64 cores, found 2"
+    assert result.exit_code == 1
+
+
+def test_a_task_is_tried_again_as_often_as_it_says(store: Store) -> None:
+    outcomes = iter(["failed", "lost", "passed"])
+    compute = FakeCompute(lambda job: (next(outcomes), 5))
+    result, _ = drive(store, compute, task("a", most=2))
+    assert result.state is State.PASSED
+    assert [str(row.state) for row in store.attempts("p-1")] == ["failed", "lost", "passed"]
+
+
+def test_the_last_try_counts(store: Store) -> None:
+    result, _ = drive(store, FakeCompute(always("failed", 9)), task("a", most=1))
+    assert (result.state, result.exit_code) == (State.FAILED, 9)
+    assert len(store.attempts("p-1")) == 2
+
+
+def test_what_a_compute_refuses_is_not_run_for_its_reason(store: Store) -> None:
+    result, _ = drive(store, FakeCompute(always("refused")), task("a", most=3))
+    assert states(store) == {"a": "not run"}
+    assert store.task_row("p-1", "a").reason == "no room"
+    assert result.exit_code == 1
+
+
+def test_an_attempt_that_never_began_is_begun_again_by_the_next_client(store: Store) -> None:
+    run = store.create_run(Plan(name="p", kind="k", tasks=(task("a"),)), "", now=0.0)
+    folder = store.run_folder(run) / "a" / "1"
+    store.begin_attempt(run, "a", marker="m1", folder=folder, now=1.0)
+    compute = FakeCompute(always("passed"))
+    result, _ = drive(store, compute, run=run)
+    assert result.state is State.PASSED
+    assert compute.submitted == ["a"]
+    assert [str(row.state) for row in store.attempts(run)] == ["not run", "passed"]
+
+
+def test_an_attempt_that_has_begun_is_not_begun_again(store: Store) -> None:
+    run = store.create_run(Plan(name="p", kind="k", tasks=(task("a"), task("b", "a"))), "", now=0.0)
+    folder = store.run_folder(run) / "a" / "1"
+    store.begin_attempt(run, "a", marker="m1", folder=folder, now=1.0)
+    folder.mkdir(parents=True)
+    give_up(folder)  # as a runner would have taken it
+    end(folder, "passed", 0)
+    compute = FakeCompute(always("passed"))
+    result, _ = drive(store, compute, run=run)
+    assert result.state is State.PASSED
+    assert compute.submitted == ["b"]
+
+
+def test_an_attempt_whose_runner_is_gone_without_a_word_is_lost(store: Store) -> None:
+    result, _ = drive(store, FakeCompute(always("lost")), task("a"))
+    assert (result.state, result.exit_code) == (State.LOST, 1)
+    assert "its runner was killed" in store.task_row("p-1", "a").reason
+
+
+def test_a_cancelled_run_starts_nothing_more(store: Store) -> None:
+    def ends(job: Job) -> tuple[str, int]:
+        store.want_cancel("p-1", now=2.0)
+        return "cancelled", 130
+
+    compute = FakeCompute(ends, cores=1)
+    result, _ = drive(store, compute, task("a"), task("b"), task("c", "a"))
+    assert (result.state, result.exit_code) == (State.CANCELLED, 130)
+    assert compute.submitted == ["a"]
+    assert states(store) == {"a": "cancelled", "b": "cancelled", "c": "not run"}
+
+
+def test_a_run_that_had_passed_before_it_was_cancelled_has_passed(store: Store) -> None:
+    def ends(job: Job) -> tuple[str, int]:
+        store.want_cancel("p-1", now=2.0)
+        return "passed", 0
+
+    result, _ = drive(store, FakeCompute(ends), task("a"))
+    assert (result.state, result.exit_code) == (State.PASSED, 0)
+
+
+def test_a_listener_is_told_only_of_what_is_in_the_store(store: Store) -> None:
+    run = store.create_run(Plan(name="p", kind="k", tasks=(task("a"),)), "", now=0.0)
+    seen = []
+
+    def listen(event: Event) -> None:
+        if event.kind == "task over":
+            with Store.open(store.folder, read_only=True) as other:
+                seen.append(other.task_row(run, "a").state)
+
+    compute = FakeCompute(always("passed"))
+    Drive(store, run, {"local": compute}, prepare=_prepared, observer=listen, secrets={}).go()
+    assert seen == [State.PASSED]
