@@ -52,7 +52,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = "rankwise-environment.json"
 UV_FOLDER = ROOT / ".venvs" / ".uv"
-LAUNCH_LIMIT_SECONDS = 120
+LAUNCH_LIMIT_SECONDS = 300
 # Not sys.executable: inside an activated .venv that is a file which is about to be removed.
 PYTHON: str = getattr(sys, "_base_executable", sys.executable)
 
@@ -289,7 +289,7 @@ def _index_of_pip() -> dict[str, str]:
             # What comes first, from pip's own variables, counts for pip as well.
             found.setdefault(variable, value.strip("'\""))
     if links := found.get("UV_FIND_LINKS"):
-        # Several have blanks or, as pip shows the lines of a file, \\n between them.
+        # Several have blanks or, as pip shows the lines of a file, \n between them.
         found["UV_FIND_LINKS"] = ",".join(links.replace("\\n", " ").split())
     return found
 

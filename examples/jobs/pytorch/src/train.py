@@ -1,0 +1,102 @@
+"""Teach a small network to read noisy digits, on all processes of a torch job.
+
+    python -m torch.distributed.run --nproc-per-node 4 train.py
+
+DistributedDataParallel gives every process the same weights and takes the mean of their gradients
+after each step; each process has digits of its own. The job is known by MASTER_ADDR, MASTER_PORT,
+RANK and WORLD_SIZE, whoever sets them; without them, the script is a job of one. Leaves with 1 if
+the weights came apart, or if too few digits are read right.
+"""
+
+import os
+import sys
+
+# One thread a process: there may be more processes than cores. torch looks when it is loaded.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+PICTURES = """
+### .#. ### ### #.# ### ### ### ### ###
+#.# .#. ..# ..# #.# #.. #.. ..# #.# #.#
+#.# .#. ### ### ### ### ### ..# ### ###
+#.# .#. #.. ..# ..# ..# #.# ..# #.# ..#
+### .#. ### ### ..# ### ### ..# ### ###
+"""
+DIGITS = ["".join(rows) for rows in zip(*map(str.split, PICTURES.split("\n")[1:-1]), strict=True)]
+DOTS = len(DIGITS[0])
+DIGITS_PER_PROCESS = 200
+STEPS = 60
+NEEDED = 0.8
+
+
+def make_data(seed: int) -> tuple[Tensor, Tensor]:
+    """Make noisy pictures of digits, and say which digits they are."""
+    chance = torch.Generator().manual_seed(seed)
+    clean = torch.tensor([[float(dot == "#") for dot in digit] for digit in DIGITS])
+    answers = torch.randint(len(DIGITS), (DIGITS_PER_PROCESS,), generator=chance)
+    noise = torch.randn(DIGITS_PER_PROCESS, DOTS, generator=chance)
+    return clean[answers] + 0.2 * noise, answers
+
+
+def mean_over_processes(value: Tensor) -> float:
+    total = value.clone()
+    distributed.all_reduce(total)
+    return total.item() / distributed.get_world_size()
+
+
+def accuracy(model: nn.Module, pictures: Tensor, answers: Tensor) -> float:
+    """Give the share of the digits of all processes that is read right."""
+    with torch.no_grad():
+        right = (model(pictures).argmax(dim=1) == answers).float().mean()
+    return mean_over_processes(right)
+
+
+def distance(model: nn.Module) -> float:
+    """Say how far apart the weights of the processes are."""
+    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+    most, least = weights.clone(), weights.clone()
+    distributed.all_reduce(most, distributed.ReduceOp.MAX)
+    distributed.all_reduce(least, distributed.ReduceOp.MIN)
+    return (most - least).max().item()
+
+
+def train() -> bool:
+    """Train on all processes, and say whether it went well."""
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    torch.manual_seed(rank)  # different weights: those of rank 0 win
+    network = nn.Sequential(nn.Linear(DOTS, 32), nn.ReLU(), nn.Linear(32, len(DIGITS)))
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+    pictures, answers = make_data(seed=rank)
+    before = accuracy(network, pictures, answers)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(pictures), answers).backward()
+        optimizer.step()
+    after, apart = accuracy(network, pictures, answers), distance(network)
+
+    if rank == 0:
+        print(f"processes: {size}, read right before: {before:.0%}, after: {after:.0%}", flush=True)
+        if apart > 0:
+            print(f"the weights of the processes are {apart} apart", file=sys.stderr)
+        if after < NEEDED:
+            print(f"less than {NEEDED:.0%} are read right", file=sys.stderr)
+    return apart == 0 and after >= NEEDED
+
+
+def main() -> int:
+    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+    if "RANK" not in os.environ:
+        os.environ.update(alone)
+    distributed.init_process_group("gloo")
+    try:
+        return int(not train())
+    finally:
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

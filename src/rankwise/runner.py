@@ -1,0 +1,1474 @@
+"""Run the processes of one attempt and write down what became of them.
+
+    python -I -S runner.py gang FOLDER                         all processes of FOLDER/order.json
+    python -I -S runner.py rank COMMAND…                       one rank, called by its launcher
+    python -I -S runner.py node FOLDER [OPTIONS] HOST LINE…    a line on a virtual node, like ssh
+
+One file that needs the standard library only and imports nothing of rankwise: it is copied to
+other machines. It avoids most modules to start in a few milliseconds: what `json`, `signal` and
+`pathlib` load would take twice as long as everything else.
+
+The records of a process are in processes/NAME: start.json, end.json, a heartbeat and its output.
+The output is kept in up to three files that never hold more than `log_bytes` together: output.log,
+which is written, output.log.1, which it was before it was full, and output.log.first, the
+beginning, where settings and versions stand; it ends in a line that says how much is missing.
+"""
+
+# Neither pathlib nor contextlib: they take longer to load than all the rest.
+# ruff: noqa: PTH100, PTH103, PTH104, PTH105, PTH106, PTH108, PTH109, PTH110, PTH112, PTH119
+# ruff: noqa: PTH120, PTH123, PTH202, PTH208, SIM105
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, NoReturn
+else:
+    try:
+        import _signal as signal  # The public module makes enums of it, which takes 5 ms.
+    except ImportError:
+        import signal
+
+try:
+    # The public module loads `re`, which takes 10 ms.
+    import _json
+
+    class _Reading:
+        strict = True
+        object_hook = object_pairs_hook = None
+        parse_float, parse_int, parse_constant = float, int, float
+
+    quote: Callable[[str], str] = _json.encode_basestring_ascii
+    scan: Callable[[str, int], tuple[Any, int]] = _json.make_scanner(_Reading)  # type: ignore[arg-type]  # any object with these will do
+except ImportError:
+    import json
+
+    quote, scan = json.dumps, json.JSONDecoder().raw_decode
+
+VERSION = 1
+CHUNK_BYTES = 65536
+# The most that a pipe holds, unless root has made it larger.
+PIPE_BYTES = 1 << 20
+LOG_BYTES = 50_000_000
+NOTICE_BYTES = 100
+HEARTBEAT_SECONDS = 5.0
+# How often the records of ranks are looked at that a launcher has started.
+LOOK_SECONDS = 0.25
+# How long records are tried to be written while that fails, by a gang and by a rank, for which its
+# launcher waits.
+PATIENCE_SECONDS, RANK_PATIENCE_SECONDS = 60.0, 5.0
+# How long to try to kill what is left. Only what hangs in the kernel takes long.
+SWEEP_SECONDS = 10.0
+# Below the ports that the kernel gives out by itself.
+PORTS = range(20000, 32768)
+
+TIMED_OUT, CANCELLED = 124, 130
+OUR_FAULT = 3
+CANNOT_START, NOT_FOUND = 126, 127
+SSH_FAULT = 255
+
+OPEN, CLOSE = "\ue000", "\ue001"
+RANK_VARIABLES = (
+    *("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"),
+    *("HOROVOD_RANK", "RANK", "SLURM_PROCID"),
+)
+# Where Open MPI keeps what the ranks of a node share: under names that hold the name of the host.
+SHARED_MEMORY_VARIABLES = (
+    "OMPI_MCA_btl_vader_backing_directory",
+    "OMPI_MCA_btl_sm_backing_directory",
+    "OMPI_MCA_osc_sm_backing_directory",
+    "OMPI_MCA_osc_rdma_backing_directory",
+    "OMPI_MCA_shmem_mmap_backing_file_base_dir",
+)
+# Options of ssh that have a value.
+SSH_OPTIONS = frozenset(f"-{letter}" for letter in "bcDEeFIiJLlmOopQRSWwB")
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+CLONE_NEWNS, CLONE_NEWUTS = 0x00020000, 0x04000000
+MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+FORWARDED_SIGNALS = (
+    *ENDING_SIGNALS,
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGALRM, signal.SIGWINCH),
+)
+
+
+def say(text: str) -> None:
+    """Tell people, in the runner's own log."""
+    data = f"rankwise runner: {text}\n".encode(errors="backslashreplace")
+    try:
+        os.write(2, data)
+    except OSError:
+        pass  # Nobody listens.
+
+
+# Files
+
+
+def parse(text: str) -> Any:
+    """Read one JSON value; raises ValueError."""
+    text = text.strip(" \t\r\n")
+    try:
+        value, end = scan(text, 0)
+        if end == len(text):
+            return value
+    except (StopIteration, SystemError):
+        pass  # The latter where the exceptions of the public module are not loaded.
+    import json  # It takes long to load, but can say what is wrong.
+
+    return json.loads(text)
+
+
+def to_json(value: Any) -> str:
+    """Write plain data as JSON."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case dict():
+            return f"{{{', '.join(f'{quote(key)}: {to_json(value[key])}' for key in value)}}}"
+    return str(quote(str(value)))
+
+
+def read_json(path: str) -> Any:
+    """Read a file; raises OSError or ValueError."""
+    with open(path, encoding="utf-8") as file:
+        return parse(file.read())
+
+
+def write_file(path: str, text: str, mode: int = 0o666) -> None:
+    """Write a file beside its place and move it there; makes its folder if need be."""
+    new = f"{path}.{os.getpid()}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        descriptor = os.open(new, flags, mode)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        descriptor = os.open(new, flags, mode)
+    try:
+        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+        os.replace(new, path)
+    except OSError:
+        os.unlink(new)
+        raise
+
+
+def touch(path: str) -> None:
+    """Show that we live, if that is possible."""
+    try:
+        os.utime(path)
+    except OSError:
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
+        except OSError:
+            pass
+
+
+class Records:
+    """Files with what happened; those that cannot be written now are tried again."""
+
+    def __init__(self) -> None:
+        self._unwritten: dict[str, str] = {}
+
+    def put(self, path: str, data: Mapping[str, Any]) -> None:
+        self._unwritten[path] = to_json(data) + "\n"
+        self.retry()
+
+    def retry(self) -> bool:
+        """Write what is not written yet; tells whether nothing is left."""
+        for path, text in list(self._unwritten.items()):
+            try:
+                write_file(path, text)
+            except OSError as error:
+                say(f"cannot write {path}: {error.strerror}; trying again")
+            else:
+                del self._unwritten[path]
+        return not self._unwritten
+
+    def insist(self, seconds: float) -> bool:
+        """Try for so long; tells whether all is written."""
+        deadline = time.monotonic() + seconds
+        while not self.retry():
+            if time.monotonic() >= deadline:
+                say(f"gave up after {seconds:g} s: {', '.join(self._unwritten)}")
+                return False
+            time.sleep(1)
+        return True
+
+
+# Values that are known now
+
+
+class Ports:
+    """Free ports, kept from other runners of this user until this process ends."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._locks = -1
+
+    def get(self, name: str, address: str) -> int:
+        """Give the port of that name, always the same one; raises OSError when none is free."""
+        if name not in self._numbers:
+            start = time.time_ns() // 1000 + os.getpid() * 97
+            turned = (PORTS[(start + offset) % len(PORTS)] for offset in range(len(PORTS)))
+            found = next((port for port in turned if self._take(port, address)), None)
+            if found is None:
+                raise OSError(errno.EADDRINUSE, f"no port of {PORTS[0]}-{PORTS[-1]} is free")
+            self._numbers[name] = found
+        return self._numbers[name]
+
+    def _take(self, port: int, address: str) -> bool:
+        """Lock the byte of that number in a file that all runners of this user have."""
+        if port in self._numbers.values():
+            return False
+        try:
+            if self._locks < 0:
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+                self._locks = os.open(f"/tmp/rankwise-ports-{os.getuid()}", flags, 0o600)
+            fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # No such place, or no locks in it: whether the port is free has to do.
+        return is_free(port, address)
+
+
+def is_free(port: int, address: str) -> bool:
+    """Tell whether nobody listens there, at that address or at all."""
+    import socket
+
+    places = ((socket.AF_INET, address), (socket.AF_INET, ""), (socket.AF_INET6, "::"))
+    for family, host in places:
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as line:
+                line.bind((host, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+    return True
+
+
+class Marks:
+    """The values of what stands in an order as a mark."""
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        self._nodes = order["nodes"]
+        self._folder = str(order["folder"])
+        self._ports = Ports()
+
+    def fill_in(self, text: str) -> str:
+        """Replace every mark; raises ValueError for one that is not known."""
+        if OPEN not in text:
+            return text
+        head, *rest = text.split(OPEN)
+        parts = [part.partition(CLOSE) for part in rest]
+        return head + "".join(self._value(what) + tail for what, _, tail in parts)
+
+    def fill_in_all(self, values: Mapping[str, str]) -> dict[str, str]:
+        return {name: self.fill_in(value) for name, value in values.items()}
+
+    def _value(self, what: str) -> str:
+        kind, _, rest = what.partition(":")
+        _, _, number = rest.rpartition("@")
+        try:
+            node = self._nodes[int(number)] if number else {}
+            match kind:
+                case "address":
+                    return str(node["address"])
+                case "host":
+                    return str(node["name"])
+                case "port":
+                    return str(self._ports.get(rest, node["address"]))
+                case "folder":
+                    return str(node["folder"]) if rest else self._folder
+        except (ValueError, LookupError):
+            pass
+        raise ValueError(f"the order has a mark that is not known: {what!r}")
+
+
+# Output
+
+
+class Redactor:
+    """Puts *** for secret values in a stream, wherever it is cut.
+
+    Only what may be the beginning of a value is held back.
+    """
+
+    def __init__(self, values: Sequence[str]) -> None:
+        # People print the lines of a key one by one.
+        lines = [line for value in values for line in value.splitlines() if len(line) >= 8]
+        encoded = {text.encode(errors="surrogateescape") for text in (*values, *lines) if text}
+        self._secrets = sorted(encoded, key=len, reverse=True)
+        self._held = b""
+
+    def feed(self, data: bytes, *, is_last: bool = False) -> bytes:
+        if not self._secrets:
+            return data
+        data, done, start = self._held + data, [], 0
+        while True:
+            end = len(data) if is_last else self._unfinished(data, start)
+            found = min(self._matches(data, start, end), default=None)
+            if found is None:
+                done.append(data[start:end])
+                self._held = data[end:]
+                return b"".join(done)
+            done += [data[start : found[0]], b"***"]
+            start = found[0] - found[1]
+
+    def _matches(self, data: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Give where values begin before `end`, with their negative length: the longest first."""
+        for secret in self._secrets:
+            place = data.find(secret, start)
+            if 0 <= place < end:
+                yield place, -len(secret)
+
+    def _unfinished(self, data: bytes, start: int) -> int:
+        """Find the first place from which on the rest may be the beginning of a value."""
+        first = len(data)
+        for secret in self._secrets:
+            place = data.find(secret[:1], max(start, len(data) - len(secret) + 1), first)
+            while place >= 0 and not secret.startswith(data[place:]):
+                place = data.find(secret[:1], place + 1, first)
+            first = place if place >= 0 else first
+        return first
+
+
+class Log:
+    """The output of one process, never more than so many bytes of it."""
+
+    def __init__(self, folder: str, limit: int) -> None:
+        self.lost = 0
+        """How many bytes are in none of the files."""
+        self._path = f"{folder}/output.log"
+        limit = max(limit, 10 * NOTICE_BYTES)
+        self._head = limit // 5
+        self._part = (limit - self._head - 3 * NOTICE_BYTES) // 2
+        self._file = -1
+        self._size = 0
+        self._cut = 0
+        self._gap = 0
+
+    def write(self, data: bytes) -> None:
+        """Append it; what does not fit on the disk is counted and left out."""
+        while data:
+            try:
+                self._make_ready()
+                if self._gap:
+                    self._append(f"\n[rankwise: {self._gap} bytes could not be written]\n".encode())
+                    self._gap = 0
+                data = data[self._append(data[: max(1, self._part - self._size)]) :]
+            except OSError:
+                self._gap += len(data)
+                self.lost += len(data)
+                return
+
+    def check(self) -> None:
+        """Have a file, even if nothing was written, and see whether what was is still there."""
+        try:
+            if self._file < 0 or self._is_gone():
+                self._reopen()
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self.check()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _append(self, data: bytes) -> int:
+        written = os.write(self._file, data)
+        self._size += written
+        return written
+
+    def _make_ready(self) -> None:
+        """Have a file that is there, open and not full."""
+        if self._file < 0 or self._is_gone():
+            self._reopen()
+        elif self._size >= self._part:
+            self._rotate()
+            self._reopen()
+
+    def _is_gone(self) -> bool:
+        """Tell whether somebody has removed the file; what stood in it is lost then."""
+        is_gone = os.fstat(self._file).st_nlink == 0
+        self.lost += self._size if is_gone else 0
+        return is_gone
+
+    def _reopen(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file, self._size = -1, 0
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+
+    def _rotate(self) -> None:
+        """Put the full file aside; the one that was there makes place, but for the beginning."""
+        older, first = f"{self._path}.1", f"{self._path}.first"
+        try:
+            dropped = os.path.getsize(older)
+            if not self._cut:
+                os.truncate(older, self._head)
+                os.rename(older, first)
+                dropped -= self._head
+            self._cut += dropped
+            self.lost += dropped
+            os.truncate(first, self._head)
+            with open(first, "ab") as file:
+                file.write(f"\n[rankwise: {self._cut} bytes are left out here]\n".encode())
+        except OSError:
+            pass  # There is none yet, or somebody has removed it.
+        os.replace(self._path, older)
+
+
+class Stream:
+    """What a process writes, on its way into its log."""
+
+    def __init__(self, source: int, redactor: Redactor, log: Log) -> None:
+        self.source = source
+        self.log = log
+        self._redactor = redactor
+        os.set_blocking(source, False)
+
+    def pump(self) -> bool:
+        """Take what is there; tells whether more may come at once."""
+        try:
+            data = os.read(self.source, CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close()
+            return False
+        self.log.write(self._redactor.feed(data))
+        return True
+
+    def drain(self) -> None:
+        """Take what the pipe can hold, and no more: somebody may write without end."""
+        for _ in range(PIPE_BYTES // CHUNK_BYTES):
+            if self.source < 0 or not self.pump():
+                return
+
+    def close(self) -> None:
+        if self.source >= 0:
+            os.close(self.source)
+            self.source = -1
+            self.log.write(self._redactor.feed(b"", is_last=True))
+            self.log.close()
+
+
+# Processes
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, value: int) -> bool:
+    """Set a property of this process, on Linux; tells whether it could be."""
+    call = getattr(LIBC, "prctl", None)
+    zero = ctypes.c_ulong(0)
+    return call is not None and call(option, ctypes.c_ulong(value), zero, zero, zero) == 0
+
+
+def spawn(
+    command: Sequence[str], environment: Mapping[str, str], prepare: Callable[[], object]
+) -> tuple[int, int]:
+    """Start a process that does not outlive us; `prepare` is called in it.
+
+    Gives its id and a pipe that will hold the reason if the command could not be started. Raises
+    OSError if not even a process could be.
+    """
+    reason, reason_end = os.pipe()
+    ours = os.getpid()
+    # A signal that arrives before the command is there must end it, not run our own handler.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
+    try:
+        process = os.fork()
+        if process == 0:
+            _become(command, environment, prepare, parent=ours, reason=reason_end, mask=before)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(reason_end)
+    return process, reason
+
+
+def _become(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    prepare: Callable[[], object],
+    *,
+    parent: int,
+    reason: int,
+    mask: set[Any],
+) -> NoReturn:
+    """Turn this new process into the command."""
+    status, what = CANNOT_START, f"cannot prepare {command[0]!r}"
+    try:
+        signal.set_wakeup_fd(-1)
+        restore_signals()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(status)  # It has just been killed, and the kernel did not know of us yet.
+        prepare()
+        what = f"cannot start {command[0]!r}"
+        try:
+            os.execvpe(command[0], [*command], environment)
+        except FileNotFoundError as error:
+            status = NOT_FOUND
+            raise OSError(error.strerror) from None  # It names the last place of many on PATH.
+    except BaseException as error:
+        text = f"{what}: {error}"
+        os.write(reason, text.encode(errors="backslashreplace"))
+        say(text)
+    finally:
+        os._exit(status)
+
+
+# What Python, or a gang, ignores, but not what it starts.
+OUR_IGNORED = [signal.SIGPIPE, signal.SIGXFSZ]
+
+
+def restore_signals() -> None:
+    """Let signals do to what we start what they would do without us."""
+    for number in (*FORWARDED_SIGNALS, signal.SIGCHLD, *OUR_IGNORED):
+        if signal.getsignal(number) != signal.SIG_IGN or number in OUR_IGNORED:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def ending(
+    code: int | None, number: int | None = None, *, usage: Any = None, reason: str = ""
+) -> dict[str, Any]:
+    """Say how a process ended, now, and what it used."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {
+        "exit_code": code,
+        "signal": number,
+        "ended": time.time(),
+        "peak_memory": usage.ru_maxrss * unit if usage else 0,
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 6) if usage else 0.0,
+        **({"reason": reason} if reason else {}),
+    }
+
+
+def failed(record: Mapping[str, Any]) -> bool:
+    """Tell whether a process failed by itself."""
+    return not record["by_us"] and (record["exit_code"] != 0 or record["signal"] is not None)
+
+
+def in_words(who: str, record: Mapping[str, Any]) -> str:
+    """Say what became of a process."""
+    code, number = record["exit_code"], record["signal"]
+    if number is not None:
+        return f"{who} was ended by signal {number}{signal_name(number)}"
+    text = f"{who} left with exit code {code}"
+    if record.get("reason"):
+        return f"{text}: {record['reason']}"
+    if code is not None and code > 128 and (name := signal_name(code - 128)):
+        return f"{text}: so do shells whose command was ended by signal {code - 128}{name}"
+    return text
+
+
+def signal_name(number: int) -> str:
+    """Give ` (SIGKILL)` for 9, and nothing for what is no signal."""
+    names = (name for name in dir(signal) if name.startswith("SIG") and "_" not in name)
+    return next((f" ({name})" for name in names if getattr(signal, name) == number), "")
+
+
+def send(process: int, number: int) -> None:
+    """Send a signal to a process and its group, if there is one."""
+    if process <= 0:
+        return  # Not started yet. To the kernel it would mean our own group.
+    try:
+        os.killpg(process, number)
+    except OSError:
+        try:
+            os.kill(process, number)  # It has no group yet.
+        except OSError:
+            pass  # It has just ended.
+
+
+def wake_up_by_signals() -> int:
+    """Give a descriptor that can be read once a signal has arrived."""
+    source, sink = os.pipe()
+    os.set_blocking(source, False)
+    os.set_blocking(sink, False)
+    signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return source
+
+
+def empty(descriptor: int) -> None:
+    """Throw away what can be read at once."""
+    try:
+        os.read(descriptor, CHUNK_BYTES)
+    except BlockingIOError:
+        pass
+
+
+class Child:
+    """A process that we start, and its records."""
+
+    def __init__(self, folder: str, about: Mapping[str, Any], log_bytes: int) -> None:
+        self.folder = folder
+        self.log = Log(folder, log_bytes)
+        self.stream: Stream | None = None
+        self.pid = 0
+        self.end: dict[str, Any] | None = None
+        self.is_ended_by_us = False
+        self._about = {name: about.get(name) for name in ("name", "role", "node", "rank")}
+        self._started = 0.0
+        self._reason = -1
+
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        prepare: Callable[[], object],
+        redactor: Redactor | None,
+    ) -> None:
+        """Start it, with a log if there is a redactor; one that cannot be has ended at once."""
+        self._started = time.time()
+        source, sink = os.pipe() if redactor else (-1, -1)
+        if redactor:
+            self.log.check()
+            self.stream = Stream(source, redactor, self.log)
+
+        def connect_and_prepare() -> None:
+            for number in (1, 2) if redactor else ():
+                os.dup2(sink, number)
+            prepare()
+
+        try:
+            self.pid, self._reason = spawn(command, environment, connect_and_prepare)
+        except OSError as error:
+            self.fail(f"cannot start a process: {error.strerror}")
+        finally:
+            if redactor:
+                os.close(sink)
+
+    def note_end(self, status: int, usage: Any) -> None:
+        """Take down how it ended, with all that it has written."""
+        code = os.waitstatus_to_exitcode(status)
+        reason = os.read(self._reason, CHUNK_BYTES).decode()
+        os.close(self._reason)
+        if code < 0:
+            self._finish(ending(None, -code, usage=usage))
+        else:
+            self._finish(ending(code, usage=usage, reason=reason))
+
+    def fail(self, reason: str) -> None:
+        """Take down that there was nothing to wait for."""
+        self._started = self._started or time.time()
+        say(reason)
+        self.log.write(f"rankwise runner: {reason}\n".encode(errors="backslashreplace"))
+        self._finish(ending(CANNOT_START, reason=reason))
+
+    def give_up(self) -> None:
+        """Take down that it could not be killed."""
+        self._finish(ending(None, reason="it could not be killed"))
+
+    def start_record(self) -> dict[str, Any]:
+        return {**self._about, "pid": self.pid, "started": self._started}
+
+    def _finish(self, end: dict[str, Any]) -> None:
+        if self.stream:
+            self.stream.drain()
+            self.log.check()
+        by_us = self.is_ended_by_us
+        self.end = {**end, "started": self._started, "by_us": by_us, "log_lost": self.log.lost}
+
+
+def sweep(marker: str, *, is_reaper: bool) -> list[int]:
+    """Kill everything that this process has started, in however many steps; gives what is left."""
+    deadline = time.monotonic() + SWEEP_SECONDS
+    while True:
+        has_children = True
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            has_children = False
+        # Whatever loses its parent becomes the child of a reaper: without any, there is nothing.
+        found = leftovers(marker) if has_children or not is_reaper else []
+        if time.monotonic() > deadline or not (found or (has_children and is_reaper)):
+            return found
+        for process in found:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except OSError:
+                pass
+        time.sleep(0.005)
+
+
+def leftovers(marker: str) -> list[int]:
+    """Find what descends from this process or has its marker, and is alive."""
+    wanted = f"RANKWISE_ATTEMPT={marker}".encode()
+    parents: dict[int, int] = {}
+    dead, found = {os.getpid()}, set()
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        try:
+            with open(f"/proc/{int(name)}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+            parents[int(name)] = int(parent)
+            if state == b"Z":
+                dead.add(int(name))
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    found.add(int(name))
+        except (OSError, ValueError):
+            continue
+    for process in parents:
+        ancestor = process
+        while ancestor in parents:
+            ancestor = parents[ancestor]
+            if ancestor == os.getpid():
+                found.add(process)
+                break
+    return sorted(found - dead)
+
+
+# Virtual nodes
+
+
+def node_variables(order: Mapping[str, Any], number: int) -> dict[str, str]:
+    """Give what a process is told about its node."""
+    name = str(order["nodes"][number]["name"])
+    return {"RANKWISE_NODE": name, "RANKWISE_NODE_RANK": str(number), "HOSTNAME": name}
+
+
+def settle(order: Mapping[str, Any], number: int) -> bool:
+    """Move this process to a virtual node; tells whether it has the node's host name now."""
+    node = order["nodes"][number]
+    if node.get("cores"):
+        try:
+            os.sched_setaffinity(0, node["cores"])
+        except (OSError, AttributeError):
+            pass  # A machine with other cores, or without the notion.
+    os.chdir(node["folder"])
+    if len(order["nodes"]) == 1 and node["name"] == os.uname().nodename:
+        return True
+    return take_host_name(node["name"], f"{order['folder']}/etc-hosts")
+
+
+def take_host_name(name: str, hosts: str) -> bool:
+    """Give this process, and what it starts, a host name and an /etc/hosts of its own.
+
+    Only where that is permitted: elsewhere the variables have to do.
+    """
+    if not hasattr(LIBC, "unshare") or LIBC.unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0:
+        return False
+    # What is mounted later outside is to be seen inside, but not the other way round.
+    steps = ((b"none", b"/", MS_REC | MS_SLAVE), (hosts.encode(), b"/etc/hosts", MS_BIND))
+    for source, target, flags in steps:
+        if LIBC.mount(source, target, None, ctypes.c_ulong(flags), None) != 0:
+            return False
+    encoded = name.encode()
+    return bool(LIBC.sethostname(encoded, ctypes.c_size_t(len(encoded))) == 0)
+
+
+def hosts_file(order: Mapping[str, Any]) -> str:
+    """Write this machine's /etc/hosts with the virtual nodes in it."""
+    try:
+        with open("/etc/hosts", encoding="utf-8", errors="surrogateescape") as file:
+            present = file.read().rstrip("\n")
+    except OSError:
+        present = "127.0.0.1 localhost"
+    lines = [f"{node['address']} {node['name']}" for node in order["nodes"]]
+    return "\n".join([present, *lines, ""])
+
+
+def run_on_node(folder: str, arguments: Sequence[str]) -> int:
+    """Do what ssh would be asked to do by a launcher: run a line on another node."""
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        del rest[: 2 if rest[0] in SSH_OPTIONS else 1]
+    if not rest:
+        say("rankwise-node: no host is given: rankwise-node [OPTIONS] HOST COMMAND")
+        return SSH_FAULT
+    host = rest.pop(0).rpartition("@")[2]
+    try:
+        order = read_json(f"{folder}/order.json")
+    except (OSError, ValueError) as error:
+        say(f"rankwise-node: cannot read {folder}/order.json: {error}")
+        return SSH_FAULT
+    names = [node["name"] for node in order["nodes"]]
+    known = [*names, *(node["address"] for node in order["nodes"])]
+    if host not in known:
+        say(f"rankwise-node: no node of this job is called {host!r}; there are {', '.join(names)}")
+        return SSH_FAULT
+    number = known.index(host) % len(names)
+    try:
+        has_name = settle(order, number)
+    except OSError as error:
+        say(f"rankwise-node: cannot work on {host}: {error}")
+        return SSH_FAULT
+    os.environ.update(node_variables(order, number))
+    if not has_name:
+        keep_memory_apart(order["marker"], names[number])
+    restore_signals()
+    return os.execv("/bin/sh", ["/bin/sh", "-c", " ".join(rest)])
+
+
+def keep_memory_apart(marker: str, node: str) -> None:
+    """Keep Open MPI from taking equal ranks of nodes with one host name for the same."""
+    path = f"{shared_memory(marker)}/{node}"
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        say(f"rankwise-node: cannot make {path}: {error.strerror}")
+        return
+    for name in SHARED_MEMORY_VARIABLES:
+        os.environ.setdefault(name, path)
+
+
+def shared_memory(marker: str) -> str:
+    """Name the folder for what the ranks of one attempt share."""
+    return f"{'/dev/shm' if os.path.isdir('/dev/shm') else '/tmp'}/rankwise-{marker}"
+
+
+# One rank, started by a launcher
+
+
+def run_rank(command: Sequence[str]) -> int:
+    """Run a rank that a launcher starts, and be to the launcher what the rank would be."""
+    folder = os.environ.get("RANKWISE_FOLDER", "")
+    if not folder:
+        say("RANKWISE_FOLDER is not set: this rank leaves no records")
+        restore_signals()
+        os.execvp(command[0], [*command])
+    try:
+        order = read_json(f"{folder}/order.json")
+    except (OSError, ValueError):
+        order = {}
+    number = rank_from(os.environ)
+    node = find_node(order)
+    if node is not None:
+        os.environ.update(node_variables(order, node))
+        move_to_own_folder(order, node)
+    path = own_folder(f"{folder}/processes", number)
+    about = {"name": os.path.basename(path), "role": "rank", "node": node or 0, "rank": number}
+    return Rank(path, about, order).run(command)
+
+
+def rank_from(environment: Mapping[str, str]) -> int | None:
+    """Read the number that the launcher has given."""
+    for name in RANK_VARIABLES:
+        if environment.get(name, "").isdecimal():
+            return int(environment[name])
+    return None
+
+
+def own_folder(processes: str, number: int | None) -> str:
+    """Make a folder for a rank that has none yet: it may be started more than once."""
+    name = f"rank-{number}" if number is not None else f"rank-pid{os.getpid()}"
+    path, times = f"{processes}/{name}", 1
+    while True:
+        try:
+            os.makedirs(path)
+        except FileExistsError:
+            times += 1
+            path = f"{processes}/{name}.{times}"
+        except OSError as error:
+            say(f"cannot make {path}: {error.strerror}")
+            return path
+        else:
+            return path
+
+
+def find_node(order: Mapping[str, Any]) -> int | None:
+    """Find out on which virtual node this process is.
+
+    Some launchers give every rank the variables of the node that they themselves are on. What
+    started this process there, however, has its own.
+    """
+    names = [node["name"] for node in order.get("nodes", ())]
+    candidates = [os.uname().nodename, os.environ.get("RANKWISE_NODE", "")]
+    try:
+        with open(f"/proc/{os.getppid()}/environ", "rb") as file:
+            variables = file.read().decode(errors="replace").split("\0")
+        found = [text[14:] for text in variables if text.startswith("RANKWISE_NODE=")]
+        candidates[1:1] = found
+    except OSError:
+        pass
+    return next((names.index(name) for name in candidates if name in names), None)
+
+
+def move_to_own_folder(order: Mapping[str, Any], number: int) -> None:
+    """Go to the place in this node's folder that the launcher has named in its own."""
+    own = order["nodes"][number]["folder"].rstrip("/")
+    try:
+        here = os.getcwd()
+        for other in (node["folder"].rstrip("/") for node in order["nodes"]):
+            if f"{here}/".startswith(f"{other}/"):
+                return os.chdir(own + here[len(other) :])
+    except OSError:
+        pass  # The program has made it, over there, or has removed it.
+    return None
+
+
+class Rank(Child):
+    """One rank: a process that is passed on what its launcher sends to us."""
+
+    def __init__(self, folder: str, about: Mapping[str, Any], order: Mapping[str, Any]) -> None:
+        super().__init__(folder, about, int(order.get("log_bytes", LOG_BYTES)))
+        self._beat = float(order.get("heartbeat", HEARTBEAT_SECONDS))
+        self._records = Records()
+        self._signals: list[int] = []
+
+    def run(self, command: Sequence[str]) -> int:
+        """Run it to its end, and end in the same way."""
+        awake = wake_up_by_signals()
+        for number in FORWARDED_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._forward)
+        names = os.environ.get("RANKWISE_SECRETS", "").split(",")
+        has_log = os.environ.get("RANKWISE_RANK_OUTPUT") == "own"
+        redactor = Redactor([os.environ.get(name, "") for name in names]) if has_log else None
+        # Its own group: a signal to that of the launcher's child is passed on once, not twice.
+        self.start(command, os.environ, lambda: os.setpgid(0, 0), redactor)
+        for early in self._signals:
+            send(self.pid, early)
+        self._records.put(f"{self.folder}/start.json", self.start_record())
+        self._wait(awake)
+        if self.stream:
+            self.stream.close()
+        assert self.end is not None
+        self.end["may_restart"] = may_restart(os.environ)
+        self._records.put(f"{self.folder}/end.json", self.end)
+        self._records.insist(RANK_PATIENCE_SECONDS)
+        return leave_like(self.end)
+
+    def _forward(self, number: int, _: object) -> None:
+        self._signals.append(number)
+        self.is_ended_by_us |= number in ENDING_SIGNALS
+        send(self.pid, number)
+
+    def _wait(self, awake: int) -> None:
+        poll = select.poll()
+        poll.register(awake, select.POLLIN)
+        if self.stream:
+            poll.register(self.stream.source, select.POLLIN)
+        beat = 0.0
+        while self.end is None:
+            if time.monotonic() >= beat:
+                touch(f"{self.folder}/heartbeat")
+                self._records.retry()
+                beat = time.monotonic() + self._beat
+            for source, _ in poll.poll(self._beat * 1000):
+                if source == awake:
+                    empty(awake)
+                elif self.stream and not self.stream.pump() and self.stream.source < 0:
+                    poll.unregister(source)
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            if pid:
+                self.note_end(status, usage)
+
+
+def may_restart(environment: Mapping[str, str]) -> bool:
+    """Tell whether torchrun would start this rank anew if it failed."""
+    most = environment.get("TORCHELASTIC_MAX_RESTARTS", "")
+    done = environment.get("TORCHELASTIC_RESTART_COUNT", "")
+    return most.isdecimal() and done.isdecimal() and int(done) < int(most)
+
+
+def leave_like(record: Mapping[str, Any]) -> int:
+    """End this process the way that the one of the record ended."""
+    number = record["signal"]
+    if number is None:
+        return int(record["exit_code"])
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # One core file is enough.
+        signal.signal(number, signal.SIG_DFL)
+    except (OSError, ValueError):
+        pass  # Nobody needs to reset SIGKILL.
+    os.kill(os.getpid(), number)
+    return 128 + int(number)
+
+
+class RankRecords:
+    """What the ranks of launchers have written about themselves."""
+
+    def __init__(self, processes: str, others: Sequence[str]) -> None:
+        self._folder = processes
+        self._others = frozenset(others)
+        self._ended: dict[str, dict[str, Any]] = {}
+
+    def look(self) -> None:
+        """Read what is new."""
+        for name in self.names():
+            if name not in self._ended:
+                try:
+                    record = read_json(f"{self._folder}/{name}/end.json")
+                    needed = {key: record[key] for key in ("exit_code", "signal", "by_us", "ended")}
+                    self._ended[name] = {**record, **needed, "who": name}
+                except (OSError, ValueError, LookupError, TypeError):
+                    continue  # Not yet, or not ours.
+
+    def names(self) -> list[str]:
+        try:
+            found = os.listdir(self._folder)
+        except OSError:
+            return []
+        return [name for name in found if name.startswith("rank-") and name not in self._others]
+
+    def failures(self) -> list[dict[str, Any]]:
+        """Give the ranks that failed and were not started again, nor will be."""
+        return [
+            record
+            for record in self._ended.values()
+            if failed(record) and not record.get("may_restart") and not self._was_restarted(record)
+        ]
+
+    def all_failures(self) -> list[dict[str, Any]]:
+        return [record for record in self._ended.values() if failed(record)]
+
+    def complete(self, records: Records) -> None:
+        """Write the end of ranks that were killed together with their wrapper."""
+        for name in self.names():
+            if name not in self._ended and not os.path.exists(f"{self._folder}/{name}/end.json"):
+                record = ending(None, int(signal.SIGKILL))
+                record |= {"started": self._started(name), "by_us": True, "log_lost": 0}
+                records.put(f"{self._folder}/{name}/end.json", record)
+
+    def _was_restarted(self, record: Mapping[str, Any]) -> bool:
+        name, _, times = record["who"].partition(".")
+        started = self._started(f"{name}.{int(times or 1) + 1}")
+        return started is not None and started >= record["ended"]
+
+    def _started(self, name: str) -> float | None:
+        try:
+            return float(read_json(f"{self._folder}/{name}/start.json")["started"])
+        except (OSError, ValueError, LookupError):
+            return None
+
+
+# All processes of an attempt
+
+
+class Process(Child):
+    """One process of the order."""
+
+    def __init__(self, order: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        self.name = str(about["name"])
+        folder = f"{order['folder']}/processes/{self.name}"
+        super().__init__(folder, about, int(order.get("log_bytes", LOG_BYTES)))
+        self.about = about
+        self.node = int(about.get("node", 0))
+        self.is_awaited = bool(about.get("is_awaited", True))
+        self.is_vital = bool(about.get("is_vital", True))
+
+
+class Gang:
+    """All processes of an attempt, from their start to the end of the last one.
+
+    One that fails ends all: the others may end by themselves for a while (`grace`), are then asked
+    to, and killed if that does not help within `grace` again.
+    """
+
+    def __init__(self, order: Mapping[str, Any], awake: int) -> None:
+        self.processes = [Process(order, about) for about in order["processes"]]
+        if not any(process.is_awaited for process in self.processes):
+            for process in self.processes:
+                process.is_awaited = True
+        self.cause = ""
+        """What ends it before its time: `failed`, `timed out`, `cancelled`."""
+        self.signals: list[int] = []
+        self._order = order
+        self._awake = awake
+        self._records = Records()
+        names = [process.name for process in self.processes]
+        self._ranks = RankRecords(f"{order['folder']}/processes", names)
+        self._grace = float(order.get("grace", 5.0))
+        self._beat_every = float(order.get("heartbeat", HEARTBEAT_SECONDS))
+        self._poll = select.poll()
+        self._poll.register(awake, select.POLLIN)
+        self._streams: dict[int, Stream] = {}
+        self._limit = self._next_beat = self._next_look = float("inf")
+        self._deadline: float | None = None
+        """When the patience with those that still run ends."""
+        self._is_ending = False
+
+    def start(self, secrets: Mapping[str, str]) -> None:
+        """Start all processes, or none if somebody has cancelled it already."""
+        order, marks = self._order, Marks(self._order)
+        write_files(order, marks)
+        common = common_environment(order, marks)
+        # All before the first one starts: a wrong mark must not leave half of them.
+        prepared = [
+            (process, arguments_of(process.about["command"], marks), own_variables(process, marks))
+            for process in self.processes
+        ]
+        fixed = dict(secrets)
+        if secrets:
+            fixed["RANKWISE_SECRETS"] = ",".join(secrets)
+        for process, command, variables in prepared:
+            environment = {**common, **variables, **node_variables(order, process.node), **fixed}
+            if self.signals:
+                self.cause = "cancelled"
+                process.is_ended_by_us = True
+                process.fail("it was cancelled before it started")
+            else:
+                redactor = Redactor(list(secrets.values()))
+                process.start(command, environment, self._preparation(process), redactor)
+            self._note_start(process)
+        now = time.monotonic()
+        if order.get("timeout") is not None:
+            self._limit = now + float(order["timeout"])
+        self._next_beat, self._next_look = now, now + LOOK_SECONDS
+
+    def _preparation(self, process: Process) -> Callable[[], object]:
+        def prepare() -> None:
+            os.setsid()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            settle(self._order, process.node)
+
+        return prepare
+
+    def _note_start(self, process: Process) -> None:
+        self._records.put(f"{process.folder}/start.json", process.start_record())
+        if process.stream:
+            self._streams[process.stream.source] = process.stream
+            self._poll.register(process.stream.source, select.POLLIN)
+        self._note_end(process)
+
+    def _note_end(self, process: Process) -> None:
+        self._forget_closed()
+        if process.end:
+            self._records.put(f"{process.folder}/end.json", process.end)
+
+    def wait(self) -> None:
+        """Wait until all have ended, or cannot be waited for any longer."""
+        while running := self._running():
+            self._pump()
+            self._reap()
+            now = time.monotonic()
+            self._show_life(now)
+            if self._is_ending and self._deadline is not None and now >= self._deadline:
+                for process in running:
+                    process.is_ended_by_us = True
+                return
+            self._decide(now)
+
+    def finish(self, *, is_reaper: bool) -> dict[str, Any]:
+        """Kill what is left and write everything down; gives the attempt's outcome."""
+        self._reap_killed()
+        if left := sweep(self._order["marker"], is_reaper=is_reaper):
+            say(f"could not kill {', '.join(map(str, left))}")
+        for stream in list(self._streams.values()):
+            stream.drain()
+            stream.close()
+        self._ranks.look()
+        self._ranks.complete(self._records)
+        remove_folder(shared_memory(self._order["marker"]))
+        return self._judge()
+
+    def _running(self) -> list[Process]:
+        return [process for process in self.processes if process.end is None]
+
+    def _pump(self) -> None:
+        """Wait until something happens, and take what processes have written."""
+        times = (self._next_beat, self._next_look, self._limit, self._deadline or self._next_beat)
+        seconds = max(0.0, min(times) - time.monotonic())
+        for descriptor, _ in self._poll.poll(seconds * 1000 + 1):
+            if descriptor == self._awake:
+                empty(self._awake)
+                continue
+            self._streams[descriptor].pump()
+        self._forget_closed()
+
+    def _forget_closed(self) -> None:
+        closed = [number for number, stream in self._streams.items() if stream.source < 0]
+        for descriptor in closed:
+            self._poll.unregister(descriptor)
+            del self._streams[descriptor]
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            process = next((one for one in self._running() if one.pid == pid), None)
+            if process:  # Others lost their parent, and we are in its place.
+                process.note_end(status, usage)
+                self._note_end(process)
+
+    def _reap_killed(self) -> None:
+        """Kill the groups that did not end when asked, and wait for the processes of the order."""
+        for process in self._running():
+            send(process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + SWEEP_SECONDS
+        while self._running() and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(0.005)
+        for process in self._running():
+            process.give_up()
+            self._note_end(process)
+
+    def _show_life(self, now: float) -> None:
+        if now >= self._next_beat:
+            self._records.retry()
+            for process in self._running():
+                touch(f"{process.folder}/heartbeat")
+            self._next_beat = now + self._beat_every
+        if now >= self._next_look:
+            self._ranks.look()
+            self._next_look = now + LOOK_SECONDS
+
+    def _decide(self, now: float) -> None:
+        """See whether it is time to end the processes."""
+        if self.signals:
+            self._end_all(now, "cancelled")
+            if len(self.signals) > 1:
+                self._deadline = now  # Whoever asks twice is in a hurry.
+        elif now >= self._limit:
+            self._end_all(now, "timed out")
+        elif not any(process.is_awaited for process in self._running()):
+            self._end_all(now, "")
+        elif self._is_ending:
+            return
+        elif not self._failures():
+            self._deadline = None  # A rank that had failed was started again.
+        elif self._deadline is None:
+            self._deadline = now + self._grace
+        elif now >= self._deadline:
+            self._end_all(now, "failed")
+
+    def _failures(self) -> list[dict[str, Any]]:
+        """Give the records of what has failed by itself."""
+        vital = [process for process in self.processes if process.is_vital]
+        own = [{**one.end, "who": one.name} for one in vital if one.end and failed(one.end)]
+        return own + self._ranks.failures()
+
+    def _end_all(self, now: float, cause: str) -> None:
+        """Ask all that run to end; only once, as the first cause is the one that counts."""
+        if self._is_ending:
+            return
+        self.cause = "failed" if self._failures() else cause
+        self._is_ending = True
+        self._limit = float("inf")
+        self._deadline = now + self._grace
+        for process in self._running():
+            process.is_ended_by_us = True
+            send(process.pid, signal.SIGTERM)
+
+    def _judge(self) -> dict[str, Any]:
+        """Find out what the outcome is, and who is to blame."""
+        match self.cause:
+            case "timed out":
+                reason = f"the time limit of {self._order['timeout']:g} s was reached"
+                return outcome("timed out", TIMED_OUT, reason)
+            case "cancelled":
+                who = signal_name(self.signals[0]) if self.signals else ""
+                return outcome("cancelled", CANCELLED, f"cancelled{who}")
+        failures = self._failures()
+        if not failures:
+            return outcome("passed", 0, "")
+        # Launchers fail because of their ranks, whatever they say.
+        known = {process.name for process in self.processes}
+        ranks = [record for record in failures if record["who"] not in known]
+        ranks = ranks or self._ranks.all_failures() or self._aborted(failures)
+        return blame(min(ranks or failures, key=lambda one: one["ended"]), is_wrapped=bool(ranks))
+
+    def _aborted(self, failures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Find the rank that called MPI_Abort, if it was killed before it could end by itself."""
+        names = self._ranks.names()
+        for who in (*(record["who"] for record in failures), *names) if names else ():
+            number = aborting_rank(f"{self._order['folder']}/processes/{who}/output.log")
+            if number is not None:
+                reason = "it called MPI_Abort"
+                return [{**failures[0], "who": f"rank-{number}", "reason": reason}]
+        return []
+
+    def close(self, end: Mapping[str, Any]) -> None:
+        """Write the attempt's end, after everything else."""
+        self._records.insist(PATIENCE_SECONDS)
+        self._records.put(f"{self._order['folder']}/end.json", end)
+        self._records.insist(PATIENCE_SECONDS)
+
+
+def aborting_rank(log: str) -> int | None:
+    """Read in the output what MPICH and Intel MPI say about an abort."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.path.getsize(log) - CHUNK_BYTES))
+            text = file.read().partition(b"application called MPI_Abort(")[2]
+    except OSError:
+        return None
+    words = text.partition(b") - process ")[2].split(maxsplit=1)
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+def outcome(name: str, code: int, reason: str) -> dict[str, Any]:
+    return {"outcome": name, "exit_code": code, "signal": None, "culprit": None, "reason": reason}
+
+
+def blame(record: Mapping[str, Any], *, is_wrapped: bool) -> dict[str, Any]:
+    """Make the outcome of the record of who failed first."""
+    name, number = record["who"], record["signal"]
+    who = name.replace("-", " ", 1) if is_wrapped else name
+    return {
+        "outcome": "failed" if number is None else "crashed",
+        "exit_code": record["exit_code"] if number is None else 128 + number,
+        "signal": number,
+        "culprit": name,
+        "reason": in_words(who, record),
+    }
+
+
+def remove_folder(path: str) -> None:
+    """Remove a folder with all that is in it, if it is there."""
+    for folder, _, files in os.walk(path, topdown=False):
+        try:
+            for name in files:
+                os.unlink(f"{folder}/{name}")
+            os.rmdir(folder)
+        except OSError:
+            continue
+
+
+def write_files(order: Mapping[str, Any], marks: Marks) -> None:
+    """Write what processes will need: the order's files, and our own commands."""
+    folder = order["folder"]
+    for name, text in order.get("files", {}).items():
+        write_file(f"{folder}/{name}", marks.fill_in(text))
+    write_file(f"{folder}/etc-hosts", hosts_file(order))
+    for node in order["nodes"]:
+        os.makedirs(node["folder"], exist_ok=True)
+    own = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0])]
+    for name, arguments in (("rank", ["rank"]), ("node", ["node", folder])):
+        line = " ".join(shell_quote(word) for word in (*own, *arguments))
+        write_file(f"{folder}/bin/rankwise-{name}", f'#!/bin/sh\nexec {line} "$@"\n', 0o777)
+
+
+def shell_quote(word: str) -> str:
+    return "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+def common_environment(order: Mapping[str, Any], marks: Marks) -> dict[str, str]:
+    """Give the variables of all processes."""
+    unset = set(order.get("unset", ()))
+    inherited = {name: value for name, value in os.environ.items() if name not in unset}
+    path = [*order.get("path", ()), f"{order['folder']}/bin", inherited.get("PATH", os.defpath)]
+    return {
+        **inherited,
+        "PATH": os.pathsep.join(path),
+        **marks.fill_in_all(order.get("environment", {})),
+        "RANKWISE_ATTEMPT": order["marker"],
+        "RANKWISE_FOLDER": order["folder"],
+        "RANKWISE_HOSTS": " ".join(node["name"] for node in order["nodes"]),
+    }
+
+
+def own_variables(process: Process, marks: Marks) -> dict[str, str]:
+    return marks.fill_in_all(process.about.get("environment", {}))
+
+
+def arguments_of(command: str | Sequence[str], marks: Marks) -> list[str]:
+    """Make arguments of a command: a line is the shell's."""
+    if isinstance(command, str):
+        return ["/bin/sh", "-c", marks.fill_in(command)]
+    return [marks.fill_in(word) for word in command]
+
+
+def claim(folder: str) -> int | None:
+    """Take the attempt; None if somebody else has.
+
+    The lock is held by the open file that is given. The file says who has it, for those who want to
+    send a signal; that is worth something only while it is locked.
+    """
+    new = f"{folder}/claim.{os.getpid()}"
+    file = os.open(new, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        os.write(file, to_json({"pid": os.getpid(), "started": time.time()}).encode())
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.link(new, f"{folder}/claim")
+    except FileExistsError:
+        return None
+    finally:
+        os.unlink(new)
+    return file
+
+
+def read_secrets(order: Mapping[str, Any]) -> dict[str, str]:
+    """Read the values from the standard input; raises ValueError."""
+    if not order.get("secrets"):
+        return {}
+    values = parse(sys.stdin.read())
+    missing = [name for name in order["secrets"] if not isinstance(values.get(name), str)]
+    if missing:
+        raise ValueError(f"the values of these secrets did not arrive: {', '.join(missing)}")
+    return {name: values[name] for name in order["secrets"]}
+
+
+def run_gang(folder: str) -> int:
+    """Run an order to its end; gives the exit code."""
+    started = time.time()
+    try:
+        order = read_json(f"{folder}/order.json")
+        if order["version"] != VERSION:
+            raise ValueError(f"its version is {order['version']!r}, and this is for {VERSION}")
+        signals: list[int] = []
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        OUR_IGNORED.append(signal.SIGHUP)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: signals.append(number))
+        gang = Gang(order, wake_up_by_signals())
+        gang.signals = signals
+        lock = claim(folder)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        say(f"cannot use {folder}/order.json: {error!r}")
+        return OUR_FAULT
+    if lock is None:
+        say(f"somebody else has taken {folder}")
+        return OUR_FAULT
+    is_reaper = prctl(PR_SET_CHILD_SUBREAPER, 1)
+    end: dict[str, Any] = outcome("failed", OUR_FAULT, "")
+    try:
+        gang.start(read_secrets(order))
+        gang.wait()
+        end = gang.finish(is_reaper=is_reaper)
+    except Exception as error:  # Whatever it is, somebody waits for an outcome.
+        end["reason"] = f"the runner could not go on: {error}"
+        import traceback
+
+        traceback.print_exc()
+        sweep(order["marker"], is_reaper=is_reaper)
+    gang.close({**end, "started": started, "ended": time.time()})
+    return int(end["exit_code"]) & 0xFF or int(end["outcome"] != "passed")
+
+
+def main(arguments: Sequence[str]) -> int:
+    match arguments:
+        case ["gang", folder]:
+            return run_gang(os.path.abspath(folder))
+        case ["rank", *command] if command:
+            return run_rank(command)
+        case ["node", folder, *rest]:
+            return run_on_node(folder, rest)
+    say("usage: runner.py gang FOLDER | rank COMMAND… | node FOLDER [OPTIONS] HOST COMMAND…")
+    return 2
+
+
+if __name__ == "__main__":
+    # Not sys.exit: tidying up takes time, and there is nothing to tidy up.
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""Every document of examples/jobs runs to success here, with the real frameworks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+from environments import ROOT, RUNTIMES, why_unavailable
+
+from tests.acceptance.jobs import opened
+
+EXAMPLES = ROOT / "examples" / "jobs"
+DOCUMENTS = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*.yaml"))
+RUNTIME_OF_FOLDER = {"mpi": "mpi4py", "pytorch": "torch", "tensorflow": "tensorflow"}
+LEARNED = re.compile(
+    r"ranks: \d+, loss before: [\d.]+, after: 0\.0\d+|(?:processes|workers|replicas): \d+, .*after: (?:9\d|100)%"
+)
+
+
+def take_runtime(folder: Path) -> None:
+    """Have the documents run in the environment that is there already, made of the same."""
+    name = RUNTIME_OF_FOLDER[folder.name]
+    runtime = RUNTIMES[name]
+    if reason := why_unavailable(runtime):
+        if os.environ.get("RANKWISE_REQUIRE_ALL"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    site = folder / "rankwise.toml"
+    text = site.read_text()
+    (wanted,) = tomllib.loads(text)["runtime"].values()
+    assert tuple(wanted["requirements"]) == runtime.requirements
+    site.write_text(re.sub("(?m)^requirements = .*$", f'python = "{runtime.folder}"', text))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_an_example_learns(tmp_path: Path, document: str) -> None:
+    folder, name = document.split("/")
+    with opened(tmp_path / "shop") as shop:
+        shutil.copytree(EXAMPLES / folder, shop.folder / folder)
+        take_runtime(shop.folder / folder)
+        shop.variables["PATH"] = f"{shop.folder / folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        said = shop.rankwise("run", f"{folder}/{name}", "--strict")
+        assert said.exit_code == 0, said
+        assert LEARNED.search(said.output), said
+        shop.wait_until_empty()

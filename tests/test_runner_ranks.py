@@ -1,0 +1,320 @@
+"""Ranks that a launcher starts are recorded one by one, and found when they are to blame."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rankwise.runner import rank_from
+from tests.test_runner import RUNNER, Attempt, process, python, wait_until, without_privileges
+
+FOREVER = "while :; do sleep 0.1; done"
+
+
+def launcher(line: str, **more: object) -> dict[str, Any]:
+    return process("launcher", line, role="launcher", **more)
+
+
+def rank(number: int, line: str) -> str:
+    """Start a rank as a launcher does."""
+    return f"RANK={number} rankwise-rank sh -c '{line}'"
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "3", "PMIX_RANK": "3", "RANK": "9"}, 3),
+        ({"PMIX_RANK": "4"}, 4),
+        ({"PMI_RANK": "5", "SLURM_PROCID": "1"}, 5),
+        ({"RANK": "6", "SLURM_PROCID": "0"}, 6),
+        ({"SLURM_PROCID": "7"}, 7),
+        ({"RANK": "", "SLURM_PROCID": "x"}, None),
+        ({}, None),
+    ],
+)
+def test_the_number_is_the_launchers(variables: dict[str, str], expected: int | None) -> None:
+    assert rank_from(variables) == expected
+
+
+def test_a_rank_is_recorded(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, launcher(rank(3, "echo hello")))
+    assert attempt.run()["outcome"] == "passed"
+    begin, end = attempt.begin("rank-3"), attempt.end("rank-3")
+    about = {"name": "rank-3", "role": "rank", "node": 0, "rank": 3}
+    assert begin == {**about, "pid": begin["pid"], "started": end["started"]}
+    assert (end["exit_code"], end["signal"], end["by_us"], end["log_lost"]) == (0, None, False, 0)
+    assert end["peak_memory"] > 0
+    assert end["started"] < end["ended"]
+
+
+def test_output_passes_through(tmp_path: Path) -> None:
+    attempt = Attempt(
+        tmp_path, launcher(rank(0, "echo out; echo err >&2; cat") + " <<END\nin\nEND")
+    )
+    attempt.run()
+    assert attempt.log("launcher") == "out\nerr\nin\n"
+    names = {path.name for path in (attempt.folder / "processes" / "rank-0").iterdir()}
+    assert names == {"start.json", "end.json", "heartbeat"}
+
+
+def test_a_rank_may_have_its_own_log(tmp_path: Path) -> None:
+    attempt = Attempt(
+        tmp_path,
+        launcher(rank(0, "echo the $TOKEN; echo err >&2")),
+        environment={"RANKWISE_RANK_OUTPUT": "own"},
+        secrets=["TOKEN"],
+    )
+    attempt.secrets = {"TOKEN": "hunter2"}
+    attempt.run()
+    assert attempt.log("launcher") == ""
+    assert attempt.log("rank-0") == "the ***\nerr\n"
+
+
+def test_a_long_log_of_a_rank_is_cut(tmp_path: Path) -> None:
+    attempt = Attempt(
+        tmp_path,
+        launcher(rank(0, "seq 100000")),
+        environment={"RANKWISE_RANK_OUTPUT": "own"},
+        log_bytes=10_000,
+    )
+    attempt.run()
+    assert attempt.log("rank-0", ".first").startswith("1\n2\n3\n")
+    assert attempt.log("rank-0").endswith("\n99999\n100000\n")
+    assert attempt.end("rank-0")["log_lost"] > 500_000
+
+
+def test_descriptors_are_inherited(tmp_path: Path) -> None:
+    line = f"exec 9>message; export PMI_FD=9; {rank(0, 'echo hello >&9')}"
+    attempt = Attempt(tmp_path, launcher(line))
+    attempt.run()
+    assert (attempt.folder / "nodes/node0/message").read_text() == "hello\n"
+
+
+def test_the_launcher_sees_the_exit_code(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, launcher(f"{rank(0, 'exit 9')}; echo $?"))
+    attempt.run()
+    assert attempt.log("launcher") == "9\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_the_launcher_sees_the_signal(tmp_path: Path, number: signal.Signals) -> None:
+    code = (
+        "import os, subprocess; "
+        f"print(subprocess.run(['rankwise-rank', 'sh', '-c', 'kill -{number} $$']).returncode)"
+    )
+    attempt = Attempt(tmp_path, process("launcher", python(code)), environment={"RANK": "2"})
+    end = attempt.run()
+    assert attempt.log("launcher") == f"{-number}\n"
+    assert attempt.end("rank-2")["signal"] == number
+    assert (end["outcome"], end["culprit"], end["signal"]) == ("crashed", "rank-2", number)
+    assert end["exit_code"] == 128 + number
+
+
+def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, launcher("RANK=1 rankwise-rank nonesuch; exit 1"))
+    end = attempt.run()
+    assert (end["culprit"], end["exit_code"]) == ("rank-1", 127)
+    assert end["reason"] == (
+        "rank 1 left with exit code 127: cannot start 'nonesuch': No such file or directory"
+    )
+    assert "cannot start 'nonesuch'" in attempt.log("launcher")
+
+
+@pytest.mark.parametrize("to_group", [False, True])
+def test_signals_are_passed_on_once(tmp_path: Path, to_group: bool) -> None:
+    code = (
+        "import signal, time\n"
+        "got = []\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: got.append(1))\n"
+        "signal.signal(signal.SIGTERM, lambda *_: got.append(2))\n"
+        "open('ready', 'w').close()\n"
+        "while 2 not in got: time.sleep(0.01)\n"
+        "time.sleep(0.5); print(got); raise SystemExit(5)"
+    )
+    start = (
+        "import os, signal, subprocess, sys, time\n"
+        f"job = subprocess.Popen(['rankwise-rank', *{python(code)!r}], start_new_session=True)\n"
+        "while not os.path.exists('ready'): time.sleep(0.01)\n"
+        f"send = {'os.killpg' if to_group else 'os.kill'}\n"
+        "send(job.pid, signal.SIGUSR1); time.sleep(0.5); send(job.pid, signal.SIGTERM)\n"
+        "sys.exit(job.wait())"
+    )
+    attempt = Attempt(tmp_path, process("launcher", python(start)), environment={"RANK": "0"})
+    end = attempt.run()
+    assert attempt.log("launcher") == "[1, 2]\n"
+    # It was told to end, so that nobody but whoever told it is to blame.
+    assert attempt.end("rank-0")["by_us"] is True
+    assert (end["culprit"], end["exit_code"]) == ("launcher", 5)
+
+
+def test_a_rank_dies_with_its_wrapper(tmp_path: Path) -> None:
+    start = (
+        "import os, subprocess, sys, time\n"
+        "job = subprocess.Popen(['rankwise-rank', 'sh', '-c', 'echo $$ > pid; exec sleep 3600'])\n"
+        "while not (os.path.exists('pid') and open('pid').read()): time.sleep(0.01)\n"
+        "job.kill()\n"
+        "while os.path.exists(f'/proc/{int(open(\"pid\").read())}'): time.sleep(0.01)\n"
+        "sys.exit(3)"
+    )
+    attempt = Attempt(tmp_path, process("launcher", python(start)), environment={"RANK": "0"})
+    end = attempt.run()
+    assert (end["culprit"], end["exit_code"]) == ("launcher", 3)
+    record = attempt.end("rank-0")
+    assert (record["exit_code"], record["signal"], record["by_us"]) == (None, 9, True)
+
+
+def test_the_rank_is_to_blame_whatever_its_launcher_says(tmp_path: Path) -> None:
+    line = f"{rank(0, FOREVER)} & {rank(3, 'sleep 0.3; exit 7')}; kill $!; wait; exit 1"
+    attempt = Attempt(tmp_path, launcher(line), grace=60.0)
+    end = attempt.run()
+    assert (end["outcome"], end["exit_code"], end["culprit"]) == ("failed", 7, "rank-3")
+    assert end["reason"] == "rank 3 left with exit code 7"
+    assert attempt.end("rank-0")["by_us"] is True
+
+
+def test_the_first_of_several_ranks_is_to_blame(tmp_path: Path) -> None:
+    line = f"{rank(1, 'sleep 0.6; exit 8')} & {rank(0, 'exit 7')} & wait; exit 1"
+    end = Attempt(tmp_path, launcher(line), grace=60.0).run()
+    assert (end["exit_code"], end["culprit"]) == (7, "rank-0")
+
+
+def test_a_launcher_that_does_not_mind_is_ended(tmp_path: Path) -> None:
+    line = f"{rank(0, 'exit 7')} & {FOREVER}"
+    attempt = Attempt(tmp_path, launcher(line))
+    end = attempt.run()
+    assert (end["outcome"], end["exit_code"], end["culprit"]) == ("failed", 7, "rank-0")
+    assert attempt.end("launcher")["by_us"] is True
+
+
+def test_a_launcher_that_calls_it_a_success_is_not_believed(tmp_path: Path) -> None:
+    end = Attempt(tmp_path, launcher(f"{rank(0, 'exit 7')}; exit 0")).run()
+    assert (end["outcome"], end["exit_code"], end["culprit"]) == ("failed", 7, "rank-0")
+
+
+def test_a_launcher_that_fails_without_its_ranks_is_to_blame(tmp_path: Path) -> None:
+    end = Attempt(tmp_path, launcher(f"{rank(0, 'exit 0')}; exit 9")).run()
+    assert (end["exit_code"], end["culprit"]) == (9, "launcher")
+
+
+def test_a_rank_that_is_started_again_is_recorded_again(tmp_path: Path) -> None:
+    line = f"{rank(3, 'exit 7')} || {rank(3, 'exit 8')} || {rank(3, 'exit 0')}"
+    attempt = Attempt(tmp_path, launcher(line), grace=60.0)
+    assert attempt.run()["outcome"] == "passed"
+    assert [attempt.end(name)["exit_code"] for name in ("rank-3", "rank-3.2", "rank-3.3")] == [
+        7,
+        8,
+        0,
+    ]
+
+
+def test_the_last_start_of_a_rank_counts(tmp_path: Path) -> None:
+    line = f"{rank(3, 'exit 7')} || {rank(3, 'exit 8')} || exit 1"
+    end = Attempt(tmp_path, launcher(line), grace=60.0).run()
+    assert (end["exit_code"], end["culprit"], end["reason"]) == (
+        *(8, "rank-3.2", "rank 3.2 left with exit code 8"),
+    )
+
+
+def test_torchrun_may_take_its_time_to_start_ranks_again(tmp_path: Path) -> None:
+    counts = "TORCHELASTIC_MAX_RESTARTS=1 TORCHELASTIC_RESTART_COUNT"
+    line = f"{counts}=0 {rank(0, 'exit 7')}; sleep 2; {counts}=1 {rank(0, 'exit 0')}"
+    assert Attempt(tmp_path, launcher(line)).run()["outcome"] == "passed"
+
+
+def test_a_rank_that_torchrun_does_not_start_again_is_to_blame(tmp_path: Path) -> None:
+    counts = "TORCHELASTIC_MAX_RESTARTS=1 TORCHELASTIC_RESTART_COUNT"
+    line = f"{counts}=0 {rank(0, 'exit 7')}; {counts}=1 {rank(0, 'exit 8')}; exit 1"
+    assert Attempt(tmp_path, launcher(line), grace=60.0).run()["culprit"] == "rank-0.2"
+
+
+@pytest.mark.parametrize("output", ["through", "own"])
+def test_whoever_aborts_is_found_although_it_is_killed(tmp_path: Path, output: str) -> None:
+    said = "Abort(3) on node 2 (rank 2 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 3) - process 2"
+    code = (
+        "import os, subprocess, sys, time\n"
+        f"job = subprocess.Popen(['rankwise-rank', 'sh', '-c', 'echo \"{said}\"; sleep 0.3; touch said; exec sleep 3600'])\n"
+        "while not os.path.exists('said'): time.sleep(0.01)\n"
+        "job.kill(); job.wait(); sys.exit(3)"
+    )
+    variables = {"RANK": "2", "RANKWISE_RANK_OUTPUT": output}
+    attempt = Attempt(tmp_path, process("launcher", python(code)), environment=variables)
+    end = attempt.run()
+    assert (end["outcome"], end["exit_code"], end["culprit"]) == ("failed", 3, "rank-2")
+    assert end["reason"] == "rank 2 left with exit code 3: it called MPI_Abort"
+
+
+def test_ranks_are_on_the_node_of_what_started_them(tmp_path: Path) -> None:
+    # As Hydra does: every rank gets the variables and the folder of the node of mpiexec.
+    about = "echo $RANKWISE_NODE $RANKWISE_NODE_RANK $HOSTNAME $(basename $PWD)"
+    proxy = (
+        "import os, subprocess; "
+        "environment = {**os.environ, 'RANKWISE_NODE': 'node0', 'HOSTNAME': 'node0'}; "
+        f"subprocess.run(['rankwise-rank', 'sh', '-c', '{about}'], env=environment, cwd='../node0')"
+    )
+    (tmp_path / "proxy.py").write_text(proxy)
+    line = f"rankwise-node node1 {sys.executable} {tmp_path}/proxy.py"
+    for number, prepare in enumerate((None, without_privileges)):
+        (tmp_path / str(number)).mkdir()
+        attempt = Attempt(
+            tmp_path / str(number), launcher(line), nodes=2, environment={"RANK": "5"}
+        )
+        attempt.run(prepare)
+        assert attempt.log("launcher") == "node1 1 node1 node1\n"
+        assert attempt.begin("rank-5")["node"] == 1
+
+
+def test_a_rank_without_a_number_is_recorded_too(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, launcher("rankwise-rank true"))
+    attempt.run(RANK="")
+    (path,) = (attempt.folder / "processes").glob("rank-pid*/start.json")
+    assert json.loads(path.read_text())["rank"] is None
+
+
+def test_without_a_folder_it_only_runs_the_command() -> None:
+    told = subprocess.run(
+        [sys.executable, "-I", "-S", RUNNER, "rank", "sh", "-c", "echo hello; exit 4"],
+        env={name: value for name, value in os.environ.items() if name != "RANKWISE_FOLDER"},
+        capture_output=True,
+        check=False,
+    )
+    assert (told.returncode, told.stdout) == (4, b"hello\n")
+
+
+def test_a_rank_runs_although_nothing_can_be_recorded(tmp_path: Path) -> None:
+    (tmp_path / "processes").write_text("a file")
+    told = subprocess.run(
+        [sys.executable, "-I", "-S", RUNNER, "rank", "sh", "-c", "echo hello; exit 4"],
+        env={**os.environ, "RANKWISE_FOLDER": str(tmp_path), "RANK": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert (told.returncode, told.stdout) == (4, b"hello\n")
+    assert b"gave up after" in told.stderr
+
+
+def test_a_heartbeat_shows_that_a_rank_runs(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, launcher(rank(0, FOREVER)), heartbeat=0.1)
+    job = attempt.start()
+    beat = attempt.wait_for("processes/rank-0/heartbeat")
+    os.utime(beat, (0, 0))
+    wait_until(lambda: beat.stat().st_mtime > 0)
+    job.terminate()
+    attempt.wait(job)
+    assert not psutil.pid_exists(attempt.begin("rank-0")["pid"])
+
+
+def test_records_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, launcher("sleep 0.6"))
+    for name, text in (("rank-7", "[]"), ("rank-8", "{}"), ("rank-9", "nonsense")):
+        folder = attempt.folder / "processes" / name
+        folder.mkdir(parents=True)
+        (folder / "end.json").write_text(text)
+    assert attempt.run()["outcome"] == "passed"
