@@ -1,11 +1,14 @@
 # rankwise: what a developer does, in one word each. `make` alone says what there is.
 #   make test ARGS="-k mark -x"      arguments for pytest
+#   make test WORKERS=0              one test at a time
 #   make demo PYTHON=/opt/python3.12/bin/python3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types docs bench environments venv clean
 
 ARGS ?=
+# Files of tests that run side by side: most tests wait more than they compute.
+WORKERS ?= 2
 # What the checkers look at, as far as it is there.
 CODE := $(wildcard src tests scripts bench)
 # The venv's programs come first, so that mpiexec is the MPI that was installed with rankwise.
@@ -30,7 +33,7 @@ demo: $(if $(filter .venv-demo,$(DEMO_VENV)),.venv-demo/ready) ## Run a small ex
 	touch $@ || { echo "The demo's environment could not be made. Is the package index within reach of pip?" >&2; exit 1; }
 
 test: environments ## Run all tests, on every MPI that this machine can have
-	@$(call IN_VENV,.venv) .venv/bin/python -m pytest $(ARGS)
+	@$(call IN_VENV,.venv) .venv/bin/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile $(ARGS)
 
 environments: ## Make the virtual environments of the tests
 	@$(find_python); "$$python" scripts/environments.py

@@ -10,7 +10,19 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench import environment, faults, isolated, mixed, serial, simulated, startup, two_ranks
+from bench import (
+    environment,
+    faults,
+    first_answer,
+    isolated,
+    mixed,
+    queued,
+    serial,
+    simulated,
+    startup,
+    tasks,
+    two_ranks,
+)
 from bench.load import watch_load
 from bench.measure import BenchError
 from bench.table import Table
@@ -23,6 +35,9 @@ CASES: Mapping[str, Callable[[Path, int], Table]] = {
     "isolated": isolated.run,
     "faults": faults.run,
     "simulated": simulated.run,
+    "tasks": tasks.run,
+    "queue": queued.run,
+    "help": first_answer.run,
 }
 
 _VERSIONS = """

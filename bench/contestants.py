@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.environment import BENCH, Environment, pytest
+from bench.environment import BENCH, VirtualEnvironment, pytest
 from bench.peers import Peer
 
 SCHEDULERS = ("sequential", "static", "dynamic")
@@ -28,9 +28,15 @@ class Contestant:
     """Whose it is; None: ours. A peer may fail, and the others are measured all the same."""
     most_rounds: int | None = None
     """For a slow one: it rests after so many rounds."""
+    most_seconds: float = 300.0
+    """When it is killed."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What it has in its environment, besides what all have."""
+    prepare: Callable[[], object] | None = None
+    """What is done before each run and takes no part in its time."""
 
     @property
-    def environment(self) -> Environment:
+    def environment(self) -> VirtualEnvironment:
         return BENCH if self.peer is None else self.peer.environment
 
 

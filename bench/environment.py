@@ -13,7 +13,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import environments  # noqa: E402  # scripts/ is no package
-from environments import Environment, EnvironmentFailure  # noqa: E402
+from environments import (  # noqa: E402
+    Environment,
+    EnvironmentFailure,
+    Framework,
+    VirtualEnvironment,
+)
 
 __all__ = [
     "BENCH",
@@ -21,7 +26,10 @@ __all__ = [
     "ROOT",
     "Environment",
     "EnvironmentFailure",
+    "Framework",
+    "VirtualEnvironment",
     "prepare",
+    "program",
     "pytest",
     "python",
     "variables",
@@ -49,7 +57,7 @@ print(json.dumps({name: importlib.metadata.version(name) for name in sys.argv[1:
 """
 
 
-def prepare(environment: Environment) -> None:
+def prepare(environment: VirtualEnvironment) -> None:
     """Make the environment, or bring it up to date.
 
     Raises EnvironmentFailure when that does not succeed.
@@ -58,7 +66,7 @@ def prepare(environment: Environment) -> None:
         environments._prepare(environment)
 
 
-def variables(environment: Environment) -> Mapping[str, str]:
+def variables(environment: VirtualEnvironment) -> Mapping[str, str]:
     """Give the environment variables that every measured process gets."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_SCRUBBED)}
     path = f"{environment.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
@@ -66,21 +74,29 @@ def variables(environment: Environment) -> Mapping[str, str]:
 
 
 def python(
-    *arguments: str, ranks: int | None = None, environment: Environment = BENCH
+    *arguments: str, ranks: int | None = None, environment: VirtualEnvironment = BENCH
 ) -> list[str]:
     """Give the command that runs Python; without `ranks`, without mpirun."""
-    launch = [] if ranks is None else [str(environment.mpiexec), "-n", str(ranks)]
+    launch: list[str] = []
+    if ranks is not None:
+        assert isinstance(environment, Environment), f"{environment.name} has no MPI"
+        launch = [str(environment.mpiexec), "-n", str(ranks)]
     return [*launch, str(environment.python), *arguments]
 
 
+def program(name: str, *arguments: str, environment: VirtualEnvironment = BENCH) -> list[str]:
+    """Give the command that runs a program that was installed there."""
+    return [str(environment.folder / "bin" / name), *arguments]
+
+
 def pytest(
-    *arguments: str, ranks: int | None = None, environment: Environment = BENCH
+    *arguments: str, ranks: int | None = None, environment: VirtualEnvironment = BENCH
 ) -> list[str]:
     """Give the command that runs pytest; without `ranks`, without mpirun."""
     return python("-m", "pytest", *arguments, ranks=ranks, environment=environment)
 
 
-def versions(environment: Environment, *distributions: str) -> dict[str, str]:
+def versions(environment: VirtualEnvironment, *distributions: str) -> dict[str, str]:
     """Look up which versions of these distributions the environment holds."""
     done = subprocess.run(
         python("-c", _VERSIONS, *distributions, environment=environment),

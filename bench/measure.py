@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from bench import peers
 from bench.contestants import Contestant
 from bench.environment import variables
 
-_LIMIT_SECONDS = 300.0
+_MOST_CHARACTERS = 300
 
 
 class BenchError(Exception):
@@ -33,6 +33,8 @@ class Sample:
 
     wall: float
     cpu: float
+    memory: int
+    """The most bytes that its largest process had, or that this one has, which started it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +53,14 @@ class Result:
     def cpu(self) -> float:
         return median([sample.cpu for sample in self.samples])
 
+    @property
+    def fastest(self) -> float:
+        return min(sample.wall for sample in self.samples)
+
+    @property
+    def memory(self) -> float:
+        return median([sample.memory for sample in self.samples])
+
     def takes_part(self, number: int) -> bool:
         """Say whether it runs in this round; round 0 does not count."""
         most = self.contestant.most_rounds
@@ -63,43 +73,38 @@ def run(contestant: Contestant, extra: Mapping[str, str] | None = None) -> Sampl
     Raises BenchError when it ends in another way than it should, or has not done the work.
     """
     with tempfile.TemporaryFile() as output:
-        before = _children_cpu()
         started = time.perf_counter()
         process = subprocess.Popen(
             contestant.command,
             cwd=contestant.folder,
-            env={**variables(contestant.environment), **(extra or {})},
+            env={**variables(contestant.environment), **contestant.variables, **(extra or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
         # A wait with a timeout looks every 50 ms only, which is more than what is measured here.
-        limit = threading.Timer(_LIMIT_SECONDS, os.killpg, (process.pid, signal.SIGKILL))
+        limit = threading.Timer(contestant.most_seconds, os.killpg, (process.pid, signal.SIGKILL))
         limit.start()
         try:
-            code = process.wait()
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = code = os.waitstatus_to_exitcode(status)
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
         finally:
             limit.cancel()
-        sample = Sample(wall=time.perf_counter() - started, cpu=_children_cpu() - before)
+        wall = time.perf_counter() - started
         output.seek(0)
         text = output.read().decode(errors="replace")
     if code != contestant.code or contestant.shows not in text:
-        shown = " ".join(contestant.command)
+        shown = textwrap.shorten(" ".join(contestant.command), _MOST_CHARACTERS)
         raise BenchError(
             f"{contestant.name}: `{shown}` ended with {code} instead of {contestant.code}, "
             f"or without showing '{contestant.shows}':\n{text[-4000:]}"
         )
-    return sample
-
-
-def _children_cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    return Sample(wall=wall, cpu=usage.ru_utime + usage.ru_stime, memory=1024 * usage.ru_maxrss)
 
 
 def forget(folder: Path) -> None:
@@ -107,11 +112,14 @@ def forget(folder: Path) -> None:
     shutil.rmtree(folder / ".pytest_cache", ignore_errors=True)
 
 
-def take_turns(contestants: Sequence[Contestant], repetitions: int) -> list[Result]:
+def take_turns(
+    contestants: Sequence[Contestant], repetitions: int, *, is_warm: bool = False
+) -> list[Result]:
     """Run all contestants in turns, each as if for the first time in its folder.
 
-    A first round, which compiles files and warms the disk's cache, does not count. Every other
-    round goes backwards, so that nobody always follows the same neighbour.
+    A first round, which compiles files and warms the disk's cache, does not count; there is none
+    if all `is_warm` already. Every other round goes backwards, so that nobody always follows the
+    same neighbour.
 
     Raises BenchError when one of ours fails. A peer that fails has an obstacle in its result.
     """
@@ -119,7 +127,7 @@ def take_turns(contestants: Sequence[Contestant], repetitions: int) -> list[Resu
         Result(contestant=one, obstacle=peers.obstacle(one.peer) if one.peer else None)
         for one in contestants
     ]
-    for number in range(repetitions + 1):
+    for number in range(1 if is_warm else 0, repetitions + 1):
         for result in results if number % 2 else reversed(results):
             if result.takes_part(number):
                 _take_turn(result, counts=number > 0)
@@ -128,6 +136,8 @@ def take_turns(contestants: Sequence[Contestant], repetitions: int) -> list[Resu
 
 def _take_turn(result: Result, *, counts: bool) -> None:
     forget(result.contestant.folder)
+    if result.contestant.prepare is not None:
+        result.contestant.prepare()
     try:
         sample = run(result.contestant)
     except BenchError as error:

@@ -1,7 +1,7 @@
 """Whom we are compared with: each in a virtual environment of its own.
 
-They cannot share one: two of them are called pytest_mpi, and several own the same marks. All have
-the pytest, the mpi4py and the MPICH that rankwise is measured with.
+They cannot share one: two of them are called pytest_mpi, and several own the same marks. Those that
+run tests have the pytest, the mpi4py and the MPICH that rankwise is measured with.
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ import sys
 from enum import StrEnum
 from functools import cache
 
-from bench.environment import BENCH, ROOT, Environment, EnvironmentFailure, prepare, versions
+from bench.environment import (
+    BENCH,
+    ROOT,
+    Environment,
+    EnvironmentFailure,
+    Framework,
+    VirtualEnvironment,
+    prepare,
+    versions,
+)
 
 _IN_COMMON = ("pytest", "mpi4py", "mpich", "numpy", "scipy")
 _MOST_CHARACTERS = 300
@@ -23,12 +32,22 @@ class Peer(StrEnum):
     PYTEST_ISOLATE_MPI = "pytest-isolate-mpi"
     PYTEST_MPI = "pytest-mpi"
     PYTEST_XDIST = "pytest-xdist"
+    REFRAME = "reframe-hpc"
+    SNAKEMAKE = "snakemake"
     TESTFLO = "testflo"
 
     @property
-    def environment(self) -> Environment:
+    def environment(self) -> VirtualEnvironment:
         """Give its environment, which may not be made yet; rankwise's must be."""
         folder = ROOT / ".venvs" / f"bench-{self}"
+        if self in _MODULES:
+            return Framework(
+                name=f"bench-{self}",
+                folder=folder,
+                requirements=(str(self),),
+                library=str(self),
+                arguments=("-c", f"import {_MODULES[self]}\nprint(2, '{self}')"),
+            )
         return Environment(
             name=f"bench-{self}",
             folder=folder,
@@ -36,6 +55,10 @@ class Peer(StrEnum):
             library="MPICH",
             mpiexec=folder / "bin" / "mpiexec",
         )
+
+
+# Those that run tasks and need no MPI, with what is imported to try them.
+_MODULES = {Peer.REFRAME: "reframe.frontend.cli", Peer.SNAKEMAKE: "snakemake.cli"}
 
 
 @cache

@@ -134,7 +134,7 @@ class Task:
     processes: tuple[Process, ...]
     nodes: int = 1
     width: int = 0
-    """How many processes work at a time, with those that its launcher starts; 0: as many as above."""
+    """How many processes work at a time, with those that a launcher starts; 0: those above."""
     needs: tuple[str, ...] = ()
     """Keys of the tasks that must have passed before."""
     code: str = ""

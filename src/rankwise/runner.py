@@ -90,6 +90,8 @@ SHARED_MEMORY_VARIABLES = (
     "OMPI_MCA_osc_rdma_backing_directory",
     "OMPI_MCA_shmem_mmap_backing_file_base_dir",
 )
+# Where the daemons of Open MPI 4 and 5 keep their files. Those that are killed leave them.
+TEMPORARY_VARIABLES = ("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base")
 # Options of ssh that have a value.
 SSH_OPTIONS = frozenset(f"-{letter}" for letter in "bcDEeFIiJLlmOopQRSWwB")
 
@@ -819,26 +821,33 @@ def run_on_node(folder: str, arguments: Sequence[str]) -> int:
         return SSH_FAULT
     os.environ.update(node_variables(order, number))
     if not has_name:
-        keep_memory_apart(order["marker"], names[number])
+        keep_apart(order["marker"], names[number])
     restore_signals()
     return os.execv("/bin/sh", ["/bin/sh", "-c", " ".join(rest)])
 
 
-def keep_memory_apart(marker: str, node: str) -> None:
-    """Keep Open MPI from taking equal ranks of nodes with one host name for the same."""
-    path = f"{shared_memory(marker)}/{node}"
+def keep_apart(marker: str, node: str) -> None:
+    """Keep Open MPI from taking daemons and ranks of nodes with one host name for the same."""
+    memory, files = f"{shared_memory(marker)}/{node}", f"{temporary(marker)}/{node}"
     try:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(memory, exist_ok=True)
     except OSError as error:
-        say(f"rankwise-node: cannot make {path}: {error.strerror}")
+        say(f"rankwise-node: cannot make {memory}: {error.strerror}")
         return
     for name in SHARED_MEMORY_VARIABLES:
-        os.environ.setdefault(name, path)
+        os.environ.setdefault(name, memory)
+    for name in TEMPORARY_VARIABLES:
+        os.environ.setdefault(name, files)
 
 
 def shared_memory(marker: str) -> str:
     """Name the folder for what the ranks of one attempt share."""
     return f"{'/dev/shm' if os.path.isdir('/dev/shm') else '/tmp'}/rankwise-{marker}"
+
+
+def temporary(marker: str) -> str:
+    """Name the folder for what launchers leave; short enough for sockets in it."""
+    return f"/tmp/rankwise-{marker}"
 
 
 # One rank, started by a launcher
@@ -1126,18 +1135,22 @@ class Gang:
                 process.fail("it was cancelled before it started")
             else:
                 redactor = Redactor(list(secrets.values()))
-                process.start(command, environment, self._preparation(process), redactor)
+                prepare = self._preparation(process, environment)
+                process.start(command, environment, prepare, redactor)
             self._note_start(process)
         now = time.monotonic()
         if order.get("timeout") is not None:
             self._limit = now + float(order["timeout"])
         self._next_beat, self._next_look = now, now + LOOK_SECONDS
 
-    def _preparation(self, process: Process) -> Callable[[], object]:
+    def _preparation(self, process: Process, environment: dict[str, str]) -> Callable[[], object]:
         def prepare() -> None:
             os.setsid()
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            settle(self._order, process.node)
+            if settle(self._order, process.node):
+                # A launcher hands it on to its daemons, which need names that tell them apart.
+                for name in TEMPORARY_VARIABLES:
+                    environment.setdefault(name, temporary(self._order["marker"]))
 
         return prepare
 
@@ -1176,7 +1189,8 @@ class Gang:
             stream.close()
         self._ranks.look()
         self._ranks.complete(self._records)
-        remove_folder(shared_memory(self._order["marker"]))
+        for path in (shared_memory(self._order["marker"]), temporary(self._order["marker"])):
+            remove_folder(path)
         return self._judge()
 
     def _running(self) -> list[Process]:

@@ -2,21 +2,25 @@
 
 The convention, which a reader of the page need not know:
 
-- A `python` or `ini` block whose first line is a comment with a file name (`# test_mean.py`) is that
-  file. All files and commands of a page share one folder. Any other `python` block must compile.
+- A `python`, `ini`, `yaml` or `toml` block whose first line is a comment with a file name
+  (`# test_mean.py`) is that file. All files and commands of a page share one folder, which the page
+  calls `/home/you/project`. Any other `python` block must compile.
 - In a `console` block the lines after `$ ` are run by one shell, with MPICH; a word after `console` in
   the fence names another environment (`console openmpi5`).
 - The lines below a command are its whole output, errors last, except that a line `...` stands for
-  lines left out. Blank lines, the length of rules, times, addresses and the version of the MPI may
-  differ. A command that shows nothing must succeed; `$ echo $?` shows how the one before it ended.
+  lines left out. Blank lines, the length of rules, the width of columns, times, sizes, addresses and
+  the version of the MPI may differ, and lines with the names of processes (`rank 2 | …`) may come
+  in another order, but not those of one process. A command that shows nothing must succeed;
+  `$ echo $?` shows how the one before it ended.
 - All other blocks (`sh`, `text`, …) are only read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from tests.acceptance.harness import Project
@@ -25,7 +29,9 @@ _FENCE = re.compile(
     r"^```(?P<language>\w*)[ \t]*(?P<words>[^\n]*)\n(?P<text>.*?)^```[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
-_FILE_NAME = re.compile(r"# (?P<name>[\w./-]+\.(?:py|ini))\n")
+_FILE_NAME = re.compile(r"# (?P<name>[\w./-]+\.(?:py|ini|yaml|toml))\n")
+_FILE_LANGUAGES = ("python", "ini", "yaml", "toml")
+_FOLDER = "/home/you/project"
 _OMISSION = "..."
 _SECONDS_A_COMMAND = 60.0
 # After each command: its exit code on both streams, and once more for an `echo $?` that may follow.
@@ -39,7 +45,15 @@ _VARIABLE = (
     (re.compile(r"\b\d+\.\d+ ?s\b"), "0.00s"),
     (re.compile(r"\b0x[0-9a-f]+"), "0x0"),
     (re.compile(r"\b(MPICH|Open MPI|Intel MPI) \d[\w.]*"), r"\1 0"),
+    # What runs took and used. Not every number of seconds: limits must be right.
+    (re.compile(r"(  |, |after |for )(\d+ min )?\d+(\.\d+)? (ms|s)\b"), r"\g<1>0.00s"),
+    (re.compile(r"\b\d+(?:\.\d+)? [KMGT]?i?B\b"), "0 B"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d\b"), "2000-01-01 00:00"),
+    # Columns are as wide as what is in them.
+    (re.compile(r"(?<=\S) {2,}(?=\S)"), "  "),
 )
+# A line that a process has written, with its name before it.
+_LABELLED = re.compile(r"(?P<who>\w[\w.-]*(?: [\w.-]+)* \d+) +\| ")
 
 
 class Stale(AssertionError):
@@ -59,7 +73,7 @@ class Block:
     def file_name(self) -> str | None:
         """The file that the block is, if it says so."""
         match = _FILE_NAME.match(self.text)
-        return match["name"] if match and self.language in ("python", "ini") else None
+        return match["name"] if match and self.language in _FILE_LANGUAGES else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +117,19 @@ def _comparable(lines: Sequence[str]) -> list[str]:
             line = pattern.sub(replacement, line)  # noqa: PLW2901
         if line.strip():
             result.append(line.rstrip())
-    return result
+    return list(_in_one_order(result))
+
+
+def _in_one_order(lines: Iterable[str]) -> Iterator[str]:
+    """Sort neighbouring lines by the processes that wrote them; each one's stay in order."""
+    for _, some in groupby(lines, key=lambda line: bool(_who(line))):
+        yield from sorted(some, key=_who)
+
+
+def _who(line: str) -> str:
+    """Name the process that wrote a line; empty: none did."""
+    found = _LABELLED.match(line)
+    return found["who"] if found else ""
 
 
 def first_difference(shown: Sequence[str], printed: str) -> str | None:
@@ -169,6 +195,7 @@ class Page:
         for number, command in enumerate(commands):
             exit_code = int(outputs[2 * number + 1])
             printed = f"{outputs[2 * number]}\n{errors[2 * number]}".strip()
+            printed = printed.replace(str(project.folder), _FOLDER)
             self._compare(command, printed, exit_code)
 
     def _compare(self, command: Command, printed: str, exit_code: int) -> None:

@@ -8,10 +8,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from environments import ENVIRONMENTS
 
+from rankwise.cli.app import make_app
+from rankwise.cli.verbs import VERBS
+from rankwise.launch import words
+from rankwise.site import tables
+from rankwise.store import State
 from rankwise.testing import plugin
 from rankwise.testing.dispatch import Suite, make_policy
 from rankwise.testing.mark import MARKERS
@@ -29,6 +36,9 @@ PAGES = sorted(
     if ".pytest_cache" not in path.parts
 )
 KINDS = ("Tutorial", "How-to guide", "Reference", "Explanation")
+SOURCE = ROOT / "src" / "rankwise"
+# What the plugin uses of the rooms of jobs.
+SHARED = ("mpi", "mpiexec", "cores")
 
 
 def read(page: str) -> str:
@@ -117,6 +127,13 @@ def test_a_stale_page_is_noticed(tmp_path: Path, right: str, wrong: str) -> None
         (["a", "...", "c"], "a\n\nc\n"),
         (["==== 1 passed in 0.02s ===="], "======= 1 passed in 12.34s ======"),
         (["...", "comm = <object at 0x7f10>"], "a\ncomm = <object at 0x7fab>"),
+        (["rank 0 | a", "rank 0 | b", "rank 1 | c"], "rank 1 | c\nrank 0 | a\nrank 0 | b"),
+        (["job-1 passed after 2.6 s"], "job-1 passed after 987 ms"),
+        (["  rank 0  running  3 s  node 0"], "  rank 0    running  1 min 02 s  node 0"),
+        (
+            ["job-1  2026-01-02 03:04  9.5 MiB, 12 ms CPU"],
+            "job-1  2031-05-06 07:08  23 KiB, 1 s CPU",
+        ),
     ],
 )
 def test_what_may_differ_does_not_make_a_page_stale(shown: list[str], printed: str) -> None:
@@ -132,6 +149,11 @@ def test_what_may_differ_does_not_make_a_page_stale(shown: list[str], printed: s
         (["...", "c", "...", "a", "..."], "a\nb\nc"),
         (["a", "a"], "a"),
         (["==== 1 passed in 0.02s ===="], "==== 2 passed in 0.02s ===="),
+        (["rank 0 | a", "rank 0 | b"], "rank 0 | b\nrank 0 | a"),
+        (["rank 0 | a", "rank 1 | b"], "rank 0 | b\nrank 1 | a"),
+        (["rank 0 | a", "over", "rank 1 | b"], "rank 1 | b\nover\nrank 0 | a"),
+        (["the time limit of 1 s was reached"], "the time limit of 2 s was reached"),
+        (["job-1 passed after 2 s"], "job-1 failed after 2 s"),
     ],
 )
 def test_what_must_not_differ_makes_a_page_stale(shown: list[str], printed: str) -> None:
@@ -162,6 +184,31 @@ def test_every_scheduler_fixture_and_mark_is_explained() -> None:
     assert (schedulers, fixtures, marks) == ([], [], [])
 
 
+def test_every_verb_has_a_section_with_its_options() -> None:
+    page = read("docs/command-line.md")
+    sections = {part.partition("\n")[0]: part for part in page.split("\n## ")}
+    # Where the class of commands is, changes from one typer to the next.
+    application: Any = typer.main.get_command(make_app(VERBS))
+    assert VERBS.keys() <= sections.keys()
+    missing = [
+        f"{verb} {name}"
+        for verb, command in application.commands.items()
+        for parameter in command.params
+        for name in parameter.opts
+        if f"`{name}" not in (sections[verb] if name.startswith("--") else page)
+        and name.startswith("-")
+    ]
+    assert missing == []
+
+
+def test_every_state_variable_and_key_of_a_site_file_is_explained() -> None:
+    outcomes, site = read("docs/job-outcomes.md"), read("docs/rankwise-toml.md")
+    states = [str(state) for state in State if f"| `{state}` |" not in outcomes]
+    variables = [name for name in words.NAMES if f"`{name}`" not in outcomes]
+    keys = [key for key in tables._COMPUTE_KEYS + tables._RUNTIME_KEYS if f"`{key}`" not in site]
+    assert (states, variables, keys) == ([], [], [])
+
+
 def test_the_diagrams_of_the_schedulers_are_what_the_policies_do() -> None:
     text = read("docs/schedulers.md")
     table = {
@@ -189,10 +236,9 @@ def test_the_diagrams_of_the_schedulers_are_what_the_policies_do() -> None:
 
 
 def test_the_architecture_names_every_module_and_no_other() -> None:
-    source = ROOT / "src" / "rankwise"
     modules = {
-        path.relative_to(source).as_posix()
-        for path in source.rglob("*.py")
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
         if path.name != "__init__.py"
     }
     text = read("docs/architecture.md")
@@ -205,9 +251,7 @@ def test_the_architecture_names_every_module_and_no_other() -> None:
 
 
 def test_the_architecture_lists_every_message() -> None:
-    source = "".join(
-        path.read_text() for path in (ROOT / "src" / "rankwise" / "testing").rglob("*.py")
-    )
+    source = "".join(path.read_text() for path in (SOURCE / "testing").rglob("*.py"))
     sent = set(re.findall(r"\"(?:kind|what)\": \"([\w ]+)\"", source)) - {"share"}
     text = read("docs/architecture.md")
     table = text[text.index("| message |") :].split("\n\n")[0]
@@ -215,39 +259,79 @@ def test_the_architecture_lists_every_message() -> None:
     assert set(re.findall(r"`([\w ]+)`", "".join(first_cells))) == sent
 
 
-def test_modules_import_in_the_direction_that_the_architecture_says() -> None:
+def rows_of(heading: str) -> dict[str, int]:
+    """Read a table of the architecture that says who is above whom."""
     text = read("docs/architecture.md")
-    table = text[text.index("| row | modules |") :].split("\n\n")[0]
-    row_of = {
-        module: number
+    table = text[text.index(heading) :].split("\n\n")[0]
+    return {
+        name: number
         for number, line in enumerate(table.splitlines())
-        for module in re.findall(r"`(\w+)`", line)
+        for name in re.findall(r"`(\w+)`", line)
     }
-    source = ROOT / "src" / "rankwise"
-    files = [path for path in source.rglob("*.py") if path.name != "__init__.py"]
+
+
+def test_rooms_import_in_the_direction_that_the_architecture_says() -> None:
+    row_of = rows_of("| row | rooms |")
+    files = [path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.stem[0] != "_"]
+    assert {room_of(path) for path in files} == row_of.keys()
+    wrong = [
+        f"{path.relative_to(SOURCE)} imports {room}"
+        for path in files
+        for room in rooms_in(path) - {room_of(path)}
+        if row_of[room] <= row_of[room_of(path)]
+    ]
+    assert wrong == []
+
+
+def test_the_runner_imports_nothing_of_ours() -> None:
+    assert imports_of(SOURCE / "runner.py") == set()
+
+
+def room_of(path: Path) -> str:
+    """Name the room that a module is in: a folder, or itself."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def rooms_in(path: Path) -> set[str]:
+    """Name the rooms from which a module imports."""
+    imported = [name.split(".") for name in imports_of(path)]
+    names = {name[1] for name in imported if len(name) > 1}
+    # From the package itself come its version and the like, which are in no room.
+    return {name for name in names if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").exists()}
+
+
+def test_modules_of_the_plugin_import_in_the_direction_that_the_architecture_says() -> None:
+    row_of = rows_of("| row | modules |")
+    shared = [SOURCE / "errors.py", *(SOURCE / "launch" / f"{name}.py" for name in SHARED)]
+    files = [
+        path
+        for path in (*shared, *(SOURCE / "testing").rglob("*.py"))
+        if path.name != "__init__.py"
+    ]
     assert {path.stem for path in files} | {"policy"} == row_of.keys()
     upwards = [
-        f"{path.relative_to(source)} imports {imported}"
+        f"{path.relative_to(SOURCE)} imports {imported}"
         for path in files
-        for imported in imports_of(path) & row_of.keys()
-        if row_of[imported] <= row_of[path.stem]
+        for imported in {part for name in imports_of(path) for part in name.split(".")[-2:]}
+        if row_of.get(imported, sys.maxsize) <= row_of[path.stem]
     ]
     assert upwards == []
 
 
 def imports_of(path: Path) -> set[str]:
-    """Name the modules of ours that a module imports when it runs, not only for type checkers."""
+    """Name what a module imports of ours when it runs, not only for type checkers."""
     found: set[str] = set()
     waiting: list[ast.AST] = [ast.parse(path.read_text())]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rankwise"):
-            assert node.module is not None
-            found |= {node.module.rpartition(".")[2], *(alias.name for alias in node.names)}
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
         waiting.extend(ast.iter_child_nodes(node))
-    return found
+    return {name for name in found if name.split(".")[0] == "rankwise"}
 
 
 # The demo

@@ -42,6 +42,13 @@ def run_ids(shop: Shop) -> list[str]:
     return [run["id"] for run in json.loads(said.output)]
 
 
+def next_command(shop: Shop, documents: list[Path]) -> list[str | Path]:
+    """Take up the run that there is, or begin."""
+    if ids := run_ids(shop):
+        return ["resume", *ids, "--quiet"]
+    return ["run", *documents, "--quiet"]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_client_may_be_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -50,14 +57,11 @@ def test_a_client_may_be_killed_at_any_moment(tmp_path: Path, seed: int) -> None
         shop.variables["LEDGER"] = str(ledger)
         documents = write_tasks(shop)
         for _ in range(KILLS_IN_A_RUN):
-            ids = run_ids(shop)
-            verb = ("resume", *ids) if ids else ("run", *documents)
-            client = shop.start(*verb, "--quiet")
+            client = shop.start(*next_command(shop, documents))
             time.sleep(chance.uniform(0.0, 2.0))
             os.killpg(client.pid, signal.SIGKILL)
             client.communicate()
-        ids = run_ids(shop)
-        end = shop.rankwise(*(("resume", *ids) if ids else ("run", *documents)), "--quiet")
+        end = shop.rankwise(*next_command(shop, documents))
         assert end.exit_code == 0, end
         assert len(run_ids(shop)) == 1
         lines = Counter(ledger.read_text().splitlines())

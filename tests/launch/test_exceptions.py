@@ -13,7 +13,10 @@ from rankwise.launch.shell import apply
     ("line", "mended"),
     [
         ("mpirun -n 4 python train.py", "mpirun -n 4 python -m mpi4py train.py"),
-        ("mpirun -n 4 python3.11 -u -O train.py -x", "mpirun -n 4 python3.11 -u -O -m mpi4py train.py -x"),
+        (
+            "mpirun -n 4 python3.11 -u -O train.py -x",
+            "mpirun -n 4 python3.11 -u -O -m mpi4py train.py -x",
+        ),
         ("mpirun python -m package", "mpirun python -m mpi4py -m package"),
         ("mpirun python -c 'print(1)'", "mpirun python -m mpi4py -c 'print(1)'"),
         ("mpirun -n 1 python a.py : -n 2 ./b", "mpirun -n 1 python -m mpi4py a.py : -n 2 ./b"),
