@@ -300,6 +300,4 @@ def test_little_is_loaded_to_start(tmp_path: Path) -> None:
         "dataclasses",
     }
     assert "ctypes" in loaded
-    assert (
-        loaded & {*slow, "contextlib", "logging", "tempfile", "traceback", "collections"} == set()
-    )
+    assert loaded & {*slow, "contextlib", "logging", "tempfile", "traceback"} == set()

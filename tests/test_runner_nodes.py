@@ -128,15 +128,23 @@ def test_a_wrong_host_is_named(tmp_path: Path, arguments: str, message: str) -> 
     assert message in attempt.log("launcher")
 
 
-def test_nodes_with_one_host_name_do_not_share_memory(tmp_path: Path) -> None:
-    show = (
-        "'echo $OMPI_MCA_btl_vader_backing_directory; touch $OMPI_MCA_btl_sm_backing_directory/x'"
-    )
+def test_nodes_with_one_host_name_share_nothing(tmp_path: Path) -> None:
+    show = "'for i in $OMPI_MCA_btl_sm_backing_directory $PRTE_MCA_prte_tmpdir_base; do mkdir -p $i; touch $i/x; echo $i; done'"
     line = f"rankwise-node node0 {show}; rankwise-node node1 {show}"
     attempt = Attempt(tmp_path, process("launcher", line), nodes=2)
     attempt.run(without_privileges)
-    first, second = map(Path, attempt.log("launcher").split())
-    assert (first.name, second.name) == ("node0", "node1")
-    assert first.parent == second.parent
-    assert attempt.marker in first.parent.name
-    assert not first.parent.exists()
+    places = [Path(line) for line in attempt.log("launcher").split()]
+    assert [place.name for place in places] == ["node0", "node0", "node1", "node1"]
+    assert len({place.parent for place in places}) == 2
+    assert all(attempt.marker in place.parent.name for place in places)
+    assert not any(place.parent.exists() for place in places)
+
+
+@pytest.mark.usefixtures("host_names")
+def test_what_launchers_leave_is_removed(tmp_path: Path) -> None:
+    line = "cd $OMPI_MCA_orte_tmpdir_base || mkdir $OMPI_MCA_orte_tmpdir_base; ln -s / $OMPI_MCA_orte_tmpdir_base/root; echo $OMPI_MCA_orte_tmpdir_base"
+    attempt = Attempt(tmp_path, process("launcher", line))
+    assert attempt.run()["outcome"] == "passed"
+    place = Path(attempt.log("launcher").split()[-1])
+    assert attempt.marker in place.name
+    assert not place.exists()

@@ -79,11 +79,12 @@ def test_it_gives_up_in_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str
 
 
 def test_a_folder_that_is_removed_is_made_again(tmp_path: Path) -> None:
-    line = f"while [ -e {tmp_path}/attempt ]; do sleep 0.05; done; echo after; exit 7"
-    attempt = Attempt(tmp_path, process("worker-0", line))
+    line = f"while ! [ -e {tmp_path}/go ]; do sleep 0.05; done; echo after; exit 7"
+    attempt = Attempt(tmp_path, process("worker-0", line), heartbeat=3600.0)
     job = attempt.start()
     attempt.wait_for("processes/worker-0/heartbeat")
     shutil.rmtree(attempt.folder)
+    (tmp_path / "go").touch()
     end = attempt.wait(job)
     assert (end["outcome"], end["exit_code"], end["culprit"]) == ("failed", 7, "worker-0")
     assert attempt.end("worker-0")["exit_code"] == 7

@@ -15,7 +15,7 @@ beginning, where settings and versions stand; it ends in a line that says how mu
 """
 
 # Neither pathlib nor contextlib: they take longer to load than all the rest.
-# ruff: noqa: PTH100, PTH103, PTH104, PTH105, PTH106, PTH108, PTH109, PTH110, PTH112, PTH119
+# ruff: noqa: PTH100, PTH103, PTH104, PTH105, PTH108, PTH109, PTH110, PTH112, PTH119
 # ruff: noqa: PTH120, PTH123, PTH202, PTH208, SIM105
 
 from __future__ import annotations
@@ -1351,13 +1351,10 @@ def blame(record: Mapping[str, Any], *, is_wrapped: bool) -> dict[str, Any]:
 
 def remove_folder(path: str) -> None:
     """Remove a folder with all that is in it, if it is there."""
-    for folder, _, files in os.walk(path, topdown=False):
-        try:
-            for name in files:
-                os.unlink(f"{folder}/{name}")
-            os.rmdir(folder)
-        except OSError:
-            continue
+    if os.path.isdir(path):
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def write_files(order: Mapping[str, Any], marks: Marks) -> None:

@@ -186,6 +186,8 @@ class Page:
                 "PATH": ":".join(map(str, path)),
                 "COLUMNS": "80",
                 "PYTHONPATH": "",
+                # Whoever runs this may have a site file.
+                "XDG_CONFIG_HOME": "/nowhere",
                 # As in an environment that has rankwise and nothing else.
                 "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
                 "PYTEST_PLUGINS": "rankwise.testing.plugin",

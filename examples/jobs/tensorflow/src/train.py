@@ -36,6 +36,15 @@ def report(workers: int, before: float, after: float) -> None:
         print(f"less than {NEEDED:.0%} are read right", file=sys.stderr)
 
 
+def threads_between(cluster: Cluster) -> int:
+    """Say how many operations a process may have under way.
+
+    As many as it has cores would be TensorFlow's choice. But some wait for other processes, and
+    with one core, a worker and a parameter server would wait for each other for ever.
+    """
+    return 1 + sum(map(len, cluster.values()))
+
+
 # Every worker keeps all weights.
 
 
@@ -97,11 +106,19 @@ def farewell(index: int) -> str:
     return f"worker-{index}-is-done"
 
 
+def start_server(cluster: Cluster, kind: str, index: int) -> tf.distribute.Server:
+    """Let the chief use this process; the server works in threads of its own."""
+    threads = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=1, inter_op_parallelism_threads=threads_between(cluster)
+    )
+    return tf.distribute.Server(cluster, job_name=kind, task_index=index, config=threads)
+
+
 def work(cluster: Cluster, index: int) -> None:
     """Do what the chief says until it says that all is done."""
     sign = Path(farewell(index))
     sign.unlink(missing_ok=True)
-    _server = tf.distribute.Server(cluster, job_name="worker", task_index=index)  # in a thread
+    _server = start_server(cluster, "worker", index)
     # Server.join() would never return: TensorFlow leaves it to others to end workers. But a job is
     # good when its workers leave with 0, so they must know when to.
     while not sign.exists():
@@ -111,7 +128,7 @@ def work(cluster: Cluster, index: int) -> None:
 
 def keep_weights(cluster: Cluster, index: int) -> None:
     """Serve for ever: who started the job ends parameter servers when the workers are done."""
-    tf.distribute.Server(cluster, job_name="ps", task_index=index).join()
+    start_server(cluster, "ps", index).join()
 
 
 def train_as_chief(cluster: Cluster) -> bool:
@@ -144,11 +161,10 @@ def train_as_chief(cluster: Cluster) -> bool:
 
 
 def main() -> int:
-    # Few threads a process: there may be more processes than cores.
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(2)
     config = json.loads(os.environ.get("TF_CONFIG", "{}"))
     cluster: Cluster = config.get("cluster", {})
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(threads_between(cluster))
     task = config.get("task", {"type": "worker", "index": 0})
     kind, index = task["type"], int(task["index"])
     if "ps" not in cluster:
