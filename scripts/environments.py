@@ -327,7 +327,7 @@ def _try(environment: VirtualEnvironment) -> str:
     """Run its trial and return the version of the library that it ran on."""
     path = f"{environment.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     # torch and TensorFlow would print advice before the answer.
-    quiet = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    quiet = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONDONTWRITEBYTECODE": ""}
     job = subprocess.Popen(
         environment.trial(),
         env={**os.environ, **LAUNCH_VARIABLES, **quiet, "PATH": path},
@@ -376,7 +376,9 @@ def _make(environment: VirtualEnvironment) -> str:
     shutil.rmtree(environment.folder, ignore_errors=True)
     _run([uv, "venv", "--quiet", "--python", PYTHON, environment.folder])
     install: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", environment.python]
-    _run([*install, "--compile-bytecode", *environment.requirements], **_index_of_pip())
+    # Of a framework most is never imported: what is, its trial compiles.
+    compiling = ["--compile-bytecode"] if environment.has_rankwise else []
+    _run([*install, *compiling, *environment.requirements], **_index_of_pip())
     if (environment.folder / "bin" / "pytest").exists():
         _warm_up(environment)
     library = _try(environment)
