@@ -207,10 +207,10 @@ def test_the_options_of_the_seed_are_understood(tmp_path: Path, mpi: Environment
 def test_the_rank_that_fails_is_found(
     tmp_path: Path, mpi: Environment, what: str, expected: tuple[str, int], reason: str
 ) -> None:
-    attempt = job(tmp_path, mpi, "-np 4", FAIL.format(what=what), nodes=2)
+    attempt = job(tmp_path, mpi, "-np 6", FAIL.format(what=what), nodes=3)
     end = attempt.run()
     found = (end["outcome"], end["exit_code"], end["culprit"])
     assert found == (*expected, "rank-2"), attempt.log("launcher")
     assert end["reason"].startswith(reason)
-    others = [attempt.end(f"rank-{rank}") for rank in (0, 1, 3)]
+    others = [attempt.end(f"rank-{rank}") for rank in (0, 1, 3, 4, 5)]
     assert all(other["exit_code"] != 0 for other in others)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rankwise.runner import rank_from
+from rankwise.runner import first_of, rank_from
 from tests.test_runner import RUNNER, Attempt, process, python, wait_until, without_privileges
 
 FOREVER = "while :; do sleep 0.1; done"
@@ -184,6 +184,27 @@ def test_the_first_of_several_ranks_is_to_blame(tmp_path: Path) -> None:
     line = f"{rank(1, 'sleep 0.6; exit 8')} & {rank(0, 'exit 7')} & wait; exit 1"
     end = Attempt(tmp_path, launcher(line), grace=60.0).run()
     assert (end["exit_code"], end["culprit"]) == (7, "rank-0")
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        # The time at which it ended, exit code, signal.
+        ([(1.0, 7, None)], 0),
+        ([(2.0, 7, None), (1.0, 8, None)], 1),
+        ([(1.00, 14, None), (1.01, 7, None), (1.02, 14, None)], 1),
+        ([(1.0, 14, None), (5.0, 7, None), (1.1, 14, None)], 0),
+        ([(1.00, None, 6), (1.01, None, 6), (1.02, None, 11)], 2),
+        ([(1.01, 1, None), (1.00, 1, None), (1.02, 1, None)], 1),
+        ([(1.00, 14, None), (1.01, None, 9)], 1),
+        ([(1.00, 14, None), (1.01, None, 6)], 0),
+    ],
+)
+def test_of_failures_at_once_the_odd_one_is_the_first(
+    ends: list[tuple[float, int | None, int | None]], expected: int
+) -> None:
+    records = [{"ended": end, "exit_code": code, "signal": number} for end, code, number in ends]
+    assert first_of(records) is records[expected]
 
 
 def test_a_launcher_that_does_not_mind_is_ended(tmp_path: Path) -> None:

@@ -66,7 +66,9 @@ HEARTBEAT_SECONDS = 5.0
 LOOK_SECONDS = 0.25
 # How long records are tried to be written while that fails, by a gang and by a rank, for which its
 # launcher waits.
-PATIENCE_SECONDS, RANK_PATIENCE_SECONDS = 60.0, 5.0
+PATIENCE_SECONDS, RANK_PATIENCE_SECONDS = 15.0, 5.0
+# Within which time it is not certain which of two processes ended first.
+AT_ONCE_SECONDS = 0.25
 # How long to try to kill what is left. Only what hangs in the kernel takes long.
 SWEEP_SECONDS = 10.0
 # Below the ports that the kernel gives out by itself.
@@ -99,6 +101,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWNS, CLONE_NEWUTS = 0x00020000, 0x04000000
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 FORWARDED_SIGNALS = (
     *ENDING_SIGNALS,
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGALRM, signal.SIGWINCH),
@@ -622,6 +625,14 @@ def empty(descriptor: int) -> None:
         pass
 
 
+def be_prompt() -> None:
+    """Be woken before those who compute, if that is permitted: when they end, we note the time."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -10)
+    except OSError:
+        pass
+
+
 class Child:
     """A process that we start, and its records."""
 
@@ -950,6 +961,7 @@ class Rank(Child):
         redactor = Redactor([os.environ.get(name, "") for name in names]) if has_log else None
         # Its own group: a signal to that of the launcher's child is passed on once, not twice.
         self.start(command, os.environ, lambda: os.setpgid(0, 0), redactor)
+        be_prompt()
         for early in self._signals:
             send(self.pid, early)
         self._records.put(f"{self.folder}/start.json", self.start_record())
@@ -1138,6 +1150,7 @@ class Gang:
                 prepare = self._preparation(process, environment)
                 process.start(command, environment, prepare, redactor)
             self._note_start(process)
+        be_prompt()
         now = time.monotonic()
         if order.get("timeout") is not None:
             self._limit = now + float(order["timeout"])
@@ -1301,7 +1314,7 @@ class Gang:
         known = {process.name for process in self.processes}
         ranks = [record for record in failures if record["who"] not in known]
         ranks = ranks or self._ranks.all_failures() or self._aborted(failures)
-        return blame(min(ranks or failures, key=lambda one: one["ended"]), is_wrapped=bool(ranks))
+        return blame(first_of(ranks or failures), is_wrapped=bool(ranks))
 
     def _aborted(self, failures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Find the rank that called MPI_Abort, if it was killed before it could end by itself."""
@@ -1318,6 +1331,23 @@ class Gang:
         self._records.insist(PATIENCE_SECONDS)
         self._records.put(f"{self._order['folder']}/end.json", end)
         self._records.insist(PATIENCE_SECONDS)
+
+
+def first_of(failures: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Find the one that failed first.
+
+    Ends that are almost at once may be seen in another order. Then most of them are the
+    consequences of one, and alike: the one that is not, or that no program brings about, is first.
+    """
+    begin = min(one["ended"] for one in failures)
+    near = [one for one in failures if one["ended"] - begin <= AT_ONCE_SECONDS]
+    ways = [(one["exit_code"], one["signal"]) for one in near]
+
+    def rank(one: dict[str, Any]) -> tuple[int, bool, float]:
+        alike = ways.count((one["exit_code"], one["signal"]))
+        return alike, one["signal"] not in CRASHES, one["ended"]
+
+    return min(near, key=rank)
 
 
 def aborting_rank(log: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import itertools
 import json
 import os
@@ -30,7 +31,8 @@ _HEARTBEAT_SECONDS = 5.0
 _GRACE_SECONDS = 3.0
 # For runners that somebody else has started: their end cannot be waited for, only looked for.
 _LOOK_SECONDS = 0.1
-_ADDRESS = "127.0.0.1"
+# The loopback has many: a launcher that finds equal addresses takes the nodes for one.
+_FIRST_ADDRESS = ipaddress.IPv4Address("127.0.0.1")
 # What the runner adds to every process's environment.
 _OWN_NAMES = (
     *("RANKWISE_ATTEMPT", "RANKWISE_FOLDER", "RANKWISE_HOSTS", "RANKWISE_NODE"),
@@ -147,7 +149,7 @@ def _make_nodes(folder: Path, task: Task) -> list[dict[str, Any]]:
     return [
         {
             "name": f"node{number}",
-            "address": _ADDRESS,
+            "address": str(_FIRST_ADDRESS + number),
             "folder": str(place),
             "cores": share,
         }

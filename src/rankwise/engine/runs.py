@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -24,7 +24,11 @@ from rankwise.store import State, Store
 
 def check_secrets(plan: Plan) -> None:
     """Make sure that every secret has a value, before anything is started."""
-    missing = sorted({name for task in plan.tasks for name in task.secrets} - os.environ.keys())
+    _check_secrets(name for task in plan.tasks for name in task.secrets)
+
+
+def _check_secrets(names: Iterable[str]) -> None:
+    missing = sorted(set(names) - os.environ.keys())
     if missing:
         raise InputError(
             f"no value for the secret{'s' * (len(missing) > 1)} {', '.join(missing)}: "
@@ -33,7 +37,13 @@ def check_secrets(plan: Plan) -> None:
 
 
 def drive(store: Store, run: str, *, observer: Observer) -> RunEnd:
-    """Go on with a run until it is over; Ctrl-C and SIGTERM end it in good order."""
+    """Go on with a run until it is over; Ctrl-C and SIGTERM end it in good order.
+
+    InputError: a secret of what is still to be done has no value.
+    """
+    if store.wanted(run) != "cancel":
+        waiting = store.tasks_in(run, (State.QUEUED,), bodies=True)
+        _check_secrets(name for row in waiting if row.body for name in row.body.secrets)
     with driving(store.run_folder(run), run):
         one = _drive(store, run, observer)
         with _ended_by_signals(one):

@@ -86,7 +86,8 @@ def mpi_variables(
     variables: dict[str, str] = {}
     for one in families:
         variables |= Mpiexec(path="", family=one).environment(present)
-        variables |= _UNBOUND.get(one, {})
+        own = _UNBOUND.get(one, {})
+        variables |= {name: value for name, value in own.items() if name not in present}
         variables |= {} if names_hosts else _DEFAULT_HOSTS.get(one, {})
         variables |= virtual_node_variables(one, nodes)
     return variables
@@ -94,7 +95,11 @@ def mpi_variables(
 
 _UNBOUND: Mapping[Family, Mapping[str, str]] = {
     "openmpi4": {"OMPI_MCA_hwloc_base_binding_policy": "none"},
-    "openmpi5": {"PRTE_MCA_hwloc_default_binding_policy": "none"},
+    "openmpi5": {
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        # By core, which is its way otherwise, all ranks would be on the first node.
+        "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe",
+    },
 }
 
 
