@@ -93,6 +93,19 @@ def mpi_variables(
     return variables
 
 
+# By core, which is the way of Open MPI 5 otherwise, all ranks would be on the first node.
+_BY_SLOT = {"PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe"}
+_UNBOUND: Mapping[Family, Mapping[str, str]] = {
+    "openmpi4": {"OMPI_MCA_hwloc_base_binding_policy": "none", **_BY_SLOT},
+    "openmpi5": {"PRTE_MCA_hwloc_default_binding_policy": "none", **_BY_SLOT},
+}
+
+
+_DEFAULT_HOSTS.get(one, {})
+        variables |= virtual_node_variables(one, nodes)
+    return variables
+
+
 _UNBOUND: Mapping[Family, Mapping[str, str]] = {
     "openmpi4": {"OMPI_MCA_hwloc_base_binding_policy": "none"},
     "openmpi5": {
