@@ -99,23 +99,6 @@ _UNBOUND: Mapping[Family, Mapping[str, str]] = {
     "openmpi4": {"OMPI_MCA_hwloc_base_binding_policy": "none", **_BY_SLOT},
     "openmpi5": {"PRTE_MCA_hwloc_default_binding_policy": "none", **_BY_SLOT},
 }
-
-
-_DEFAULT_HOSTS.get(one, {})
-        variables |= virtual_node_variables(one, nodes)
-    return variables
-
-
-_UNBOUND: Mapping[Family, Mapping[str, str]] = {
-    "openmpi4": {"OMPI_MCA_hwloc_base_binding_policy": "none"},
-    "openmpi5": {
-        "PRTE_MCA_hwloc_default_binding_policy": "none",
-        # By core, which is its way otherwise, all ranks would be on the first node.
-        "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe",
-    },
-}
-
-
 _DEFAULT_HOSTS: Mapping[Family, Mapping[str, str]] = {
     "openmpi4": {"OMPI_MCA_orte_default_hostfile": HOSTFILE},
     "openmpi5": {"PRTE_MCA_prte_default_hostfile": HOSTFILE},
