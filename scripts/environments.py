@@ -377,7 +377,7 @@ def _make(environment: VirtualEnvironment) -> str:
     _run([uv, "venv", "--quiet", "--python", PYTHON, environment.folder])
     install: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", environment.python]
     # Of a framework most is never imported: what is, its trial compiles.
-    compiling = ["--compile-bytecode"] if environment.has_rankwise else []
+    compiling = [] if isinstance(environment, Framework) else ["--compile-bytecode"]
     _run([*install, *compiling, *environment.requirements], **_index_of_pip())
     if (environment.folder / "bin" / "pytest").exists():
         _warm_up(environment)
