@@ -1,0 +1,433 @@
+"""A real Slurm of four nodes on this machine, in a folder and on ports of its own.
+
+    python3 scripts/cluster.py sinfo                     one command in a cluster that ends with it
+    python3 scripts/cluster.py --accounting bash         with slurmdbd and MariaDB
+    python3 scripts/cluster.py --install                 no cluster, only what is needed for one
+
+Each node is a slurmd with an address of its own on the loopback. Everything that is started here
+ends with this process, whatever happens to it. Needs root, and Debian's slurm-wlm and munge; with
+accounting also slurmdbd and mariadb-server.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PACKAGES = ("slurm-wlm", "slurm-client", "munge", "slurmdbd", "mariadb-server", "libpmix-dev")
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "slurmdbd", "mariadbd")
+NODES = ("n1", "n2", "n3", "n4")
+CORES_PER_NODE = 4
+START_SECONDS = 60.0
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+_CONFIGURATION = """\
+ClusterName=rankwise
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+TmpFS={folder}/tmp/%n
+SlurmctldPidFile={folder}/run/slurmctld.pid
+SlurmdPidFile={folder}/run/%n.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=400
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=100000
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+ReturnToService=2
+KillWait=3
+KillOnBadExit=0
+SlurmdTimeout=10
+MessageTimeout=20
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+MinJobAge={job_age}
+MaxArraySize=1001
+SlurmdParameters=config_overrides
+{accounting}
+NodeName=DEFAULT CPUs={cores} RealMemory=4000 State=UNKNOWN
+{nodes}
+PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO PriorityTier=10
+PartitionName=closed Nodes=ALL MaxTime=INFINITE State=DOWN
+"""
+_ACCOUNTING_CONFIGURATION = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+DbdHost=localhost
+DbdPort={port}
+SlurmUser={user}
+PidFile={folder}/run/slurmdbd.pid
+LogFile={folder}/log/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct
+"""
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Daemons that make this machine four nodes."""
+
+    folder: Path
+    has_accounting: bool = False
+    job_age: int = 3600
+    """For how many seconds the controller remembers a job that has ended."""
+    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Give what a Slurm command needs to find this cluster."""
+        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def start(self) -> None:
+        """Start all daemons and wait until every node can be used."""
+        of_nodes = (f"{kind}/{node}" for kind in ("spool", "tmp") for node in NODES)
+        for name in ("state", "run", "log", "munge", *of_nodes):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o755)
+        self._start_munge()
+        port = self._start_accounting() if self.has_accounting else None
+        self._configure(port)
+        if port is not None:
+            self.run("sacctmgr", "--immediate", "add", "cluster", "rankwise")
+        self.start_controller()
+        for node in NODES:
+            self.start_node(node)
+        self._wait_for("all nodes to be idle", self._are_all_idle)
+
+    def start_controller(self) -> None:
+        """Start slurmctld, on the state that it left if it ran before."""
+        self._start("slurmctld", ["slurmctld", "-D"])
+
+    def start_node(self, node: str) -> None:
+        """Start the slurmd of one node."""
+        self._start(node, ["slurmd", "-D", "-N", node])
+
+    def kill(self, name: str) -> None:
+        """End a daemon without a word: `slurmctld`, `slurmdbd` or a node with what runs on it."""
+        self._end(name, signal.SIGKILL)
+        if name in NODES:
+            for pid in _with_variable(b"SLURMD_NODENAME", name.encode(), self._mark()):
+                _kill(pid)
+
+    def stop(self) -> None:
+        """End everything."""
+        with contextlib.suppress(subprocess.SubprocessError, OSError):
+            self.run("scancel", "--user=root", "--quiet", timeout=5)
+        for name in reversed(list(self.daemons)):
+            self._end(name, signal.SIGKILL)
+        for pid in _with_variable(*self._mark()):
+            _kill(pid)
+
+    def run(self, *command: str, timeout: float = 60.0) -> str:
+        """Give the output of a command that must succeed."""
+        done = subprocess.run(
+            command,
+            env=os.environ | self.variables,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} left with {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    def wait_for_node(self, node: str, *states: str) -> None:
+        """Wait until a node has one of these states."""
+        self._wait_for(f"{node} to be {' or '.join(states)}", lambda: self.state_of(node) in states)
+
+    def state_of(self, node: str) -> str:
+        return self.run(
+            "sinfo", "--noheader", "--partition=test", f"--nodes={node}", "-o%T"
+        ).strip()
+
+    def _mark(self) -> tuple[bytes, bytes]:
+        return b"SLURM_CONF", self.variables["SLURM_CONF"].encode()
+
+    def _start_munge(self) -> None:
+        key = self.folder / "munge" / "key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        command = ["munged", "--foreground", "--num-threads=4", f"--key-file={key}"]
+        command += [f"--socket={self.folder}/munge.socket", "--force"]
+        for kind in ("log", "pid", "seed"):
+            command.append(f"--{kind}-file={self.folder}/munge/{kind}")
+        self._start("munged", command)
+        self._wait_for("munge", (self.folder / "munge.socket").exists)
+
+    def _start_accounting(self) -> int:
+        """Start the database and slurmdbd; gives the port of the latter."""
+        data, user = self.folder / "mariadb", _user()
+        line = self.folder / "mariadb.socket"
+        install = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", f"--user={user}"]
+        how = ["--auth-root-authentication-method=normal", "--skip-test-db"]
+        subprocess.run([*install, *how], check=True, capture_output=True)
+        database_port, port = _free_ports(2)
+        self._start(
+            "mariadbd",
+            [
+                *("mariadbd", "--no-defaults", f"--datadir={data}", f"--user={user}"),
+                *(f"--socket={line}", f"--port={database_port}", "--bind-address=127.0.0.1"),
+                *("--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0"),
+            ],
+        )
+        self._wait_for("MariaDB", line.exists)
+        ask = ["mariadb", "--no-defaults", f"--socket={line}", "-uroot", "-e"]
+        grant = "grant all on slurm_acct.* to 'slurm'@"
+        for statement in (
+            "create database slurm_acct",
+            *(f"{grant}'{host}' identified by 'slurm'" for host in ("localhost", "127.0.0.1")),
+        ):
+            subprocess.run([*ask, statement], check=True, capture_output=True)
+        text = _ACCOUNTING_CONFIGURATION.format(folder=self.folder, user=user, port=port)
+        text += f"StoragePort={database_port}\n"
+        file = self.folder / "slurmdbd.conf"
+        file.write_text(text)
+        file.chmod(0o600)
+        # It looks for its configuration beside that of Slurm.
+        (self.folder / "slurm.conf").touch()
+        self._start("slurmdbd", ["slurmdbd", "-D"])
+        self._wait_for("slurmdbd", lambda: _answers(port))
+        return port
+
+    def _configure(self, accounting_port: int | None) -> None:
+        controller_port, node_port = _free_ports(2)
+        accounting = "AccountingStorageType=accounting_storage/none"
+        if accounting_port is not None:
+            accounting = (
+                "AccountingStorageType=accounting_storage/slurmdbd\n"
+                "AccountingStorageHost=127.0.0.1\n"
+                f"AccountingStoragePass={self.folder}/munge.socket\n"
+                f"AccountingStoragePort={accounting_port}"
+            )
+        host = socket.gethostname().partition(".")[0]
+        # A single port each: the nodes have addresses of their own.
+        nodes = "\n".join(
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.{number}"
+            f" Port={node_port + number}"
+            for number, node in enumerate(NODES, 1)
+        )
+        (self.folder / "slurm.conf").write_text(
+            _CONFIGURATION.format(
+                host=host,
+                user=_user(),
+                folder=self.folder,
+                controller_port=controller_port,
+                node_port=node_port,
+                job_age=self.job_age,
+                accounting=accounting,
+                cores=CORES_PER_NODE,
+                nodes=nodes,
+            )
+        )
+
+    def _are_all_idle(self) -> bool:
+        try:
+            said = self.run("sinfo", "--noheader", "--partition=test", "-o%T %D", timeout=10)
+        except (RuntimeError, subprocess.TimeoutExpired):
+            return False
+        return said.split() == ["idle", str(len(NODES))]
+
+    def _start(self, name: str, command: Sequence[str]) -> None:
+        with (self.folder / "log" / f"{name}.out").open("ab") as log:
+            self.daemons[name] = subprocess.Popen(
+                [str(shutil.which(command[0], path=_path()) or command[0]), *command[1:]],
+                env=os.environ | self.variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509  there are no threads
+            )
+
+    def _end(self, name: str, number: int) -> None:
+        daemon = self.daemons.pop(name, None)
+        if daemon is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(daemon.pid, number)
+            daemon.wait()
+
+    def _wait_for(self, what: str, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not is_so():
+            for name, daemon in self.daemons.items():
+                if daemon.poll() is not None:
+                    log = (self.folder / "log" / f"{name}.out").read_text(errors="replace")
+                    raise RuntimeError(f"{name} left with {daemon.returncode}:\n{log[-2000:]}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"waited {START_SECONDS:g} s in vain for {what}")
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def cluster(*, has_accounting: bool = False, job_age: int = 3600) -> Iterator[Cluster]:
+    """Have a cluster for a while."""
+    # Not below pytest's folder: sockets have short names, and daemons want folders that only
+    # their own user may write to, all the way up.
+    folder = Path(tempfile.mkdtemp(prefix="rw-slurm-", dir="/var/tmp"))
+    made = Cluster(folder, has_accounting=has_accounting, job_age=job_age)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def obstacle() -> str | None:
+    """Say why there can be no cluster here, or None."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "several slurmd on one machine need Linux and root"
+    missing = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+    # Slurm's plugin loads PMIx by the name that comes with the headers.
+    if not list(Path("/usr/lib").glob("*/pmix2/lib/libpmix.so")):
+        missing.append("libpmix.so")
+    if missing:
+        return f"{', '.join(missing)} cannot be found: apt-get install {' '.join(PACKAGES)}"
+    return None
+
+
+def install() -> str | None:
+    """Fetch what is missing, if we may; gives what still stands in the way."""
+    why = obstacle()
+    if why is None or os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return why
+    variables = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    # Nothing is to start by itself: each cluster has daemons of its own.
+    with _no_services():
+        for command in (
+            ["apt-get", "update", "-qq"],
+            ["apt-get", "install", "-qq", "--yes", "--no-install-recommends", *PACKAGES],
+        ):
+            done = subprocess.run(
+                command, env=variables, capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                lines = done.stderr.strip().splitlines()
+                return f"{' '.join(command)} failed: {lines[-1] if lines else done.returncode}"
+    return obstacle()
+
+
+@contextlib.contextmanager
+def _no_services() -> Iterator[None]:
+    """Keep packages from starting their daemons, in the way that Debian has for it."""
+    policy = Path("/usr/sbin/policy-rc.d")
+    if policy.exists():
+        yield
+        return
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    try:
+        yield
+    finally:
+        policy.unlink()
+
+
+def _user() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _path() -> str:
+    """Give a PATH with the folders of daemons, which not everybody has on it."""
+    return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin:/sbin"
+
+
+def _free_ports(count: int) -> list[int]:
+    """Find ports with some free ones after each, below those that the kernel gives out."""
+    found: list[int] = []
+    start = 20000 + (os.getpid() * 64) % 10000
+    for first in range(start, start + 4096, 8):
+        if all(not _answers(port) for port in range(first, first + 8)):
+            found.append(first)
+            if len(found) == count:
+                return found
+    raise RuntimeError("no free ports")
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as line:
+        line.settimeout(1)
+        return line.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _end_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _with_variable(name: bytes, value: bytes, also: tuple[bytes, bytes] | None = None) -> list[int]:
+    """Find processes by variables in their environment."""
+    wanted = {name + b"=" + value, *([b"=".join(also)] if also else [])}
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if wanted <= set((entry / "environ").read_bytes().split(b"\0")):
+                    found.append(int(entry.name))
+    return found
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB")
+    parser.add_argument(
+        "--install", action="store_true", help="only fetch what is missing, where that is possible"
+    )
+    parser.add_argument("--job-age", type=int, default=3600, metavar="SECONDS")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    chosen = parser.parse_args(arguments)
+    if why := install():
+        print(f"no Slurm here: {why}", file=sys.stderr)
+        return 0 if chosen.install and not environment.get("RANKWISE_REQUIRE_ALL") else 1
+    if chosen.install:
+        return 0
+    with cluster(has_accounting=chosen.accounting, job_age=chosen.job_age) as made:
+        command = chosen.command or ["bash"]
+        return subprocess.run(
+            command, env={**environment, **made.variables}, check=False
+        ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

@@ -1,0 +1,40 @@
+"""A real Slurm for the tests of this folder, one for all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from cluster import Cluster, cluster, obstacle
+
+
+def _require_slurm() -> None:
+    if why := obstacle():
+        if os.environ.get("RANKWISE_REQUIRE_ALL"):
+            pytest.fail(f"no Slurm here: {why}")
+        pytest.skip(f"no Slurm here: {why}")
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[Cluster]:
+    """A cluster without accounting, as many are. Whoever breaks it mends it."""
+    _require_slurm()
+    with cluster() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def slurm_with_accounting() -> Iterator[Cluster]:
+    """A cluster with slurmdbd and MariaDB, whose controller forgets jobs soon."""
+    _require_slurm()
+    with cluster(has_accounting=True, job_age=2) as made:
+        yield made
+
+
+@pytest.fixture
+def own_slurm() -> Iterator[Cluster]:
+    """A cluster for a test that breaks it."""
+    _require_slurm()
+    with cluster() as made:
+        yield made
