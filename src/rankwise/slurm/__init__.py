@@ -1,0 +1,1 @@
+"""Slurm's own commands: what they are asked, and what they answer."""
