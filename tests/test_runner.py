@@ -197,10 +197,24 @@ def test_a_signal_is_a_crash(tmp_path: Path) -> None:
     assert end["reason"] == "worker-0 was ended by signal 11 (SIGSEGV)"
 
 
-def test_what_a_shell_says_about_a_signal_is_explained(tmp_path: Path) -> None:
-    end = Attempt(tmp_path, process("worker-0", "sh -c 'kill -9 $$'; exit $?")).run()
-    assert (end["outcome"], end["exit_code"], end["signal"]) == ("failed", 137, None)
-    assert "ended by signal 9 (SIGKILL)" in end["reason"]
+@pytest.mark.parametrize("number", [6, 9, 11])
+def test_what_a_shell_says_about_a_crash_is_a_crash(tmp_path: Path, number: int) -> None:
+    line = f"sh -c 'kill -{number} $$'; exit $?"
+    end = Attempt(tmp_path, process("worker-0", line)).run()
+    expected = ("crashed", 128 + number, number)
+    assert (end["outcome"], end["exit_code"], end["signal"]) == expected
+    assert f"worker-0 was ended by signal {number}" in end["reason"]
+
+
+def test_what_a_shell_says_about_another_signal_is_explained(tmp_path: Path) -> None:
+    end = Attempt(tmp_path, process("worker-0", "sh -c 'kill -15 $$'; exit $?")).run()
+    assert (end["outcome"], end["exit_code"], end["signal"]) == ("failed", 143, None)
+    assert "SIGTERM" in end["reason"]
+
+
+def test_exit_codes_above_128_of_a_program_are_its_own(tmp_path: Path) -> None:
+    end = Attempt(tmp_path, process("worker-0", ["/bin/sh", "-c", "exit 139"])).run()
+    assert (end["outcome"], end["exit_code"], end["signal"]) == ("failed", 139, None)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_a_signal_to_the_runner_cancels_it(tmp_path: Path, number: signal.Signal
     job.send_signal(number)
     end = attempt.wait(job)
     assert (end["outcome"], end["exit_code"], end["culprit"]) == ("cancelled", 130, None)
-    assert end["reason"] == f"cancelled ({number.name})"
+    assert end["reason"] == f"by signal {number} ({number.name})"
     assert attempt.log("worker-0").endswith("told\n")
 
 

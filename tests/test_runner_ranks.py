@@ -220,6 +220,18 @@ def test_a_launcher_that_calls_it_a_success_is_not_believed(tmp_path: Path) -> N
     assert (end["outcome"], end["exit_code"], end["culprit"]) == ("failed", 7, "rank-0")
 
 
+def test_a_launcher_that_speaks_for_its_ranks_is_believed(tmp_path: Path) -> None:
+    line = rank(1, "exit 9") + "; sleep 0.5; true"
+    end = Attempt(tmp_path, launcher(line, speaks_for_ranks=True)).run()
+    assert (end["outcome"], end["exit_code"]) == ("passed", 0)
+
+
+def test_a_launcher_that_speaks_for_its_ranks_says_who_failed(tmp_path: Path) -> None:
+    line = rank(1, "exit 9") + "; sleep 0.5; exit 1"
+    end = Attempt(tmp_path, launcher(line, speaks_for_ranks=True)).run()
+    assert (end["outcome"], end["exit_code"], end["culprit"]) == ("failed", 9, "rank-1")
+
+
 def test_a_launcher_that_fails_without_its_ranks_is_to_blame(tmp_path: Path) -> None:
     end = Attempt(tmp_path, launcher(f"{rank(0, 'exit 0')}; exit 9")).run()
     assert (end["exit_code"], end["culprit"]) == (9, "launcher")

@@ -97,6 +97,8 @@ class Process:
     """Whether the task goes on as long as it does; others are ended when no awaited one is left."""
     is_vital: bool = True
     """Whether its failure is the task's failure, and ends the others."""
+    speaks_for_ranks: bool = False
+    """Whether all is well if it says so, whatever has become of the ranks that it has started."""
     resources: Resources = Resources()
 
 

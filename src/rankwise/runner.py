@@ -1060,12 +1060,15 @@ class RankRecords:
     def all_failures(self) -> list[dict[str, Any]]:
         return [record for record in self._ended.values() if failed(record)]
 
-    def complete(self, records: Records) -> None:
+    def complete(self, records: Records, attempt: Mapping[str, Any]) -> None:
         """Write the end of ranks that were killed together with their wrapper."""
         for name in self.names():
             if name not in self._ended and not os.path.exists(f"{self._folder}/{name}/end.json"):
+                is_culprit = attempt["culprit"] == name
                 record = ending(None, int(signal.SIGKILL))
-                record |= {"started": self._started(name), "by_us": True, "log_lost": 0}
+                if is_culprit:
+                    record |= {key: attempt[key] for key in ("exit_code", "signal", "reason")}
+                record |= {"started": self._started(name), "by_us": not is_culprit, "log_lost": 0}
                 records.put(f"{self._folder}/{name}/end.json", record)
 
     def _was_restarted(self, record: Mapping[str, Any]) -> bool:
@@ -1094,6 +1097,15 @@ class Process(Child):
         self.node = int(about.get("node", 0))
         self.is_awaited = bool(about.get("is_awaited", True))
         self.is_vital = bool(about.get("is_vital", True))
+        self.speaks_for_ranks = bool(about.get("speaks_for_ranks", False))
+
+    def note_end(self, status: int, usage: Any) -> None:
+        super().note_end(status, usage)
+        assert self.end is not None
+        # A shell says in this way that its command has crashed.
+        number = (self.end["exit_code"] or 0) - 128
+        if isinstance(self.about["command"], str) and number in (*CRASHES, signal.SIGABRT):
+            self.end |= {"exit_code": None, "signal": number}
 
 
 class Gang:
@@ -1201,10 +1213,11 @@ class Gang:
             stream.drain()
             stream.close()
         self._ranks.look()
-        self._ranks.complete(self._records)
+        end = self._judge()
+        self._ranks.complete(self._records, end)
         for path in (shared_memory(self._order["marker"]), temporary(self._order["marker"])):
             remove_folder(path)
-        return self._judge()
+        return end
 
     def _running(self) -> list[Process]:
         return [process for process in self.processes if process.end is None]
@@ -1284,7 +1297,8 @@ class Gang:
         """Give the records of what has failed by itself."""
         vital = [process for process in self.processes if process.is_vital]
         own = [{**one.end, "who": one.name} for one in vital if one.end and failed(one.end)]
-        return own + self._ranks.failures()
+        is_spoken_for = any(process.speaks_for_ranks for process in self.processes)
+        return own if is_spoken_for else own + self._ranks.failures()
 
     def _end_all(self, now: float, cause: str) -> None:
         """Ask all that run to end; only once, as the first cause is the one that counts."""
@@ -1305,8 +1319,8 @@ class Gang:
                 reason = f"the time limit of {self._order['timeout']:g} s was reached"
                 return outcome("timed out", TIMED_OUT, reason)
             case "cancelled":
-                who = signal_name(self.signals[0]) if self.signals else ""
-                return outcome("cancelled", CANCELLED, f"cancelled{who}")
+                number = self.signals[0]
+                return outcome("cancelled", CANCELLED, f"by signal {number}{signal_name(number)}")
         failures = self._failures()
         if not failures:
             return outcome("passed", 0, "")

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankwise import records, runner
+from rankwise import records
 from rankwise.compute.code import copy_code
+from rankwise.compute.compiled import compiled_runner
 from rankwise.compute.contract import Attempt, Job
 from rankwise.errors import ComputeFailure
 from rankwise.launch.cores import available_cores
@@ -197,6 +198,7 @@ def _order(job: Job, nodes: Sequence[Mapping[str, Any]], gpus: Sequence[str]) ->
                 "rank": process.rank,
                 "is_awaited": process.is_awaited,
                 "is_vital": process.is_vital,
+                "speaks_for_ranks": process.speaks_for_ranks,
             }
         )
     return {
@@ -232,7 +234,7 @@ def _share_gpus(task: Task, gpus: Sequence[str]) -> dict[str, dict[str, str]]:
 def _start_runner(folder: Path, secrets: Mapping[str, str]) -> subprocess.Popen[bytes]:
     with (folder / "runner.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(runner.__file__), "gang", str(folder)],
+            [sys.executable, "-I", "-S", str(compiled_runner()), "gang", str(folder)],
             stdin=subprocess.PIPE if secrets else subprocess.DEVNULL,
             stdout=log,
             stderr=log,

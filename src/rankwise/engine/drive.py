@@ -343,7 +343,9 @@ def _worst(counts: Mapping[State, int]) -> State:
     if all(state.is_green for state, count in counts.items() if count):
         return State.PASSED
     only = {state for state, count in counts.items() if count and not state.is_green}
-    return only.pop() if len(only) == 1 else State.FAILED
+    if len(only) > 1 or (only == {State.NOT_RUN} and counts[State.PASSED]):
+        return State.FAILED
+    return only.pop()
 
 
 def _in_words(state: State) -> str:

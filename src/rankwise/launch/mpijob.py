@@ -41,7 +41,13 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
         request,
         role,
         prepared,
-        Process(name="launcher-0", role="launcher", command="", resources=own),
+        Process(
+            name="launcher-0",
+            role="launcher",
+            command="",
+            speaks_for_ranks=request.success == "launcher",
+            resources=own,
+        ),
         who=_VARIABLES,
     )
     return assemble(

@@ -12,7 +12,7 @@ from rankwise.launch.jobs import task_for
 from rankwise.launch.request import Facts, JobRequest
 from rankwise.plan import Plan, Task
 from rankwise.planning.mpi_here import family_for, has_mpi4py
-from rankwise.planning.requests import compute_of, request_of, runtimes_of
+from rankwise.planning.requests import code_of, compute_of, request_of, runtimes_of
 from rankwise.site import Site, find_site
 from rankwise.spec.command_job import CommandJob
 from rankwise.spec.documents import Document, load
@@ -34,6 +34,7 @@ def plan_from(
     for document in documents:
         site = find_site(document.path.absolute().parent)
         compute = on or compute_of(document)
+        _check_code(document)
         for notice in _check(document, site, compute, strict=strict):
             if notice not in notices:
                 notices.append(notice)
@@ -72,12 +73,20 @@ def _load_all(paths: Sequence[Path]) -> list[Document]:
 
 
 def _check(document: Document, site: Site, compute: str, *, strict: bool) -> tuple[str, ...]:
-    place = str(document.path)
     return site.check(
-        computes={compute: place},
-        runtimes=dict.fromkeys(runtimes_of(document), place),
+        computes={compute: document.place(("target", "compute"), compute)},
+        runtimes={name: document.place(("environment",), name) for name in runtimes_of(document)},
         is_strict=strict,
     )
+
+
+def _check_code(document: Document) -> None:
+    """Raise InputError if there is no folder where the code should be."""
+    for written, folder in code_of(document):
+        if not folder.is_dir():
+            what = "is a file, not a folder" if folder.exists() else "is not there"
+            place = document.place(("path", "code"), written)
+            raise InputError(f"{place}: the folder of the code {what}: {folder}")
 
 
 def _task(request: JobRequest, site: Site) -> Task:

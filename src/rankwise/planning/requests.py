@@ -42,6 +42,18 @@ def runtimes_of(document: Document) -> set[str]:
     return {role.spec.environment for role in _roles(model).values()}
 
 
+def code_of(document: Document) -> list[tuple[str, Path]]:
+    """Name the folders of code that a document wants, as it writes them and as they are."""
+    model = document.model
+    folder = document.path.absolute().parent
+    codes = (
+        [model.code]
+        if isinstance(model, CommandJob)
+        else [role.spec.code for role in _roles(model).values()]
+    )
+    return [(str(code.path), folder / code.path) for code in codes if code is not None]
+
+
 def request_of(document: Document, site: Site, *, key: str, compute: str) -> JobRequest:
     """Say what a document asks for."""
     model = document.model

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from rankwise.spec.base import Review
 from rankwise.spec.command_job import CommandJob
 from rankwise.spec.complaints import choice, complaints
-from rankwise.spec.mistakes import Mistake, as_error, code, listed, nearest
+from rankwise.spec.mistakes import Mistake, Position, as_error, code, listed, nearest
 from rankwise.spec.models import DocumentModel, MpiJob, PytorchJob, TensorflowJob
 from rankwise.spec.reader import Reading, read_document
 from rankwise.spec.values import fit_name
-from rankwise.spec.written import Found, Section, copied
+from rankwise.spec.written import Found, Listing, Section, copied
 
 TYPES: dict[str, type[DocumentModel]] = {
     "MpiJob": MpiJob,
@@ -37,6 +38,13 @@ class Document:
     text: str
     model: DocumentModel
     """Its name is never empty."""
+    contents: Section
+    """What it was made from, for the places."""
+
+    def place(self, keys: Container[str], text: str) -> str:
+        """Name the first place where one of these keys has this value, or ends in it."""
+        at = _find(self.contents, keys, text)
+        return f"{self.path}:{at.line}:{at.column}" if at is not None else str(self.path)
 
 
 def load(path: Path) -> Document:
@@ -45,7 +53,18 @@ def load(path: Path) -> Document:
     model = parse(reading)
     if not model.name:
         model = model.model_copy(update={"name": fit_name(path.stem)})
-    return Document(path=path, text=reading.text, model=model)
+    return Document(path=path, text=reading.text, model=model, contents=reading.contents)
+
+
+def _find(value: Any, keys: Container[str], text: str) -> Position | None:
+    if isinstance(value, Section):
+        for key, entry in value.items():
+            if key in keys and isinstance(entry, str) and entry.strip().endswith(text):
+                return value.values_at[key]
+    inner = value.values() if isinstance(value, Section) else value
+    if not isinstance(value, Section | Listing):
+        return None
+    return next(filter(None, (_find(entry, keys, text) for entry in inner)), None)
 
 
 def parse(reading: Reading) -> DocumentModel:
