@@ -10,12 +10,15 @@ from pathlib import Path
 from rankwise.logs import last_lines
 from rankwise.plan import Task, fill_in, later, show
 from rankwise.records import LOGS, PROCESSES, process_folders, read_processes
+from rankwise.report.tracebacks import without_starters
 from rankwise.report.words import ending
 from rankwise.store import AttemptRow, ProcessRow, State, Store, TaskRow
 
 _RED = tuple(state for state in State if state.is_over and not state.is_green)
 # Where nobody is to blame, so many processes are quoted.
 _MOST_QUOTED = 8
+# So many lines of a traceback may be left out.
+_MOST_STARTERS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +167,7 @@ def _quotes(
 
 
 def _quote(place: Path, count: int) -> Quote:
-    lines = last_lines(place, count)
+    lines = without_starters(last_lines(place, count + _MOST_STARTERS))[-count:]
     while lines and not lines[-1].strip():
         lines.pop()
     return Quote(process=place.name, lines=tuple(lines))

@@ -43,7 +43,7 @@ def show_status(console: Console, status: RunStatus, *, now: float) -> None:
     if status.processes:
         console.print()
         some = status.processes[:_MOST_PROCESSES]
-        show_rows(console, [_process_cells(one, now) for one in some])
+        show_rows(console, [_process_cells(one, now, run.state) for one in some])
         if left := len(status.processes) - len(some):
             console.print(f"  ... and {left} more")
     console.print()
@@ -146,9 +146,12 @@ def _task_cells(task: TaskRow, now: float) -> list[Cell]:
     ]
 
 
-def _process_cells(one: ProcessRow, now: float) -> list[Cell]:
+def _process_cells(one: ProcessRow, now: float, run: State) -> list[Cell]:
     is_well = one.exit_code == 0 and not one.by_us
-    if one.ended is None:
+    if one.ended is None and one.started is not None and run.is_over:
+        # Its runner was lost, and what it had started was ended.
+        state, now = ("left no record of its end", "yellow"), one.started
+    elif one.ended is None:
         state = ("running", "cyan") if one.started is not None else ("not started", "dim")
     elif one.by_us:
         state = "ended by rankwise", "yellow"
