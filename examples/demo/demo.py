@@ -1,13 +1,14 @@
-"""Run the tests of this folder on four ranks and say what the reader sees.
+"""Run the tests and the jobs of this folder on four ranks, and say what the reader sees.
 
     make demo
 
-Exits with 0 if every test came out as it should, the one that fails on purpose included.
-Standard library only; `mpiexec` and `pytest` are those that come first on PATH.
+Exits with 0 if everything came out as it should, what fails on purpose included. Standard library
+only; `mpiexec`, `pytest` and `rankwise` are those that come first on PATH.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 HERE = Path(__file__).resolve().parent
+JOBS = HERE / "jobs"
 LIMIT_SECONDS = 120
 GRACE_SECONDS = 10
 
@@ -34,11 +36,11 @@ EXPECTED: Mapping[str, str] = {
 }
 
 BEFORE = """\
-Seven tests on four MPI processes ("ranks"): an ordinary one, a halo exchange on three ranks, sums
-on one, two and four. One test is wrong on purpose, on one of its four ranks.
+1. Tests: seven of them on four MPI processes ("ranks"): an ordinary one, a halo exchange on three
+ranks, sums on one, two and four. One test is wrong on purpose, on one of its four ranks.
 """
 
-AFTER = """\
+AFTER_TESTS = """\
 What you see
   - The line that begins with "rankwise:" says how many ranks there are, on which MPI, and how
     tests are given to them. With --scheduler=dynamic, small tests share the ranks.
@@ -46,14 +48,26 @@ What you see
   - test_mean failed on purpose. "rank 2 of 4" is the rank that was wrong, and what follows is its
     own assertion with its own values. What was printed is shown once for ranks 0, 1 and 3, which
     printed the same, and once for rank 2.
-All seven came out as they should: the demo has succeeded.
+
+2. Jobs: a program that is not a test: pi.py, on four nodes that are all this machine. Then the
+same with a rank that raises, while the others would wait for it for ever.
+"""
+
+AFTER_JOBS = """\
+What you see
+  - "4 ranks on node0, node1, ...": each node has a folder and cores of its own, and a host name
+    where the kernel permits that. On a cluster, the same file runs on its nodes.
+  - The broken job ended at once, and the rank that was to blame is named, with its last words.
+    The exit code is that of the rank.
+Everything came out as it should: the demo has succeeded.
 
 Where to look next
-  examples/demo/tests/     the tests that just ran
-  docs/writing-tests.md    write your own
+  examples/demo/tests/     the tests that just ran; docs/writing-tests.md: write your own
   docs/running-tests.md    run them: MPICH, Open MPI, Intel MPI, Slurm
   docs/schedulers.md       what --scheduler=dynamic did
   docs/my-suite-hangs.md   a suite that hangs, and pytest --n-workers=4
+  examples/demo/jobs/      the jobs that just ran; docs/jobs.md: from one rank to four nodes
+  {again}
 """
 
 
@@ -72,24 +86,24 @@ def environment() -> dict[str, str]:
     }
 
 
-def run(command: Sequence[str]) -> None:
-    """Run the tests with a time limit; what they print goes straight to the reader.
+def run(command: Sequence[str], folder: Path = HERE, *, expected: int) -> None:
+    """Run a command with a time limit; what it prints goes straight to the reader.
 
-    Raises DemoFailure when pytest could not do its work.
+    Raises DemoFailure if it leaves with another exit code than expected.
     """
-    print(f"$ cd {os.path.relpath(HERE)}\n$ {shlex.join(command)}", flush=True)
+    print(f"$ cd {os.path.relpath(folder)}\n$ {shlex.join(command)}", flush=True)
     try:
-        job = subprocess.Popen(command, cwd=HERE, env=environment(), stdin=subprocess.DEVNULL)
+        job = subprocess.Popen(command, cwd=folder, env=environment(), stdin=subprocess.DEVNULL)
     except FileNotFoundError:
         raise DemoFailure(f"{command[0]} is not on PATH: start the demo with `make demo`") from None
     try:
         code = job.wait(LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
-        raise DemoFailure(f"the tests did not end within {LIMIT_SECONDS} s") from None
+        raise DemoFailure(f"{command[0]} did not end within {LIMIT_SECONDS} s") from None
     finally:
         end(job)
-    if code != 1:
-        raise DemoFailure(f"exit code 1 (a test failed) was expected, not {code}")
+    if code != expected:
+        raise DemoFailure(f"exit code {expected} was expected, not {code}")
 
 
 def end(job: subprocess.Popen[bytes]) -> None:
@@ -139,22 +153,51 @@ def compare(outcomes: Mapping[str, str]) -> None:
         raise DemoFailure("\n".join(["not every test came out as it should:", *differences]))
 
 
-def main() -> int:
-    print(BEFORE)
+def run_tests() -> None:
+    """Run the tests, and see that one failed and the others did not."""
     with tempfile.TemporaryDirectory(prefix="rankwise-demo-") as folder:
         report = Path(folder) / "report.xml"
         colour = ["--color=yes"] if sys.stdout.isatty() and "NO_COLOR" not in os.environ else []
         command = ["mpiexec", "-n", "4", "pytest", "--scheduler=dynamic", *colour]
-        try:
-            run([*command, f"--junitxml={report}"])
-            compare(read_outcomes(report))
-        except DemoFailure as failure:
-            print(f"\nThe demo failed: {failure}", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            print("\nThe demo was interrupted.", file=sys.stderr)
-            return 130
-    print(f"\n{AFTER}", end="")
+        run([*command, f"--junitxml={report}"], expected=1)
+        compare(read_outcomes(report))
+
+
+def run_jobs() -> None:
+    """Run the job that works and the one that does not, and see that its culprit was found."""
+    run(["rankwise", "run", "pi.yaml"], JOBS, expected=0)
+    print()
+    run(["rankwise", "run", "broken.yaml"], JOBS, expected=1)
+    ends = sorted((JOBS / ".rankwise" / "runs").glob("broken-*/broken/1/end.json"), key=_age)
+    culprit = json.loads(ends[0].read_bytes())["culprit"] if ends else "nobody"
+    if culprit != "rank-2":
+        raise DemoFailure(f"rank-2 is to blame for the broken job, not {culprit}")
+
+
+def _age(path: Path) -> float:
+    return -path.stat().st_mtime
+
+
+def again() -> str:
+    """Say how to look at the run that failed, with the rankwise that ran it."""
+    program = shutil.which("rankwise") or "rankwise"
+    shown = os.path.relpath(program) if "/" in program else program
+    return f"{shown} explain --store {os.path.relpath(JOBS)}/.rankwise    why it failed, once more"
+
+
+def main() -> int:
+    try:
+        print(BEFORE)
+        run_tests()
+        print(f"\n{AFTER_TESTS}")
+        run_jobs()
+        print(f"\n{AFTER_JOBS.format(again=again())}", end="")
+    except DemoFailure as failure:
+        print(f"\nThe demo failed: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nThe demo was interrupted.", file=sys.stderr)
+        return 130
     return 0
 
 

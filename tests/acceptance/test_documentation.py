@@ -350,6 +350,8 @@ def test_the_demo_shows_a_failing_rank_and_where_to_look_next(project: Project) 
     assert "$ mpiexec -n 4 pytest --scheduler=dynamic" in outcome.output, outcome
     assert "- rank 2 of 4 -" in outcome.output, outcome
     assert "1 failed, 6 passed" in outcome.output, outcome
+    assert "pi is about 3.141592654, say 4 ranks on" in outcome.output, outcome
+    assert "broken failed: rank 2 left with exit code 1" in outcome.output, outcome
     mentioned = re.findall(r"^  ((?:docs|examples)/\S+)", outcome.output, re.MULTILINE)
     assert mentioned, outcome
     assert [name for name in mentioned if not (ROOT / name).exists()] == []
@@ -358,27 +360,34 @@ def test_the_demo_shows_a_failing_rank_and_where_to_look_next(project: Project) 
 @pytest.mark.parametrize(
     ("file", "right", "wrong", "explanation"),
     [
-        ("test_mean.py", "mean += 1", "mean += 0", "exit code 1"),
+        ("tests/test_mean.py", "mean += 1", "mean += 0", "exit code 1"),
         (
-            "test_sum.py",
+            "tests/test_sum.py",
             "499_500",
             "499_501",
             "test_distributed_sum: expected passed, came out failed",
         ),
         (
-            "test_mean.py",
+            "tests/test_mean.py",
             "comm.rank == 2",
             "comm.rank == 3",
             "expected failed on rank 2 of 4, came out failed on rank 3",
         ),
+        (
+            "jobs/pi.py",
+            "comm.rank == 2",
+            "comm.rank == 1",
+            "rank-2 is to blame for the broken job, not rank-1",
+        ),
     ],
 )
-def test_the_demo_fails_when_a_test_comes_out_otherwise(
+def test_the_demo_fails_when_something_comes_out_otherwise(
     project: Project, file: str, right: str, wrong: str, explanation: str
 ) -> None:
     demo = project.folder / "demo"
-    shutil.copytree(ROOT / "examples" / "demo", demo)
-    test = demo / "tests" / file
+    left_behind = shutil.ignore_patterns(".rankwise", ".pytest_cache", "__pycache__")
+    shutil.copytree(ROOT / "examples" / "demo", demo, ignore=left_behind)
+    test = demo / file
     assert right in test.read_text()
     test.write_text(test.read_text().replace(right, wrong))
     outcome = run_demo(project, demo / "demo.py")
