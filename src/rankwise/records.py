@@ -76,6 +76,15 @@ def give_up(folder: Path) -> bool:
     return True
 
 
+def abandon(folder: Path) -> bool:
+    """Make sure that an attempt which has not begun never will; False: it has."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return give_up(folder)
+    except OSError:
+        return False
+
+
 def runner_of(folder: Path) -> int | None:
     """Give the process of the runner that is at work; None: there is none, or it is not known."""
     if claim_of(folder) is not Claim.HELD:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.compute.contract import Attempt, Job
+from rankwise.compute.contract import Attempt, Job, News
 from rankwise.engine.drive import Drive, RunEnd
 from rankwise.engine.events import Event
 from rankwise.errors import ComputeFailure
 from rankwise.plan import Plan, Process, Resources, Restart, RuntimeChoice, Task
-from rankwise.records import give_up
+from rankwise.records import AttemptEnd, abandon, give_up
 from rankwise.runtime import Prepared
 from rankwise.store import State, Store
 
@@ -45,8 +45,23 @@ class FakeCompute:
         self.most_at_once = max(self.most_at_once, len(self._running))
         return "7"
 
-    def adopt(self, attempt: Attempt, job_id: str) -> None:
+    def room(self) -> Resources:
+        return self.capacity()
+
+    def place(self, folder: Path) -> Path:
+        return folder
+
+    def adopt(self, attempt: Attempt, job_id: str) -> bool:
+        if abandon(attempt.folder):
+            return False
         self._running[attempt.marker] = attempt, lambda: None
+        return True
+
+    def news(self) -> Sequence[News]:
+        return ()
+
+    def end_of(self, attempt: Attempt) -> AttemptEnd | None:
+        return None
 
     def wait(self, seconds: float) -> Sequence[Attempt]:
         if not self._running:

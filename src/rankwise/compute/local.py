@@ -20,7 +20,7 @@ from typing import Any
 from rankwise import records
 from rankwise.compute.code import copy_code
 from rankwise.compute.compiled import compiled_runner
-from rankwise.compute.contract import Attempt, Job
+from rankwise.compute.contract import Attempt, Job, News
 from rankwise.errors import ComputeFailure
 from rankwise.launch.cores import available_cores
 from rankwise.launch.mpiexec import without_job
@@ -60,10 +60,19 @@ class LocalCompute:
         self._free_gpus = list(gpus)
         """Those that are really there, as CUDA_VISIBLE_DEVICES names them."""
         self._watched: dict[str, _Watched] = {}
+        self._news: list[News] = []
 
     def capacity(self) -> Resources:
         """Tell how much there is of everything."""
         return self._capacity
+
+    def room(self) -> Resources:
+        """Tell how much tasks may claim: here, no more than there is."""
+        return self._capacity
+
+    def place(self, folder: Path) -> Path:
+        """Leave attempts where they would be."""
+        return folder
 
     def submit(self, job: Job) -> str:
         """Start an attempt's runner and give its process number."""
@@ -84,10 +93,14 @@ class LocalCompute:
         self._watched[attempt.marker] = watched
         return str(process.pid)
 
-    def adopt(self, attempt: Attempt, job_id: str) -> None:
-        """Watch an attempt that another client has started."""
+    def adopt(self, attempt: Attempt, job_id: str) -> bool:
+        """Watch an attempt that another client has started, unless it never came to that."""
         del job_id  # its folder says more
+        if records.abandon(attempt.folder):
+            return False
         self._watched[attempt.marker] = _Watched(attempt=attempt)
+        self._news.append(News(attempt=attempt, has_started=True))
+        return True
 
     def wait(self, seconds: float) -> list[Attempt]:
         """Give those attempts whose runners are gone."""
@@ -116,6 +129,14 @@ class LocalCompute:
             one.runner.wait()
             os.close(one.handle)
         return one.attempt
+
+    def news(self) -> list[News]:
+        """Tell of what was adopted; what is submitted here has started."""
+        news, self._news = self._news, []
+        return news
+
+    def end_of(self, attempt: Attempt) -> None:
+        """Leave it to the runner's records, which are all that there is."""
 
     def cancel(self, attempt: Attempt) -> None:
         """Have a runner end what it has started."""

@@ -18,7 +18,7 @@ from rankwise.engine.events import Event, Kind, Observer
 from rankwise.engine.queue import Hopeless, Queue, Waiting
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice, Task
-from rankwise.records import AttemptEnd, give_up, read_processes
+from rankwise.records import AttemptEnd, read_processes
 from rankwise.runtime import Prepared
 from rankwise.store import AttemptRow, Outcome, State, Store
 
@@ -67,7 +67,7 @@ class Drive:
         # One compute may have several names: what is free there is counted once, under the first.
         first = {id(computes[name]): name for name in reversed(list(computes))}
         self._pools = {name: first[id(compute)] for name, compute in computes.items()}
-        self._free = {name: computes[name].capacity() for name in self._pools.values()}
+        self._free = {name: computes[name].room() for name in self._pools.values()}
         self._exit_code = 0
         self._is_cancelled = False
         self.is_cancel_wanted = False
@@ -142,16 +142,16 @@ class Drive:
 
     def _adopt(self, row: AttemptRow, waiting: Waiting) -> None:
         """Watch what another client has started, unless it never came to that."""
-        if _abandon(row.folder):
+        attempt = self._attempt(row.task, row.number, row.marker, row.folder)
+        if not self._computes[waiting.compute].adopt(attempt, row.job_id or ""):
             reason = "the client was ended before it could start it"
             outcome = Outcome(state=State.NOT_RUN, ended=time.time(), reason=reason)
             self._store.attempt_ended(self._run, row.task, row.number, outcome)
             self._queue.put_back(waiting)
             return
-        attempt = self._attempt(row.task, row.number, row.marker, row.folder)
-        self._computes[waiting.compute].adopt(attempt, row.job_id or "")
         self._fly(attempt, row.number, waiting)
-        self._tell("task started", task=row.task, attempt=row.number, folder=row.folder)
+        if row.state is State.RUNNING:
+            self._tell("task started", task=row.task, attempt=row.number, folder=row.folder)
 
     def _attempt(self, task: str, number: int, marker: str, folder: Path) -> Attempt:
         return Attempt(label=f"{self._run}/{task}/{number}", marker=marker, folder=folder)
@@ -177,7 +177,8 @@ class Drive:
     def _start(self, waiting: Waiting) -> None:
         task = self._store.task(self._run, waiting.key)
         number = self._store.task_row(self._run, waiting.key).attempts + 1
-        folder = self._store.run_folder(self._run) / task.key / str(number)
+        own = self._store.run_folder(self._run) / task.key / str(number)
+        folder = self._computes[waiting.compute].place(own)
         attempt = self._attempt(task.key, number, f"rw-{secrets.token_hex(8)}", folder)
         # The intent first: whatever happens next, it can be found out whether it was carried out.
         self._store.begin_attempt(
@@ -189,14 +190,22 @@ class Drive:
             end = AttemptEnd(outcome=State.NOT_RUN, exit_code=1, reason=str(failure))
             self._end(waiting, number, end)
             return
-        now = time.time()
-        with self._store.together():
-            self._store.attempt_submitted(self._run, task.key, number, job_id=job_id, now=now)
-            self._store.attempt_started(self._run, task.key, number, now=now)
-        self._fly(attempt, number, waiting)
-        self._tell("task started", task=task.key, attempt=number, folder=folder)
+        flight = self._fly(attempt, number, waiting)
+        if job_id is not None:
+            with self._store.together():
+                self._submitted(flight, job_id)
+                self._started(flight)
+            self._tell("task started", task=task.key, attempt=number, folder=folder)
 
-    def _submit(self, attempt: Attempt, task: Task) -> str:
+    def _submitted(self, flight: _Flight, job_id: str) -> None:
+        task, number = flight.waiting.key, flight.number
+        self._store.attempt_submitted(self._run, task, number, job_id=job_id, now=time.time())
+
+    def _started(self, flight: _Flight) -> bool:
+        task, number = flight.waiting.key, flight.number
+        return self._store.attempt_started(self._run, task, number, now=time.time())
+
+    def _submit(self, attempt: Attempt, task: Task) -> str | None:
         missing = [name for name in task.secrets if name not in self._secrets]
         if missing:
             raise ComputeFailure(
@@ -219,9 +228,11 @@ class Drive:
             self._runtimes[choice] = self._prepare(choice)
         return self._runtimes[choice]
 
-    def _fly(self, attempt: Attempt, number: int, waiting: Waiting) -> None:
-        self._flights[attempt.marker] = _Flight(attempt=attempt, number=number, waiting=waiting)
+    def _fly(self, attempt: Attempt, number: int, waiting: Waiting) -> _Flight:
+        flight = _Flight(attempt=attempt, number=number, waiting=waiting)
+        self._flights[attempt.marker] = flight
         self._free[waiting.compute] -= waiting.claim
+        return flight
 
     # Ending
 
@@ -230,15 +241,31 @@ class Drive:
         busy = {flight.waiting.compute for flight in self._flights.values()}
         count = 0
         for name in sorted(busy):
-            for attempt in self._computes[name].wait(seconds / len(busy)):
+            ended = self._computes[name].wait(seconds / len(busy))
+            self._take_in_news(self._computes[name])
+            for attempt in ended:
                 count += 1
                 flight = self._flights.pop(attempt.marker)
                 self._free[name] += flight.waiting.claim
-                end = end_of(attempt.folder)
+                end = self._computes[name].end_of(attempt) or end_of(attempt.folder)
                 if end.outcome == State.LOST:
                     self._computes[name].clean(attempt)
                 self._end(flight.waiting, flight.number, end, attempt.folder)
         return count
+
+    def _take_in_news(self, compute: Compute) -> None:
+        """Write down and tell what has become of attempts that are not over."""
+        for news in compute.news():
+            flight = self._flights.get(news.attempt.marker) if news.attempt else None
+            who: dict[str, Any] = {}
+            if flight is not None:
+                who = {"task": flight.waiting.key, "attempt": flight.number}
+                if news.job_id:
+                    self._submitted(flight, news.job_id)
+                if news.has_started and self._started(flight):
+                    self._tell("task started", folder=flight.attempt.folder, **who)
+            if news.text:
+                self._tell("notice", reason=news.text, **who)
 
     def _end(
         self, waiting: Waiting, number: int, end: AttemptEnd, folder: Path | None = None
@@ -315,15 +342,6 @@ class Drive:
 
     def _tell(self, kind: Kind, **details: Any) -> None:
         self._observer(Event(kind=kind, run=self._run, time=time.time(), **details))
-
-
-def _abandon(folder: Path) -> bool:
-    """Make sure that an attempt which has not begun never will; False: it has."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return give_up(folder)
-    except OSError:
-        return False
 
 
 def _outcome(end: AttemptEnd) -> Outcome:
