@@ -1,0 +1,59 @@
+"""From a document of one job to its task."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rankwise.compute.capacity import machine
+from rankwise.errors import InputError
+from rankwise.launch.jobs import task_for
+from rankwise.launch.request import Facts, JobRequest
+from rankwise.plan import Task
+from rankwise.planning.contract import Ask, Planned
+from rankwise.planning.mpi_here import family_for, has_mpi4py
+from rankwise.planning.requests import code_of, compute_of, request_of, runtimes_of
+from rankwise.site import Site
+from rankwise.spec.command_job import CommandJob
+from rankwise.spec.documents import Document
+
+
+def plan_job(document: Document, ask: Ask) -> Planned:
+    """Plan a job, which is one task."""
+    compute = ask.on or compute_of(document)
+    _check_code(document)
+    notices = [*_check_names(document, ask, compute)]
+    request = request_of(document, ask.site, key=document.model.name, compute=compute)
+    if isinstance(document.model, CommandJob):
+        notices += [
+            f"{document.path}: `{field}` has no effect here"
+            for field in document.model.without_effect()
+        ]
+    return Planned(tasks=[task_of(request, ask.site)], notices=notices)
+
+
+def task_of(request: JobRequest, site: Site) -> Task:
+    """Plan what is asked for, with what is known about where it is to run."""
+    capacity = site.compute(request.compute).capacity(machine())
+    facts = Facts(cores=max(1, int(capacity.cores)), gpus=capacity.gpus)
+    if request.kind == "mpi":
+        facts = dataclasses.replace(
+            facts, mpi_family=family_for(request), has_mpi4py=has_mpi4py(request)
+        )
+    return task_for(request, facts)
+
+
+def _check_names(document: Document, ask: Ask, compute: str) -> tuple[str, ...]:
+    return ask.site.check(
+        computes={compute: document.place(("target", "compute"), compute)},
+        runtimes={name: document.place(("environment",), name) for name in runtimes_of(document)},
+        is_strict=ask.is_strict,
+    )
+
+
+def _check_code(document: Document) -> None:
+    """Raise InputError if there is no folder where the code should be."""
+    for written, folder in code_of(document):
+        if not folder.is_dir():
+            what = "is a file, not a folder" if folder.exists() else "is not there"
+            place = document.place(("path", "code"), written)
+            raise InputError(f"{place}: the folder of the code {what}: {folder}")
