@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import tomllib
 from pathlib import Path
 
@@ -115,16 +116,51 @@ def test_memory_is_read_as_people_write_it(written: str, size: int) -> None:
 
 def test_a_backend_that_is_not_there_yet_is_an_error_when_it_is_used() -> None:
     site = site_of(
-        '\n[compute.big]\nbackend = "slurm"\npartition = "gpu"\n[compute.k]\nbackend = "kubernetes"\n'
+        '\n[compute.big]\nbackend = "kubernetes"\nnamespace = "gpu"\n[compute.k]\nbackend = "local"\n'
     )
     assert site.has_compute("big")
     assert site.check(computes={"big": ""}, runtimes={}) == ()
     with pytest.raises(InputError) as raised:
         site.compute("big")
     assert str(raised.value) == (
-        'rankwise.toml:2: compute "big" has backend = "slurm", which is not yet in this version of '
-        'rankwise; backend = "local" there runs it on this machine'
+        'rankwise.toml:2: compute "big" has backend = "kubernetes", which is not yet in this '
+        'version of rankwise; backend = "local" there runs it on this machine'
     )
+
+
+def test_a_cluster_is_read_with_all_that_it_has() -> None:
+    site = site_of(
+        '[compute.big]\nbackend = "slurm"\npartition = "gpu"\naccount = "me"\ntime = 90\n'
+        'options = ["--exclusive"]\nmodules = "mpi/4"\ninit = ["ulimit -s unlimited"]\n'
+        'mpi = "srun-pmi2"\nshared = "/scratch/me"\nmode = "pilot"\nmax_queued = 20\ngpus = 4\n'
+    )
+    big = site.compute("big")
+    assert (big.backend, big.gpus) == ("slurm", 4)
+    assert (big.slurm.partition, big.slurm.account, big.slurm.time) == ("gpu", "me", "90")
+    assert big.slurm.options == ("--exclusive",)
+    assert big.slurm.modules == ("mpi/4",)
+    assert big.slurm.init == ("ulimit -s unlimited",)
+    assert (big.slurm.mpi, big.slurm.shared) == ("srun-pmi2", "/scratch/me")
+    assert (big.slurm.mode, big.slurm.max_queued) == ("pilot", 20)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('time = "soon"', 'time must be minutes, or like "1:30:00" or "2-0", not "soon"'),
+        ('mpi = "srum"', 'mpi cannot be "srum"; did you mean "srun"?'),
+        ('mode = "pilots"', 'mode cannot be "pilots"; did you mean "pilot"?'),
+        ('options = ["--array=1-4"]', '"--array" is given by rankwise itself'),
+        ('options = ["exclusive"]', '"exclusive" is no option of sbatch'),
+        ("max_queued = 0", "max_queued must be more than 0"),
+        ('partion = "x"', '[compute.big] has no "partion"; did you mean "partition"?'),
+        ("oversubscribe = true", '[compute.big] has no "oversubscribe"'),
+        ("modules = [1]", "modules must be a list"),
+    ],
+)
+def test_a_mistake_in_what_is_said_of_a_cluster_is_told(line: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=re.escape(complaint)):
+        site_of(f'[compute.big]\nbackend = "slurm"\n{line}\n')
 
 
 def test_a_runtime_is_an_interpreter_requirements_an_image_or_the_current_one() -> None:

@@ -2,7 +2,11 @@
 
     python -I -S runner.py gang FOLDER                         all processes of FOLDER/order.json
     python -I -S runner.py rank COMMAND…                       one rank, called by its launcher
-    python -I -S runner.py node FOLDER [OPTIONS] HOST LINE…    a line on a virtual node, like ssh
+    python -I -S runner.py node FOLDER [OPTIONS] HOST LINE…    a line on another node, like ssh
+    python -I -S runner.py seat FOLDER NAME COMMAND…           a process of the order, over there
+
+A node is virtual, a part of this machine, unless it has `reach`: the words that start something
+there, such as those of srun. None are needed for the node that the gang itself is on.
 
 One file that needs the standard library only and imports nothing of rankwise: it is copied to
 other machines. It avoids most modules to start in a few milliseconds: what `json`, `signal` and
@@ -94,6 +98,14 @@ SHARED_MEMORY_VARIABLES = (
 )
 # Where the daemons of Open MPI 4 and 5 keep their files. Those that are killed leave them.
 TEMPORARY_VARIABLES = ("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base")
+# What a batch system says of itself: of another node, or of a job that ours is not.
+BATCH_VARIABLES = ("SLURM", "SRUN_")
+BATCH_KEPT = ("SLURM_CONF",)
+# What is sent to those who start something elsewhere, to have it asked to end: srun passes it on,
+# but takes SIGTERM for the wish to have everything killed.
+PLEASE_END = signal.SIGUSR1
+# How long the records of another node may take to be seen here.
+RECORD_SECONDS = 5.0
 # Options of ssh that have a value.
 SSH_OPTIONS = frozenset(f"-{letter}" for letter in "bcDEeFIiJLlmOopQRSWwB")
 
@@ -773,7 +785,8 @@ def settle(order: Mapping[str, Any], number: int) -> bool:
         except (OSError, AttributeError):
             pass  # A machine with other cores, or without the notion.
     os.chdir(node["folder"])
-    if len(order["nodes"]) == 1 and node["name"] == os.uname().nodename:
+    is_own = node["name"].partition(".")[0] == os.uname().nodename.partition(".")[0]
+    if is_own and (len(order["nodes"]) == 1 or "reach" in node):
         return True
     return take_host_name(node["name"], f"{order['folder']}/etc-hosts")
 
@@ -805,7 +818,19 @@ def hosts_file(order: Mapping[str, Any]) -> str:
     return "\n".join([present, *lines, ""])
 
 
-def run_on_node(folder: str, arguments: Sequence[str]) -> int:
+def own_command() -> list[str]:
+    """Give the words that start this very file."""
+    return [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0])]
+
+
+def leave_batch_system() -> None:
+    """Forget what the batch system says, which is about the line that has led us here."""
+    for name in [*os.environ]:
+        if name.startswith(BATCH_VARIABLES) and name not in BATCH_KEPT:
+            del os.environ[name]
+
+
+def run_on_node(folder: str, arguments: Sequence[str], *, is_there: bool = False) -> int:
     """Do what ssh would be asked to do by a launcher: run a line on another node."""
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
@@ -825,6 +850,12 @@ def run_on_node(folder: str, arguments: Sequence[str]) -> int:
         say(f"rankwise-node: no node of this job is called {host!r}; there are {', '.join(names)}")
         return SSH_FAULT
     number = known.index(host) % len(names)
+    reach = order["nodes"][number].get("reach")
+    if is_there:
+        leave_batch_system()
+    elif reach and os.environ.get("RANKWISE_NODE") != names[number]:
+        restore_signals()
+        os.execvp(reach[0], [*reach, *own_command(), "there", folder, host, *rest])
     try:
         has_name = settle(order, number)
     except OSError as error:
@@ -917,12 +948,14 @@ def find_node(order: Mapping[str, Any]) -> int | None:
     started this process there, however, has its own.
     """
     names = [node["name"] for node in order.get("nodes", ())]
-    candidates = [os.uname().nodename, os.environ.get("RANKWISE_NODE", "")]
+    # Where Slurm itself starts ranks, it tells them the node's name; our own have no such variable.
+    told = os.environ.get("SLURMD_NODENAME", "")
+    candidates = [os.uname().nodename, told, os.environ.get("RANKWISE_NODE", "")]
     try:
         with open(f"/proc/{os.getppid()}/environ", "rb") as file:
             variables = file.read().decode(errors="replace").split("\0")
         found = [text[14:] for text in variables if text.startswith("RANKWISE_NODE=")]
-        candidates[1:1] = found
+        candidates[2:2] = found
     except OSError:
         pass
     return next((names.index(name) for name in candidates if name in names), None)
@@ -950,17 +983,15 @@ class Rank(Child):
         self._records = Records()
         self._signals: list[int] = []
 
-    def run(self, command: Sequence[str]) -> int:
-        """Run it to its end, and end in the same way."""
+    def run(self, command: Sequence[str], *, leave: bool = True) -> int:
+        """Run it to its end, and end in the same way; or only say how."""
         awake = wake_up_by_signals()
         for number in FORWARDED_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._forward)
         names = os.environ.get("RANKWISE_SECRETS", "").split(",")
-        has_log = os.environ.get("RANKWISE_RANK_OUTPUT") == "own"
-        redactor = Redactor([os.environ.get(name, "") for name in names]) if has_log else None
-        # Its own group: a signal to that of the launcher's child is passed on once, not twice.
-        self.start(command, os.environ, lambda: os.setpgid(0, 0), redactor)
+        redactor = Redactor([os.environ.get(name, "") for name in names])
+        self.start(command, os.environ, self.prepare, redactor if self.has_log() else None)
         be_prompt()
         for early in self._signals:
             send(self.pid, early)
@@ -972,7 +1003,17 @@ class Rank(Child):
         self.end["may_restart"] = may_restart(os.environ)
         self._records.put(f"{self.folder}/end.json", self.end)
         self._records.insist(RANK_PATIENCE_SECONDS)
-        return leave_like(self.end)
+        if leave:
+            return leave_like(self.end)
+        return 128 + self.end["signal"] if self.end["signal"] else int(self.end["exit_code"] or 0)
+
+    def prepare(self) -> None:
+        """Give it its own group: a signal to the launcher's is passed on once, not twice."""
+        os.setpgid(0, 0)
+
+    def has_log(self) -> bool:
+        """Tell whether its output is kept, or handed on to the launcher."""
+        return os.environ.get("RANKWISE_RANK_OUTPUT") == "own"
 
     def _forward(self, number: int, _: object) -> None:
         self._signals.append(number)
@@ -998,6 +1039,53 @@ class Rank(Child):
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
                 self.note_end(status, usage)
+
+
+class Seat(Rank):
+    """A process of the order on a node that the gang is not on."""
+
+    def __init__(self, folder: str, about: Mapping[str, Any], order: Mapping[str, Any]) -> None:
+        super().__init__(folder, about, order)
+        self._order = order
+        self._node = int(about.get("node", 0))
+        # Sooner than the gang loses patience, so that it is us who write down how it ended.
+        self._patience = 0.8 * float(order.get("grace", 5.0))
+
+    def prepare(self) -> None:
+        """Put it on its node, as a gang does."""
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if settle(self._order, self._node):
+            for name in TEMPORARY_VARIABLES:
+                os.environ.setdefault(name, temporary(self._order["marker"]))
+
+    def has_log(self) -> bool:
+        return True
+
+    def _forward(self, number: int, frame: object) -> None:
+        if number == signal.SIGALRM:
+            return send(self.pid, signal.SIGKILL)
+        if number in (*ENDING_SIGNALS, PLEASE_END):
+            number = signal.SIGTERM
+            signal.setitimer(signal.ITIMER_REAL, self._patience)
+        return super()._forward(number, frame)
+
+
+def run_seat(folder: str, name: str, command: Sequence[str]) -> int:
+    """Run a process that a gang on another node wants to have here."""
+    leave_batch_system()
+    try:
+        order = read_json(f"{folder}/order.json")
+        about = next(one for one in order["processes"] if one["name"] == name)
+    except (OSError, ValueError, LookupError, StopIteration) as error:
+        say(f"cannot use {folder}/order.json for {name}: {error!r}")
+        return OUR_FAULT
+    is_reaper = prctl(PR_SET_CHILD_SUBREAPER, 1)
+    seat = Seat(f"{folder}/processes/{name}", about, order)
+    code = seat.run(command, leave=False)
+    # Only what descends from us: others of this attempt may be on this machine.
+    sweep("", is_reaper=is_reaper)
+    return code
 
 
 def may_restart(environment: Mapping[str, str]) -> bool:
@@ -1099,13 +1187,42 @@ class Process(Child):
         self.is_vital = bool(about.get("is_vital", True))
         self.speaks_for_ranks = bool(about.get("speaks_for_ranks", False))
 
+        self.reach: Sequence[str] = ()
+        """The words that start something on its node; none: it is the gang's own."""
+        self.has_own_records = False
+        """Whether its seat has written how it ended."""
+
     def note_end(self, status: int, usage: Any) -> None:
         super().note_end(status, usage)
         assert self.end is not None
+        if self.reach:
+            self.end = self._said_over_there() or {**self.end, "reason": "its node gave no account"}
+            return
         # A shell says in this way that its command has crashed.
         number = (self.end["exit_code"] or 0) - 128
         if isinstance(self.about["command"], str) and number in (*CRASHES, signal.SIGABRT):
             self.end |= {"exit_code": None, "signal": number}
+
+    def _said_over_there(self) -> dict[str, Any] | None:
+        deadline = time.monotonic() + RECORD_SECONDS
+        while True:
+            try:
+                record: dict[str, Any] = read_json(f"{self.folder}/end.json")
+                self.has_own_records = True
+                return {**record, "by_us": bool(record["by_us"])}
+            except (OSError, ValueError, LookupError, TypeError):
+                if time.monotonic() > deadline or self.is_ended_by_us:
+                    return None
+                time.sleep(0.1)
+
+    def ask_to_end(self) -> None:
+        """Have it end by itself, if it will."""
+        self.is_ended_by_us = True
+        send(self.pid, PLEASE_END if self.reach else signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Have it killed; srun kills what it has started when it is asked to end."""
+        send(self.pid, signal.SIGTERM if self.reach else signal.SIGKILL)
 
 
 class Gang:
@@ -1158,9 +1275,7 @@ class Gang:
                 process.is_ended_by_us = True
                 process.fail("it was cancelled before it started")
             else:
-                redactor = Redactor(list(secrets.values()))
-                prepare = self._preparation(process, environment)
-                process.start(command, environment, prepare, redactor)
+                self._start(process, command, environment, list(secrets.values()))
             self._note_start(process)
         be_prompt()
         now = time.monotonic()
@@ -1168,10 +1283,28 @@ class Gang:
             self._limit = now + float(order["timeout"])
         self._next_beat, self._next_look = now, now + LOOK_SECONDS
 
+    def _start(
+        self,
+        process: Process,
+        command: Sequence[str],
+        environment: dict[str, str],
+        secrets: Sequence[str],
+    ) -> None:
+        process.reach = self._order["nodes"][process.node].get("reach") or ()
+        prepare = self._preparation(process, environment)
+        if process.reach:
+            folder = self._order["folder"]
+            seat = [*own_command(), "seat", folder, process.name, *command]
+            process.start([*process.reach, *seat], environment, prepare, None)
+        else:
+            process.start(command, environment, prepare, Redactor(secrets))
+
     def _preparation(self, process: Process, environment: dict[str, str]) -> Callable[[], object]:
         def prepare() -> None:
             os.setsid()
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            if process.reach:
+                return
             if settle(self._order, process.node):
                 # A launcher hands it on to its daemons, which need names that tell them apart.
                 for name in TEMPORARY_VARIABLES:
@@ -1180,7 +1313,8 @@ class Gang:
         return prepare
 
     def _note_start(self, process: Process) -> None:
-        self._records.put(f"{process.folder}/start.json", process.start_record())
+        if not process.reach or process.end:
+            self._records.put(f"{process.folder}/start.json", process.start_record())
         if process.stream:
             self._streams[process.stream.source] = process.stream
             self._poll.register(process.stream.source, select.POLLIN)
@@ -1188,7 +1322,7 @@ class Gang:
 
     def _note_end(self, process: Process) -> None:
         self._forget_closed()
-        if process.end:
+        if process.end and not process.has_own_records:
             self._records.put(f"{process.folder}/end.json", process.end)
 
     def wait(self) -> None:
@@ -1255,7 +1389,7 @@ class Gang:
     def _reap_killed(self) -> None:
         """Kill the groups that did not end when asked, and wait for the processes of the order."""
         for process in self._running():
-            send(process.pid, signal.SIGKILL)
+            process.kill()
         deadline = time.monotonic() + SWEEP_SECONDS
         while self._running() and time.monotonic() < deadline:
             self._reap()
@@ -1268,7 +1402,8 @@ class Gang:
         if now >= self._next_beat:
             self._records.retry()
             for process in self._running():
-                touch(f"{process.folder}/heartbeat")
+                if not process.reach:
+                    touch(f"{process.folder}/heartbeat")
             self._next_beat = now + self._beat_every
         if now >= self._next_look:
             self._ranks.look()
@@ -1309,8 +1444,7 @@ class Gang:
         self._limit = float("inf")
         self._deadline = now + self._grace
         for process in self._running():
-            process.is_ended_by_us = True
-            send(process.pid, signal.SIGTERM)
+            process.ask_to_end()
 
     def _judge(self) -> dict[str, Any]:
         """Find out what the outcome is, and who is to blame."""
@@ -1409,7 +1543,7 @@ def write_files(order: Mapping[str, Any], marks: Marks) -> None:
     write_file(f"{folder}/etc-hosts", hosts_file(order))
     for node in order["nodes"]:
         os.makedirs(node["folder"], exist_ok=True)
-    own = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0])]
+    own = own_command()
     for name, arguments in (("rank", ["rank"]), ("node", ["node", folder])):
         line = " ".join(shell_quote(word) for word in (*own, *arguments))
         write_file(f"{folder}/bin/rankwise-{name}", f'#!/bin/sh\nexec {line} "$@"\n', 0o777)
@@ -1445,6 +1579,14 @@ def arguments_of(command: str | Sequence[str], marks: Marks) -> list[str]:
     return [marks.fill_in(word) for word in command]
 
 
+def take_lock(file: int) -> None:
+    """Lock a file, unless it is where there are no locks: then others must know otherwise."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        say(f"no lock on the claim: {error.strerror}")
+
+
 def claim(folder: str) -> int | None:
     """Take the attempt; None if somebody else has.
 
@@ -1455,7 +1597,7 @@ def claim(folder: str) -> int | None:
     file = os.open(new, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
         os.write(file, to_json({"pid": os.getpid(), "started": time.time()}).encode())
-        fcntl.flock(file, fcntl.LOCK_EX)
+        take_lock(file)
         os.link(new, f"{folder}/claim")
     except FileExistsError:
         return None
@@ -1520,7 +1662,14 @@ def main(arguments: Sequence[str]) -> int:
             return run_rank(command)
         case ["node", folder, *rest]:
             return run_on_node(folder, rest)
-    say("usage: runner.py gang FOLDER | rank COMMAND… | node FOLDER [OPTIONS] HOST COMMAND…")
+        case ["there", folder, *rest]:
+            return run_on_node(folder, rest, is_there=True)
+        case ["seat", folder, name, *command] if command:
+            return run_seat(folder, name, command)
+    say(
+        "usage: runner.py gang FOLDER | rank COMMAND… | node FOLDER [OPTIONS] HOST COMMAND… "
+        "| seat FOLDER NAME COMMAND…"
+    )
     return 2
 
 

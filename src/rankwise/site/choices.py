@@ -10,8 +10,40 @@ from rankwise.plan import Resources, RuntimeChoice
 
 LOCAL = "local"
 """The compute that is always there."""
+SLURM = "slurm"
+"""The backend of a cluster with Slurm."""
 CURRENT = "current"
 """The runtime that is always there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmChoice:
+    """What a site file says of a Slurm cluster; what is empty is left to Slurm."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    time: str = ""
+    """The limit of a job, as sbatch takes it: `30`, `1:30:00`, `2-0`."""
+    options: tuple[str, ...] = ()
+    """More options of sbatch."""
+    modules: tuple[str, ...] = ()
+    init: tuple[str, ...] = ()
+    """Lines of shell to run before anything else, after the modules."""
+    mpi: str = "mpirun"
+    """`mpirun` (inside the allocation), or `srun` with or without a plugin: `srun-pmi2`."""
+    shared: str = ""
+    """A folder that all nodes have; empty: where the store is, and the documents are."""
+    python: str = ""
+    """What runs our part on the nodes; empty: the interpreter of rankwise."""
+    mode: str = "job"
+    """`job`: a job for each task; `pilot`: one that many tasks share."""
+    max_queued: int | None = None
+    """How many of our jobs may be in the queue or run at a time; None: as many as Slurm takes."""
+    pilot_nodes: int = 1
+    pilot_idle: float = 30.0
+    """For how many seconds a pilot without tasks stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +59,7 @@ class ComputeChoice:
     gpus: int | None = None
     oversubscribe: bool = False
     """Whether tasks may run at once that need more than there is."""
+    slurm: SlurmChoice = SlurmChoice()
     is_mapped: bool = True
     """False: no site file has the name, and this machine stands in."""
     place: str = ""

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 from rankwise.errors import InputError
 from rankwise.plan import RuntimeChoice
-from rankwise.site.choices import CURRENT, LOCAL, ComputeChoice, Layer
+from rankwise.site.choices import CURRENT, LOCAL, SLURM, ComputeChoice, Layer
 from rankwise.site.page import did_you_mean, shown, toml_key
 
 _T = TypeVar("_T")
+_READY = (LOCAL, SLURM)
 _REMEDIES = {
     "compute": 'backend = "local"',
     "runtime": "current = true, python = …, requirements = […] or image = …",
@@ -38,7 +39,7 @@ class Site:
         if found is None:
             local = self._named_compute(LOCAL) or ComputeChoice()
             return dataclasses.replace(local, name=name, is_mapped=name == LOCAL)
-        if found.backend != LOCAL:
+        if found.backend not in _READY:
             raise InputError(
                 f'{found.place}: compute "{name}" has backend = "{found.backend}", which is not '
                 f'yet in this version of rankwise; backend = "local" there runs it on this machine'

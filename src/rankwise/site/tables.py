@@ -5,23 +5,21 @@ What is wrong is complained of on the page, and stands in the choice as if it we
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rankwise.plan import RuntimeChoice
-from rankwise.site.choices import LOCAL, ComputeChoice
+from rankwise.site.choices import LOCAL, SLURM, ComputeChoice, SlurmChoice
 from rankwise.site.page import Key, Page, did_you_mean
+from rankwise.site.slurm_table import SLURM_KEYS, read_slurm
+from rankwise.site.values import from_file, read_number, read_size, read_text, read_truth, written
 
-BACKENDS = (LOCAL, "slurm", "kubernetes")
+BACKENDS = (LOCAL, SLURM, "kubernetes")
 ENGINES = ("docker", "podman", "apptainer")
-_COMPUTE_KEYS = ("backend", "cores", "gpus", "memory", "oversubscribe")
+_COMPUTE_KEYS = ("backend", "cores", "gpus", "memory")
 _RUNTIME_KEYS = ("python", "requirements", "image", "engine", "current")
 _WAYS = "python, requirements, image or current = true"
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KkMGTP])(i?)B?|B)?")
-_POWERS = {letter: power for power, letter in enumerate("KMGTP", 1)}
 _VERSION = re.compile(r"\d+(\.\d+){0,2}t?")
 
 
@@ -33,17 +31,20 @@ def read_compute(name: str, table: Mapping[str, Any], page: Page) -> ComputeChoi
     if backend not in BACKENDS or (name == LOCAL != backend):
         _complain_of_backend(name, backend, page)
         return ComputeChoice(name=name, place=place)
-    if backend != LOCAL:
+    if backend not in (LOCAL, SLURM):
         # Its keys are not known before it is.
         return ComputeChoice(name=name, backend=backend, place=place)
-    page.complain_of_unknown(at, table, _COMPUTE_KEYS)
-    gpus = _number((*at, "gpus"), table, page, least=0, is_whole=True)
+    keys = (*_COMPUTE_KEYS, *(SLURM_KEYS if backend == SLURM else ("oversubscribe",)))
+    page.complain_of_unknown(at, table, keys)
+    gpus = read_number((*at, "gpus"), table, page, least=0, is_whole=True)
     return ComputeChoice(
         name=name,
-        cores=_number((*at, "cores"), table, page, least=0.01),
+        backend=backend,
+        slurm=read_slurm(at, table, page) if backend == SLURM else SlurmChoice(),
+        cores=read_number((*at, "cores"), table, page, least=0.01),
         gpus=None if gpus is None else int(gpus),
-        memory=_size((*at, "memory"), table, page),
-        oversubscribe=_truth((*at, "oversubscribe"), table, page),
+        memory=read_size((*at, "memory"), table, page),
+        oversubscribe=read_truth((*at, "oversubscribe"), table, page),
         place=place,
     )
 
@@ -57,48 +58,7 @@ def _complain_of_backend(name: str, backend: Any, page: Page) -> None:
         page.complain((*at, "backend"), 'the compute "local" is always this machine; take a name')
     else:
         hint = did_you_mean(str(backend), BACKENDS) or f"; there are {listed}"
-        page.complain((*at, "backend"), f"{_written(backend)} is no backend{hint}")
-
-
-def _number(
-    at: Key, table: Mapping[str, Any], page: Page, *, least: float, is_whole: bool = False
-) -> float | None:
-    value = table.get(at[-1])
-    if value is None:
-        return None
-    kinds = (int,) if is_whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
-        kind = "a whole number" if is_whole else "a number"
-        page.complain(at, f"{at[-1]} must be {kind}, not {_written(value)}")
-        return None
-    if value < least:
-        page.complain(at, f"{at[-1]} must be {'0 or more' if least == 0 else 'more than 0'}")
-        return None
-    return value
-
-
-def _size(at: Key, table: Mapping[str, Any], page: Page) -> int | None:
-    value = table.get(at[-1])
-    if value is None:
-        return None
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    size = 0
-    if found:
-        base = 1024 if found[3] else 1000
-        size = int(float(found[1]) * base ** _POWERS.get((found[2] or "").upper(), 0))
-    if not size:
-        page.complain(at, f'{at[-1]} must be like "64GiB" or "500M", not {_written(value)}')
-    return size or None
-
-
-def _truth(at: Key, table: Mapping[str, Any], page: Page) -> bool:
-    value = table.get(at[-1], False)
-    if not isinstance(value, bool):
-        page.complain(at, f"{at[-1]} must be true or false, not {_written(value)}")
-        return False
-    return value
+        page.complain((*at, "backend"), f"{written(backend)} is no backend{hint}")
 
 
 def read_runtime(name: str, table: Mapping[str, Any], page: Page) -> RuntimeChoice:
@@ -127,17 +87,17 @@ def read_runtime(name: str, table: Mapping[str, Any], page: Page) -> RuntimeChoi
 
 
 def _python(at: Key, table: Mapping[str, Any], page: Page) -> RuntimeChoice:
-    path = _text((*at, "python"), table, page)
+    path = read_text((*at, "python"), table, page)
     if _VERSION.fullmatch(path):
         page.complain(
             (*at, "python"),
             f'python = "{path}" alone must be a path; with requirements = [] it is a version',
         )
-    return RuntimeChoice(name=at[-1], kind="python", python=_from_file(path, page))
+    return RuntimeChoice(name=at[-1], kind="python", python=from_file(path, page))
 
 
 def _requirements(at: Key, table: Mapping[str, Any], page: Page) -> RuntimeChoice:
-    python = _text((*at, "python"), table, page) if "python" in table else ""
+    python = read_text((*at, "python"), table, page) if "python" in table else ""
     if python and not _VERSION.fullmatch(python):
         page.complain(
             (*at, "python"),
@@ -155,7 +115,7 @@ def _requirements(at: Key, table: Mapping[str, Any], page: Page) -> RuntimeChoic
 
 def _check_requirement(key: Key, one: str, page: Page) -> None:
     if one.startswith("-") or not one.strip() or "\n" in one:
-        page.complain(key, f"{_written(one)} is no requirement; options are not read here")
+        page.complain(key, f"{written(one)} is no requirement; options are not read here")
     elif one.startswith((".", "/", "~")):
         # What is made of it is kept, and would not follow the changes in the folder.
         page.complain(
@@ -164,48 +124,13 @@ def _check_requirement(key: Key, one: str, page: Page) -> None:
 
 
 def _image(at: Key, table: Mapping[str, Any], page: Page) -> RuntimeChoice:
-    image = _text((*at, "image"), table, page)
-    engine = _text((*at, "engine"), table, page) if "engine" in table else ""
+    image = read_text((*at, "image"), table, page)
+    engine = read_text((*at, "engine"), table, page) if "engine" in table else ""
     if engine and engine not in ENGINES:
         hint = did_you_mean(engine, ENGINES) or f"; there are {', '.join(ENGINES)}"
         page.complain((*at, "engine"), f'"{engine}" is no engine{hint}')
     if image.startswith("-") or any(letter.isspace() for letter in image):
         page.complain((*at, "image"), f'"{image}" is no image')
     if image.endswith(".sif") or image.startswith((".", "/", "~")):
-        image = _from_file(image, page)
+        image = from_file(image, page)
     return RuntimeChoice(name=at[-1], kind="container", image=image, engine=engine)
-
-
-def _text(at: Key, table: Mapping[str, Any], page: Page) -> str:
-    value = table[at[-1]]
-    if isinstance(value, str) and value.strip() and "\0" not in value:
-        return value
-    page.complain(at, f"{at[-1]} must be a text in quotes, not {_written(value)}")
-    return ""
-
-
-def _from_file(path: str, page: Page) -> str:
-    """Make a path absolute that is relative to the site file.
-
-    Links are followed in the folders above it only: a Python knows its environment by the link
-    through which it is called.
-    """
-    try:
-        whole = page.file.parent / Path(path).expanduser()
-        return str(whole.parent.resolve() / whole.name)
-    except (OSError, RuntimeError):  # no such home, or links in a circle
-        return path
-
-
-def _written(value: Any) -> str:
-    """Show a value as it is written in TOML, roughly."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return '"' + value.replace("\n", "\\n") + '"'
-        case dict():
-            return "a table"
-        case list():
-            return "a list"
-    return str(value)
