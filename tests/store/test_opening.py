@@ -202,7 +202,7 @@ def test_a_store_that_was_opened_to_read_is_not_written(store: Store, folder: Pa
 # Space
 
 
-@pytest.mark.parametrize("limit", [200_000, 400_000, 1_000_000])
+@pytest.mark.parametrize("limit", [300_000, 400_000, 1_000_000])
 def test_a_disk_without_space_is_named_and_nothing_is_half_stored(folder: Path, limit: int) -> None:
     """The kernel's limit on the size of files needs no rights, and binds root, too."""
     said = run_child("reach_the_size_limit", folder, limit).splitlines()

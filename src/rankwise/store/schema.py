@@ -130,6 +130,42 @@ STEPS: tuple[Step, ...] = (
             )
             """,
             "CREATE INDEX events_of_run ON events (run, id)",
+            # What belongs together over all runs, so that a trend is one walk along an index.
+            """
+            CREATE TABLE series (
+                id INTEGER PRIMARY KEY,
+                name TEXT NOT NULL,
+                metric TEXT NOT NULL,
+                unit TEXT NOT NULL,
+                better TEXT NOT NULL,
+                case_name TEXT NOT NULL,
+                point TEXT NOT NULL,
+                UNIQUE (name, metric, unit, case_name, point)
+            )
+            """,
+            "CREATE INDEX series_of_metric ON series (metric)",
+            """
+            CREATE TABLE samples (
+                series INTEGER NOT NULL REFERENCES series (id),
+                run_serial INTEGER NOT NULL REFERENCES runs (serial) ON DELETE CASCADE,
+                task TEXT NOT NULL,
+                attempt INTEGER NOT NULL,
+                trial INTEGER NOT NULL,
+                value REAL NOT NULL,
+                raw TEXT
+            )
+            """,
+            "CREATE INDEX samples_of_series ON samples (series, run_serial, trial)",
+            "CREATE INDEX samples_of_run ON samples (run_serial, task, attempt)",
+            """
+            CREATE TABLE conditions (
+                run_serial INTEGER NOT NULL REFERENCES runs (serial) ON DELETE CASCADE,
+                task TEXT NOT NULL,
+                attempt INTEGER NOT NULL,
+                body TEXT NOT NULL,
+                PRIMARY KEY (run_serial, task, attempt)
+            )
+            """,
         ),
     ),
 )

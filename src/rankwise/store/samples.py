@@ -1,0 +1,197 @@
+"""What was measured: series, each with its samples over all runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rankwise.store.database import Database
+
+Better = Literal["lower", "higher", ""]
+
+_SELECT_SERIES = "SELECT id, name, metric, unit, better, case_name, point FROM series"
+_SELECT_SAMPLES = """
+    SELECT samples.series, runs.id, runs.serial, runs.created, runs.tags, samples.task,
+           samples.attempt, samples.trial, samples.value, samples.raw
+    FROM samples JOIN runs ON runs.serial = samples.run_serial
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One value that was measured, before it is stored."""
+
+    metric: str
+    value: float
+    unit: str
+    better: Better = ""
+    """Empty: it is not known which direction is the good one."""
+    point: Mapping[str, float | int | str] = field(default_factory=dict)
+    """Where on its axes it was taken: the size of a message."""
+    raw: Sequence[float] = ()
+    """What the value was made of, if of more than one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesRow:
+    """What can be compared with each other: one metric of one case at one point."""
+
+    id: int
+    name: str
+    """Of the documents whose runs it comes from."""
+    metric: str
+    unit: str
+    better: Better
+    case: str
+    """The parameters of the case, but for the trial: `ranks=2 size=1M`."""
+    point: Mapping[str, float | int | str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRow:
+    """One sample that is stored."""
+
+    series: int
+    run: str
+    run_serial: int
+    """Newer runs have greater ones."""
+    created: float
+    """When the run was."""
+    tags: Mapping[str, str]
+    """Those of the run; `git.commit` and `git.branch` are among them if it was in a repository."""
+    task: str
+    attempt: int
+    trial: int
+    value: float
+    raw: tuple[float, ...]
+
+
+class SampleWrites:
+    """Adds to what was measured."""
+
+    _database: Database
+
+    def add_samples(
+        self,
+        run: str,
+        task: str,
+        attempt: int,
+        samples: Iterable[Sample],
+        *,
+        case: str = "",
+        trial: int = 0,
+        conditions: Mapping[str, object] | None = None,
+    ) -> None:
+        """Keep what an attempt has measured, in place of what it may have before."""
+        with self._database.together():
+            row = self._database.row("SELECT serial, name FROM runs WHERE id = ?", (run,))
+            assert row is not None
+            serial, name = row
+            key = (serial, task, attempt)
+            where = "WHERE run_serial = ? AND task = ? AND attempt = ?"
+            self._database.change(f"DELETE FROM samples {where}", key)
+            self._database.change(f"DELETE FROM conditions {where}", key)
+            for sample in samples:
+                series = self._series_of(name, case, sample)
+                raw = json.dumps(list(sample.raw)) if sample.raw else None
+                self._database.change(
+                    "INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (series, serial, task, attempt, trial, sample.value, raw),
+                )
+            if conditions is not None:
+                self._database.change(
+                    "INSERT INTO conditions VALUES (?, ?, ?, ?)", (*key, json.dumps(conditions))
+                )
+
+    def _series_of(self, name: str, case: str, sample: Sample) -> int:
+        point = json.dumps(dict(sample.point), sort_keys=True)
+        known = (name, sample.metric, sample.unit, case, point)
+        self._database.change(
+            "INSERT OR IGNORE INTO series (name, metric, unit, case_name, point, better) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (*known, sample.better),
+        )
+        row = self._database.row(
+            "SELECT id FROM series WHERE name = ? AND metric = ? AND unit = ? AND case_name = ? "
+            "AND point = ?",
+            known,
+        )
+        assert row is not None
+        return int(row[0])
+
+
+class SampleQueries:
+    """Reads what was measured."""
+
+    _database: Database
+
+    def series(
+        self, *, metric: str | None = None, name: str | None = None, case: str | None = None
+    ) -> list[SeriesRow]:
+        """Give the series there are, in a stable order."""
+        asked = {"metric": metric, "name": name, "case_name": case}
+        given = {column: value for column, value in asked.items() if value is not None}
+        where = " AND ".join(["1", *(f"{column} = ?" for column in given)])
+        rows = self._database.rows(
+            f"{_SELECT_SERIES} WHERE {where} ORDER BY id", (*given.values(),)
+        )
+        return [
+            SeriesRow(
+                id=row[0],
+                name=row[1],
+                metric=row[2],
+                unit=row[3],
+                better=row[4],
+                case=row[5],
+                point=json.loads(row[6]),
+            )
+            for row in rows
+        ]
+
+    def history(self, series: int, *, last_runs: int | None = None) -> list[SampleRow]:
+        """Give the samples of a series, those of the oldest run first; only of the last runs."""
+        newest = "SELECT DISTINCT run_serial FROM samples WHERE series = ? ORDER BY 1 DESC LIMIT ?"
+        limit = -1 if last_runs is None else last_runs
+        return self._samples(
+            f"WHERE samples.series = ? AND samples.run_serial IN ({newest})",
+            (series, series, limit),
+        )
+
+    def samples_of_run(self, run: str, series: Collection[int] = ()) -> list[SampleRow]:
+        """Give all samples of a run, or those that belong to some series."""
+        found = self._samples(
+            "WHERE samples.run_serial = (SELECT serial FROM runs WHERE id = ?)", (run,)
+        )
+        return [row for row in found if not series or row.series in series]
+
+    def conditions(self, run: str) -> dict[tuple[str, int], dict[str, object]]:
+        """Give under which conditions the attempts of a run have measured, by task and number."""
+        rows = self._database.rows(
+            "SELECT task, attempt, body FROM conditions "
+            "WHERE run_serial = (SELECT serial FROM runs WHERE id = ?)",
+            (run,),
+        )
+        return {(row[0], row[1]): json.loads(row[2]) for row in rows}
+
+    def _samples(self, where: str, values: Sequence[object]) -> list[SampleRow]:
+        rows = self._database.rows(
+            f"{_SELECT_SAMPLES} {where} ORDER BY samples.run_serial, samples.trial, samples.rowid",
+            values,
+        )
+        return [
+            SampleRow(
+                series=row[0],
+                run=row[1],
+                run_serial=row[2],
+                created=row[3],
+                tags=json.loads(row[4]),
+                task=row[5],
+                attempt=row[6],
+                trial=row[7],
+                value=row[8],
+                raw=tuple(json.loads(row[9])) if row[9] else (),
+            )
+            for row in rows
+        ]
