@@ -81,6 +81,7 @@ def test_the_shared_world_has_all_ranks_and_is_started_once(tmp_path: Path) -> N
             "kind": "spawn",
             "world": 0,
             "size": 8,
+            "threads": 1,
             "door": "/warm",
             "environment": {WORLD: "0"},
         }
@@ -273,8 +274,8 @@ def test_a_world_that_is_gone_leaves_no_files_behind(tmp_path: Path) -> None:
     world.outputs[0] = OutputTail(os.getpid(), {"stdout": number})
     os.close(number)
     for rank in range(2):
-        world.box(rank).moment.touch()
-        world.box(rank).crash.touch()
+        world.files(rank).moment.touch()
+        world.files(rank).crash.touch()
     assert len(list(tmp_path.iterdir())) == 4
     place.worlds.remove(world)
     place.worlds.remove(world)

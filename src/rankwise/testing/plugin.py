@@ -18,6 +18,7 @@ from rankwise.testing.fixtures import comm, mpi_ranks, mpi_tmp_path, mpi_tmpdir
 from rankwise.testing.limits import seconds_option
 from rankwise.testing.mark import MARKERS
 from rankwise.testing.sizes import mark_by_size, parametrize, settle_size, skip_if_impossible
+from rankwise.testing.slurm_flags import SLURM_SCHEDULERS, add_slurm_options
 
 if TYPE_CHECKING:
     from rankwise.testing.crew.world import World
@@ -30,7 +31,8 @@ INVITATION = "RANKWISE_INVITATION"
 # Rank 0 needs no longer than this to say what is wrong.
 _EXPLANATION_SECONDS = 1.0
 
-SCHEDULERS = ("sequential", "static", "dynamic", "pool", "shell")
+SCHEDULERS = ("sequential", "static", "dynamic", "pool", "shell", *SLURM_SCHEDULERS)
+_STARTS_RANKS = ("pool", "shell", *SLURM_SCHEDULERS)
 POLICIES = ("sequential", "static", "dynamic")
 
 _WORLD: pytest.StashKey[World] = pytest.StashKey()
@@ -50,16 +52,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--scheduler",
         choices=SCHEDULERS,
         help="How tests are given to ranks. With --n-workers: pool (default: ranks are reused; a "
-        "world that a test has ended is started again), shell (fresh processes for every test). "
-        "With either, sequential: one test at a time, in order (default under mpirun). static: "
-        "every test gets its ranks before the first one starts. dynamic: the largest test that "
-        "fits the free ranks goes next, and of those the longest (default with --n-workers).",
+        "world that a test has ended is started again), shell (fresh processes for every test), "
+        "slurm (every test is a job step of its own), slurm-pool (a pool on the nodes of an "
+        "allocation). With any, sequential: one test at a time, in order (default under mpirun). "
+        "static: every test gets its ranks before the first one starts. dynamic: the largest test "
+        "that fits the free ranks goes next, and of those the longest (default with --n-workers).",
     )
     group.addoption(
         "--policy",
         choices=POLICIES,
         dest="rankwise_policy",
-        help="Which test goes next, for --scheduler=pool and --scheduler=shell (default: dynamic).",
+        help="Which test goes next, for schedulers that start ranks (default: dynamic).",
     )
     group.addoption(
         "--test-timeout",
@@ -105,6 +108,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="Run every test marked with a number of ranks on N ranks instead.",
     )
+    add_slurm_options(parser)
 
 
 def _workers(text: str) -> str:
@@ -174,7 +178,7 @@ def _join_world(early_config: pytest.Config) -> None:
 
 def _wants_workers(early_config: pytest.Config) -> bool:
     known = early_config.known_args_namespace
-    asked = known.n_workers is not None or known.scheduler in ("pool", "shell")
+    asked = known.n_workers is not None or known.scheduler in _STARTS_RANKS
     # These only look at what there is.
     return asked and not (known.collectonly or known.help or known.version)
 
@@ -193,11 +197,16 @@ def _start_pool(early_config: pytest.Config) -> None:
 def _join_pool(early_config: pytest.Config) -> None:
     collects_garbage = gc.isenabled()
     gc.disable()
-    from rankwise.testing.crew.member import Invitation, MemberSession, Membership
+    from rankwise.testing.crew.member import WORLD, Invitation, MemberSession, Membership
 
     invitation = Invitation.from_environment()
     assert invitation is not None
     early_config.stash[_WORKERS] = invitation.width
+    if invitation.is_distant and WORLD not in os.environ:
+        from rankwise.testing.crew.start import keep_on_node
+
+        keep_on_node(early_config, invitation, collects_garbage=collects_garbage)
+        return
     membership = Membership(invitation)
     membership.join_world()
     MemberSession.enrol(early_config, membership, collects_garbage=collects_garbage)

@@ -8,19 +8,21 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.terminal import TerminalReporter
 from _pytest.tmpdir import TempPathFactory
 
+from rankwise.errors import RankwiseError
 from rankwise.launch.cores import domains_of
+from rankwise.testing.crew.hearsay import Answers, Hearsay
 from rankwise.testing.crew.keeper import remove_folder
-from rankwise.testing.crew.member import TEMPLATE, Invitation
-from rankwise.testing.crew.pool import KEEPER, Pool, PoolFailure
+from rankwise.testing.crew.member import KEEPER, TEMPLATE, Invitation, name_and_node, name_on_node
+from rankwise.testing.crew.pool import Pool, PoolFailure
 from rankwise.testing.crew.reporting_rank import show_difference
 from rankwise.testing.crew.wishes import Wishes
 from rankwise.testing.crew.worlds import Binding, Worlds
@@ -35,9 +37,14 @@ from rankwise.testing.reporter import Reporter
 from rankwise.testing.results import unpack_any_report
 from rankwise.testing.wire import Header, Name
 
+if TYPE_CHECKING:
+    from rankwise.testing.crew.slurm_site import SlurmSite
+
 # So long ranks may take to tear down what they have set up, after the last test or Ctrl-C.
 _GOODBYE_SECONDS = 10.0
 _INTERRUPTED_SECONDS = 3.0
+# A server asks its ranks for no longer than 2 s.
+_ANSWER_SECONDS = 4.0
 
 
 class ControllerSession:
@@ -50,6 +57,7 @@ class ControllerSession:
         invitation: Invitation,
         folder: Path,
         *,
+        site: SlurmSite | None,
         listener: socket.socket,
         keeper: socket.socket,
         template: socket.socket,
@@ -61,10 +69,11 @@ class ControllerSession:
         self._wishes = wishes
         self._seed = invitation.settings["seed"]
         self._folder = folder
+        self._site = site
         self._lines = Exchange(
             listener,
             invitation.secret,
-            is_expected=lambda name: name == TEMPLATE or type(name) is int,
+            is_expected=self._is_expected,
             on_message=self._take,
             on_gone=self._gone,
             on_stranger=self._note_stranger,
@@ -72,10 +81,10 @@ class ControllerSession:
         self._lines.adopt(KEEPER, keeper)
         self._lines.adopt(TEMPLATE, template)
         self._worlds = Worlds(
-            self._order_keeper,
+            self._spawn,
             width=wishes.width,
             folder=folder,
-            doors=doors,
+            doors=site.doors if site is not None else doors,
             binding=Binding(
                 cores=wishes.cores[: wishes.width] if wishes.binds else None,
                 set_threads=wishes.sets_threads,
@@ -91,16 +100,78 @@ class ControllerSession:
         self._interrupted: Header | None = None
         self._reporter: Reporter
         self._pool: Pool
-        self._has_collected = False
-        if not wishes.fresh:
+        self._questions = 0
+        self._answers: dict[int, Answers] = {}
+        self._held: list[tuple[Name, Header | None, bytes]] | None = None
+        if site is not None:
+            self._begin_site(site)
+        elif not wishes.fresh:
             # It starts while the tests are collected.
             self._worlds.start_shared()
         elif not wishes.warm:
             self._worlds.start(1, "exact")
 
+    def _is_expected(self, name: object) -> bool:
+        if name == TEMPLATE or type(name) is int:
+            return True
+        return self._site is not None and self._site.is_expected(name)
+
     def _order_keeper(self, order: Header) -> None:
         self._lines.send(KEEPER, order)
         self._lines.flush()
+
+    def _spawn(self, order: Header) -> None:
+        if self._site is not None:
+            self._site.prepare(order)
+        self._order_keeper(order)
+
+    # Nodes of a batch system
+
+    def _begin_site(self, site: SlurmSite) -> None:
+        site.on_notice = self._show
+        self._worlds.hear = lambda: Hearsay(self._ask_servers)
+        try:
+            site.begin(self._lines, self._order_keeper)
+        except RankwiseError as error:
+            self._refused = str(error)
+
+    def _show(self, text: str) -> None:
+        """Say something while the user waits."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if isinstance(terminal, TerminalReporter):
+            terminal.ensure_newline()
+            terminal.write_line(f"rankwise: {text}")
+            terminal.flush()
+
+    def _await_site(self) -> None:
+        """Wait until worlds can be started."""
+        site = self._site
+        if site is None:
+            return
+        while not site.is_ready:
+            self._step()
+            self._look_at_site(site)
+
+    def _ask_servers(self, question: Mapping[str, Any]) -> Answers:
+        """Ask all servers something and wait for what they say; the rest is dealt with later."""
+        number = self._questions = self._questions + 1
+        answers = self._answers[number] = []
+        assert self._site is not None, "ranks on this machine are looked at from here"
+        asked = [server for server in self._site.servers() if self._lines.has(server)]
+        for server in asked:
+            self._lines.send(server, {**question, "question": number})
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        self._held = []
+        while len(answers) < len(asked) and time.monotonic() < deadline:
+            self._lines.step(0.1)
+        held, self._held = self._held, None
+        del self._answers[number]
+        for name, header, body in held:
+            if header is None:
+                self._gone(name)
+            else:
+                self._take(name, header, body)
+        return answers
 
     # Configuration
 
@@ -114,6 +185,9 @@ class ControllerSession:
         self._pool.on_ending = self._log_ending
         self._pool.on_interrupt = self._note_interrupt
         self._pool.on_notice = self._notices.append
+        site = self._site
+        if site is not None:
+            self._pool.servers = lambda: [KEEPER, *site.servers()]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self) -> None:
@@ -134,6 +208,9 @@ class ControllerSession:
             )
 
     def pytest_report_header(self) -> str:
+        if self._site is not None:
+            self._raise_if_refused()
+            return self._describe_slurm(self._site)
         while not self._library and not self._refused:
             self._lines.step(1.0)
         self._raise_if_refused()
@@ -141,6 +218,12 @@ class ControllerSession:
         crew = "shell" if wishes.fresh else "pool"
         workers = "1 worker" if wishes.width == 1 else f"{wishes.width} workers"
         return f"rankwise: {workers}, {self._library}, scheduler {crew}, policy {wishes.policy}"
+
+    def _describe_slurm(self, site: SlurmSite) -> str:
+        wishes = self._wishes
+        workers = "1 worker" if wishes.width == 1 else f"{wishes.width} workers"
+        how = f"scheduler {wishes.scheduler}, policy {wishes.policy}"
+        return f"rankwise: {workers}, {site.title}, {how}"
 
     # Collection
 
@@ -168,6 +251,8 @@ class ControllerSession:
         source: Name | None = None
         while source is None:
             self._step()
+            if self._site is not None:
+                self._look_at_site(self._site)
             if self._worlds.warm:
                 source = TEMPLATE if TEMPLATE in self._collections else None
             else:
@@ -178,6 +263,15 @@ class ControllerSession:
             self._compare(data["nodeids"])
         self._pool.set_order(data["nodeids"])
         return data
+
+    def _look_at_site(self, site: SlurmSite) -> None:
+        """Find out how far the nodes are; without a template they are needed for the collection."""
+        try:
+            site.look()
+        except RankwiseError as error:
+            raise pytest.UsageError(str(error)) from None
+        if site.is_ready and not self._worlds.warm and not self._worlds.alive:
+            self._worlds.start(1, "exact")
 
     def _cold_source(self) -> Name | None:
         """Give the first rank, once all ranks of a world have collected."""
@@ -210,27 +304,51 @@ class ControllerSession:
 
     def _take(self, name: Name, header: Header, body: bytes) -> None:
         kind = header["kind"]
-        if kind == "collected":
-            self._take_collection(name, header, body)
-        elif kind == "refused":
-            self._refused = self._refused or str(header["reason"])
-        elif kind == "interrupt" and name == TEMPLATE:
-            self._interrupted = header
-        elif kind == "mpi":
-            self._library = header["library"]
-        elif kind == "ended":
-            self._pool.ended(header)
-        elif kind == "launcher ended":
-            self._pool.launcher_ended(header)
-        elif kind == "stranger":
-            self._note_stranger(header["reason"])
-        elif kind == "template ended":
-            self._template_ended()
-        elif isinstance(name, int):
+        if kind == "stacks":
+            self._answers.get(header["question"], []).append(header)
+        elif self._held is not None:
+            self._held.append((name, header, body))
+        elif isinstance(name, int) and kind not in ("collected", "refused"):
             self._pool.take(name, header, body)
+        elif self._site is not None and kind in ("held", "here", "mpi"):
+            self._take_for_site(self._site, name, header, body)
+        else:
+            self._take_from_server(name, header, body)
+
+    def _take_from_server(self, name: Name, header: Header, body: bytes) -> None:
+        match header["kind"]:
+            case "collected":
+                self._take_collection(name, header, body)
+            case "refused":
+                self._refused = self._refused or str(header["reason"])
+            case "interrupt":
+                self._interrupted = header
+            case "mpi":
+                self._library = header["library"]
+            case "ended":
+                self._pool.ended(header)
+            case "watched":
+                self._pool.watched(header)
+            case "moments":
+                self._pool.note_moments(header)
+            case "launcher ended":
+                self._pool.launcher_ended(header)
+            case "stranger":
+                self._note_stranger(header["reason"])
+            case "template ended":
+                self._template_ended(name)
+
+    def _take_for_site(self, site: SlurmSite, name: Name, header: Header, body: bytes) -> None:
+        was_ready = site.is_ready
+        try:
+            site.take(name, header, body)
+        except RankwiseError as error:
+            self._refused = self._refused or str(error)
+        if site.is_ready and not was_ready and not self._wishes.fresh:
+            self._worlds.start_shared()
 
     def _take_collection(self, name: Name, header: Header, body: bytes) -> None:
-        if name == TEMPLATE and header["unsafe"]:
+        if name_and_node(name)[0] == TEMPLATE and header["unsafe"]:
             self._go_cold(header["unsafe"])
             return
         self._collections[name] = header, body
@@ -239,15 +357,20 @@ class ControllerSession:
         self._strangers[reason] = self._strangers.get(reason, 0) + 1
 
     def _gone(self, name: Name) -> None:
-        if isinstance(name, int):
+        if self._held is not None:
+            self._held.append((name, None, b""))
+        elif isinstance(name, int):
             self._pool.hung_up(name)
         elif name == KEEPER:
             raise PoolFailure("the process that starts the ranks is gone")
 
-    def _template_ended(self) -> None:
-        if TEMPLATE in self._collections:
+    def _template_ended(self, keeper: Name) -> None:
+        node = name_and_node(keeper)[1]
+        template = name_on_node(TEMPLATE, node) if node else TEMPLATE
+        if template in self._collections:
             # A test has ended it, or the machine; the ranks have ended with it.
-            self._order_keeper({"kind": "template"})
+            self._lines.send(keeper, {"kind": "template"})
+            self._lines.flush()
         elif self._worlds.warm and not self._refused:
             module = "a conftest.py"
             with contextlib.suppress(OSError):
@@ -260,8 +383,11 @@ class ControllerSession:
         self._notices.append(
             f"{why}: ranks import the tests themselves, which makes starting them slower"
         )
-        self._order_keeper({"kind": "take over"})
-        if not self._worlds.alive:
+        for server in self._pool.servers():
+            if name_and_node(server)[0] == KEEPER and self._lines.has(server):
+                self._lines.send(server, {"kind": "take over"})
+        self._lines.flush()
+        if not self._worlds.alive and self._site is None:
             self._worlds.start(1, "exact")
 
     # Tests
@@ -273,6 +399,7 @@ class ControllerSession:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             errors = "error" if session.testsfailed == 1 else "errors"
             raise session.Interrupted(f"{session.testsfailed} {errors} during collection")
+        self._await_site()
         reporter = self._reporter = Reporter(
             session,
             self._obey_reporter,
@@ -317,6 +444,8 @@ class ControllerSession:
     def _layout(self) -> Layout:
         """Give where the seats are."""
         width, cores = self._wishes.width, self._wishes.cores
+        if self._site is not None:
+            return Layout(width=width, domains=self._site.domains())
         domains = domains_of(cores[:width]) if width <= len(cores) else [0] * width
         return Layout(width=width, domains=domains)
 
@@ -404,6 +533,8 @@ class ControllerSession:
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         """End everything that was started."""
+        if self._site is not None:
+            self._site.end()
         # It says goodbye by hanging up.
         with contextlib.suppress(PoolFailure):
             self._order_keeper({"kind": "end"})

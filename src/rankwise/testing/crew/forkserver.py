@@ -14,12 +14,14 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from rankwise.testing.crew.witness import Key, Witness
 from rankwise.testing.wire import Channel, Header, WireError
 
 SECRET_VARIABLE = "RANKWISE_SECRET"
@@ -30,6 +32,9 @@ _MOST_DESCRIPTORS = 8
 _HANDOVER_SECONDS = 5.0
 # mpiexec ends its launchers when one rank has aborted; that rank is on its way out by itself then.
 _LEAVING_SECONDS = 0.5
+# How often a witness looks.
+_LOOK_SECONDS = 0.1
+_CREDENTIALS = struct.Struct("3i")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +46,8 @@ class Errand:
     environment: Mapping[bytes, bytes]
     descriptors: list[int]
     line: socket.socket = field(repr=False)
+    cores: Collection[int] | None = None
+    """Those that the launcher was bound to; None: not known."""
 
     def take_place(self, usual: Mapping[bytes, bytes]) -> None:
         """Make this process the one that mpiexec takes it for.
@@ -56,6 +63,10 @@ class Errand:
                 os.environb[name] = value
         if len(self.descriptors) > 3:
             os.environ["PMI_FD"] = str(self.descriptors[3])
+        if self.cores:
+            # A batch system may not let this process use them all.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, self.cores)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -74,6 +85,10 @@ class _Ward:
     def line(self) -> socket.socket:
         return self.errand.line
 
+    @property
+    def key(self) -> Key:
+        return self.errand.world, self.errand.rank
+
 
 class ForkServer:
     """Makes ranks for as long as the line to the controller is there."""
@@ -86,6 +101,9 @@ class ForkServer:
         self._doors: dict[socket.socket, Sequence[str]] = {}
         self._errand: Errand | None = None
         self._forked = False
+        self._last_look = 0.0
+        self.witness: Witness | None = None
+        """Who tells the controller about ranks, on a machine that is not the controller's."""
         self._selector.register(line, selectors.EVENT_READ, self._take_orders)
 
     def open_door(self, door: socket.socket, command: Sequence[str] = ()) -> None:
@@ -103,6 +121,7 @@ class ForkServer:
                 if self._forked:
                     return self._errand
             self._execute_condemned()
+            self._look()
 
     # Orders
 
@@ -127,6 +146,10 @@ class ForkServer:
                     if (ward.errand.world, ward.errand.rank) == (header["world"], header["rank"]):
                         with contextlib.suppress(OSError):
                             os.kill(ward.pid, header["signal"])
+            case "watch":
+                self._watch_output(header)
+            case "stacks":
+                self._tell_stacks(header)
             case "end":
                 self.end()
 
@@ -141,6 +164,33 @@ class ForkServer:
             self._line.send(header)
         except WireError:
             self.end()
+
+    # What is said about ranks, if the controller cannot see them
+
+    def _watch_output(self, header: Header) -> None:
+        key = header["world"], header["rank"]
+        for ward in self._wards:
+            if ward.key == key and self.witness is not None:
+                self.witness.watch(key, header["pid"], header["outputs"])
+                self._tell({"kind": "watched", "world": key[0], "rank": key[1]})
+
+    def _tell_stacks(self, header: Header) -> None:
+        assert self.witness is not None, "the controller asks only those who have one"
+        pids = {
+            ward.key: ward.pid
+            for ward in self._wards
+            if ward.errand.world == header["world"] and ward.errand.rank in header["ranks"]
+        }
+        said = self.witness.stacks(pids)
+        self._tell({"kind": "stacks", "question": header["question"], **said})
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if self.witness is None or now - self._last_look < _LOOK_SECONDS:
+            return
+        self._last_look = now
+        if news := self.witness.look([ward.key for ward in self._wards]):
+            self._tell({"kind": "moments", "moments": news})
 
     # Ranks
 
@@ -186,6 +236,7 @@ class ForkServer:
             environment=environment,
             descriptors=descriptors,
             line=line,
+            cores=_cores_of_peer(line),
         )
 
     def _copy(self, errand: Errand) -> None:
@@ -277,6 +328,7 @@ class ForkServer:
         ward.line.close()
         if ward.watch >= 0:
             os.close(ward.watch)
+        said = self.witness.testify(ward.key) if self.witness is not None else {}
         self._tell(
             {
                 "kind": "ended",
@@ -284,11 +336,14 @@ class ForkServer:
                 "rank": ward.errand.rank,
                 "status": status,
                 "by_us": ward.killed,
+                **said,
             }
         )
 
     def _patience(self) -> float | None:
         times = [ward.condemned for ward in self._wards if ward.condemned is not None]
+        if self.witness is not None and self._wards:
+            times.append(self._last_look + _LOOK_SECONDS)
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _execute_condemned(self) -> None:
@@ -306,10 +361,21 @@ class ForkServer:
 
 def rank_in(environment: Mapping[bytes, bytes]) -> int:
     """Read a rank's number from what mpiexec has put into its environment."""
-    for name in (b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"PMI_RANK"):
+    for name in (b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"PMI_RANK", b"SLURM_PROCID"):
         if name in environment:
             return int(environment[name])
     raise ValueError("no mpiexec has started it")
+
+
+def _cores_of_peer(line: socket.socket) -> Collection[int] | None:
+    """Give the cores that the process at the other end may use, if they are not all of ours."""
+    try:
+        size = _CREDENTIALS.size
+        said = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        cores = os.sched_getaffinity(_CREDENTIALS.unpack(said)[0])
+    except OSError:
+        return None
+    return None if cores == os.sched_getaffinity(0) else cores
 
 
 def fork_with_parent() -> int:

@@ -11,7 +11,7 @@ from rankwise.testing.crew.member import member_number, world_and_rank
 from rankwise.testing.crew.worlds import World
 from rankwise.testing.dispatch import Flight
 from rankwise.testing.ended import Ending, describe_phase, describe_status
-from rankwise.testing.hang import Stack, ask_for_stacks, read_crash
+from rankwise.testing.hang import Stack, read_crash
 from rankwise.testing.listing import ListedTest
 from rankwise.testing.naming import describe_ranks
 from rankwise.testing.results import RankResult, unpack
@@ -172,13 +172,8 @@ def _is_at(world: World, rank: int, case: int) -> bool:
 
 def _stacks(world: World, ranks: Mapping[int, int]) -> tuple[dict[int, Stack], list[int]]:
     """Give where ranks are, by their place in the test; and those that did not answer."""
-    stacks = ask_for_stacks(
-        {
-            place: (world.pids[rank], world.box(rank).stacks)
-            for place, rank in ranks.items()
-            if rank in world.pids
-        }
-    )
+    found = world.stacks_of(ranks.values())
+    stacks = {place: found[rank] for place, rank in ranks.items() if rank in found}
     return stacks, [place for place in ranks if place not in stacks]
 
 

@@ -59,6 +59,7 @@ class Keeper(ForkServer):
         self._folder = folder
         self._quiet = quiet
         self._command = command
+        self._surroundings: Mapping[str, str] | None = None
         self._mpiexec: Mpiexec | None = None
         self._launchers: dict[int, subprocess.Popen[bytes]] = {}
         self._dismissed: dict[int, float] = {}
@@ -81,10 +82,21 @@ class Keeper(ForkServer):
         prepare_clock(version, library)
         self._tell({"kind": "mpi", "library": library_name(version), "mpiexec": self._mpiexec.path})
 
+    def name_mpi(self) -> None:
+        """Say which MPI there is, on a node where others start it."""
+        try:
+            library = library_name(load_mpi_without_start())
+        except RankwiseError as error:
+            self._tell({"kind": "refused", "reason": str(error)})
+            return
+        self._tell({"kind": "mpi", "library": library})
+
     def obey(self, header: Header) -> None:
         match header["kind"]:
             case "spawn":
                 self._spawn(header)
+            case "surroundings":
+                self._surroundings = header["environment"]
             case "template":
                 self.start_template()
             case "take over":
@@ -119,22 +131,32 @@ class Keeper(ForkServer):
     # mpiexec
 
     def _spawn(self, header: Header) -> None:
-        if self._mpiexec is None:
-            return
         world = int(header["world"])
+        launch: Sequence[str] | None = header.get("launch")
         from rankwise.launch.mpiexec import without_job
 
-        environment = {
-            **without_job(os.environ),
-            **self._mpiexec.environment(),
-            **self._own_folder(world),
-            **header["environment"],
-            SECRET_VARIABLE: self._secret_shown,
-        }
-        command = [
-            *self._mpiexec.command(header["size"]),
-            *(sys.executable, "-I", "-S", _LAUNCHER, header["door"], str(world)),
+        if launch is not None:
+            # By a batch system, which makes what it starts on its nodes know of the job.
+            surroundings = self._surroundings or os.environ
+            environment = {
+                name: value
+                for name, value in without_job(surroundings).items()
+                if not name.startswith("SLURM_") or name == "SLURM_CONF"
+            }
+        elif self._mpiexec is not None:
+            launch = self._mpiexec.command(header["size"])
+            environment = {
+                **without_job(os.environ),
+                **self._mpiexec.environment(),
+                **self._own_folder(world),
+            }
+        else:
+            return
+        environment |= {**header["environment"], SECRET_VARIABLE: self._secret_shown}
+        program = header.get("program") or [
+            *(sys.executable, "-I", "-S", _LAUNCHER, header["door"], str(world))
         ]
+        command = [*launch, *program]
         output = None
         if self._quiet:
             output = os.open(log_path(self._folder, world), os.O_WRONLY | os.O_CREAT, 0o600)

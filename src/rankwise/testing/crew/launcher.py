@@ -16,7 +16,8 @@ _GONE = 111
 def main() -> int:
     door, world = sys.argv[1:3]
     line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    line.connect(door)
+    # Each node of a batch system has a door of its own, even where all are one machine.
+    line.connect(door.replace("%n", os.environ.get("SLURMD_NODENAME", "")))
     # Hydra takes a PMI_FD that closes before this process ends for a crash: it stays open here.
     descriptors = [0, 1, 2]
     if pmi := os.environ.get("PMI_FD"):

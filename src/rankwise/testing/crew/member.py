@@ -46,6 +46,8 @@ INVITATION = "RANKWISE_INVITATION"
 WORLD = "RANKWISE_WORLD"
 CORES = "RANKWISE_CORES"
 TEMPLATE = "template"
+KEEPER = "keeper"
+_NODE = "SLURMD_NODENAME"
 
 # More ranks than this in one world would have the numbers of another's.
 _RANKS_OF_A_WORLD = 1 << 20
@@ -70,6 +72,13 @@ class Invitation:
     folder: str
     width: int
     settings: Mapping[str, Any]
+    is_distant: bool = False
+    """Whether it is for processes on nodes that have a folder of their own each."""
+
+    @property
+    def own_folder(self) -> Path:
+        """The folder of the run on this machine."""
+        return Path(self.folder.replace("%n", node_name()))
 
     def to_text(self) -> str:
         """Write it down for a process that is started from nothing."""
@@ -83,6 +92,22 @@ class Invitation:
             return None
         data = json.loads(text)
         return cls(**{**data, "address": wire.Address(**data["address"])})
+
+
+def node_name() -> str:
+    """Give the name of the node that a batch system has started this process on."""
+    return os.environ.get(_NODE, "")
+
+
+def name_on_node(name: str, node: str) -> str:
+    """Give the name by which a server on a node is known in the run."""
+    return f"{name}@{node}"
+
+
+def name_and_node(name: wire.Name) -> tuple[str, str]:
+    """Give the kind of server behind such a name, and its node."""
+    kind, _, node = str(name).partition("@")
+    return kind, node
 
 
 class Membership:
@@ -109,6 +134,8 @@ class Membership:
         """
         if line is not None:
             self.channel = Channel(line)
+        elif self.invitation.is_distant:
+            self._call(name_on_node(TEMPLATE, node_name()))
         else:
             self._call(TEMPLATE)
 
@@ -123,7 +150,7 @@ class Membership:
         self.rank = place.rank
         if cores := os.environ.pop(CORES, ""):
             bind_to(cores, place.rank)
-        files = BoxFiles(Path(self.invitation.folder), f"{self.world}.{self.rank}")
+        files = BoxFiles(self.invitation.own_folder, f"{self.world}.{self.rank}")
         self.box = BlackBox(files)
         mpi = start_mpi(place)
         self.comm = mpi.COMM_WORLD.Dup()
@@ -132,7 +159,7 @@ class Membership:
 
     def _call(self, name: wire.Name) -> None:
         self.channel = Channel.open(self.invitation.address, self.invitation.secret, name)
-        self.channel.send({"kind": "here", "pid": os.getpid()})
+        self.channel.send({"kind": "here", "pid": os.getpid(), "node": node_name()})
 
     def speak(self) -> None:
         """Nothing was kept back."""
@@ -198,7 +225,7 @@ class MemberSession(WorldSession):
     def pytest_make_collect_report(self, collector: pytest.Collector) -> None:
         """Note what is imported next: if that ends this process, the controller knows why."""
         if self._server is not None and isinstance(collector, pytest.Module):
-            note = Path(self._world.invitation.folder) / "importing"
+            note = self._world.invitation.own_folder / "importing"
             note.write_text(str(collector.path))
 
     # Tests
@@ -266,6 +293,8 @@ class MemberSession(WorldSession):
     def _share_temporary_folder(self, base: str) -> None:
         if self._temporary._basetemp is None:
             name = f"world{self._world.world}-rank{self._world.rank}"
+            # On another machine it may not be there.
+            Path(base).mkdir(mode=0o700, parents=True, exist_ok=True)
             self._temporary._given_basetemp = Path(base) / name
 
     # The end

@@ -11,7 +11,7 @@ from rankwise.errors import RankwiseError
 from rankwise.testing.blackbox import Moment, OutputTail
 from rankwise.testing.crew.inquest import Inquest, find_culprit, was_at
 from rankwise.testing.crew.keeper import log_path
-from rankwise.testing.crew.member import TEMPLATE, member_number, world_and_rank
+from rankwise.testing.crew.member import KEEPER, TEMPLATE, member_number, world_and_rank
 from rankwise.testing.crew.worlds import World, Worlds
 from rankwise.testing.dispatch import NOBODY, Dispatcher, Flight
 from rankwise.testing.ended import Ending, describe_status
@@ -19,8 +19,6 @@ from rankwise.testing.exchange import Exchange
 from rankwise.testing.listing import ListedTest
 from rankwise.testing.watch import Overdue, find_overdue
 from rankwise.testing.wire import Header
-
-KEEPER = "keeper"
 
 _LOOK_SECONDS = 0.1
 # Other ranks of the test may be on their way out too, and what a rank said last may yet arrive.
@@ -56,6 +54,8 @@ class Pool:
         self._last_look = 0.0
         self._temporary = ""
         self._order = b""
+        self.servers: Callable[[], Sequence[str]] = lambda: (KEEPER, TEMPLATE)
+        """Names those who start, end and know ranks."""
         self.on_verdict: Callable[[Header, bytes], None]
         self.on_ending: Callable[[ListedTest, Ending], None]
         self.on_interrupt: Callable[[Header], None]
@@ -161,14 +161,14 @@ class Pool:
         match header["kind"]:
             case "here":
                 world.pids[rank] = int(header["pid"])
+                world.nodes[rank] = header["node"]
+            case "ready" if world.hearsay is not None:
+                # Only there can its output be kept, and it has to be before the first test.
+                place = {"world": number, "rank": rank, "pid": world.pids[rank]}
+                self._tell_servers({"kind": "watch", **place, "outputs": header["outputs"]})
             case "ready":
-                world.ready.add(rank)
                 world.outputs[rank] = OutputTail(world.pids[rank], header["outputs"])
-                if self._dispatcher is not None:
-                    self._welcome(world, rank)
-                    if world.is_ready and world.conclude_at is None:
-                        self._bad_starts = 0
-                        self._dispatcher.resume()
+                self._note_ready(world, rank)
             case "done" if self._dispatcher is not None:
                 self._dispatcher.done(member, header, body)
             case "stumbled":
@@ -184,6 +184,28 @@ class Pool:
             case "bye" if world.leaving or self._is_stopped:
                 world.leaving = True
                 world.ended.setdefault(rank, 0)
+
+    def watched(self, header: Header) -> None:
+        """Learn that a rank elsewhere is ready, and that its output is kept."""
+        world = self.worlds.alive.get(header["world"])
+        if world is not None and world.hearsay is not None:
+            world.outputs[header["rank"]] = world.hearsay.box(header["rank"])
+            self._note_ready(world, header["rank"])
+
+    def note_moments(self, header: Header) -> None:
+        """Learn what ranks elsewhere are at."""
+        for number, rank, *said in header["moments"]:
+            world = self.worlds.alive.get(number)
+            if world is not None and world.hearsay is not None:
+                world.hearsay.note_moment(rank, said)
+
+    def _note_ready(self, world: World, rank: int) -> None:
+        world.ready.add(rank)
+        if self._dispatcher is not None:
+            self._welcome(world, rank)
+            if world.is_ready and world.conclude_at is None:
+                self._bad_starts = 0
+                self._dispatcher.resume()
 
     @property
     def _is_stopped(self) -> bool:
@@ -212,6 +234,8 @@ class Pool:
         if world is None:
             return
         rank = header["rank"]
+        if world.hearsay is not None:
+            world.hearsay.note_end(rank, header)
         said_goodbye = rank in world.ended
         world.ended[rank] = None if header["by_us"] else header["status"]
         world.gone.add(rank)
@@ -330,7 +354,7 @@ class Pool:
         self._lines.flush()
 
     def _tell_servers(self, order: Header) -> None:
-        for server in (KEEPER, TEMPLATE):
+        for server in self.servers():
             if self._lines.has(server):
                 self._lines.send(server, order)
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,8 +18,20 @@ from rankwise.launch.mpi import forget_job
 from rankwise.testing import wire
 from rankwise.testing.crew.forkserver import ForkServer
 from rankwise.testing.crew.keeper import Keeper, prevent_start, usual_environment
-from rankwise.testing.crew.member import INVITATION, Invitation, MemberSession, Membership
+from rankwise.testing.crew.member import (
+    INVITATION,
+    KEEPER,
+    Invitation,
+    MemberSession,
+    Membership,
+    name_on_node,
+    node_name,
+)
 from rankwise.testing.crew.wishes import Wishes
+from rankwise.testing.crew.witness import Witness
+
+if TYPE_CHECKING:
+    from rankwise.testing.crew.slurm_site import SlurmSite
 
 
 def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage: bool) -> None:
@@ -30,7 +43,7 @@ def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage:
     forget_job()
     folder = Path(tempfile.mkdtemp(prefix="rankwise-"))
     secret = secrets.token_hex(32)
-    listener, address = wire.listen_on_file(folder / "controller")
+    listener, address = _listen(wishes, folder)
     doors = {name: wire.listen_on_file(folder / name) for name in ("warm", "cold")}
     own, theirs = socket.socketpair()
     template, template_end = socket.socketpair()
@@ -51,8 +64,17 @@ def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage:
         own.close()
         template.close()
         listener.close()
-        lines = theirs, template_end
-        _keep(config, wishes, invitation, doors, lines, collects_garbage=collects_garbage)
+        os.setsid()
+        line, template_line = wire.Channel(theirs), template_end
+        _keep(
+            config,
+            wishes,
+            invitation,
+            doors=doors,
+            line=line,
+            template_line=template_line,
+            collects_garbage=collects_garbage,
+        )
         return
     theirs.close()
     template_end.close()
@@ -68,6 +90,7 @@ def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage:
         wishes,
         invitation,
         folder,
+        site=_make_site(config, wishes, invitation),
         listener=listener,
         keeper=own,
         template=template,
@@ -78,28 +101,66 @@ def start_controller(config: pytest.Config, wishes: Wishes, *, collects_garbage:
     stand_in_for_mpi()
 
 
+def _listen(wishes: Wishes, folder: Path) -> tuple[socket.socket, wire.Address]:
+    """Listen where all ranks can reach us, and nowhere else."""
+    if wishes.slurm is None:
+        return wire.listen_on_file(folder / "controller")
+    from rankwise.testing.crew.allocation import reachable_address
+
+    return wire.listen_on_host(reachable_address(wishes.slurm))
+
+
+def _make_site(config: pytest.Config, wishes: Wishes, invitation: Invitation) -> SlurmSite | None:
+    if wishes.slurm is None:
+        return None
+    from rankwise.testing.crew.slurm_site import SlurmSite
+
+    return SlurmSite(wishes, invitation, clean_command(config))
+
+
+def keep_on_node(config: pytest.Config, invitation: Invitation, *, collects_garbage: bool) -> None:
+    """Be the keeper of one node; comes back in its copies, the template and ranks."""
+    forget_job()
+    wishes = Wishes(config, width=invitation.width)
+    folder = invitation.own_folder
+    folder.mkdir(mode=0o700)
+    doors = {name: wire.listen_on_file(folder / name) for name in ("warm", "cold")}
+    name = name_on_node(KEEPER, node_name())
+    line = wire.Channel.open(invitation.address, invitation.secret, name)
+    line.send({"kind": "here", "pid": os.getpid(), "node": node_name()})
+    _keep(
+        config,
+        wishes,
+        invitation,
+        doors=doors,
+        line=line,
+        template_line=None,
+        collects_garbage=collects_garbage,
+    )
+
+
 def _keep(
     config: pytest.Config,
     wishes: Wishes,
     invitation: Invitation,
-    doors: dict[str, tuple[socket.socket, wire.Address]],
-    lines: tuple[socket.socket, socket.socket],
     *,
+    doors: dict[str, tuple[socket.socket, wire.Address]],
+    line: wire.Channel,
+    template_line: socket.socket | None,
     collects_garbage: bool,
 ) -> None:
-    """Be the keeper; comes back in its copies, the template and ranks without one."""
-    folder = Path(invitation.folder)
-    line, template_line = lines
+    """Be a keeper; comes back in its copies, the template and ranks without one."""
+    folder = invitation.own_folder
+    witness = Witness(folder) if invitation.is_distant else None
     usual = usual_environment()
     command: Sequence[str] = ()
-    os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not wishes.warm:
-        command = _clean_command(config)
+        command = clean_command(config)
         os.environ[INVITATION] = invitation.to_text()
     try:
         keeper = Keeper(
-            wire.Channel(line),
+            line,
             invitation.secret,
             warm=doors["warm"][0],
             cold=doors["cold"][0],
@@ -107,13 +168,18 @@ def _keep(
             folder=folder,
             command=command,
         )
+        keeper.witness = witness
         prevent_start()
         errand = None
         # The template is what everybody waits for: it does not wait for MPI to be loaded here.
         is_template = wishes.warm and keeper.start_template()
         if not is_template:
-            template_line.close()
-            keeper.prepare_mpi()
+            if template_line is not None:
+                template_line.close()
+            if invitation.is_distant:
+                keeper.name_mpi()
+            elif wishes.slurm is None:
+                keeper.prepare_mpi()
             errand = keeper.serve()
     except BaseException:  # a copy of pytest must not go on as pytest
         import traceback
@@ -128,6 +194,7 @@ def _keep(
             _write_to(folder / "template.log")
         membership.join_as_template(template_line if is_template else None)
         server = ForkServer(membership.channel, invitation.secret)
+        server.witness = witness
         server.open_door(doors["warm"][0])
         doors["cold"][0].close()
     else:
@@ -138,7 +205,7 @@ def _keep(
     )
 
 
-def _clean_command(config: pytest.Config) -> list[str]:
+def clean_command(config: pytest.Config) -> list[str]:
     """Give the command that starts the same pytest again."""
     arguments = [str(argument) for argument in config.invocation_params.args]
     code = (

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from rankwise.launch.cores import cores_for
 from rankwise.testing.blackbox import BoxFiles, OutputTail
+from rankwise.testing.crew.hearsay import Hearsay, HearsayBox
 from rankwise.testing.crew.member import CORES, WORLD, member_number
+from rankwise.testing.hang import Stack, ask_for_stacks
 from rankwise.testing.listing import ListedTest
 from rankwise.testing.policy import Assignment, Case
 from rankwise.testing.policy.contract import Venue
@@ -33,7 +35,11 @@ class World:
     gone: set[int] = field(default_factory=set)
     """Ranks whose processes have ended."""
     pids: dict[int, int] = field(default_factory=dict)
-    outputs: dict[int, OutputTail] = field(default_factory=dict)
+    nodes: dict[int, str] = field(default_factory=dict)
+    """Where ranks are, if that is not here."""
+    outputs: dict[int, OutputTail | HearsayBox] = field(default_factory=dict)
+    hearsay: Hearsay | None = None
+    """What is said about its ranks; None: they are on this machine."""
     busy: bool = False
     leaving: bool = False
     """Whether it has been told to end."""
@@ -54,8 +60,26 @@ class World:
     def members(self) -> tuple[int, ...]:
         return tuple(member_number(self.number, rank) for rank in range(self.size))
 
-    def box(self, rank: int) -> BoxFiles:
+    def box(self, rank: int) -> BoxFiles | HearsayBox:
+        if self.hearsay is not None:
+            return self.hearsay.box(rank)
+        return self.files(rank)
+
+    def files(self, rank: int) -> BoxFiles:
+        """Give the black box of a rank on this machine."""
         return BoxFiles(self.box_folder, f"{self.number}.{rank}")
+
+    def stacks_of(self, ranks: Iterable[int]) -> dict[int, Stack]:
+        """Give where ranks are, as far as they answer."""
+        if self.hearsay is not None:
+            return self.hearsay.stacks_of(self.number, list(ranks))
+        return ask_for_stacks(
+            {
+                rank: (self.pids[rank], self.files(rank).stacks)
+                for rank in ranks
+                if rank in self.pids
+            }
+        )
 
     def forget(self) -> None:
         """Let go of its files."""
@@ -97,6 +121,8 @@ class Worlds:
         self.alive: dict[int, World] = {}
         self.warm = True
         """Whether there is, or will be, a template to make ranks from."""
+        self.hear: Callable[[], Hearsay] | None = None
+        """Gives room for what is said about a world elsewhere; None: all are here."""
 
     def know(self, tests: Sequence[ListedTest]) -> None:
         """Learn what the tests need."""
@@ -114,6 +140,7 @@ class Worlds:
             box_folder=self._folder,
             started=time.monotonic(),
             seats=tuple(seats),
+            hearsay=self.hear() if self.hear is not None else None,
         )
         self._next += 1
         self.alive[world.number] = world
@@ -129,6 +156,7 @@ class Worlds:
                 "kind": "spawn",
                 "world": world.number,
                 "size": size,
+                "threads": threads,
                 "door": self._doors[door],
                 "environment": environment,
             }
