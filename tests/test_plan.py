@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from rankwise.plan import (
+    Check,
     Process,
     Resources,
     Restart,
@@ -37,6 +38,7 @@ TASK = Task(
     resources=Resources(gpus=4),
     runtime=RuntimeChoice(name="x", kind="uv", requirements=("torch",)),
     restart=Restart(most=2, on_exit_codes=(7,)),
+    checks=(Check(kind="exit_code", codes=(3, 4)), Check(kind="json", what="$.loss", value=0.5)),
     notes=("a note",),
 )
 

@@ -11,7 +11,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 # Characters that nobody writes: what people write needs no escapes then.
 _OPEN, _CLOSE = "\ue000", "\ue001"
@@ -23,7 +23,8 @@ def later(what: str) -> str:
 
     `address:N` and `host:N` are those of node N, `port:NAME@N` is a free port there (the same one
     for the same name), `folder` is the attempt's folder and `folder:N` the one in which processes
-    on node N work.
+    on node N work. `run` is the run's id, `store` the folder of the store, and `artifacts:NAME` the
+    folder in which a stage's artifacts are kept.
     """
     return f"{_OPEN}{what}{_CLOSE}"
 
@@ -48,6 +49,10 @@ def _in_words(what: str) -> str:
             return f"free port {name} of node {node}"
         case "folder":
             return f"folder of node {rest}" if rest else "folder of the attempt"
+        case "run" | "store":
+            return f"the {kind}"
+        case "artifacts":
+            return f"artifacts of {rest}"
     return what
 
 
@@ -127,6 +132,73 @@ class RuntimeChoice:
     """docker, podman or apptainer; empty: the first that is there."""
 
 
+When = Literal["passed", "failed", "always"]
+"""What must have become of what a task needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """What a task depends on; where nothing of it has changed, it need not run again."""
+
+    definition: str
+    """A digest of all that is known before the run: the document's path, the command."""
+    inputs: tuple[str, ...] = ()
+    """Patterns of files, whose contents count; they are looked at when the task would start."""
+    folder: str = ""
+    """Where those files are."""
+    is_wanted: bool = True
+    """Whether an earlier outcome may be taken; otherwise this one is only noted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What must be true of a task that has run; `kind` says which of the others count."""
+
+    kind: str
+    """`contains`, `absent`, `regex`, `json`, `exists`, `exit_code` or `python`."""
+    what: str = ""
+    """The text, the pattern, the path into JSON, the file or FILE:FUNCTION."""
+    on: str = "output"
+    """Where to look: `output`, `stdout`, `stderr` or a file's name."""
+    rank: str = ""
+    """A number, or `all`: each of them; empty: all processes together."""
+    least: int = 1
+    most: int | None = None
+    """How often it must be found; None: as often as it likes."""
+    compare: str = ""
+    """json: `equals`, `less_than`, `greater_than` or `approx`; empty: it must be there."""
+    value: str | float | bool | None = None
+    tolerance: float | None = None
+    codes: tuple[int, ...] = ()
+    seconds: float = 10.0
+    """The longest that the check itself may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """What to read from what a task has written; `parser` says which of the others count."""
+
+    parser: str
+    name: str = ""
+    unit: str = ""
+    better: Literal["lower", "higher", ""] = ""
+    pattern: str = ""
+    function: str = ""
+    """python: FILE:FUNCTION."""
+    on: str = "output"
+    """Where to look: `output`, or a file's name."""
+    """What must have become of those; `failed`: one of them has not passed, for whatever reason."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """What a task measures, and which of several tries at the same it is."""
+
+    metrics: tuple[Metric, ...]
+    case: str = ""
+    """What it has in common with the other trials: `ranks=2 size=8`."""
+    trial: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One thing to run."""
@@ -138,7 +210,15 @@ class Task:
     width: int = 0
     """How many processes work at a time, with those that a launcher starts; 0: those above."""
     needs: tuple[str, ...] = ()
-    """Keys of the tasks that must have passed before."""
+    """Keys of the tasks that must be over before."""
+    when: When = "passed"
+    """What must have become of those; `failed`: one of them, or what they needed, has not passed."""
+    exports: bool = False
+    """Whether it leaves variables behind for those that inherit them."""
+    inherits: tuple[str, ...] = ()
+    """Keys of the tasks whose variables it has below its own, with all that those inherited."""
+    reuse: Reuse | None = None
+    """None: it always runs."""
     code: str = ""
     """A folder to copy for each node, to work in; empty: they work in `folder`."""
     folder: str = ""
@@ -155,6 +235,16 @@ class Task:
     timeout: float | None = None
     """In seconds."""
     restart: Restart = Restart()
+    checks: tuple[Check, ...] = ()
+    """What must be true when it has run, beside its exit code."""
+    measuring: Measuring | None = None
+    """None: nothing is read from its output."""
+    is_optional: bool = False
+    """Whether all is well as well if it does not run at all."""
+    results: str = ""
+    """A JUnit file in the attempt's folder, with what became of single tests in it."""
+    place: str = ""
+    """Where it is asked for: FILE:LINE:COLUMN."""
     notes: tuple[str, ...] = ()
     """What was derived or mended, for people to see."""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -194,9 +284,20 @@ def task_from_data(data: Mapping[str, Any]) -> Task:
             "resources": Resources(**data["resources"]),
             "restart": Restart(most=restart["most"], on_exit_codes=tuple(restart["on_exit_codes"])),
             "runtime": RuntimeChoice(**{**runtime, "requirements": tuple(runtime["requirements"])}),
+            "checks": tuple(map(_check, data.get("checks", ()))),
+            "reuse": _reuse(data.get("reuse")),
+            "inherits": tuple(data.get("inherits", ())),
             **{name: tuple(data[name]) for name in ("needs", "secrets", "notes")},
         }
     )
+
+
+def _reuse(data: Mapping[str, Any] | None) -> Reuse | None:
+    return Reuse(**{**data, "inputs": tuple(data["inputs"])}) if data else None
+
+
+def _check(data: Mapping[str, Any]) -> Check:
+    return Check(**{**data, "codes": tuple(data["codes"])})
 
 
 def _process(data: Mapping[str, Any]) -> Process:

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankwise.engine.queue import Hopeless, Queue, Waiting, fits
-from rankwise.plan import Resources
+from rankwise.plan import Resources, When
 
 PLENTY = {"local": Resources(cores=1000, memory=2**40, gpus=1000)}
 
 
-def waiting(key: str, *needs: str, cores: float = 1) -> Waiting:
-    return Waiting(key=key, needs=needs, claim=Resources(cores=cores))
+def waiting(key: str, *needs: str, cores: float = 1, when: When = "passed") -> Waiting:
+    return Waiting(key=key, needs=needs, when=when, claim=Resources(cores=cores))
 
 
 def keys(queue: Queue, cores: float = 1000) -> list[str]:
@@ -137,3 +137,54 @@ def test_every_task_runs_once_after_what_it_needs_or_is_given_up(
     assert sorted(passed + failed + given_up) == sorted(needs)
     for key in given_up:
         assert needs[key] & {*failed, *given_up}
+
+
+def given_up(hopeless: list[Hopeless]) -> dict[str, bool]:
+    return {one.key: one.is_well for one in hopeless}
+
+
+def test_what_is_there_for_failures_runs_after_one() -> None:
+    queue = Queue(
+        [
+            waiting("build"),
+            waiting("test", "build"),
+            waiting("tell", "test", when="failed"),
+            waiting("tidy", "build", "test", when="always"),
+            waiting("after", "tell"),
+        ]
+    )
+    assert keys(queue) == ["build"]
+    assert given_up(queue.failed("build", "failed")) == {"test": False}
+    assert keys(queue) == ["tell", "tidy"]
+    assert not queue.passed("tell")
+    assert keys(queue) == ["after"]
+
+
+def test_what_is_there_for_failures_is_not_needed_without_one() -> None:
+    queue = Queue(
+        [
+            waiting("build"),
+            waiting("tell", "build", when="failed"),
+            waiting("after", "tell"),
+            waiting("tidy", "tell", when="always"),
+        ]
+    )
+    assert keys(queue) == ["build"]
+    assert given_up(queue.passed("build")) == {"tell": True, "after": True}
+    assert keys(queue) == ["tidy"]
+
+
+def test_a_task_waits_for_all_that_it_needs_whatever_becomes_of_it() -> None:
+    queue = Queue([waiting("a"), waiting("b"), waiting("c", "a", "b", when="always")])
+    assert keys(queue) == ["a", "b"]
+    assert not queue.failed("a", "failed")
+    assert keys(queue) == []
+    assert not queue.passed("b")
+    assert keys(queue) == ["c"]
+
+
+def test_what_has_passed_before_leaves_nothing_to_those_for_failures() -> None:
+    tasks = [waiting("tell", "build", when="failed"), waiting("after", "tell")]
+    queue = Queue(tasks, passed=["build"])
+    assert given_up(queue.idle) == {"tell": True, "after": True}
+    assert not queue

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankwise.checks.judging import judge
 from rankwise.compute.capacity import shortfall
 from rankwise.compute.contract import Attempt, Compute, Job
 from rankwise.engine.ends import end_of
@@ -112,10 +113,12 @@ class Drive:
     def _take_up(self) -> None:
         """Find out what is still to be done, and what runners are doing already."""
         waiting: dict[str, Waiting] = {}
-        passed, failed = [], []
+        passed, skipped, failed = [], [], []
         for row in self._store.task_rows(self._run, bodies=True):
             if row.state is State.PASSED:
                 passed.append(row.key)
+            elif row.state is State.SKIPPED:
+                skipped.append(row.key)
             elif row.state.is_over:
                 failed.append(row)
                 self._exit_code = self._exit_code or row.exit_code or 1
@@ -125,6 +128,9 @@ class Drive:
         open_ones = [row for row in self._store.attempts(self._run) if not row.state.is_over]
         in_flight = {row.task: waiting.pop(row.task) for row in open_ones}
         self._queue = Queue(waiting.values(), passed=passed)
+        self._give_up(self._queue.idle)
+        for key in skipped:
+            self._give_up(self._queue.skipped(key))
         for row in failed:
             self._give_up(self._queue.failed(row.key, _in_words(row.state)))
         for attempt in open_ones:
@@ -138,7 +144,13 @@ class Drive:
             task.resources, cores=task.resources.cores or min(width, capacity.cores)
         )
         pool = self._pools[task.compute]
-        return Waiting(key=task.key, needs=task.needs, compute=pool, claim=claim)
+        return Waiting(
+            key=task.key,
+            needs=task.needs,
+            compute=pool,
+            claim=claim,
+            is_checked=bool(task.checks),
+        )
 
     def _adopt(self, row: AttemptRow, waiting: Waiting) -> None:
         """Watch what another client has started, unless it never came to that."""
@@ -250,6 +262,9 @@ class Drive:
                 end = self._computes[name].end_of(attempt) or end_of(attempt.folder)
                 if end.outcome == State.LOST:
                     self._computes[name].clean(attempt)
+                if flight.waiting.is_checked:
+                    task = self._store.task(self._run, flight.waiting.key)
+                    end = judge(task, attempt.folder, end)
                 self._end(flight.waiting, flight.number, end, attempt.folder)
         return count
 
@@ -291,7 +306,7 @@ class Drive:
                 return
             self._over(waiting.key, state, end.exit_code, end.reason)
             if state is State.PASSED:
-                self._queue.passed(waiting.key)
+                self._give_up(self._queue.passed(waiting.key))
             else:
                 self._give_up(self._queue.failed(waiting.key, _in_words(state)))
 
@@ -308,7 +323,8 @@ class Drive:
     def _give_up(self, tasks: Iterable[Hopeless]) -> None:
         state = State.CANCELLED if self._is_cancelled else State.NOT_RUN
         for task in tasks:
-            self._over(task.key, state, None, task.reason)
+            is_well = task.is_well and not self._is_cancelled
+            self._over(task.key, State.SKIPPED if is_well else state, None, task.reason)
 
     def _over(self, key: str, state: State, exit_code: int | None, reason: str) -> None:
         self._store.task_over(

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rankwise.plan import Resources
+from rankwise.plan import Resources, When
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +15,11 @@ class Waiting:
 
     key: str
     needs: Sequence[str] = ()
+    when: When = "passed"
     compute: str = "local"
     claim: Resources = Resources()
+    is_checked: bool = False
+    """Whether there is more to look at than its exit code, when it has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,8 @@ class Hopeless:
 
     key: str
     reason: str
+    is_well: bool = False
+    """Whether nothing is wrong with that: it was there for a failure, and there was none."""
 
 
 class Queue:
@@ -39,6 +44,10 @@ class Queue:
         self._position = {key: number for number, key in enumerate(self._tasks)}
         self._followers: dict[str, list[str]] = {}
         self._missing: dict[str, int] = {}
+        self._troubles: dict[str, str] = {}
+        """What has gone wrong before a task that waits for the rest of what it needs."""
+        self._idle: dict[str, str] = {}
+        """What it needs but was not needed itself."""
         self._lines: dict[tuple[str, Resources], list[tuple[int, str]]] = {}
         done = set(passed)
         for task in self._tasks.values():
@@ -46,8 +55,8 @@ class Queue:
             self._missing[task.key] = len(needs)
             for need in needs:
                 self._followers.setdefault(need, []).append(task.key)
-            if not needs:
-                self._line_up(task)
+        self.idle = self._line_up_all()
+        """Those that wait for the failure of what has passed already."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -78,24 +87,63 @@ class Queue:
         _, key = heapq.heappop(min(lines))
         return self._tasks.pop(key)
 
-    def passed(self, key: str) -> None:
-        """Let those go on that have waited for this one."""
-        for follower in self._followers.pop(key, ()):
-            self._missing[follower] -= 1
-            if not self._missing[follower] and follower in self._tasks:
-                self._line_up(self._tasks[follower])
+    def passed(self, key: str) -> list[Hopeless]:
+        """Let those go on that have waited for this one; give up what is there for failures."""
+        return self._over(key)
 
     def failed(self, key: str, how: str) -> list[Hopeless]:
-        """Give up those that have waited for this one, and those that waited for them."""
-        given_up = []
-        causes = [(key, how)]
-        while causes:
-            cause, state = causes.pop(0)
+        """Give up those that have waited for this one, and those that waited for them.
+
+        Those go on that are there for failures, or run in any case.
+        """
+        return self._over(key, trouble=how)
+
+    def skipped(self, key: str) -> list[Hopeless]:
+        """Give up those that have waited for what was not needed."""
+        return self._over(key, is_idle=True)
+
+    def _over(self, key: str, *, trouble: str = "", is_idle: bool = False) -> list[Hopeless]:
+        given_up: list[Hopeless] = []
+        over = [(key, trouble, is_idle)]
+        while over:
+            cause, trouble, is_idle = over.pop(0)
             for follower in self._followers.pop(cause, ()):
-                if self._tasks.pop(follower, None) is not None:
-                    given_up.append(Hopeless(key=follower, reason=f"needs {cause}, which {state}"))
-                    causes.append((follower, "was not run"))
+                if trouble:
+                    self._troubles.setdefault(follower, f"needs {cause}, which {trouble}")
+                elif is_idle:
+                    self._idle.setdefault(follower, f"needs {cause}, which was not needed")
+                self._missing[follower] -= 1
+                hopeless = self._decide(follower)
+                if hopeless is not None:
+                    given_up.append(hopeless)
+                    how = "" if hopeless.is_well else "was not run"
+                    over.append((follower, how, hopeless.is_well))
         return given_up
+
+    def _line_up_all(self) -> list[Hopeless]:
+        found: list[Hopeless] = []
+        for key in [key for key, missing in self._missing.items() if not missing]:
+            if (hopeless := self._decide(key)) is not None:
+                found += [hopeless, *self.skipped(key)]
+        return found
+
+    def _decide(self, key: str) -> Hopeless | None:
+        """Have a task line up if it can start now; give it up if it never will."""
+        task = self._tasks.get(key)
+        if task is None:
+            return None
+        trouble, idle = self._troubles.get(key, ""), self._idle.get(key, "")
+        if task.when == "passed" and (trouble or idle):
+            # The others that it needs do not matter any more.
+            del self._tasks[key]
+            return Hopeless(key=key, reason=trouble or idle, is_well=not trouble)
+        if self._missing[key]:
+            return None
+        if task.when == "failed" and not trouble:
+            del self._tasks[key]
+            return Hopeless(key=key, reason="nothing has failed before it", is_well=True)
+        self._line_up(task)
+        return None
 
     def give_up_all(self, reason: str) -> list[Hopeless]:
         """Give up everything that still waits."""

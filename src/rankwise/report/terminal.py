@@ -28,6 +28,7 @@ STATE_STYLES = {
     "lost": "red",
     "cancelled": "yellow",
     "not run": "yellow",
+    "skipped": "dim",
     "running": "cyan",
     "submitting": "cyan",
     "queued": "dim",

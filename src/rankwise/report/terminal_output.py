@@ -15,6 +15,8 @@ from rankwise.report.words import counted, label
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 _RED, _DIM, _RESET = 31, 2, "\x1b[0m"
 _WIDEST_LABEL = 24
+# Other ends are those of attempts, of which there is a line already.
+_OF_TASKS = ("passed", "not run", "skipped")
 
 
 class Labels:
@@ -92,7 +94,7 @@ class OutputView:
                 self._say(f"{event.task} started")
             case "attempt ended" if event.state != "passed":
                 self._say(f"{event.task} {_fate(event)}", _RED)
-            case "task over" if self._with_tasks and event.state in ("passed", "not run"):
+            case "task over" if self._with_tasks and event.state in _OF_TASKS:
                 self._say(f"{event.task} {_fate(event)}")
 
     def lines(self, lines: Sequence[Line]) -> None:

@@ -21,6 +21,8 @@ class State(StrEnum):
     LOST = "lost"
     """Whoever watched over it is gone and has left no outcome."""
     NOT_RUN = "not run"
+    SKIPPED = "skipped"
+    """It was there for a failure, and there was none."""
 
     @property
     def is_over(self) -> bool:
@@ -30,7 +32,7 @@ class State(StrEnum):
     @property
     def is_green(self) -> bool:
         """Tell whether all is well; what did not run is not well."""
-        return self is State.PASSED
+        return self in (State.PASSED, State.SKIPPED)
 
 
 _OPEN = frozenset({State.QUEUED, State.SUBMITTING, State.RUNNING})
