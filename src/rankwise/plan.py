@@ -187,7 +187,7 @@ class Metric:
     """python: FILE:FUNCTION."""
     on: str = "output"
     """Where to look: `output`, or a file's name."""
-    """What must have become of those; `failed`: one of them has not passed, for whatever reason."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
@@ -212,7 +212,7 @@ class Task:
     needs: tuple[str, ...] = ()
     """Keys of the tasks that must be over before."""
     when: When = "passed"
-    """What must have become of those; `failed`: one of them, or what they needed, has not passed."""
+    """What must have become of those; `failed`: one of them has not passed, for whatever reason."""
     exports: bool = False
     """Whether it leaves variables behind for those that inherit them."""
     inherits: tuple[str, ...] = ()
