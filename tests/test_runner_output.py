@@ -27,6 +27,26 @@ def test_output_and_errors_keep_their_order(tmp_path: Path) -> None:
     assert attempt.log("worker-0") == "".join(f"out {i}\nerr {i}\n" for i in (1, 2, 3))
 
 
+def test_streams_are_kept_apart_as_well_if_asked(tmp_path: Path) -> None:
+    line = "echo out; echo err >&2; sleep 0.1; echo out again"
+    worker = process("worker-0", line, environment={"RANKWISE_STREAMS": "apart"})
+    attempt = Attempt(tmp_path, worker, process("worker-1", "echo one"))
+    attempt.run()
+    folder = attempt.folder / "processes"
+    assert (folder / "worker-0/stdout.log").read_text() == "out\nout again\n"
+    assert (folder / "worker-0/stderr.log").read_text() == "err\n"
+    assert sorted(attempt.log("worker-0").splitlines()) == ["err", "out", "out again"]
+    assert not (folder / "worker-1/stdout.log").exists()
+
+
+def test_secrets_are_kept_out_of_each_stream(tmp_path: Path) -> None:
+    first = Redactor(["geheim"])
+    second = first.twin()
+    # What one of them holds back is none of the other's.
+    assert first.feed(b"a ge") + second.feed(b"b ge") == b"a b "
+    assert feed(first, b"heim.") + feed(second, b"nau.") == b"***.genau."
+
+
 def test_output_is_there_while_the_process_runs(tmp_path: Path) -> None:
     line = "echo now; while ! grep now ../../processes/worker-0/output.log; do sleep 0.05; done"
     attempt = Attempt(tmp_path, process("worker-0", line))

@@ -287,6 +287,7 @@ def task_from_data(data: Mapping[str, Any]) -> Task:
             "checks": tuple(map(_check, data.get("checks", ()))),
             "reuse": _reuse(data.get("reuse")),
             "inherits": tuple(data.get("inherits", ())),
+            "measuring": _measuring(data.get("measuring")),
             **{name: tuple(data[name]) for name in ("needs", "secrets", "notes")},
         }
     )
@@ -294,6 +295,12 @@ def task_from_data(data: Mapping[str, Any]) -> Task:
 
 def _reuse(data: Mapping[str, Any] | None) -> Reuse | None:
     return Reuse(**{**data, "inputs": tuple(data["inputs"])}) if data else None
+
+
+def _measuring(data: Mapping[str, Any] | None) -> Measuring | None:
+    if data is None:
+        return None
+    return Measuring(**{**data, "metrics": tuple(Metric(**one) for one in data["metrics"])})
 
 
 def _check(data: Mapping[str, Any]) -> Check:

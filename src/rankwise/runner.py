@@ -16,6 +16,7 @@ The records of a process are in processes/NAME: start.json, end.json, a heartbea
 The output is kept in up to three files that never hold more than `log_bytes` together: output.log,
 which is written, output.log.1, which it was before it was full, and output.log.first, the
 beginning, where settings and versions stand; it ends in a line that says how much is missing.
+With RANKWISE_STREAMS=apart there are stdout.log and stderr.log as well, in the same way.
 """
 
 # Neither pathlib nor contextlib: they take longer to load than all the rest.
@@ -334,6 +335,12 @@ class Redactor:
         self._secrets = sorted(encoded, key=len, reverse=True)
         self._held = b""
 
+    def twin(self) -> Redactor:
+        """Give one for another stream with the same secrets."""
+        other = Redactor(())
+        other._secrets = self._secrets
+        return other
+
     def feed(self, data: bytes, *, is_last: bool = False) -> bytes:
         if not self._secrets:
             return data
@@ -369,10 +376,10 @@ class Redactor:
 class Log:
     """The output of one process, never more than so many bytes of it."""
 
-    def __init__(self, folder: str, limit: int) -> None:
+    def __init__(self, folder: str, limit: int, name: str = "output.log") -> None:
         self.lost = 0
         """How many bytes are in none of the files."""
-        self._path = f"{folder}/output.log"
+        self._path = f"{folder}/{name}"
         limit = max(limit, 10 * NOTICE_BYTES)
         self._head = limit // 5
         self._part = (limit - self._head - 3 * NOTICE_BYTES) // 2
@@ -455,11 +462,11 @@ class Log:
 
 
 class Stream:
-    """What a process writes, on its way into its log."""
+    """What a process writes, on its way into its log, or into several."""
 
-    def __init__(self, source: int, redactor: Redactor, log: Log) -> None:
+    def __init__(self, source: int, redactor: Redactor, logs: Sequence[Log]) -> None:
         self.source = source
-        self.log = log
+        self._logs = logs
         self._redactor = redactor
         os.set_blocking(source, False)
 
@@ -472,7 +479,7 @@ class Stream:
         if not data:
             self.close()
             return False
-        self.log.write(self._redactor.feed(data))
+        self._write(self._redactor.feed(data))
         return True
 
     def drain(self) -> None:
@@ -485,8 +492,13 @@ class Stream:
         if self.source >= 0:
             os.close(self.source)
             self.source = -1
-            self.log.write(self._redactor.feed(b"", is_last=True))
-            self.log.close()
+            self._write(self._redactor.feed(b"", is_last=True))
+            for log in self._logs:
+                log.close()
+
+    def _write(self, data: bytes) -> None:
+        for log in self._logs:
+            log.write(data)
 
 
 # Processes
@@ -651,13 +663,14 @@ class Child:
     def __init__(self, folder: str, about: Mapping[str, Any], log_bytes: int) -> None:
         self.folder = folder
         self.log = Log(folder, log_bytes)
-        self.stream: Stream | None = None
+        self.streams: list[Stream] = []
         self.pid = 0
         self.end: dict[str, Any] | None = None
         self.is_ended_by_us = False
         self._about = {name: about.get(name) for name in ("name", "role", "node", "rank")}
         self._started = 0.0
         self._reason = -1
+        self._log_bytes = log_bytes
 
     def start(
         self,
@@ -668,13 +681,11 @@ class Child:
     ) -> None:
         """Start it, with a log if there is a redactor; one that cannot be has ended at once."""
         self._started = time.time()
-        source, sink = os.pipe() if redactor else (-1, -1)
-        if redactor:
-            self.log.check()
-            self.stream = Stream(source, redactor, self.log)
+        is_apart = environment.get("RANKWISE_STREAMS") == "apart"
+        sinks = self._open_streams(redactor, is_apart=is_apart) if redactor else []
 
         def connect_and_prepare() -> None:
-            for number in (1, 2) if redactor else ():
+            for number, sink in ((1, sinks[0]), (2, sinks[-1])) if sinks else ():
                 os.dup2(sink, number)
             prepare()
 
@@ -683,8 +694,24 @@ class Child:
         except OSError as error:
             self.fail(f"cannot start a process: {error.strerror}")
         finally:
-            if redactor:
+            for sink in sinks:
                 os.close(sink)
+
+    def _open_streams(self, redactor: Redactor, *, is_apart: bool) -> list[int]:
+        """Make a pipe for all that it writes, or one for each stream, and give where to write."""
+        self.log.check()
+        if not is_apart:
+            source, sink = os.pipe()
+            self.streams = [Stream(source, redactor, [self.log])]
+            return [sink]
+        sinks = []
+        for name in ("stdout.log", "stderr.log"):
+            source, sink = os.pipe()
+            own = Log(self.folder, self._log_bytes, name)
+            own.check()
+            self.streams.append(Stream(source, redactor.twin(), [self.log, own]))
+            sinks.append(sink)
+        return sinks
 
     def note_end(self, status: int, usage: Any) -> None:
         """Take down how it ended, with all that it has written."""
@@ -711,8 +738,8 @@ class Child:
         return {**self._about, "pid": self.pid, "started": self._started}
 
     def _finish(self, end: dict[str, Any]) -> None:
-        if self.stream:
-            self.stream.drain()
+        for stream in self.streams:
+            stream.drain()
             self.log.check()
         by_us = self.is_ended_by_us
         self.end = {**end, "started": self._started, "by_us": by_us, "log_lost": self.log.lost}
@@ -997,8 +1024,8 @@ class Rank(Child):
             send(self.pid, early)
         self._records.put(f"{self.folder}/start.json", self.start_record())
         self._wait(awake)
-        if self.stream:
-            self.stream.close()
+        for stream in self.streams:
+            stream.close()
         assert self.end is not None
         self.end["may_restart"] = may_restart(os.environ)
         self._records.put(f"{self.folder}/end.json", self.end)
@@ -1023,8 +1050,9 @@ class Rank(Child):
     def _wait(self, awake: int) -> None:
         poll = select.poll()
         poll.register(awake, select.POLLIN)
-        if self.stream:
-            poll.register(self.stream.source, select.POLLIN)
+        streams = {stream.source: stream for stream in self.streams}
+        for source in streams:
+            poll.register(source, select.POLLIN)
         beat = 0.0
         while self.end is None:
             if time.monotonic() >= beat:
@@ -1034,7 +1062,7 @@ class Rank(Child):
             for source, _ in poll.poll(self._beat * 1000):
                 if source == awake:
                     empty(awake)
-                elif self.stream and not self.stream.pump() and self.stream.source < 0:
+                elif not streams[source].pump() and streams[source].source < 0:
                     poll.unregister(source)
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
@@ -1315,9 +1343,9 @@ class Gang:
     def _note_start(self, process: Process) -> None:
         if not process.reach or process.end:
             self._records.put(f"{process.folder}/start.json", process.start_record())
-        if process.stream:
-            self._streams[process.stream.source] = process.stream
-            self._poll.register(process.stream.source, select.POLLIN)
+        for stream in process.streams:
+            self._streams[stream.source] = stream
+            self._poll.register(stream.source, select.POLLIN)
         self._note_end(process)
 
     def _note_end(self, process: Process) -> None:

@@ -1,0 +1,290 @@
+"""What is checked when an attempt has ended."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rankwise.plan import Check
+from tests.checks.attempts import judged, make_attempt
+
+FOUR = {number: f"start\nrank {number} of 4\nloss 0.{number}\n" for number in range(4)}
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        Check(kind="contains", what="rank 3 of 4"),
+        Check(kind="contains", what="start", rank="all"),
+        Check(kind="contains", what="loss 0.2", rank="2"),
+        Check(kind="absent", what="Traceback"),
+        Check(kind="regex", what=r"^rank (\d+) of 4$", least=4, most=4),
+        Check(kind="regex", what=r"rank", least=1, most=1, rank="all"),
+        Check(kind="exit_code", codes=(0, 3)),
+    ],
+)
+def test_what_is_true_passes(tmp_path: Path, check: Check) -> None:
+    end = judged(make_attempt(tmp_path, FOUR), check)
+    assert (end.outcome, end.reason) == ("passed", "")
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        (
+            Check(kind="contains", what="rank 4 of 4"),
+            ["'rank 4 of 4'): not found in worker-0/output.log and 3 more logs:\n  | rank 3 of 4"],
+        ),
+        (
+            Check(kind="contains", what="loss 0.2", rank="all"),
+            ["on every rank): not found in worker-0/output.log:", "  | loss 0.0"],
+        ),
+        (Check(kind="contains", what="x", rank="7"), ["there was no rank 7"]),
+        (
+            Check(kind="absent", what="loss 0.3"),
+            ["found once in worker-0/output.log and 3 more logs:", "  | loss 0.3"],
+        ),
+        (
+            Check(kind="regex", what=r"rank (\d+) of 4", least=5, most=5),
+            [r"check 1 (regex 'rank (\\d+) of 4', 5 times): found 4 times in", "  | rank 2 of 4"],
+        ),
+        (
+            Check(kind="regex", what="start", least=0, most=2),
+            ["at most 2 times): found 4 times"],
+        ),
+        (Check(kind="exit_code", codes=(3,)), ["check 1 (exit code 3): it was 0"]),
+    ],
+)
+def test_what_is_not_true_fails_and_is_quoted(
+    tmp_path: Path, check: Check, words: list[str]
+) -> None:
+    end = judged(make_attempt(tmp_path, FOUR), check)
+    assert end.outcome == "failed"
+    for word in words:
+        assert word.replace("\\\\", "\\") in end.reason
+
+
+def test_exit_codes_that_are_wanted_are_a_success(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    wanted = Check(kind="exit_code", codes=(3,))
+    assert judged(attempt, wanted, outcome="failed", code=3).outcome == "passed"
+    assert judged(attempt, wanted, outcome="crashed", code=139).outcome == "crashed"
+    other = judged(attempt, wanted, outcome="failed", code=4)
+    assert other.outcome == "failed"
+    assert other.reason.endswith("; check 1 wants exit code 3")
+    # A time limit is no exit code of anybody's.
+    limit = Check(kind="exit_code", codes=(124,))
+    assert judged(attempt, limit, outcome="timed out", code=124).outcome == "timed out"
+
+
+def test_the_other_checks_are_made_as_well_and_all_faults_are_told(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    checks = [
+        Check(kind="exit_code", codes=(3,)),
+        Check(kind="contains", what="start"),
+        Check(kind="contains", what="nowhere"),
+    ]
+    end = judged(attempt, *checks, outcome="failed", code=3)
+    assert end.reason.startswith("check 3 (contains 'nowhere')")
+    end = judged(attempt, *checks)
+    assert end.reason.splitlines()[0] == "2 of 3 checks failed"
+    assert "check 1 (exit code 3): it was 0" in end.reason
+    assert "check 3 (contains" in end.reason
+
+
+def test_what_failed_by_itself_is_not_checked_further(tmp_path: Path) -> None:
+    end = judged(
+        make_attempt(tmp_path, FOUR), Check(kind="contains", what="x"), outcome="crashed", code=139
+    )
+    assert (end.outcome, end.reason) == ("crashed", "worker-0 left with exit code")
+
+
+def test_streams_are_looked_at_apart(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, {0: "both"})
+    (attempt / "processes/worker-0/stderr.log").write_text("a warning\n")
+    (attempt / "processes/worker-0/stdout.log").write_text("a result\n")
+    assert judged(attempt, Check(kind="contains", what="warning", on="stderr")).outcome == "passed"
+    end = judged(attempt, Check(kind="contains", what="warning", on="stdout"))
+    assert "on stdout): not found in worker-0/stdout.log:\n  | a result" in end.reason
+
+
+def test_nobody_vouches_for_what_was_left_out_of_a_log(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, {0: "fine\n"}, lost=100)
+    assert judged(attempt, Check(kind="contains", what="fine")).outcome == "passed"
+    end = judged(attempt, Check(kind="absent", what="Traceback"))
+    assert "100 bytes of worker-0/output.log were left out" in end.reason
+
+
+def test_parts_of_a_log_are_read_in_their_order(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, {0: "third\n"})
+    (attempt / "processes/worker-0/output.log.first").write_text("first\n")
+    (attempt / "processes/worker-0/output.log.1").write_text("second\n")
+    check = Check(kind="regex", what="first\nsecond\nthird")
+    assert judged(attempt, check).outcome == "passed"
+
+
+def test_control_characters_are_quoted_harmlessly(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, {0: "\x1b[2Jgone\x07\x9b1m " + "long" * 100 + "\n"})
+    end = judged(attempt, Check(kind="contains", what="\x1b[31m"))
+    assert all(line.isprintable() for line in end.reason.splitlines())
+    assert "\\x1b[2Jgone" in end.reason
+    assert len(end.reason) < 500
+
+
+def test_a_pattern_that_looks_for_years_is_ended(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, {0: "a" * 40 + "b"})
+    end = judged(attempt, Check(kind="regex", what="(a+)+$", seconds=0.2))
+    assert end.reason.endswith("it took longer than 0.2 s")
+
+
+def test_checks_can_be_made_in_any_thread(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    ends = []
+    check = Check(kind="contains", what="start")
+    thread = threading.Thread(target=lambda: ends.append(judged(attempt, check)))
+    thread.start()
+    thread.join()
+    assert ends[0].outcome == "passed"
+
+
+# Files
+
+
+def test_files_must_have_been_written_by_this_attempt(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    check = Check(kind="exists", what="model.pt")
+    missing = judged(attempt, check)
+    assert f"there is no model.pt in {tmp_path / 'work'}, which is empty" in missing.reason
+    (tmp_path / "work/model.pt").touch()
+    assert judged(attempt, check).outcome == "passed"
+    (tmp_path / "work/other.pt").touch()
+    end = judged(attempt, Check(kind="exists", what="another.pt"))
+    assert "there is model.pt, other.pt" in end.reason
+
+
+def test_a_file_from_before_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    (tmp_path / "work/model.pt").touch()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 100)
+    end = judged(attempt, Check(kind="exists", what="model.pt"))
+    assert "model.pt was not written: the one that is there is 9" in end.reason
+
+
+def test_a_file_that_was_copied_with_its_old_times_counts(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    (tmp_path / "work/model.pt").touch()
+    os.utime(tmp_path / "work/model.pt", (0, 0))
+    assert judged(attempt, Check(kind="exists", what="model.pt")).outcome == "passed"
+
+
+def test_each_rank_may_have_a_file_of_its_own(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    for number in range(3):
+        (tmp_path / f"work/part-{number}.pt").write_text(f"part {number}")
+    end = judged(attempt, Check(kind="exists", what="part-{rank}.pt", rank="all"))
+    assert "there is no part-3.pt" in end.reason
+    (tmp_path / "work/part-3.pt").write_text("part 3")
+    assert judged(attempt, Check(kind="exists", what="part-{rank}.pt", rank="all")).outcome == (
+        "passed"
+    )
+    text = Check(kind="contains", what="part", on="part-{rank}.pt", rank="all")
+    assert judged(attempt, text).outcome == "passed"
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("path", "compare", "value", "fault"),
+    [
+        ("$.loss", "less_than", 0.5, ""),
+        ("$.loss", "less_than", 0.25, "it is 0.25 in metrics.json"),
+        ("$.loss", "greater_than", 0.2, ""),
+        ("$.loss", "approx", 0.25000001, ""),
+        ("$.loss", "approx", 0.26, "it is 0.25"),
+        ("$.loss", "equals", 0.25, ""),
+        ("$.ok", "equals", True, ""),
+        ("$.ok", "equals", 1, "it is true"),
+        ("$.name", "equals", "a", ""),
+        ("$.name", "less_than", 3, 'it is "a"'),
+        ("$.all[*]", "less_than", 3, "it is 3"),
+        ("$.los", "", None, "$.los leads nowhere in metrics.json, which has 'loss', 'ok'"),
+        ("$.none", "equals", "null", "it is null"),
+    ],
+)
+def test_values_in_json_are_compared(
+    tmp_path: Path, path: str, compare: str, value: str | float | None, fault: str
+) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    text = '{"loss": 0.25, "ok": true, "name": "a", "all": [1, 2, 3], "none": null}'
+    (tmp_path / "work/metrics.json").write_text(text)
+    check = Check(kind="json", what=path, on="metrics.json", compare=compare, value=value)
+    end = judged(attempt, check)
+    assert end.outcome == ("failed" if fault else "passed"), end.reason
+    assert fault in end.reason
+
+
+def test_a_tolerance_says_how_far_is_near(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, {0: '{"pi": 3.1}\n'})
+    check = Check(kind="json", what="$.pi", compare="approx", value=3.14, tolerance=0.05)
+    assert judged(attempt, check).outcome == "passed"
+
+
+def test_of_what_was_written_the_last_line_of_json_counts(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, {0: '{"loss": 9}\nepoch 2\n{"loss": 0.1}\ndone {}\n'})
+    check = Check(kind="json", what="$.loss", compare="less_than", value=1)
+    assert judged(attempt, check).outcome == "passed"
+    (attempt / "processes/worker-0/output.log").write_text("done {}\n")
+    assert "there is no JSON in worker-0/output.log:\n  | done {}" in judged(attempt, check).reason
+
+
+# Functions
+
+
+FUNCTIONS = """
+import sys, time
+
+def right(folder, attempt, logs, output, exit_code):
+    assert "rank 2 of 4" in output and set(logs) == {f"worker-{n}" for n in range(4)}
+    return folder.is_dir() and attempt.is_dir() and exit_code == 0
+
+def wrong():
+    print("looked closely")
+    return []
+
+def nothing(): pass
+def failing(output): assert len(output) == 3
+def raising(): raise RuntimeError("too hot")
+def curious(weather): return True
+def slow(): time.sleep(60)
+def leaving(): sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("right", ""),
+        ("wrong", "it gave []\n  | looked closely"),
+        ("nothing", "it gave None: it must return something true"),
+        ("failing", "AssertionError: def failing(output): assert len(output) == 3 (checks.py:13)"),
+        ("raising", "RuntimeError: too hot (checks.py:14)"),
+        ("curious", "it wants `weather`; there is folder, attempt, logs, output, exit_code"),
+        ("slow", "it took longer than 0.5 s"),
+        ("leaving", "its process ended with 0 and gave no answer"),
+        ("absent", "has no attribute 'absent'"),
+    ],
+)
+def test_a_function_has_the_last_word(tmp_path: Path, name: str, fault: str) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    (tmp_path / "checks.py").write_text(FUNCTIONS)
+    seconds = 0.5 if name == "slow" else 10
+    check = Check(kind="python", what=f"{tmp_path / 'checks.py'}:{name}", seconds=seconds)
+    end = judged(attempt, check)
+    assert end.outcome == ("failed" if fault else "passed"), end.reason
+    assert fault in end.reason
