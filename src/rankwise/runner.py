@@ -102,9 +102,6 @@ TEMPORARY_VARIABLES = ("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base")
 # What a batch system says of itself: of another node, or of a job that ours is not.
 BATCH_VARIABLES = ("SLURM", "SRUN_")
 BATCH_KEPT = ("SLURM_CONF",)
-# What is sent to those who start something elsewhere, to have it asked to end: srun passes it on,
-# but takes SIGTERM for the wish to have everything killed.
-PLEASE_END = signal.SIGUSR1
 # How long the records of another node may take to be seen here.
 RECORD_SECONDS = 5.0
 # Options of ssh that have a value.
@@ -882,6 +879,7 @@ def run_on_node(folder: str, arguments: Sequence[str], *, is_there: bool = False
         leave_batch_system()
     elif reach and os.environ.get("RANKWISE_NODE") != names[number]:
         restore_signals()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.execvp(reach[0], [*reach, *own_command(), "there", folder, host, *rest])
     try:
         has_name = settle(order, number)
@@ -1009,6 +1007,8 @@ class Rank(Child):
         self._beat = float(order.get("heartbeat", HEARTBEAT_SECONDS))
         self._records = Records()
         self._signals: list[int] = []
+        self._line = -1
+        """Where it is heard that we are to end it, because nobody is at the other end."""
 
     def run(self, command: Sequence[str], *, leave: bool = True) -> int:
         """Run it to its end, and end in the same way; or only say how."""
@@ -1053,6 +1053,8 @@ class Rank(Child):
         streams = {stream.source: stream for stream in self.streams}
         for source in streams:
             poll.register(source, select.POLLIN)
+        if self._line >= 0:
+            poll.register(self._line, select.POLLIN)
         beat = 0.0
         while self.end is None:
             if time.monotonic() >= beat:
@@ -1062,6 +1064,9 @@ class Rank(Child):
             for source, _ in poll.poll(self._beat * 1000):
                 if source == awake:
                     empty(awake)
+                elif source == self._line:
+                    poll.unregister(source)
+                    self._forward(signal.SIGTERM, None)
                 elif not streams[source].pump() and streams[source].source < 0:
                     poll.unregister(source)
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
@@ -1076,6 +1081,8 @@ class Seat(Rank):
         super().__init__(folder, about, order)
         self._order = order
         self._node = int(about.get("node", 0))
+        # Not by a signal: Slurm sends those to all that descends from us as well.
+        self._line = 0
         # Sooner than the gang loses patience, so that it is us who write down how it ended.
         self._patience = 0.8 * float(order.get("grace", 5.0))
 
@@ -1093,8 +1100,7 @@ class Seat(Rank):
     def _forward(self, number: int, frame: object) -> None:
         if number == signal.SIGALRM:
             return send(self.pid, signal.SIGKILL)
-        if number in (*ENDING_SIGNALS, PLEASE_END):
-            number = signal.SIGTERM
+        if number in ENDING_SIGNALS:
             signal.setitimer(signal.ITIMER_REAL, self._patience)
         return super()._forward(number, frame)
 
@@ -1217,12 +1223,15 @@ class Process(Child):
 
         self.reach: Sequence[str] = ()
         """The words that start something on its node; none: it is the gang's own."""
+        self.line = -1
+        """To its seat; nothing is said there, but that nobody is at this end any more."""
         self.has_own_records = False
         """Whether its seat has written how it ended."""
 
     def note_end(self, status: int, usage: Any) -> None:
         super().note_end(status, usage)
         assert self.end is not None
+        self.hang_up()
         if self.reach:
             self.end = self._said_over_there() or {**self.end, "reason": "its node gave no account"}
             return
@@ -1246,7 +1255,16 @@ class Process(Child):
     def ask_to_end(self) -> None:
         """Have it end by itself, if it will."""
         self.is_ended_by_us = True
-        send(self.pid, PLEASE_END if self.reach else signal.SIGTERM)
+        if self.reach:
+            self.hang_up()
+        else:
+            send(self.pid, signal.SIGTERM)
+
+    def hang_up(self) -> None:
+        """Close the line to its seat, which ends it then."""
+        if self.line >= 0:
+            os.close(self.line)
+            self.line = -1
 
     def kill(self) -> None:
         """Have it killed; srun kills what it has started when it is asked to end."""
@@ -1319,20 +1337,25 @@ class Gang:
         secrets: Sequence[str],
     ) -> None:
         process.reach = self._order["nodes"][process.node].get("reach") or ()
-        prepare = self._preparation(process, environment)
         if process.reach:
             folder = self._order["folder"]
             seat = [*own_command(), "seat", folder, process.name, *command]
-            process.start([*process.reach, *seat], environment, prepare, None)
+            there, process.line = os.pipe()
+
+            def connect() -> None:
+                os.setsid()
+                os.dup2(there, 0)
+
+            process.start([*process.reach, *seat], environment, connect, None)
+            os.close(there)
         else:
+            prepare = self._preparation(process, environment)
             process.start(command, environment, prepare, Redactor(secrets))
 
     def _preparation(self, process: Process, environment: dict[str, str]) -> Callable[[], object]:
         def prepare() -> None:
             os.setsid()
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            if process.reach:
-                return
             if settle(self._order, process.node):
                 # A launcher hands it on to its daemons, which need names that tell them apart.
                 for name in TEMPORARY_VARIABLES:

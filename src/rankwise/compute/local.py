@@ -18,27 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from rankwise import records
-from rankwise.compute.code import copy_code
 from rankwise.compute.compiled import compiled_runner
 from rankwise.compute.contract import Attempt, Job, News
+from rankwise.compute.order import make_folders, write_order
 from rankwise.errors import ComputeFailure
 from rankwise.launch.cores import available_cores
-from rankwise.launch.mpiexec import without_job
 from rankwise.plan import Resources, Task
 
-ORDER_VERSION = 1
-_LOG_BYTES = 50_000_000
-_HEARTBEAT_SECONDS = 5.0
-_GRACE_SECONDS = 3.0
 # For runners that somebody else has started: their end cannot be waited for, only looked for.
 _LOOK_SECONDS = 0.1
 # The loopback has many: a launcher that finds equal addresses takes the nodes for one.
 _FIRST_ADDRESS = ipaddress.IPv4Address("127.0.0.1")
-# What the runner adds to every process's environment.
-_OWN_NAMES = (
-    *("RANKWISE_ATTEMPT", "RANKWISE_FOLDER", "RANKWISE_HOSTS", "RANKWISE_NODE"),
-    *("RANKWISE_NODE_RANK", "RANKWISE_SECRETS", "HOSTNAME"),
-)
 # All nodes are this machine: what looks for a network finds one that needs none.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
@@ -80,8 +70,7 @@ class LocalCompute:
         gpus = tuple(self._free_gpus[: task.resources.gpus])
         try:
             nodes = _make_nodes(attempt.folder, task)
-            order = _order(job, nodes, gpus)
-            _write(attempt.folder / records.ORDER, json.dumps(order))
+            write_order(job, nodes, gpus=gpus, defaults=_LOOPBACK)
             process = _start_runner(attempt.folder, job.secrets)
         except OSError as error:
             raise ComputeFailure(
@@ -159,14 +148,7 @@ def _is_over(folder: Path) -> bool:
 
 def _make_nodes(folder: Path, task: Task) -> list[dict[str, Any]]:
     """Make the folders of the nodes, with the code in them."""
-    if task.code:
-        places = [folder / "nodes" / f"node{number}" for number in range(task.nodes)]
-        for place in places:
-            copy_code(Path(task.code), place)
-    else:
-        if not Path(task.folder).is_dir():
-            raise ComputeFailure(f"{task.folder}: there is no such folder to work in")
-        places = [Path(task.folder)] * task.nodes
+    places = make_folders(folder, task)
     shares = _share_cores(available_cores(), task.nodes)
     return [
         {
@@ -191,67 +173,6 @@ def _share_cores(cores: Sequence[int], nodes: int) -> list[Sequence[int]]:
     return [cores[begin : max(end, begin + 1)] for begin, end in itertools.pairwise(edges)]
 
 
-def _order(job: Job, nodes: Sequence[Mapping[str, Any]], gpus: Sequence[str]) -> dict[str, Any]:
-    task, attempt, runtime = job.task, job.attempt, job.runtime
-    outer = without_job(os.environ)
-    environment = {
-        **{name: value for name, value in _LOOPBACK.items() if name not in outer},
-        **runtime.environment,
-        **task.environment,
-    }
-    shares = _share_gpus(task, gpus)
-    processes = []
-    for process in task.processes:
-        own = {**process.environment, **shares.get(process.name, {})}
-        processes.append(
-            {
-                "name": process.name,
-                "role": process.role,
-                "node": process.node,
-                "command": runtime.wrap(
-                    process.command,
-                    folder=nodes[process.node]["folder"],
-                    mounts=[str(attempt.folder)],
-                    names=[*_OWN_NAMES, *environment, *own, *task.secrets],
-                    gpus=process.resources.gpus,
-                ),
-                "environment": own,
-                "rank": process.rank,
-                "is_awaited": process.is_awaited,
-                "is_vital": process.is_vital,
-                "speaks_for_ranks": process.speaks_for_ranks,
-            }
-        )
-    return {
-        "version": ORDER_VERSION,
-        "attempt": attempt.label,
-        "marker": attempt.marker,
-        "folder": str(attempt.folder),
-        "nodes": nodes,
-        "processes": processes,
-        "environment": environment,
-        "unset": [*sorted(os.environ.keys() - outer.keys()), *runtime.unset],
-        "path": list(runtime.path),
-        "files": dict(task.files),
-        "secrets": list(task.secrets),
-        "timeout": task.timeout,
-        "grace": _GRACE_SECONDS,
-        "log_bytes": _LOG_BYTES,
-        "heartbeat": _HEARTBEAT_SECONDS,
-    }
-
-
-def _share_gpus(task: Task, gpus: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Give each process the GPUs that it claims, as the variable by which it sees no others."""
-    shares = {}
-    left = list(gpus)
-    for process in task.processes:
-        if own := left[: process.resources.gpus]:
-            del left[: len(own)]
-            shares[process.name] = {"CUDA_VISIBLE_DEVICES": ",".join(own)}
-    return shares
-
-
 def _start_runner(folder: Path, secrets: Mapping[str, str]) -> subprocess.Popen[bytes]:
     with (folder / "runner.log").open("ab") as log:
         process = subprocess.Popen(
@@ -268,9 +189,3 @@ def _start_runner(folder: Path, secrets: Mapping[str, str]) -> subprocess.Popen[
         with contextlib.suppress(BrokenPipeError), process.stdin as line:
             line.write(json.dumps(dict(secrets)).encode())
     return process
-
-
-def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}")
-    beside.write_text(text)
-    beside.replace(path)

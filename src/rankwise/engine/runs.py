@@ -73,7 +73,9 @@ def cancel(store: Store, run: str) -> None:
 def _drive(store: Store, run: str, observer: Observer) -> Drive:
     source = store.run(run).source
     site = find_site(Path(source).parent if source else Path.cwd())
-    names = {row.body.compute for row in store.task_rows(run, bodies=True) if row.body}
+    tasks = [row.body for row in store.task_rows(run, bodies=True) if row.body]
+    names = {task.compute for task in tasks}
+    secrets = {name for task in tasks for name in task.secrets}
 
     def say(text: str) -> None:
         observer(Event(kind="notice", run=run, time=time.time(), reason=text))
@@ -81,7 +83,7 @@ def _drive(store: Store, run: str, observer: Observer) -> Drive:
     return Drive(
         store,
         run,
-        open_computes(names, site),
+        open_computes(names, site, secrets=secrets),
         prepare=lambda choice: prepare(choice, say),
         observer=observer,
         secrets=os.environ,

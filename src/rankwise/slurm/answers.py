@@ -146,3 +146,42 @@ def _said(text: str) -> str:
 
 def _number(text: str) -> int:
     return int(text) if text.isdecimal() else 0
+
+
+NODE_FORMAT = "%N|%P|%c|%m|%G|%t"
+_GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node of a partition."""
+
+    name: str
+    partition: str
+    is_default: bool
+    """Whether it is the partition of jobs that name none."""
+    cores: int
+    memory: int
+    """In MiB."""
+    gpus: int
+    state: str
+
+
+def read_nodes(text: str) -> list[Node]:
+    """Read what `sinfo --Node` prints in NODE_FORMAT; a node has a line for each partition."""
+    found = []
+    for line in text.splitlines():
+        name, partition, cores, memory, extras, state = [*line.split("|"), *[""] * 6][:6]
+        if cores:
+            found.append(
+                Node(
+                    name=name,
+                    partition=partition.rstrip("*"),
+                    is_default=partition.endswith("*"),
+                    cores=_number(cores.rstrip("+")),
+                    memory=_number(memory.rstrip("+")),
+                    gpus=sum(map(int, _GPUS.findall(extras))),
+                    state=state,
+                )
+            )
+    return found

@@ -157,3 +157,13 @@ def plain_environment(environment: Mapping[str, str] = os.environ) -> dict[str, 
         for name, value in environment.items()
         if not name.startswith("SLURM") or name in kept
     }
+
+
+def nodes(partition: str = "") -> list[answers.Node]:
+    """Ask what nodes a partition has; without a name, the one of jobs that name none."""
+    which = [f"--partition={partition}"] if partition else []
+    said = call(["sinfo", "--noheader", "--Node", "-o", answers.NODE_FORMAT, *which])
+    found = answers.read_nodes(said)
+    if not partition and any(node.is_default for node in found):
+        return [node for node in found if node.is_default]
+    return found

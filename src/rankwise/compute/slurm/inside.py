@@ -1,0 +1,168 @@
+"""Complete an order on the nodes that Slurm has given, and become its runner.
+
+    python -I -S inside.py RUNNER FOLDER          FOLDER of an attempt
+    python -I -S inside.py RUNNER @LIST           the line of LIST that a job array's index names
+
+Runs in the batch script, on the first node. One file that needs the standard library only and
+imports nothing of rankwise: it is copied to where all nodes can read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# How long the values of secrets may take: after a job was put back into the queue, the client
+# hands them over once more, if there is one.
+SECRETS_SECONDS = 60.0
+CANNOT = 3
+KEPT = ("SLURM_CONF",)
+# What srun needs to start ranks in the allocation that we are in.
+ALLOCATION = re.compile(
+    r"SLURM_(JOB_ID|JOBID|CONF|JOB_NODELIST|NODELIST|NNODES|JOB_NUM_NODES|CLUSTER_NAME"
+    r"|JOB_CPUS_PER_NODE|TASKS_PER_NODE|JOB_PARTITION|WORKING_CLUSTER|SUBMIT_HOST|JOB_NAME)"
+)
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+# Ends by which nothing is decided: the job was on its way back into the queue.
+UNDECIDED = ("cancelled", "lost")
+
+
+def main(runner: str, place: str) -> int:
+    folder = _folder(place)
+    if place.startswith("@"):
+        log = os.open(folder / "runner.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+    if not _make_way(folder):
+        return 0
+    order = json.loads((folder / "order.json").read_text())
+    _complete(order)
+    _write(folder / "order.json", order)
+    if order.get("secrets"):
+        _hand_over(folder / "secrets.json")
+    return os.execv(sys.executable, [sys.executable, "-I", "-S", runner, "gang", str(folder)])
+
+
+def _folder(place: str) -> Path:
+    if not place.startswith("@"):
+        return Path(place)
+    lines = Path(place[1:]).read_text().splitlines()
+    return Path(lines[int(os.environ["SLURM_ARRAY_TASK_ID"])])
+
+
+def _make_way(folder: Path) -> bool:
+    """Put aside what an earlier start of this job has left; tells whether to go on.
+
+    A claim without a word in it is that of a client which has given the attempt up.
+    """
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
+    claim, end = folder / "claim", folder / "end.json"
+    if not claim.exists():
+        return True
+    if restarts == "0" or not claim.read_bytes():
+        print("rankwise: somebody else has taken this attempt; nothing is started")
+        return False
+    if end.exists() and json.loads(end.read_text())["outcome"] not in UNDECIDED:
+        print("rankwise: this attempt is over; it is not started again")
+        return False
+    aside = folder / f"before-{restarts}"
+    aside.mkdir(exist_ok=True)
+    # The claim last: whoever finds none may begin.
+    for place in (folder / "processes", end, claim):
+        if place.exists():
+            place.rename(aside / place.name)
+    return True
+
+
+def _complete(order: dict[str, Any]) -> None:
+    """Fill in which nodes there are and how they are reached, and drop what is Slurm's."""
+    job = os.environ["SLURM_JOB_ID"]
+    names = os.environ.get("RANKWISE_PILOT_NODES", "").split() or _names()
+    addresses = _addresses(names)
+    unbound = _unbound() if len(names) > 1 else []
+    for number, (node, name) in enumerate(zip(order["nodes"], names, strict=True)):
+        node["name"], node["address"] = name, addresses.get(name, name)
+        node["reach"] = _reach(job, name, unbound) if number else []
+    by_srun = order.get("starts_by_srun")
+    drop = [
+        name
+        for name in os.environ
+        if name.startswith(("SLURM", "SRUN_", "PMI_", "PMIX_"))
+        and name not in KEPT
+        and not (by_srun and ALLOCATION.fullmatch(name))
+    ]
+    order["unset"] = sorted({*order.get("unset", ()), *drop})
+    mine = {"RANKWISE_SLURM_JOB": job}
+    if all(node["address"].startswith("127.") for node in order["nodes"]):
+        mine.update(LOOPBACK)
+    order["environment"] = {**mine, **order.get("environment", {})}
+
+
+def _names() -> list[str]:
+    listed = os.environ["SLURM_JOB_NODELIST"]
+    if "[" not in listed and "," not in listed:
+        return [listed]
+    return _ask("scontrol", "show", "hostnames", listed).split()
+
+
+def _addresses(names: list[str]) -> dict[str, str]:
+    """Give the address of each node: its name will do where Slurm knows no other."""
+    try:
+        said = _ask("scontrol", "--oneliner", "show", "node", ",".join(names))
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    pairs = re.findall(r"NodeName=(\S+).*?NodeAddr=(\S+)", said)
+    return dict(pairs)
+
+
+def _unbound() -> list[str]:
+    """Have Slurm leave a process all cores of its job, where it would bind it to some."""
+    said = re.search(r"TaskPlugin\s*=\s*(\S+)", _ask("scontrol", "show", "config"))
+    return [] if said is None or said[1] in ("task/none", "(null)") else ["--cpu-bind=none"]
+
+
+def _reach(job: str, name: str, unbound: list[str]) -> list[str]:
+    """Give the words that start one process on a node of this job, beside whatever runs there."""
+    return [
+        *("srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={name}"),
+        *("--mem=0", "--mpi=none", "--export=ALL", "--unbuffered", "--quiet", *unbound),
+        "--job-name=rankwise",
+    ]
+
+
+def _hand_over(path: Path) -> None:
+    """Read the values of secrets, remove the file at once, and have them on standard input."""
+    deadline = time.monotonic() + SECRETS_SECONDS
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    held = os.memfd_create("secrets")
+    os.write(held, path.read_bytes() if path.exists() else b"{}")
+    path.unlink(missing_ok=True)
+    os.lseek(held, 0, os.SEEK_SET)
+    os.dup2(held, 0)
+
+
+def _ask(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(data))
+    beside.replace(path)
+
+
+if __name__ == "__main__":
+    try:
+        code = main(*sys.argv[1:])
+    except (OSError, ValueError, LookupError, subprocess.SubprocessError) as error:
+        print(f"rankwise: cannot start here: {error!r}", file=sys.stderr)
+        code = CANNOT
+    sys.exit(code)
