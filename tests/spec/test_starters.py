@@ -9,6 +9,7 @@ import pytest
 
 from rankwise.errors import InputError
 from rankwise.spec.documents import TYPES, load
+from rankwise.spec.mistakes import listed
 from rankwise.spec.starters import starter
 
 
@@ -39,7 +40,5 @@ def test_a_starter_is_commented_and_fits_the_screen(name: str) -> None:
 def test_an_unknown_type_has_no_starter() -> None:
     with pytest.raises(InputError) as caught:
         starter("mpijob")
-    assert str(caught.value) == (
-        "the type must be `MpiJob`, `PytorchJob`, `TensorflowJob` or `command`, "
-        "not 'mpijob'; did you mean `MpiJob`?"
-    )
+    valid = listed([f"`{name}`" for name in TYPES])
+    assert str(caught.value) == f"the type must be {valid}, not 'mpijob'; did you mean `MpiJob`?"

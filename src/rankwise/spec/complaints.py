@@ -111,6 +111,7 @@ _WORDS: dict[str, Callable[[ErrorDetails], str]] = {
     "dict_type": _must_be("a mapping of `name: value` lines"),
     "model_type": _must_be("a mapping of `name: value` lines"),
     "tuple_type": _must_be("a list"),
+    "list_type": _must_be("a list"),
     "literal_error": _one_of,
     "enum": _one_of,
     "model_attributes_type": _must_be("a mapping of `name: value` lines"),

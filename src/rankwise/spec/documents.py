@@ -14,7 +14,10 @@ from rankwise.spec.command_job import CommandJob
 from rankwise.spec.complaints import choice, complaints
 from rankwise.spec.mistakes import Mistake, Position, as_error, code, listed, nearest
 from rankwise.spec.models import DocumentModel, MpiJob, PytorchJob, TensorflowJob
+from rankwise.spec.pipeline import Pipeline
 from rankwise.spec.reader import Reading, read_document
+from rankwise.spec.suite import Suite
+from rankwise.spec.sweep import Sweep
 from rankwise.spec.values import fit_name
 from rankwise.spec.written import Found, Listing, Section, copied
 
@@ -23,6 +26,9 @@ TYPES: dict[str, type[DocumentModel]] = {
     "PytorchJob": PytorchJob,
     "TensorflowJob": TensorflowJob,
     "command": CommandJob,
+    "Pipeline": Pipeline,
+    "Suite": Suite,
+    "Sweep": Sweep,
 }
 """What `type:` may say, and the model of each. A new type is one entry more."""
 

@@ -122,13 +122,18 @@ class Output(Model):
 _REFERENCE = re.compile(r"\$\{\{([^{}]{0,200})\}\}")
 
 
+def references_in(text: Any) -> list[str]:
+    """Give what stands in `${{…}}` in a text."""
+    return [found.strip() for found in _REFERENCE.findall(text)] if isinstance(text, str) else []
+
+
 def unknown_references(
     text: Any, path: tuple[str, ...], known: Mapping[str, Iterable[str]]
 ) -> Iterator[Clash]:
     """Find each `${{inputs.NAME}}` in a text for which there is no such input."""
-    for reference in _REFERENCE.findall(text) if isinstance(text, str) else ():
-        kind, _, name = reference.strip().partition(".")
-        shown = code("${{" + reference.strip() + "}}")
+    for reference in references_in(text):
+        kind, _, name = reference.partition(".")
+        shown = code("${{" + reference + "}}")
         if kind not in known:
             kinds = " or ".join(f"`${{{{{each}.NAME}}}}`" for each in known)
             yield Clash(path, f"{shown} is unknown; there is {kinds}")

@@ -43,7 +43,54 @@ compute:
   instance_count: 2
 """
 
+_PIPELINE = """\
+# A pipeline: stages that run one after the other, or as `needs` says.
+type: Pipeline
+name: my-pipeline
+
+# Variables of all stages.
+env:
+  RELEASE_ROOT: ./releases
+
+stages:
+  # What a stage exports, later stages see.
+  setup:
+    run: |
+      export BUILD_ROOT="$PWD/build"
+      mkdir -p "$BUILD_ROOT"
+
+  build:
+    needs: setup
+    run: echo 'print("hello")' > "$BUILD_ROOT/hello.py"
+    # Try again after a failure, and give up after so long.
+    retries: 1
+    timeout: 30m
+    # Kept with the run; ${{artifacts.build}} is their folder.
+    artifacts: build/*.py
+
+  test:
+    needs: build
+    # `on: NAME` runs it on another compute, `ranks: 4` on so many MPI ranks.
+    run: python "$BUILD_ROOT/hello.py"
+    checks:
+      - contains: hello
+
+  deploy:
+    needs: test
+    deploy:
+      from: build
+      to: $RELEASE_ROOT
+      keep: 3
+
+  summary:
+    needs: deploy
+    # Also after a failure.
+    when: always
+    report: summary.md
+"""
+
 _STARTERS = {
+    "Pipeline": _PIPELINE,
     "MpiJob": f"""\
 # An MPI job: one command starts the ranks on all nodes.
 type: MpiJob
@@ -166,6 +213,92 @@ distribution:
 limits:
   timeout: 1h
 {_COMMON}""",
+    "Suite": """\
+# A suite of tests: scripts and commands, each by itself or as ranks.
+type: Suite
+name: my-suite
+
+# Longest run time of each test that says nothing else: seconds, or such as 90s, 10m.
+timeout: 10m
+# For all tests. Names of variables that are passed on from your shell are under `secrets`.
+environment_variables:
+  OMP_NUM_THREADS: 1
+# secrets: [HF_TOKEN]
+
+# rankwise.toml maps these names to a Python or a container, and to a cluster.
+# environment: pytorch
+# compute: gpu-cluster
+
+tests:
+  # A script may also say it itself, in a comment:  # rankwise: ranks=4 gpus=2 timeout=60
+  - run: python -c "print('all is well')"
+    name: dummy
+    # As how many ranks it runs; left out, it is one process.
+    # ranks: 4
+    # Without these it is not run, and the suite is not green.
+    # requires: {gpus: 2, memory: 2Gi}
+    # Unless the suite may pass without it.
+    # optional: true
+    # What must be true when it has run: see docs/checks.md for all of them.
+    checks:
+      - all is well
+      - absent: Traceback
+
+  # Every script that fits is a test.
+  # - files: tests/*_test.py
+
+  # Tests of pytest, which show one by one in the report.
+  # - pytest: tests/ --n-workers=4
+
+# Runs are found by these.
+tags:
+  team: mine
+""",
+    "Sweep": """\
+type: Sweep
+name: my-sweep
+
+# The line of one rank; ${{NAME}} is a parameter, or ranks, nodes, ranks_per_node, trial.
+command: python benchmark.py --size ${{size}}
+
+# There is a case for each combination of values: lists, or ranges.
+parameters:
+  size: {from: 1024, to: 65536, times: 4}
+# zip: [{algorithm: [ring, tree], chunk: [64, 4096]}]
+
+# Without ranks_per_node, the command is run as it is, without mpiexec.
+nodes: [1]
+ranks_per_node: [2, 4]
+
+# Cases to leave out, each with the reason, and what is different for some of them.
+exclude:
+  - when: {ranks: ">= 4", size: "> 16384"}
+    reason: takes too long here
+# set: [{when: {ranks: 4}, timeout: 10m}]
+
+# How often each case is measured: all once, then all again.
+trials: 5
+warmup: 1
+
+# What to read from the output: osu, imb, mpi4py.bench, jsonl ..., or an expression of your own.
+metrics:
+  - parser: regex
+    name: time
+    unit: s
+    better: lower
+    pattern: 'took ([0-9.]+) s'
+
+# Longest time of one case, and what all may cost; more is refused before anything starts.
+timeout: 2m
+budget:
+  max_cases: 100
+  max_core_hours: 10
+
+# Where to run: `local` is this machine, others are named in rankwise.toml. Cases run one by one,
+# unless they may disturb each other.
+compute: local
+# parallel: true
+""",
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
@@ -119,6 +119,25 @@ def _cores(value: Any) -> float:
     return float(number)
 
 
+def _number(value: Any) -> float:
+    number = number_in(value)
+    if number is None:
+        raise wrong(f"must be a number, not {_with_remedy(value)}")
+    return float(number)
+
+
+def _truth(value: Any) -> bool:
+    found = value.value if isinstance(value, Scalar) else value
+    if not isinstance(found, bool):
+        raise wrong(f"must be `true` or `false`, not {quoted(value)}")
+    return found
+
+
+def one_or_more(value: Any) -> Any:
+    """Take a value alone for a list of one."""
+    return value if isinstance(value, list | tuple | Mapping) else [value]
+
+
 def _text(value: str) -> str:
     if not value.strip():
         raise wrong("must not be empty")
@@ -205,6 +224,8 @@ Seconds = Annotated[
 Bytes = Annotated[
     int, BeforeValidator(_bytes), _number_or_text("2Gi", r"^[0-9]*\.?[0-9]+ ?([kKMGTPE]i?)?B?$")
 ]
+Number = Annotated[float, BeforeValidator(_number), WithJsonSchema({"type": "number"})]
+Truth = Annotated[bool, BeforeValidator(_truth), WithJsonSchema({"type": "boolean"})]
 Cores = Annotated[float, BeforeValidator(_cores), _number_or_text("500m", r"^[0-9]+m$")]
 
 Written = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean"]})]

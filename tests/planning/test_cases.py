@@ -1,0 +1,170 @@
+"""The cases of a sweep are all combinations, less those left out, and some more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rankwise.errors import InputError
+from rankwise.planning import plan_from
+from rankwise.planning.cases import Case, cases_of
+from rankwise.spec.documents import load
+from rankwise.spec.sweep import Sweep
+
+
+def _sweep(folder: Path, text: str) -> Sweep:
+    path = folder / "sweep.yaml"
+    path.write_text(f"type: Sweep\ncommand: run\n{text}")
+    model = load(path).model
+    assert isinstance(model, Sweep)
+    return model
+
+
+def _names(folder: Path, text: str) -> list[str]:
+    return [case.name for case in cases_of(_sweep(folder, text))[0]]
+
+
+def test_there_is_a_case_for_each_combination(tmp_path: Path) -> None:
+    text = "parameters:\n  a: [1, x]\n  b: {from: 1, to: 8, times: 2}\n"
+    names = _names(tmp_path, text)
+    assert names[:5] == ["a=1 b=1", "a=1 b=2", "a=1 b=4", "a=1 b=8", "a=x b=1"]
+    assert len(names) == 8
+
+
+def test_ranges_go_by_steps_and_keep_to_their_ends(tmp_path: Path) -> None:
+    assert _names(tmp_path, "parameters: {a: {from: 0.5, to: 2, step: 0.5}}") == [
+        *("a=0.5", "a=1", "a=1.5", "a=2")
+    ]
+    assert _names(tmp_path, "parameters: {a: {from: 3, to: 5}}") == ["a=3", "a=4", "a=5"]
+
+
+def test_zipped_parameters_go_together(tmp_path: Path) -> None:
+    text = "zip: [{a: [1, 2], b: [x, y]}]\nparameters: {c: [0]}\n"
+    assert _names(tmp_path, text) == ["c=0 a=1 b=x", "c=0 a=2 b=y"]
+
+
+def test_ranks_are_nodes_times_ranks_on_each(tmp_path: Path) -> None:
+    cases, _ = cases_of(_sweep(tmp_path, "nodes: [1, 2]\nranks_per_node: [1, 4]\n"))
+    assert [case.ranks for case in cases] == [1, 4, 2, 8]
+    assert [case.name for case in cases][2:] == ["ranks=2 nodes=2", "ranks=8 nodes=2"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "left"),
+    [
+        ("{a: 2}", ["a=1", "a=3"]),
+        ("{a: 2.0}", ["a=1", "a=3"]),
+        ('{a: ">= 2"}', ["a=1"]),
+        ('{a: "!= 2"}', ["a=2"]),
+        ("{a: [1, 3]}", ["a=2"]),
+        ('{a: "[12]"}', ["a=3"]),
+        ('{a: "> x"}', ["a=1", "a=2", "a=3"]),
+        ('{a: 2, ranks: "> 1"}', ["a=1", "a=2", "a=3"]),
+    ],
+)
+def test_cases_are_left_out_with_their_reason(
+    tmp_path: Path, condition: str, left: list[str]
+) -> None:
+    text = f"parameters: {{a: [1, 2, 3]}}\nexclude: [{{when: {condition}, reason: why}}]\n"
+    cases, left_out = cases_of(_sweep(tmp_path, text))
+    assert [case.name for case in cases] == left
+    assert (left_out[0].reason, left_out[0].count) == ("why", 3 - len(left))
+
+
+def test_cases_are_added_and_changed_and_equal_ones_run_once(tmp_path: Path) -> None:
+    text = (
+        "parameters: {a: [1, 2]}\n"
+        "add: [{a: 7}, {a: 2}]\n"
+        "timeout: 10\n"
+        "set: [{when: {a: '> 1'}, timeout: 20, environment_variables: {X: y}}]\n"
+    )
+    cases, _ = cases_of(_sweep(tmp_path, text))
+    assert [(case.name, case.timeout, case.environment) for case in cases] == [
+        ("a=1", 10, {}),
+        ("a=2", 20, {"X": "y"}),
+        ("a=7", 20, {"X": "y"}),
+    ]
+
+
+def _plan(folder: Path, text: str) -> list[tuple[str, str]]:
+    path = folder / "sweep.yaml"
+    path.write_text(f"type: Sweep\n{text}")
+    plan, _ = plan_from([path])
+    return [(task.key, str(task.processes[0].command)) for task in plan.tasks]
+
+
+def test_trials_are_interleaved_after_the_warm_up(tmp_path: Path) -> None:
+    text = "command: run ${{a}} ${{trial}}\nparameters: {a: [1, 2]}\ntrials: 2\nwarmup: 1\n"
+    assert _plan(tmp_path, text) == [
+        ("a-1.w1", "run 1 0"),
+        ("a-2.w1", "run 2 0"),
+        ("a-1.t1", "run 1 1"),
+        ("a-2.t1", "run 2 1"),
+        ("a-1.t2", "run 1 2"),
+        ("a-2.t2", "run 2 2"),
+    ]
+
+
+def test_values_that_mean_something_to_the_shell_are_planned_by_themselves(tmp_path: Path) -> None:
+    text = "command: echo ${{a}}\nranks_per_node: [2]\nparameters: {a: [x, 'y; date']}\ntrials: 1\n"
+    plain, other = (command for _, command in _plan(tmp_path, text))
+    assert plain.endswith("echo x")
+    assert other.endswith("sh -c 'echo y; date'")
+
+
+def test_variables_take_values_too(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(
+        "type: Sweep\ncommand: run\nparameters: {a: [1, 2]}\ntrials: 1\n"
+        "environment_variables: {THREADS: '${{a}}'}\n"
+    )
+    plan, _ = plan_from([path])
+    assert [task.environment["THREADS"] for task in plan.tasks] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("budget: {max_cases: 2}", "3 cases are more than `budget.max_cases`, which is 2"),
+        (
+            "timeout: 1h\nbudget: {max_core_hours: 2}",
+            "up to 15 core-hours are more than `budget.max_core_hours`, which is 2",
+        ),
+        ("budget: {max_core_hours: 2}", "4:10: it cannot be told how long cases take"),
+        ("exclude: [{when: {a: '> 0'}, reason: x}]", "no case is left"),
+        ("exclude: [{when: {aa: 1}, reason: x}]", "`aa`: there is no parameter `aa`; did you mean"),
+        ("environment_variables: {X: '${{b}}'}", "`${{b}}`: there is no parameter `b`"),
+        ("zip: [{b: [1], c: [1, 2]}]", "`b` has 1, `c` has 2"),
+        ("nodes: 0", "must be at least 1"),
+        ("trials: many", "must be a whole number"),
+        ("parallel: 3", "must be `true` or `false`"),
+        ("metrics: [{name: time}]", "needs `pattern`"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_runs(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(f"type: Sweep\ncommand: run\nparameters: {{a: [1, 2, 3]}}\n{text}\n")
+    with pytest.raises(InputError) as found:
+        plan_from([path])
+    assert complaint in str(found.value)
+
+
+def test_the_plan_says_what_it_will_take(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(
+        "type: Sweep\ncommand: run\nparameters: {a: [1, 2, 3]}\ntimeout: 1h\n"
+        "exclude: [{when: {a: 3}, reason: too large}]\n"
+    )
+    plan, _ = plan_from([path])
+    assert plan.notices == (
+        "2 cases, 5 trials each: 10 tasks, up to 10 core-hours",
+        "left out, 1: too large",
+    )
+
+
+def test_a_case_names_everything_that_commands_may_refer_to() -> None:
+    case = Case(values={"size": "8"}, nodes=2, ranks_per_node=3)
+    assert case.all_values == {"size": "8", "nodes": "2", "ranks_per_node": "3", "ranks": "6"}
