@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,10 @@ from rankwise.store.rows import ProcessRow
 CLAIM = "claim"
 ORDER = "order.json"
 PROCESSES = "processes"
+EXPORTS = "exports"
+"""Variables that a task leaves behind: NAME=VALUE, or NAME for one that it has unset."""
+IDENTITY = "identity"
+"""What a task has made, in one word: the same word, the same result."""
 LOGS = ("output.log.first", "output.log.1", "output.log")
 """The parts of a log, the oldest first."""
 MARKER = "RANKWISE_ATTEMPT"
@@ -110,6 +114,24 @@ def read_processes(folder: Path) -> list[ProcessRow]:
         known = {field.name: data[field.name] for field in fields(ProcessRow) if field.name in data}
         found.append(ProcessRow(**{"role": "", **known, "name": place.name}))
     return found
+
+
+def read_exports(folder: Path) -> dict[str, str | None]:
+    """Give the variables that an attempt has left behind; None: it has unset it."""
+    try:
+        text = os.fsdecode((folder / EXPORTS).read_bytes())
+    except OSError:
+        return {}
+    entries = (entry.partition("=") for entry in text.split("\0") if entry)
+    return {name: value if equals else None for name, equals, value in entries}
+
+
+def write_exports(folder: Path, variables: Mapping[str, str | None]) -> None:
+    """Leave variables behind, all of them at once."""
+    entries = (name if value is None else f"{name}={value}" for name, value in variables.items())
+    beside = folder / f".{EXPORTS}"
+    beside.write_bytes(os.fsencode("".join(f"{entry}\0" for entry in entries)))
+    beside.replace(folder / EXPORTS)
 
 
 def process_folders(folder: Path) -> list[Path]:

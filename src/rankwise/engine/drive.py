@@ -16,6 +16,8 @@ from rankwise.compute.capacity import shortfall
 from rankwise.compute.contract import Attempt, Compute, Job
 from rankwise.engine.ends import end_of
 from rankwise.engine.events import Event, Kind, Observer
+from rankwise.engine.inheritance import Inheritance
+from rankwise.engine.known import Known
 from rankwise.engine.queue import Hopeless, Queue, Waiting
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice, Task
@@ -64,6 +66,8 @@ class Drive:
         self._observer = observer
         self._secrets = secrets
         self._runtimes: dict[RuntimeChoice, Prepared] = {}
+        self._inheritance = Inheritance(store, run)
+        self._known = Known(store, run)
         self._flights: dict[str, _Flight] = {}
         # One compute may have several names: what is free there is counted once, under the first.
         first = {id(computes[name]): name for name in reversed(list(computes))}
@@ -147,6 +151,7 @@ class Drive:
         return Waiting(
             key=task.key,
             needs=task.needs,
+            when=task.when,
             compute=pool,
             claim=claim,
             is_checked=bool(task.checks),
@@ -227,10 +232,11 @@ class Drive:
             attempt.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ComputeFailure(f"{attempt.folder}: {error.strerror}") from error
+        task, runtime = self._inheritance.given_to(task, self._runtime(task.runtime))
         job = Job(
             attempt=attempt,
-            task=task,
-            runtime=self._runtime(task.runtime),
+            task=self._known.filled_in(task),
+            runtime=runtime,
             secrets={name: self._secrets[name] for name in task.secrets},
         )
         return self._computes[task.compute].submit(job)

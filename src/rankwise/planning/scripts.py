@@ -1,0 +1,81 @@
+"""Lines of bash around those of a stage: what they leave to later stages, and what they keep."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from rankwise.plan import later
+
+RUN, STAGE, AROUND = "run.sh", "stage.sh", "around.sh"
+_BASH = ("bash", "-eo", "pipefail")
+
+# Everything is done by bash itself: a process more for each stage would cost as much as the rest.
+# A value of a secret is not written, under whatever name; neither is what bash sets by itself.
+_STAGE = r"""
+# Runs run.sh, and writes down which variables it has left behind.
+declare -A __rankwise_before=()
+__rankwise_names() { compgen -e; }
+while IFS= read -r __rankwise_name; do
+    __rankwise_before[$__rankwise_name]=${!__rankwise_name}
+done < <(__rankwise_names)
+__rankwise_is_kept() {
+    local secret
+    case $1 in
+        RANKWISE_*|BASH*|_|SHLVL|PWD|OLDPWD|SLURM_*) return 1 ;;
+    esac
+    for secret in ${RANKWISE_SECRETS//,/ }; do
+        if [[ $1 == "$secret" || ( -n ${!secret-} && ${!1-} == *"${!secret}"* ) ]]; then
+            return 1
+        fi
+    done
+}
+__rankwise_exports() {
+    local IFS=$' \t\n' name
+    local -A after=()
+    while IFS= read -r name; do
+        after[$name]=1
+        if [[ -v __rankwise_before[$name] && ${__rankwise_before[$name]} == "${!name}" ]]; then
+            continue
+        fi
+        if __rankwise_is_kept "$name"; then
+            printf '%s=%s\0' "$name" "${!name}"
+        fi
+    done < <(__rankwise_names)
+    for name in "${!__rankwise_before[@]}"; do
+        if [[ ! -v after[$name] ]] && __rankwise_is_kept "$name"; then
+            printf '%s\0' "$name"
+        fi
+    done
+}
+__rankwise_end() {
+    local code=$?
+    set +eu
+    if (( code == 0 )); then
+        __rankwise_exports >"$RANKWISE_FOLDER/exports" || code=1
+    fi
+    return "$code"
+}
+trap '__rankwise_end; exit' EXIT
+. "$RANKWISE_FOLDER/run.sh"
+# A trap of the lines' own has taken the place of ours.
+if [[ $(trap -p EXIT) != *__rankwise_end* ]]; then
+    __rankwise_end
+fi
+"""
+
+
+def script_files(text: str) -> dict[str, str]:
+    """Give the files that a stage's own lines need."""
+    return {RUN: text if text.endswith("\n") else f"{text}\n", STAGE: _STAGE.lstrip("\n")}
+
+
+def script_command(name: str = STAGE) -> tuple[str, ...]:
+    """Give the command that runs one of the files."""
+    return (*_BASH, f"{later('folder')}/{name}")
+
+
+def around(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]) -> str:
+    """Write what is done before and after a stage's own lines, if those succeed."""
+    lines = [*map(shlex.join, before), shlex.join(script_command()), *map(shlex.join, after)]
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,1 @@
+"""Steps of pipelines: small programs that are run as any other command."""
