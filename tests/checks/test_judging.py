@@ -21,6 +21,8 @@ FOUR = {number: f"start\nrank {number} of 4\nloss 0.{number}\n" for number in ra
         Check(kind="contains", what="rank 3 of 4"),
         Check(kind="contains", what="start", rank="all"),
         Check(kind="contains", what="loss 0.2", rank="2"),
+        Check(kind="contains", what="rank {rank} of 4", rank="all"),
+        Check(kind="regex", what="^rank {rank}", rank="3"),
         Check(kind="absent", what="Traceback"),
         Check(kind="regex", what=r"^rank (\d+) of 4$", least=4, most=4),
         Check(kind="regex", what=r"rank", least=1, most=1, rank="all"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -43,11 +44,11 @@ class Material:
     _processes: list[ProcessRow] | None = field(default=None)
     _logs: dict[tuple[str, str], Source] = field(default_factory=dict)
 
-    def sources(self, check: Check) -> list[list[Source]]:
+    def sources(self, check: Check) -> list[tuple[Check, list[Source]]]:
         """Give what a check looks at, in groups that must each pass it; raises Missing."""
         if not check.rank:
-            return [self._of(check.on, None)]
-        return [self._of(check.on, number) for number in self.ranks(check)]
+            return [(check, self._of(check.on, None))]
+        return [(_check_of(check, one), self._of(check.on, one)) for one in self.ranks(check)]
 
     def files(self, check: Check) -> list[tuple[str, Path]]:
         """Give the files that a check of files is about, as written and as they are."""
@@ -133,6 +134,10 @@ def read_text(path: Path) -> str:
         return path.read_bytes().decode(errors="replace").replace("\r\n", "\n")
     except OSError as error:
         raise Missing(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _check_of(check: Check, rank: int) -> Check:
+    return dataclasses.replace(check, what=_for_rank(check.what, rank))
 
 
 def _for_rank(name: str, rank: int | None) -> str:

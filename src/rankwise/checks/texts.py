@@ -15,7 +15,7 @@ _MOST_MATCHES = 1_000_000
 
 def fault_in_text(check: Check, material: Material) -> str:
     """Say what is wrong; empty: nothing is. Raises Missing."""
-    return next(filter(None, (_fault(check, group) for group in material.sources(check))), "")
+    return next(filter(None, (_fault(*group) for group in material.sources(check))), "")
 
 
 def _fault(check: Check, sources: Sequence[Source]) -> str:

@@ -17,11 +17,11 @@ _LONGEST_VALUE = 80
 
 def fault_in_values(check: Check, material: Material) -> str:
     """Say what is wrong; empty: nothing is. Raises Missing."""
-    for group in material.sources(check):
+    for wanted, group in material.sources(check):
         data, where = _data(check, group)
-        found = json_path.find(data, check.what)
+        found = json_path.find(data, wanted.what)
         if not found:
-            return f"{check.what} leads nowhere in {where}, which has {_outline(data)}"
+            return f"{wanted.what} leads nowhere in {where}, which has {_outline(data)}"
         for value in found:
             if not _is_right(check, value):
                 return f"it is {_short(value)} in {where}"

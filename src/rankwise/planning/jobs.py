@@ -33,13 +33,18 @@ def plan_job(document: Document, ask: Ask) -> Planned:
 
 def task_of(request: JobRequest, site: Site) -> Task:
     """Plan what is asked for, with what is known about where it is to run."""
+    return task_for(request, facts_for(request, site))
+
+
+def facts_for(request: JobRequest, site: Site) -> Facts:
+    """Look up what a job must know about where it is to run."""
     capacity = site.compute(request.compute).capacity(machine())
     facts = Facts(cores=max(1, int(capacity.cores)), gpus=capacity.gpus)
     if request.kind == "mpi":
         facts = dataclasses.replace(
             facts, mpi_family=family_for(request), has_mpi4py=has_mpi4py(request)
         )
-    return task_for(request, facts)
+    return facts
 
 
 def _check_names(document: Document, ask: Ask, compute: str) -> tuple[str, ...]:

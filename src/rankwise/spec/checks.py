@@ -13,7 +13,7 @@ from rankwise import plan
 from rankwise.checks.json_path import steps_of
 from rankwise.spec.base import Clash, Model
 from rankwise.spec.mistakes import listed, nearest, quoted
-from rankwise.spec.values import Seconds, Text, number_in, whole, wrong
+from rankwise.spec.values import Number, Seconds, Text, number_in, whole, wrong
 from rankwise.spec.written import Scalar
 
 KINDS = ("contains", "absent", "regex", "json", "exists", "exit_code", "python")
@@ -106,15 +106,7 @@ def _plain(value: Any) -> str | float | bool:
     raise wrong(f"must be a number, text, `true` or `false`, not {quoted(value)}")
 
 
-def _number(value: Any) -> float:
-    number = number_in(value)
-    if number is None:
-        raise wrong(f"must be a number, not {quoted(value)}")
-    return number
-
-
 _CODE_SCHEMA = {"type": "integer", "minimum": 0, "maximum": 255}
-_Number = Annotated[float, BeforeValidator(_number), WithJsonSchema({"type": "number"})]
 
 
 class Check(Model):
@@ -203,7 +195,7 @@ class Check(Model):
         WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": "all"}]}),
         Field(
             description="On which rank: its number, or `all` for each of them; none given: all "
-            "processes are taken together.",
+            "processes are taken together. `{rank}` in what is looked for is the rank.",
             examples=[0, "all"],
         ),
     ] = ""
@@ -214,17 +206,17 @@ class Check(Model):
         Field(description="The value in JSON must be this one.", examples=[4, "ok"]),
     ] = None
     less_than: Annotated[
-        _Number | None, Field(description="The value in JSON must be less.", examples=[0.5])
+        Number | None, Field(description="The value in JSON must be less.", examples=[0.5])
     ] = None
     greater_than: Annotated[
-        _Number | None, Field(description="The value in JSON must be greater.", examples=[0.9])
+        Number | None, Field(description="The value in JSON must be greater.", examples=[0.9])
     ] = None
     approx: Annotated[
-        _Number | None,
+        Number | None,
         Field(description="The value in JSON must be about this one.", examples=[3.14159]),
     ] = None
     tolerance: Annotated[
-        _Number | None,
+        Number | None,
         Field(
             description="How far `approx` may be off; none given: by a millionth of the value.",
             examples=[0.01],

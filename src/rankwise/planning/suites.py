@@ -1,0 +1,307 @@
+"""From a suite to its tasks: one for each test."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from rankwise import plan
+from rankwise.errors import InputError
+from rankwise.launch.assembly import share
+from rankwise.launch.command import read_command
+from rankwise.launch.jobs import task_for
+from rankwise.launch.request import Facts, JobRequest, Kind, RoleRequest
+from rankwise.launch.words import in_shell
+from rankwise.plan import Resources, Restart, Task, later
+from rankwise.planning.checks import checks_at, with_checks
+from rankwise.planning.contract import Ask, Planned
+from rankwise.planning.jobs import facts_for
+from rankwise.spec.documents import Document
+from rankwise.spec.headers import header_of
+from rankwise.spec.mistakes import nearest
+from rankwise.spec.suite import Header, Launcher, Suite, SuiteTest
+from rankwise.spec.values import fit_name
+from rankwise.spec.written import Found
+
+RESULTS = "results.xml"
+"""Where pytest writes what became of its tests, in the folder of the attempt."""
+
+_LONGEST_NAME = 60
+_WORKERS = re.compile(r"(?:^|\s)--n-workers[=\s]+(\d+)")
+_INTERPRETERS = {".py": "python", ".sh": "sh"}
+_PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
+# What a shell would make something else of.
+_SPECIAL = re.compile(r"[$`*?~|&;<>(){}]")
+_LAUNCHERS = re.compile(r"\b(?:mpirun|mpiexec|srun|torchrun|horovodrun|distributed)\b")
+
+
+def plan_suite(document: Document, ask: Ask) -> Planned:
+    """Plan a suite; raises InputError with every mistake."""
+    model = document.model
+    assert isinstance(model, Suite)
+    compute = ask.on or model.compute
+    notices = ask.site.check(
+        computes={compute: document.place(("compute",), compute)},
+        runtimes={model.environment: document.place(("environment",), model.environment)},
+        is_strict=ask.is_strict,
+    )
+    return Planned(tasks=_SuitePlanner(document, model, ask, compute).tasks(), notices=notices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """One test, with all that its script says of itself."""
+
+    entry: SuiteTest
+    index: int
+    command: str
+    name: str
+    is_named: bool = False
+    header: Header = field(default_factory=Header)
+    is_found: bool = False
+    """Whether a pattern has found it: then what the script says goes before what the entry says."""
+
+    def said(self, name: str) -> object:
+        """Give what is said about something, by whoever knows best; None: nothing is."""
+        entry = getattr(self.entry, name) if name in self.entry.model_fields_set else None
+        header = getattr(self.header, name)
+        first, second = (header, entry) if self.is_found else (entry, header)
+        return first if first is not None else second
+
+    @property
+    def resources(self) -> Resources:
+        """Give what the test needs, in all."""
+        own = self.entry.requires
+        given = own.model_fields_set
+        amounts = {}
+        for name in ("gpus", "cores", "memory"):
+            entry, header = getattr(own, name), getattr(self.header, name)
+            is_entrys = name in given and not (self.is_found and header is not None)
+            amounts[name] = (entry if is_entrys else header) or 0
+        return Resources(**amounts)
+
+
+class _SuitePlanner:
+    """Plans the tests of one suite."""
+
+    def __init__(self, document: Document, model: Suite, ask: Ask, compute: str) -> None:
+        self._document = document
+        self._model = model
+        self._ask = ask
+        self._compute = compute
+        self._known_facts: dict[tuple[str, ...], Facts] = {}
+
+    def tasks(self) -> list[Task]:
+        """Plan all tests; raises InputError with every mistake."""
+        faults: list[str] = []
+        cases: list[_Case] = []
+        for index, entry in enumerate(self._model.tests):
+            try:
+                cases += self._cases(index, entry)
+            except InputError as error:
+                faults.append(str(error))
+        tasks = []
+        for case, key in zip(cases, self._keys(cases), strict=True):
+            try:
+                tasks.append(self._task(case, key))
+            except InputError as error:
+                faults.append(str(error))
+        if faults:
+            raise InputError("\n".join(dict.fromkeys(faults)))
+        return tasks
+
+    # What there is to run
+
+    @cached_property
+    def _folder(self) -> Path:
+        here = self._document.path.absolute().parent
+        folder = here / (self._model.code or self._model.folder)
+        if not folder.is_dir():
+            place = self._document.place(("code", "folder"), self._model.code or self._model.folder)
+            raise InputError(f"{place}: there is no folder {folder}")
+        return folder
+
+    def _cases(self, index: int, entry: SuiteTest) -> Iterator[_Case]:
+        if entry.files:
+            yield from self._found(index, entry)
+        elif entry.pytest:
+            line = (
+                f"python -m pytest {entry.pytest} --junitxml={in_shell(later('folder'))}/{RESULTS}"
+            )
+            first = entry.pytest.split()[0]
+            name = "pytest" if first.startswith("-") else f"pytest-{fit_name(first)}"
+            yield self._case(index, entry, line, name)
+        else:
+            yield self._script_or_line(index, entry)
+
+    def _found(self, index: int, entry: SuiteTest) -> Iterator[_Case]:
+        try:
+            paths = sorted(path for path in self._folder.glob(entry.files) if path.is_file())
+        except (ValueError, NotImplementedError) as error:
+            raise self._mistake(index, "files", f"is no pattern: {error}") from None
+        if not paths:
+            raise self._mistake(index, "files", f"no file in {self._folder} fits")
+        for path in paths:
+            script = path.relative_to(self._folder)
+            header = header_of(path)
+            name = header.name or fit_name(str(script.with_suffix("")))
+            interpreter = _INTERPRETERS.get(path.suffix, "")
+            words = [interpreter, str(script)] if interpreter else [f"./{script}"]
+            yield _Case(
+                entry=entry,
+                index=index,
+                command=shlex.join(words),
+                name=name,
+                header=header,
+                is_found=True,
+            )
+
+    def _script_or_line(self, index: int, entry: SuiteTest) -> _Case:
+        line = entry.run.strip()
+        script, interpreter = _script_in(line)
+        if script is None:
+            return self._case(index, entry, line, line)
+        path = self._folder / script
+        if not path.is_file():
+            names = [str(one.relative_to(self._folder)) for one in path.parent.glob("*.*")]
+            meant = nearest(script, names)
+            hint = f": did you mean `{meant}`?" if meant else f" in {self._folder}"
+            raise self._mistake(index, "run", f"there is no script {script}{hint}")
+        line = f"{interpreter} {line}" if interpreter else line
+        return self._case(index, entry, line, Path(script).stem, header_of(path))
+
+    def _case(
+        self, index: int, entry: SuiteTest, line: str, name: str, header: Header | None = None
+    ) -> _Case:
+        said = header.name if header is not None else None
+        return _Case(
+            entry=entry,
+            index=index,
+            command=line,
+            name=entry.name or said or fit_name(name[:_LONGEST_NAME]),
+            is_named=bool(entry.name),
+            header=header or Header(),
+        )
+
+    def _keys(self, cases: list[_Case]) -> Iterator[str]:
+        """Give each test a name of its own; those that the document names keep theirs."""
+        taken = {case.name for case in cases if case.is_named}
+        for case in cases:
+            name, number = case.name, 1
+            while name in taken and not case.is_named:
+                number += 1
+                name = f"{case.name}-{number}"
+            taken.add(name)
+            yield name
+
+    # How it runs
+
+    def _task(self, case: _Case, key: str) -> Task:
+        request = self._request(case, key)
+        try:
+            task = task_for(request, self._facts(request))
+        except InputError as error:
+            raise InputError(f"{self._place(case.index)}: {error}") from None
+        path = ("tests", case.index, "checks")
+        checks: tuple[plan.Check, ...] = ()
+        if case.entry.checks:
+            checks = checks_at(self._document, path, case.entry.checks)
+        width = _WORKERS.search(case.entry.pytest)
+        task = dataclasses.replace(
+            task,
+            width=max(task.width, int(width[1]) if width else 0),
+            is_optional=bool(case.said("optional")),
+            results=RESULTS if case.entry.pytest else "",
+            place=self._place(case.index),
+        )
+        return with_checks(task, checks) if checks else task
+
+    def _request(self, case: _Case, key: str) -> JobRequest:
+        ranks, nodes = case.said("ranks"), case.said("nodes") or 1
+        assert isinstance(nodes, int)
+        timeout = case.said("timeout")
+        model, entry = self._model, case.entry
+        here = self._document.path.absolute().parent
+        kind, role = _kind(case, ranks)
+        return JobRequest(
+            kind=kind,
+            name=key,
+            key=key,
+            roles=(
+                RoleRequest(
+                    name=role,
+                    command=case.command,
+                    code=str(here / model.code) if model.code else "",
+                    runtime=self._ask.site.runtime(model.environment),
+                    resources=share(case.resources, nodes),
+                ),
+            ),
+            instance_count=nodes if kind != "mpi" or ranks is not None else None,
+            process_count_per_instance=ranks // nodes if isinstance(ranks, int) else None,
+            environment={**model.environment_variables, **entry.environment_variables},
+            secrets=tuple(model.secrets),
+            timeout=timeout if isinstance(timeout, float) else model.timeout,
+            restart=_restart(entry),
+            compute=self._compute,
+            folder=str(self._folder),
+            generate_launcher=kind == "mpi" and ranks is not None,
+        )
+
+    def _facts(self, request: JobRequest) -> Facts:
+        """Look up what is known about where it runs; once for tests that are alike in this."""
+        named = _LAUNCHERS.findall(request.roles[0].command)
+        key = (request.kind, *named)
+        if key not in self._known_facts:
+            self._known_facts[key] = facts_for(request, self._ask.site)
+        return self._known_facts[key]
+
+    # Where it stands
+
+    def _place(self, index: int, *path: str) -> str:
+        at = Found(self._document.contents, ("tests", index, *path)).value_at
+        return f"{self._document.path}:{at.line}:{at.column}"
+
+    def _mistake(self, index: int, name: str, message: str) -> InputError:
+        return InputError(f"{self._place(index, name)}: {message}")
+
+
+def _script_in(line: str) -> tuple[str | None, str]:
+    """Find the script that a line runs, and what must be put before it for that."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return None, ""
+    if not words or _SPECIAL.search(words[0]):
+        return None, ""
+    if interpreter := _INTERPRETERS.get(Path(words[0]).suffix, ""):
+        return words[0], interpreter
+    if _PYTHON.fullmatch(words[0]):
+        script = next((word for word in words[1:] if not word.startswith("-")), "")
+        is_script = script.endswith(".py") and not _SPECIAL.search(script)
+        takes_no_script = any(word in ("-m", "-c") for word in words[1:3])
+        if is_script and not takes_no_script:
+            return script, ""
+    return None, ""
+
+
+def _kind(case: _Case, ranks: object) -> tuple[Kind, str]:
+    """Tell how the processes of a test find each other, and what the first one is called."""
+    launcher = case.said("launcher")
+    if ranks is not None:
+        return ("pytorch", "worker") if launcher == Launcher.PYTORCH else ("mpi", "launcher")
+    if _LAUNCHERS.search(case.command):
+        reading = read_command(case.command)
+        if reading.has_launcher and reading.launch is not None:
+            return ("pytorch", "worker") if reading.launch.is_torch else ("mpi", "launcher")
+    return "plain", "worker"
+
+
+def _restart(entry: SuiteTest) -> Restart:
+    if entry.restart is None:
+        return Restart()
+    return Restart(most=entry.restart.max, on_exit_codes=tuple(entry.restart.on_exit_codes))
