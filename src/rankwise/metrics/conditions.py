@@ -1,0 +1,176 @@
+"""Under which conditions something was measured: what the machine was, and what else it did.
+
+Two readings, before and after, make the conditions of what was measured between them. They are
+plain data that goes into JSON. What a machine does not tell is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rankwise import __version__
+
+_GIT_SECONDS = 10.0
+_MICROSECONDS = 1e6
+# In /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
+_IDLE, _WAITING, _STEAL = 3, 4, 7
+_COUNTERS = 8
+
+# Above these, values say more about the machine's other work than about the program.
+MOST_STEAL = 2.0
+MOST_OTHERS = 10.0
+MOST_PRESSURE = 10.0
+
+Conditions = Mapping[str, Any]
+
+
+def reading() -> dict[str, Any]:
+    """Read what the machine is doing now; takes less than a millisecond."""
+    found: dict[str, Any] = {
+        "time": time.time(),
+        "clock": time.monotonic(),
+        "host": platform.node(),
+        "cores": usable_cores(),
+        "all_cores": os.cpu_count() or 1,
+        "load": os.getloadavg()[0],
+    }
+    if model := _cpu_model():
+        found["cpu"] = model
+    if ticks := _cpu_ticks():
+        found["ticks"] = ticks
+    if pressure := _pressure():
+        found["psi_avg10"], found["psi_total"] = pressure
+    return found
+
+
+def joined(
+    before: Conditions, after: Conditions, *, own_cpu_seconds: float | None = None
+) -> dict[str, Any]:
+    """Make the conditions of what was measured between two readings.
+
+    With `own_cpu_seconds`, what the measured processes have used, it is known how busy others were;
+    otherwise a program that keeps all cores busy cannot be told from a neighbour that does.
+    """
+    kept = {name: before[name] for name in ("time", "host", "cpu", "cores") if name in before}
+    seconds = after["clock"] - before["clock"]
+    found = {**kept, "seconds": seconds, "load": before["load"], "load_after": after["load"]}
+    if "ticks" in before and "ticks" in after:
+        spent = [new - old for old, new in zip(before["ticks"], after["ticks"], strict=True)]
+        total = sum(spent)
+        if total > 0:
+            found["steal_percent"] = 100 * spent[_STEAL] / total
+            busy = total - spent[_IDLE] - spent[_WAITING] - spent[_STEAL]
+            found |= _others(busy / total, seconds * after["all_cores"], own_cpu_seconds)
+    if "psi_avg10" in before:
+        found["psi_before"] = before["psi_avg10"]
+    if "psi_total" in before and "psi_total" in after and seconds > 0:
+        waited = (after["psi_total"] - before["psi_total"]) / _MICROSECONDS
+        found["psi_percent"] = 100 * waited / seconds
+    return found
+
+
+def noise(conditions: Conditions) -> tuple[str, ...]:
+    """Say in words why values that were measured so cannot be relied on; empty: they can."""
+    reasons = []
+    if (steal := conditions.get("steal_percent", 0.0)) > MOST_STEAL:
+        reasons.append(f"{steal:.0f} % of the CPU time was given to other virtual machines")
+    if (others := conditions.get("others_percent")) is not None:
+        if others > MOST_OTHERS:
+            reasons.append(f"other processes used {others:.0f} % of the machine")
+        return tuple(reasons)
+    # Nobody knows whose work it was meanwhile: only that of before is certainly another's.
+    load, cores = conditions.get("load", 0.0), conditions.get("cores", 1)
+    if load > cores:
+        reasons.append(f"the load was {load:.1f} on {cores} cores before it began")
+    if (pressure := conditions.get("psi_before", 0.0)) > MOST_PRESSURE:
+        reasons.append(f"processes waited for a CPU {pressure:.0f} % of the time before it began")
+    return tuple(reasons)
+
+
+def versions(**more: str) -> dict[str, str]:
+    """Give the versions that results may depend on; `more` are those that only a caller knows."""
+    return {
+        "python": platform.python_version(),
+        "rankwise": __version__,
+        "system": f"{platform.system()} {platform.release()}",
+        **more,
+    }
+
+
+def git_of(folder: Path) -> dict[str, str]:
+    """Give the tags of a run whose code is in a folder: commit, branch, and whether it is dirty.
+
+    Empty where there is no repository, or no git.
+    """
+    commit = _git(folder, "rev-parse", "HEAD")
+    if not commit:
+        return {}
+    found = {"git.commit": commit}
+    if branch := _git(folder, "symbolic-ref", "--short", "-q", "HEAD"):
+        found["git.branch"] = branch
+    if _git(folder, "status", "--porcelain", "--untracked-files=no"):
+        found["git.dirty"] = "yes"
+    return found
+
+
+def usable_cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _others(busy: float, core_seconds: float, own: float | None) -> dict[str, float]:
+    """Give the share of the machine that others have used, if it is known what we have."""
+    if own is None or core_seconds <= 0:
+        return {}
+    # Times are counted in ticks, by everybody in another way: less than nothing is nothing.
+    return {"others_percent": max(0.0, 100 * (busy - own / core_seconds))}
+
+
+def _cpu_ticks() -> list[int]:
+    try:
+        with Path("/proc/stat").open() as file:
+            return [int(field) for field in file.readline().split()[1 : _COUNTERS + 1]]
+    except (OSError, ValueError):
+        return []
+
+
+def _pressure() -> tuple[float, int] | None:
+    """Give how many percent of the last 10 s, and how many µs ever, some process had to wait."""
+    try:
+        words = Path("/proc/pressure/cpu").read_text().split("\n")[0].split()
+        told = dict(word.split("=") for word in words if "=" in word)
+        return float(told["avg10"]), int(told["total"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        with Path("/proc/cpuinfo").open() as file:
+            lines = (line for line in file if line.startswith("model name"))
+            return next(lines, "").partition(":")[2].strip()
+    except OSError:
+        return platform.processor()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GIT_SECONDS,
+            check=False,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,1 @@
+"""Is it really slower? What samples say, and how sure that is."""

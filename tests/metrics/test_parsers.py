@@ -1,0 +1,333 @@
+"""Every parser reads what its program prints, with the unit that is true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rankwise.metrics.contract import Reading, Wish
+from rankwise.metrics.reading import PARSERS, read, read_all
+from tests.metrics import outputs
+
+
+def shown(reading: Reading) -> dict[str, tuple[float, str, str]]:
+    """Give values, units and directions by name and place."""
+    return {
+        " ".join([each.metric, *(f"{name}={value}" for name, value in each.point.items())]): (
+            each.value,
+            each.unit,
+            each.better,
+        )
+        for each in reading.samples
+    }
+
+
+@pytest.mark.parametrize(
+    ("parser", "text", "expected"),
+    [
+        ("osu", outputs.MPI4PY_LATENCY, {"latency size=16": (10.96, "us", "lower")}),
+        ("osu", outputs.MPI4PY_BARRIER, {"barrier_latency size=0": (40.69, "us", "lower")}),
+        (
+            "osu",
+            outputs.OSU_ALLREDUCE,
+            {
+                "allreduce_latency size=4": (1.96, "us", "lower"),
+                "allreduce_latency_max size=4": (2.02, "us", "lower"),
+            },
+        ),
+        (
+            "osu",
+            outputs.OSU_MESSAGE_RATE,
+            {
+                "bandwidth size=1": (5.12, "MB/s", "higher"),
+                "message_rate size=1": (5119842.31, "messages/s", "higher"),
+            },
+        ),
+        (
+            "mpi4py.bench",
+            outputs.PINGPONG,
+            {
+                "pingpong_bandwidth size=64": (25.5, "MB/s", "higher"),
+                "pingpong_time size=64": (2.5096666e-06, "s", "lower"),
+            },
+        ),
+        (
+            "mpi4py.bench",
+            outputs.PINGPONG_BARE,
+            {"pingpong_bandwidth size=1": (0.48, "MB/s", "higher")},
+        ),
+        (
+            "mpi4py.bench",
+            outputs.FUTURES,
+            {"futures_rate size=1": (863.0, "tasks/s", "higher")},
+        ),
+        (
+            "mpi4py.bench",
+            outputs.RINGTEST,
+            {"ringtest_time size=1 ranks=2": (0.0056879, "s", "lower")},
+        ),
+        (
+            "imb",
+            outputs.IMB,
+            {
+                "pingpong_time ranks=2 size=0": (2.51, "us", "lower"),
+                "pingpong_bandwidth ranks=2 size=16": (7.67, "MB/s", "higher"),
+                "sendrecv_time ranks=2 size=4": (11.23, "us", "lower"),
+                "sendrecv_time_min ranks=2 size=4": (11.08, "us", "lower"),
+                "barrier_time_max ranks=2": (0.53, "us", "lower"),
+            },
+        ),
+        (
+            "hpcc",
+            outputs.HPCC,
+            {
+                "HPL_Tflops": (0.0123, "TFLOP/s", "higher"),
+                "StarSTREAM_Triad": (3.25, "GB/s", "higher"),
+                "MaxPingPongLatency_usec": (0.48, "us", "lower"),
+                "RandomlyOrderedRingBandwidth_GBytes": (1.75, "GB/s", "higher"),
+                "MPIRandomAccess_GUPs": (0.004, "GUP/s", "higher"),
+            },
+        ),
+        (
+            "reframe",
+            outputs.REFRAME,
+            {
+                "Stream.triad system=generic:default environ=builtin": (1234.5, "MB/s", "higher"),
+                "Stream.lat system=generic:default environ=builtin": (2.5, "us", "lower"),
+            },
+        ),
+        (
+            "pytest-benchmark",
+            outputs.PYTEST_BENCHMARK,
+            {"test_sum n=10": (1.65e-07, "s", "lower"), "test_plain": (4.06e-07, "s", "lower")},
+        ),
+    ],
+)
+def test_what_programs_print_is_read(
+    parser: str, text: str, expected: dict[str, tuple[float, str, str]]
+) -> None:
+    reading = read(Wish(parser=parser), text)
+    found = shown(reading)
+    for name, (value, unit, better) in expected.items():
+        assert found[name] == (pytest.approx(value), unit, better), name
+    assert (reading.faults, reading.remarks) == ((), ())
+
+
+def test_a_header_is_not_believed_where_the_title_says_otherwise() -> None:
+    reading = read(Wish(parser="osu"), outputs.MPI4PY_LATENCY + outputs.MPI4PY_BANDWIDTH)
+    assert shown(reading)["bandwidth size=16"] == (2.96, "MB/s", "higher")
+    assert shown(reading)["latency size=16"] == (10.96, "us", "lower")
+    assert [remark for remark in reading.remarks if "its title says bandwidth" in remark]
+
+
+def test_what_is_no_result_is_left_out() -> None:
+    assert "pingpong_bandwidth ranks=2 size=0" not in shown(read(Wish(parser="imb"), outputs.IMB))
+    found = shown(read(Wish(parser="hpcc"), outputs.HPCC))
+    assert found.keys().isdisjoint({"MPI_Wtick", "VersionMajor", "MPIFFT_Gflops"})
+    assert "Elsewhere_Tflops" not in found
+    failed = outputs.HPCC.replace("Success=1", "Success=0")
+    assert "no success" in read(Wish(parser="hpcc"), failed).faults[0]
+
+
+def test_rounds_are_kept() -> None:
+    first, second = read(Wish(parser="pytest-benchmark"), outputs.PYTEST_BENCHMARK).samples
+    assert (first.value, first.raw) == (1.65e-07, (3.6e-07, 1.65e-07, 1.6e-07))
+    assert second.raw == ()
+
+
+def test_a_person_may_name_it_and_say_the_unit() -> None:
+    wish = Wish(parser="osu", name="half", unit="ms", better="higher", only=("latency",))
+    reading = read(wish, outputs.MPI4PY_LATENCY + outputs.MPI4PY_BARRIER)
+    assert shown(reading)["half size=16"] == (10.96, "ms", "higher")
+    assert "half size=0" in shown(reading)
+    assert len(reading.samples) == 3
+    assert reading.remarks == ("latency is taken in ms, though the output says us",)
+
+
+LINES = """\
+started
+{"metric": "loss", "value": 0.5, "unit": "1", "better": "lower", "point": {"step": 1}}
+{"metric": "loss", "value": 0.25, "unit": "1", "better": "lower", "point": {"step": 2}}
+{"step": 3, "accuracy": 0.75}
+{"broken":
+"""
+
+
+def test_lines_of_json() -> None:
+    reading = read(Wish(parser="json-lines"), LINES)
+    assert shown(reading) == {
+        "loss step=1": (0.5, "1", "lower"),
+        "loss step=2": (0.25, "1", "lower"),
+    }
+    wish = Wish(parser="json-lines", only=("accuracy",), axes=("step",), unit="1", better="higher")
+    assert shown(read(wish, LINES)) == {"accuracy step=3": (0.75, "1", "higher")}
+    assert "has no unit" in read(Wish(parser="json-lines", only=("accuracy",)), LINES).faults[0]
+    assert (
+        "no number" in read(Wish(parser="json-lines"), '{"metric": "a", "value": true}').faults[0]
+    )
+
+
+def test_patterns() -> None:
+    text = "rank 0 took 1.5 ms\nrank 1 took 3 ms\nrank 0 took 2.5 ms\nrank 0 took 9.5 ms\n"
+    wish = Wish(
+        parser="regex",
+        name="step",
+        pattern=r"^rank (?P<rank>\d+) took (?P<value>\S+) (?P<unit>\w+)$",
+    )
+    reading = read(wish, text)
+    assert shown(reading) == {
+        "step rank=0": (2.5, "ms", "lower"),
+        "step rank=1": (3.0, "ms", "lower"),
+    }
+    assert reading.samples[0].raw == (1.5, 2.5, 9.5)
+    assert "no group" in read(Wish(parser="regex", pattern="a"), text).faults[0]
+    assert "cannot be used" in read(Wish(parser="regex", pattern="("), text).faults[0]
+    wish = Wish(parser="regex", name="w", pattern=r"took (?P<value>\w+)")
+    assert "no number" in read(wish, "took ages").faults[0]
+    wish = Wish(parser="regex", pattern=r"(?P<value>(a+)+)$", seconds=0.2)
+    assert "longer than 0.2 s" in read(wish, "a" * 40 + "b").faults[0]
+
+
+FUNCTIONS = """
+def pairs(output):
+    return {"lines": len(output.splitlines())}
+
+def rows(output, folder):
+    return [{"metric": "a", "value": 2, "unit": "us", "point": {"at": 1}}]
+
+def broken(output):
+    raise RuntimeError("nothing here")
+
+def strange(output):
+    return object()
+
+def nameless(comm):
+    pass
+
+def gone(output):
+    import os
+    os._exit(3)
+"""
+
+
+def test_functions(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FUNCTIONS)
+
+    def call(name: str, **more: str) -> Reading:
+        return read(Wish(parser="python", function=f"{file}:{name}", **more), "a\nb\n")  # type: ignore[arg-type]
+
+    assert shown(call("pairs", unit="1")) == {"lines": (2.0, "1", "")}
+    assert shown(call("rows")) == {"a at=1": (2.0, "us", "lower")}
+    for name, part in {
+        "pairs": "has no unit",
+        "broken": "RuntimeError: nothing here",
+        "strange": "not JSON serializable",
+        "nameless": "it wants `comm`",
+        "gone": "ended with 3",
+        "absent": "no attribute 'absent'",
+    }.items():
+        assert part in call(name).faults[0]
+
+
+def test_all_wishes_together() -> None:
+    texts = {"output": outputs.PINGPONG, "report.json": outputs.REFRAME}
+
+    def text_of(name: str) -> str:
+        if name not in texts:
+            raise OSError("it is not there")
+        return texts[name]
+
+    wishes = [
+        Wish(parser="mpi4py.bench"),
+        Wish(parser="reframe", on="report.json"),
+        Wish(parser="hpcc", on="hpccoutf.txt"),
+        Wish(parser="osu", only=("latency",)),
+    ]
+    reading = read_all(wishes, text_of)
+    assert len(reading.samples) == 6
+    assert reading.faults == (
+        "hpcc cannot read hpccoutf.txt: it is not there",
+        "osu has found no metric latency in output",
+    )
+
+
+HOSTILE = {
+    "nothing": "",
+    "blanks": " \n\t\n",
+    "zeros": "\0" * 1000,
+    "one long line": "1 " * 1_000_000,
+    "halves of characters": "\udcff\udc80 1 2\n",
+    "deep": "[" * 100_000,
+    "deep lines": '{"a":' * 20_000,
+    "words": "# MPI Latency Test\n# Size [B]  Latency [us]\nx y\n",
+    "numbers": "1 2\n" * 30,
+}
+
+
+# What is wrong with a text is for the user's function to say.
+@pytest.mark.parametrize("parser", sorted(PARSERS.keys() - {"python"}))
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_outputs_do_no_harm(parser: str, name: str) -> None:
+    pattern = r"^(?P<value>\d+) x$"
+    reading = read(Wish(parser=parser, pattern=pattern), HOSTILE[name])
+    if (parser, name) != ("mpi4py.bench", "numbers"):
+        assert reading.samples == ()
+        assert reading.faults
+
+
+@pytest.mark.parametrize("value", ["nan", "NaN", "inf", "-inf", "1e999", "1e400"])
+def test_what_is_no_value_is_told(value: str) -> None:
+    line = value.rjust(20)
+    texts = {
+        "osu": f"# MPI Latency Test\n# Size [B]   Latency [us]\n 8 {line}\n 16 2.5\n",
+        "mpi4py.bench": f"# MPI PingPong Test\n 8 {line}\n 16 2.5\n",
+        "imb": f"# Benchmarking PingPong\n #bytes #repetitions t[usec] Mbytes/sec\n 8 1 {line} 1\n 16 1 2.5 1\n",
+        "hpcc": f"Begin of Summary section.\nHPL_Tflops={value}\nPTRANS_GBs=2.5\n",
+        "regex": f"8: {value}\n16: 2.5\n",
+    }
+    for parser, text in texts.items():
+        wish = Wish(parser=parser, pattern=r"^(?P<size>\d+): (?P<value>.*)$", unit="us")
+        reading = read(wish, text)
+        assert "which is no value" in reading.faults[0], parser
+        assert 2.5 in [sample.value for sample in reading.samples], parser
+
+
+def test_numbers_of_json_that_are_no_values_are_told() -> None:
+    for value in ("NaN", "Infinity", "1e999", "1" + "0" * 400):
+        line = f'{{"metric": "a", "unit": "s", "value": {value}}}'
+        assert "which is no value" in read(Wish(parser="json-lines"), line).faults[0]
+        text = outputs.REFRAME.replace("1234.5", value)
+        assert "which is no value" in read(Wish(parser="reframe"), text).faults[0]
+        text = outputs.PYTEST_BENCHMARK.replace("1.65e-07", value)
+        assert "which is no value" in read(Wish(parser="pytest-benchmark"), text).faults[0]
+
+
+def test_numbers_at_the_edge_are_values() -> None:
+    text = "# MPI Latency Test\n# Size [B]   Latency [us]\n 8 1e308\n 1e308 -0.0\n nan 1\n inf 1\n"
+    reading = read(Wish(parser="osu"), text)
+    assert [sample.value for sample in reading.samples] == [1e308, -0.0]
+    assert reading.faults == ()
+
+
+def test_colours_and_progress_bars_are_no_obstacle() -> None:
+    text = "\x1b[1m# MPI Latency Test\x1b[0m\r\n\x1b]0;title\x07# Size [B]   Latency [us]\r\n"
+    text += " 50 %\r100 %\r\x1b[32m 8 \x1b[0m  2.5\r\n"
+    assert shown(read(Wish(parser="osu"), text)) == {"latency size=8": (2.5, "us", "lower")}
+
+
+def test_values_in_fifty_megabytes_of_log_are_found() -> None:
+    log = "12:00:00 rank 0: nothing has happened, and 17 times so far\n" * 850_000
+    text = log + outputs.MPI4PY_LATENCY + log[:1000]
+    assert len(text) > 50_000_000
+    assert len(read(Wish(parser="osu"), text).samples) == 3
+
+
+def test_too_many_values_are_a_fault() -> None:
+    text = "".join(f"{number} 1.5\n" for number in range(10_002))
+    reading = read(Wish(parser="mpi4py.bench"), text)
+    assert (len(reading.samples), reading.faults) == (
+        10_000,
+        ("there are more than 10,000 values",),
+    )
