@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import ctypes
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -73,6 +74,7 @@ JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
 MinJobAge={job_age}
+FirstJobId={first_job}
 MaxArraySize=1001
 SlurmdParameters=config_overrides
 {accounting}
@@ -250,6 +252,9 @@ class Cluster:
                 controller_port=controller_port,
                 node_port=node_port,
                 job_age=self.job_age,
+                # MPICH names its shared memory by the job, and what was killed leaves it behind:
+                # a job of the same number in the next cluster would find it.
+                first_job=1 + secrets.randbelow(60_000_000),
                 accounting=accounting,
                 cores=CORES_PER_NODE,
                 nodes=nodes,
