@@ -148,6 +148,8 @@ class Reuse:
     """Where those files are."""
     is_wanted: bool = True
     """Whether an earlier outcome may be taken; otherwise this one is only noted."""
+    is_taken: bool = False
+    """Whether the last time that it passed counts, whatever has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +187,14 @@ class Metric:
     pattern: str = ""
     function: str = ""
     """python: FILE:FUNCTION."""
+    only: tuple[str, ...] = ()
+    """Which metrics to keep, by the names that the output gives them; empty: all."""
+    axes: tuple[str, ...] = ()
+    """For `json-lines`: the keys that say where on its axes a value was taken."""
     on: str = "output"
-    """Where to look: `output`, or a file's name."""
+    """Where to look: `output`, `stdout`, `stderr`, or a file's name."""
+    seconds: float = 60.0
+    """How long a pattern or a function may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +249,8 @@ class Task:
     """None: nothing is read from its output."""
     is_optional: bool = False
     """Whether all is well as well if it does not run at all."""
+    ends_run: bool = False
+    """Whether its failure ends the run: what runs is cancelled, and nothing more starts."""
     results: str = ""
     """A JUnit file in the attempt's folder, with what became of single tests in it."""
     place: str = ""
@@ -300,7 +310,11 @@ def _reuse(data: Mapping[str, Any] | None) -> Reuse | None:
 def _measuring(data: Mapping[str, Any] | None) -> Measuring | None:
     if data is None:
         return None
-    return Measuring(**{**data, "metrics": tuple(Metric(**one) for one in data["metrics"])})
+    metrics = (
+        Metric(**{**one, "only": tuple(one["only"]), "axes": tuple(one["axes"])})
+        for one in data["metrics"]
+    )
+    return Measuring(**{**data, "metrics": tuple(metrics)})
 
 
 def _check(data: Mapping[str, Any]) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from rankwise.errors import ComputeFailure
 from rankwise.plan import Plan, Process, Resources, Restart, RuntimeChoice, Task
 from rankwise.records import AttemptEnd, abandon, give_up
 from rankwise.runtime import Prepared
-from rankwise.store import State, Store
+from rankwise.store import ResultRow, State, Store
 
 Ends = Callable[[Job], tuple[str, int]]
 
@@ -248,3 +249,111 @@ def test_a_listener_is_told_only_of_what_is_in_the_store(store: Store) -> None:
     compute = FakeCompute(always("passed"))
     Drive(store, run, {"local": compute}, prepare=_prepared, observer=listen, secrets={}).go()
     assert seen == [State.PASSED]
+
+
+# Optional tasks, and failures that end a run
+
+
+def test_an_optional_task_that_does_not_fit_is_left_out_and_the_run_is_green(store: Store) -> None:
+    large = dataclasses.replace(task("large", cores=9), is_optional=True)
+    after = task("after", "large")
+    ended, events = drive(store, FakeCompute(always("passed")), task("small"), large, after)
+    assert (ended.state, ended.exit_code) == (State.PASSED, 0)
+    assert ended.counts[State.SKIPPED] == 2
+    (run,) = store.runs(1)
+    assert store.task_row(run.id, "large").reason == "needs 9 cores, found 2"
+    assert [event.state for event in events if event.task == "large"] == ["skipped"]
+
+
+def test_an_optional_task_that_fails_has_failed(store: Store) -> None:
+    optional = dataclasses.replace(task("a"), is_optional=True)
+    ended, _ = drive(store, FakeCompute(always("failed", 3)), optional)
+    assert (ended.state, ended.exit_code) == (State.FAILED, 3)
+
+
+def fail_fast(*tasks: Task) -> list[Task]:
+    return [dataclasses.replace(one, ends_run=True) for one in tasks]
+
+
+def by_key(**outcomes: tuple[str, int]) -> Ends:
+    return lambda job: outcomes.get(job.task.key, ("passed", 0))
+
+
+def test_a_failure_may_end_the_run(store: Store) -> None:
+    compute = FakeCompute(by_key(a=("failed", 7), b=("cancelled", 130)), cores=2)
+    tasks = fail_fast(task("a"), task("b"), task("c"), task("d", "c"))
+    ended, _ = drive(store, compute, *tasks)
+    assert compute.submitted == ["a", "b"]
+    assert [label.split("/")[1] for label in compute.cancelled] == ["b"]
+    (run,) = store.runs(1)
+    rows = {row.key: (row.state, row.reason) for row in store.task_rows(run.id)}
+    why = "fail-fast: a did not pass"
+    assert rows == {
+        "a": (State.FAILED, "it failed"),
+        "b": (State.CANCELLED, why),
+        "c": (State.NOT_RUN, why),
+        "d": (State.NOT_RUN, why),
+    }
+    # Nobody has cancelled it: it has failed.
+    assert (ended.state, ended.exit_code) == (State.FAILED, 7)
+
+
+def test_a_failure_that_is_tried_again_does_not_end_the_run(store: Store) -> None:
+    tries = iter([("failed", 1), ("passed", 0), ("passed", 0)])
+    compute = FakeCompute(lambda job: next(tries), cores=1)
+    ended, _ = drive(store, compute, *fail_fast(task("a", most=1), task("b")))
+    assert ended.state is State.PASSED
+
+
+def test_what_did_not_fit_does_not_end_the_run(store: Store) -> None:
+    compute = FakeCompute(always("passed"))
+    ended, _ = drive(store, compute, *fail_fast(task("large", cores=9), task("b")))
+    assert compute.submitted == ["b"]
+    assert ended.state is State.FAILED
+
+
+# Single tests
+
+
+def with_results(text: str, outcome: str = "passed", code: int = 0) -> Ends:
+    def ends(job: Job) -> tuple[str, int]:
+        (job.attempt.folder / "results.xml").write_text(text)
+        return outcome, code
+
+    return ends
+
+
+def test_single_tests_are_stored_with_their_task(store: Store) -> None:
+    text = (
+        "<testsuites><testsuite><testcase classname='t' name='a' time='1.5'/>"
+        "<testcase classname='t' name='b'><failure message='no'>E no</failure></testcase>"
+        "<testcase classname='t' name='c'><skipped message='why'/></testcase>"
+        "</testsuite></testsuites>"
+    )
+    one = dataclasses.replace(task("py"), results="results.xml")
+    drive(store, FakeCompute(with_results(text, "failed", 1)), one)
+    (run,) = store.runs(1)
+    assert store.task_row(run.id, "py").reason == "1 of 3 tests failed: t::b"
+    assert store.results(run.id) == {
+        "py": [
+            ResultRow(name="t::a", state=State.PASSED, seconds=1.5),
+            ResultRow(name="t::b", state=State.FAILED, message="E no"),
+            ResultRow(name="t::c", state=State.SKIPPED, message="why"),
+        ]
+    }
+
+
+@pytest.mark.parametrize("text", ["", "<a>", "<testsuites/>"])
+def test_a_task_of_tests_that_names_none_has_failed(store: Store, text: str) -> None:
+    one = dataclasses.replace(task("py"), results="results.xml")
+    ended, events = drive(store, FakeCompute(with_results(text)), one)
+    assert ended.state is State.FAILED
+    (over,) = [event for event in events if event.kind == "task over"]
+    assert over.reason.startswith("nobody can say that any test has run")
+
+
+def test_a_crash_stays_a_crash_whatever_the_tests_say(store: Store) -> None:
+    text = "<testsuites><testcase name='a'><failure/></testcase></testsuites>"
+    one = dataclasses.replace(task("py"), results="results.xml")
+    ended, _ = drive(store, FakeCompute(with_results(text, "crashed", 139)), one)
+    assert ended.state is State.CRASHED

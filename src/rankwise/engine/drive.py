@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rankwise.checks.judging import judge
+from rankwise.checks.single_tests import judge_tests
 from rankwise.compute.capacity import shortfall
 from rankwise.compute.contract import Attempt, Compute, Job
 from rankwise.engine.ends import end_of
@@ -19,11 +20,12 @@ from rankwise.engine.events import Event, Kind, Observer
 from rankwise.engine.inheritance import Inheritance
 from rankwise.engine.known import Known
 from rankwise.engine.queue import Hopeless, Queue, Waiting
+from rankwise.engine.reuse import Reusing
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice, Task
 from rankwise.records import AttemptEnd, read_processes
 from rankwise.runtime import Prepared
-from rankwise.store import AttemptRow, Outcome, State, Store
+from rankwise.store import AttemptRow, Outcome, ResultRow, State, Store
 
 _WAIT_SECONDS = 0.5
 CANCELLED_CODE = 130
@@ -68,6 +70,7 @@ class Drive:
         self._runtimes: dict[RuntimeChoice, Prepared] = {}
         self._inheritance = Inheritance(store, run)
         self._known = Known(store, run)
+        self._reusing = Reusing(store, run, self._inheritance)
         self._flights: dict[str, _Flight] = {}
         # One compute may have several names: what is free there is counted once, under the first.
         first = {id(computes[name]): name for name in reversed(list(computes))}
@@ -77,6 +80,9 @@ class Drive:
         self._is_cancelled = False
         self.is_cancel_wanted = False
         """Set by whoever wants it to end; a signal handler may."""
+        self._culprit = ""
+        """Whose failure ends the run, as the plan says."""
+        self._is_ending = False
         self._queue = Queue(())
 
     def go(self) -> RunEnd:
@@ -88,6 +94,8 @@ class Drive:
             if not self._is_cancelled and self._is_unwanted():
                 self._tell("notice", reason="cancelled: what runs is being ended")
                 self._cancel()
+            if self._culprit and not self._is_ending and not self._is_cancelled:
+                self._end_early()
             self._start_what_fits()
             self._wait(_WAIT_SECONDS)
         return self._finish()
@@ -109,6 +117,19 @@ class Drive:
         """End what runs, and start nothing more."""
         self._is_cancelled = True
         self._give_up(self._queue.give_up_all("the run was cancelled"))
+        self._cancel_flights()
+
+    def _end_early(self) -> None:
+        """End what runs and start nothing more, because a failure is enough."""
+        self._is_ending = True
+        self._tell("notice", reason=f"{self._why_early()}: what runs is being ended")
+        self._give_up(self._queue.give_up_all(self._why_early()))
+        self._cancel_flights()
+
+    def _why_early(self) -> str:
+        return f"fail-fast: {self._culprit} did not pass"
+
+    def _cancel_flights(self) -> None:
         for flight in self._flights.values():
             self._computes[flight.waiting.compute].cancel(flight.attempt)
 
@@ -126,6 +147,8 @@ class Drive:
             elif row.state.is_over:
                 failed.append(row)
                 self._exit_code = self._exit_code or row.exit_code or 1
+                if row.body is not None:
+                    self._note_culprit(row.body, row.state)
             else:
                 assert row.body is not None
                 waiting[row.key] = self._waiting(row.body)
@@ -154,7 +177,8 @@ class Drive:
             when=task.when,
             compute=pool,
             claim=claim,
-            is_checked=bool(task.checks),
+            is_optional=task.is_optional,
+            is_checked=bool(task.checks or task.results),
         )
 
     def _adopt(self, row: AttemptRow, waiting: Waiting) -> None:
@@ -187,12 +211,18 @@ class Drive:
         while (waiting := self._queue.take_any()) is not None:
             capacity = self._computes[waiting.compute].capacity()
             reason = shortfall(waiting.claim, capacity) or "needs more than there is"
-            found.append(Hopeless(key=waiting.key, reason=reason))
-            found += self._queue.failed(waiting.key, "was not run")
+            is_well = waiting.is_optional
+            found.append(Hopeless(key=waiting.key, reason=reason, is_well=is_well))
+            if is_well:
+                found += self._queue.skipped(waiting.key)
+            else:
+                found += self._queue.failed(waiting.key, "was not run")
         return found
 
     def _start(self, waiting: Waiting) -> None:
         task = self._store.task(self._run, waiting.key)
+        if self._is_taken_over(task):
+            return
         number = self._store.task_row(self._run, waiting.key).attempts + 1
         own = self._store.run_folder(self._run) / task.key / str(number)
         folder = self._computes[waiting.compute].place(own)
@@ -213,6 +243,24 @@ class Drive:
                 self._submitted(flight, job_id)
                 self._started(flight)
             self._tell("task started", task=task.key, attempt=number, folder=folder)
+
+    def _is_taken_over(self, task: Task) -> bool:
+        """Let a task have passed as it did before, if nothing has changed since."""
+        digest, earlier = self._reusing.earlier(task)
+        if earlier is None:
+            if digest:
+                self._store.note_digest(self._run, task.key, digest)
+            return False
+        reason = f"unchanged since {earlier.origin or earlier.run}"
+        with self._at_once():
+            if not self._store.take_over(
+                self._run, task.key, earlier, reason=reason, now=time.time()
+            ):
+                return False
+            self._reusing.link_artifacts(task, earlier)
+            self._tell("task over", task=task.key, state=State.PASSED, exit_code=0, reason=reason)
+            self._give_up(self._queue.passed(task.key))
+        return True
 
     def _submitted(self, flight: _Flight, job_id: str) -> None:
         task, number = flight.waiting.key, flight.number
@@ -268,10 +316,12 @@ class Drive:
                 end = self._computes[name].end_of(attempt) or end_of(attempt.folder)
                 if end.outcome == State.LOST:
                     self._computes[name].clean(attempt)
+                tests: Sequence[ResultRow] = ()
                 if flight.waiting.is_checked:
                     task = self._store.task(self._run, flight.waiting.key)
+                    end, tests = judge_tests(task, attempt.folder, end)
                     end = judge(task, attempt.folder, end)
-                self._end(flight.waiting, flight.number, end, attempt.folder)
+                self._end(flight.waiting, flight.number, end, attempt.folder, tests)
         return count
 
     def _take_in_news(self, compute: Compute) -> None:
@@ -289,14 +339,22 @@ class Drive:
                 self._tell("notice", reason=news.text, **who)
 
     def _end(
-        self, waiting: Waiting, number: int, end: AttemptEnd, folder: Path | None = None
+        self,
+        waiting: Waiting,
+        number: int,
+        end: AttemptEnd,
+        folder: Path | None = None,
+        tests: Sequence[ResultRow] = (),
     ) -> None:
         """Write down how an attempt ended, and what follows from it."""
         processes = read_processes(folder) if folder is not None else []
         state = State(end.outcome)
+        if state is State.CANCELLED and self._is_ending:
+            end = dataclasses.replace(end, reason=self._why_early())
         # All of it or nothing: a client that is killed in between must not start it again.
         with self._at_once():
             self._store.attempt_ended(self._run, waiting.key, number, _outcome(end), processes)
+            self._store.add_results(self._run, waiting.key, number, tests)
             self._tell(
                 "attempt ended",
                 task=waiting.key,
@@ -307,14 +365,21 @@ class Drive:
                 culprit=end.culprit or "",
                 folder=folder,
             )
-            if not self._is_cancelled and self._is_worth_another_try(waiting.key, end):
+            is_going_on = not self._is_cancelled and not self._is_ending
+            if is_going_on and self._is_worth_another_try(waiting.key, end):
                 self._queue.put_back(waiting)
                 return
+            if state in _WORTH_ANOTHER_TRY:
+                self._note_culprit(self._store.task(self._run, waiting.key), state)
             self._over(waiting.key, state, end.exit_code, end.reason)
             if state is State.PASSED:
                 self._give_up(self._queue.passed(waiting.key))
             else:
                 self._give_up(self._queue.failed(waiting.key, _in_words(state)))
+
+    def _note_culprit(self, task: Task, state: State) -> None:
+        if task.ends_run and state in _WORTH_ANOTHER_TRY and not self._is_cancelled:
+            self._culprit = self._culprit or task.key
 
     def _is_worth_another_try(self, key: str, end: AttemptEnd) -> bool:
         if State(end.outcome) not in _WORTH_ANOTHER_TRY:
@@ -343,7 +408,8 @@ class Drive:
     def _finish(self) -> RunEnd:
         counts = self._store.counts(self._run)
         # What had ended before it could be cancelled has ended well, or not, all the same.
-        state = State.CANCELLED if counts[State.CANCELLED] else _worst(counts)
+        is_cancelled = counts[State.CANCELLED] and not self._culprit
+        state = State.CANCELLED if is_cancelled else _worst(counts)
         code = CANCELLED_CODE if state is State.CANCELLED else self._exit_code
         self._store.run_ended(self._run, state, exit_code=code, now=time.time())
         self._tell("run over", state=state, exit_code=code, counts=counts)

@@ -18,6 +18,8 @@ class Waiting:
     when: When = "passed"
     compute: str = "local"
     claim: Resources = Resources()
+    is_optional: bool = False
+    """Whether all is well as well if there is too little for it to run."""
     is_checked: bool = False
     """Whether there is more to look at than its exit code, when it has ended."""
 

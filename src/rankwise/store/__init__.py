@@ -6,7 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rankwise.store.rows import AttemptRow, EventRow, Outcome, ProcessRow, RunRow, TaskRow
+    from rankwise.store.rows import (
+        AttemptRow,
+        EventRow,
+        Outcome,
+        ProcessRow,
+        ResultRow,
+        RunRow,
+        TaskRow,
+    )
     from rankwise.store.states import State
     from rankwise.store.store import Store
 
@@ -15,6 +23,7 @@ __all__ = [
     "EventRow",
     "Outcome",
     "ProcessRow",
+    "ResultRow",
     "RunRow",
     "State",
     "Store",

@@ -34,6 +34,8 @@ class RunRow:
     notices: tuple[str, ...]
     wanted: Wish | None
     """What somebody asks the engine of this run to do."""
+    parent: str = ""
+    """The run of which a stage has submitted this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,10 @@ class TaskRow:
     started: float | None
     """When the first attempt did."""
     ended: float | None
+    digest: str = ""
+    """What its outcome depends on; empty: on nobody knows what."""
+    origin: str = ""
+    """The run from which the outcome was taken over; empty: it is of this one."""
     body: Task | None = None
     """The task itself, where it was asked for."""
 
@@ -120,6 +126,16 @@ class ProcessRow:
     """Whether rankwise has ended it."""
     log_lost: int = 0
     """Bytes of output that are not in its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRow:
+    """What became of one single test among those that an attempt has run."""
+
+    name: str
+    state: State
+    seconds: float = 0.0
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,9 +55,11 @@ STEPS: tuple[Step, ...] = (
                 notices TEXT NOT NULL,
                 wanted TEXT,
                 spec_text TEXT NOT NULL,
+                parent TEXT NOT NULL,
                 UNIQUE (name, number)
             )
             """,
+            "CREATE INDEX children_of_run ON runs (parent, serial) WHERE parent != ''",
             "CREATE INDEX runs_of_experiment ON runs (experiment, serial)",
             """
             CREATE TABLE tasks (
@@ -71,11 +73,14 @@ STEPS: tuple[Step, ...] = (
                 started REAL,
                 ended REAL,
                 body TEXT NOT NULL,
+                digest TEXT NOT NULL,
+                origin TEXT NOT NULL,
                 PRIMARY KEY (run, key),
                 UNIQUE (run, position)
             )
             """,
             "CREATE INDEX tasks_in_state ON tasks (run, state, position)",
+            "CREATE INDEX tasks_of_digest ON tasks (digest) WHERE digest != ''",
             """
             CREATE TABLE attempts (
                 run TEXT NOT NULL,
@@ -164,6 +169,21 @@ STEPS: tuple[Step, ...] = (
                 attempt INTEGER NOT NULL,
                 body TEXT NOT NULL,
                 PRIMARY KEY (run_serial, task, attempt)
+            )
+            """,
+            """
+            CREATE TABLE results (
+                run TEXT NOT NULL,
+                task TEXT NOT NULL,
+                attempt INTEGER NOT NULL,
+                position INTEGER NOT NULL,
+                name TEXT NOT NULL,
+                state TEXT NOT NULL,
+                seconds REAL NOT NULL,
+                message TEXT NOT NULL,
+                PRIMARY KEY (run, task, attempt, position),
+                FOREIGN KEY (run, task, attempt)
+                    REFERENCES attempts (run, task, number) ON DELETE CASCADE
             )
             """,
         ),

@@ -22,7 +22,7 @@ class State(StrEnum):
     """Whoever watched over it is gone and has left no outcome."""
     NOT_RUN = "not run"
     SKIPPED = "skipped"
-    """It was there for a failure, and there was none."""
+    """It need not run: there was no failure for it, or too little for something optional."""
 
     @property
     def is_over(self) -> bool:

@@ -1,0 +1,45 @@
+"""What became of single tests, where a task runs many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rankwise.store.changes import Changes
+from rankwise.store.rows import ResultRow
+from rankwise.store.states import State
+
+_COLUMNS = ("run", "task", "attempt", "position", "name", "state", "seconds", "message")
+
+
+class Results(Changes):
+    """Writes and reads the single tests of attempts."""
+
+    def add_results(self, run: str, task: str, attempt: int, results: Sequence[ResultRow]) -> None:
+        """Store what became of an attempt's single tests, in place of what was known of them."""
+        if not results:
+            return
+        with self.together():
+            self._database.change(
+                "DELETE FROM results WHERE run = ? AND task = ? AND attempt = ?",
+                (run, task, attempt),
+            )
+            rows = [
+                (run, task, attempt, position, one.name, one.state, one.seconds, one.message)
+                for position, one in enumerate(results)
+            ]
+            self._insert("results", _COLUMNS, rows)
+
+    def results(self, run: str) -> dict[str, list[ResultRow]]:
+        """Give the single tests of each task that has any, those of its last attempt."""
+        found = self._database.rows(
+            "SELECT task, name, results.state, seconds, message FROM results "
+            "JOIN tasks ON tasks.run = results.run AND tasks.key = results.task "
+            "AND tasks.attempts = results.attempt "
+            "WHERE results.run = ? ORDER BY tasks.position, results.position",
+            (run,),
+        )
+        results: dict[str, list[ResultRow]] = {}
+        for task, name, state, seconds, message in found:
+            row = ResultRow(name=name, state=State(state), seconds=seconds, message=message)
+            results.setdefault(task, []).append(row)
+        return results
