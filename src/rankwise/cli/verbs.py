@@ -15,6 +15,7 @@ VERBS = {
     "list": "List runs, the newest first",
     "logs": "Show what the processes of a run have written",
     "explain": "Say why a run failed: who was first, and what it wrote last",
+    "report": "Write a report of a run: HTML, PDF, CSV, JSON",
     "cancel": "End a run and everything that it has started",
     "resume": "Go on with a run that nobody drives any more",
     "init": "Write a commented document to start from",

@@ -1,0 +1,111 @@
+"""`rankwise report`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rankwise.cli.options import Quiet, Run, StoreFolder
+
+if TYPE_CHECKING:
+    from rankwise.report.facts import ReportData
+    from rankwise.store import RunRow, Store
+
+_SCREEN = "-"
+
+
+def _file(option: str, what: str) -> typer.models.OptionInfo:
+    """Make an option that names a file to write; `-` is the screen."""
+    made: typer.models.OptionInfo = typer.Option(
+        option, metavar="FILE", help=what, show_default=False
+    )
+    return made
+
+
+def command(
+    run: Run = None,
+    *,
+    html: Annotated[str | None, _file("--html", "One HTML file that needs nothing else.")] = None,
+    pdf: Annotated[str | None, _file("--pdf", "A document to hand on or print.")] = None,
+    csv: Annotated[str | None, _file("--csv", "A row for each value, and case without.")] = None,
+    json: Annotated[str | None, _file("--json", "All of it, for programs.")] = None,
+    quiet: Quiet = False,
+    store: StoreFolder = None,
+) -> None:
+    """Write a report of a run: what failed and why, plots, tables, and how to repeat each case.
+
+    Without a file, an HTML report is written beside the run's other files. A file named - is the
+    screen.
+
+    \b
+    For example:
+      rankwise report --html report.html --pdf report.pdf
+      rankwise report osu-sweep-3 --csv values.csv
+      rankwise report --json - | jq .counts
+    """
+    from rankwise.cli.stores import choose_run, open_for_reading, store_folder, take_in
+    from rankwise.report.facts import gather
+
+    with open_for_reading(store_folder(store)) as opened:
+        chosen = choose_run(opened, run)
+        take_in(opened, chosen)
+        chosen = opened.run(chosen.id)
+        wanted = {"html": html, "pdf": pdf, "csv": csv, "json": json}
+        places = {kind: place for kind, place in wanted.items() if place is not None}
+        if not places:
+            places = {"html": str(opened.run_folder(chosen.id) / "report.html")}
+        data = gather(opened, chosen, now=time.time())
+        for kind, place in places.items():
+            _write(_WRITERS[kind](opened, chosen, data), place, quiet=quiet)
+
+
+def _html(store: Store, run: RunRow, data: ReportData) -> bytes:
+    from rankwise.report.html import html_report
+
+    return html_report(data).encode()
+
+
+def _pdf(store: Store, run: RunRow, data: ReportData) -> bytes:
+    from rankwise.report.pdf import pdf_report
+
+    return pdf_report(data)
+
+
+def _csv(store: Store, run: RunRow, data: ReportData) -> bytes:
+    from rankwise.report.tabular import csv_report
+
+    return csv_report(data, store).encode()
+
+
+def _json(store: Store, run: RunRow, data: ReportData) -> bytes:
+    from rankwise.report.tabular import json_report
+
+    return json_report(data).encode()
+
+
+_WRITERS: dict[str, Callable[[Store, RunRow, ReportData], bytes]] = {
+    "html": _html,
+    "pdf": _pdf,
+    "csv": _csv,
+    "json": _json,
+}
+
+
+def _write(content: bytes, place: str, *, quiet: bool) -> None:
+    """Write a file beside its place, then put it there: whoever reads finds all of it."""
+    import sys
+
+    if place == _SCREEN:
+        sys.stdout.buffer.write(content)
+        return
+    from rankwise.report.files import write_whole
+
+    path = write_whole(Path(place), content)
+    if not quiet:
+        from rankwise.report.words import short_path, size
+
+        print(f"{short_path(str(path))} ({size(len(content))})")

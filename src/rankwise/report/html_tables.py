@@ -1,0 +1,138 @@
+"""The tables of the HTML report; a script makes them sort and filter, and they do without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rankwise.report.facts import Case, ReportData, cut
+from rankwise.report.markup import Markup, escaped, joined, tag
+from rankwise.report.measures import Measure, as_number
+from rankwise.report.outcomes import TONES, moment
+from rankwise.report.plots.numerals import number
+from rankwise.report.words import duration
+
+MOST_MEASURES = 2000
+_MOST_CASES = 2000
+_MOST_COLUMNS = 6
+_LONGEST = 120
+
+
+def cases_table(data: ReportData) -> Markup | None:
+    """Make the table of all cases; of very many, those that are not green come first."""
+    cases = list(data.cases)
+    if len(cases) > _MOST_CASES:
+        cases = sorted(cases, key=lambda case: case.state.is_green)[:_MOST_CASES]
+    names = _varied([case.parameters for case in cases])
+    has_reasons = any(case.reason for case in cases)
+    has_retries = any(case.attempts > 1 for case in cases)
+    heads = ["case", "outcome", *names, "took", *(["tries"] * has_retries)]
+    heads += [*(["why"] * has_reasons), "to repeat it"]
+    rows = [_case(case, names, has_retries, has_reasons) for case in cases]
+    return _table(heads, rows, len(data.cases))
+
+
+def _case(case: Case, names: Sequence[str], has_retries: bool, has_reasons: bool) -> Markup:
+    cells = [
+        tag("td", cut(case.key, _LONGEST), class_="k"),
+        tag("td", str(case.state), class_=f"o {TONES[case.state]}"),
+        *(_parameter(case.parameters.get(name, "")) for name in names),
+        _seconds(case.seconds),
+    ]
+    if has_retries:
+        cells.append(_numeric(float(case.attempts), str(case.attempts)))
+    if has_reasons:
+        cells.append(tag("td", case.reason, class_="w" if case.reason else None))
+    cells.append(tag("td", tag("code", cut(case.repeat, 300)), class_="c"))
+    return tag("tr", *cells, data_s=str(case.state))
+
+
+def measures_table(data: ReportData) -> Markup | None:
+    """Make the table of all that was measured."""
+    if not data.measures:
+        return None
+    measures = data.measures[:MOST_MEASURES]
+    names = _varied([one.parameters for one in measures])
+    heads = ["metric", *names, "median", "low", "high", "unit", "values"]
+    if data.before:
+        heads += [f"in {data.before}", "change"]
+    rows = [_measure(one, names, bool(data.before)) for one in measures]
+    return _table(heads, rows, len(data.measures))
+
+
+def _measure(one: Measure, names: Sequence[str], is_compared: bool) -> Markup:
+    now = one.now
+    cells = [
+        tag("td", cut(one.metric, _LONGEST)),
+        *(_parameter(one.parameters.get(name, "")) for name in names),
+        *(_numeric(value, number(value)) for value in (now.middle, now.low, now.high)),
+        tag("td", cut(one.unit, 30)),
+        _numeric(float(now.count), str(now.count)),
+    ]
+    if is_compared:
+        before = one.before.middle if one.before else None
+        cells.append(_numeric(before, "" if before is None else number(before)))
+        cells.append(_change(one))
+    return tag("tr", *cells)
+
+
+def _change(one: Measure) -> Markup:
+    change = one.change
+    if change is None:
+        return tag("td", class_="n")
+    tone = ""
+    if one.better and abs(change) >= 0.05:
+        tone = " up" if (change < 0) == (one.better == "lower") else " down"
+    return _numeric(change, f"{change:+.1%}", tone)
+
+
+def conditions_list(data: ReportData) -> Markup | None:
+    """List under which conditions the run was, and what must be known about it."""
+    run = data.run
+    facts = [
+        ("document", run.source),
+        ("created", moment(run.created)),
+        ("ended", moment(run.ended) if run.ended is not None else ""),
+        *((f"{name}", value) for name, value in run.tags.items()),
+        *data.conditions,
+        *(("note", cut(notice)) for notice in run.notices),
+    ]
+    pairs = [(tag("dt", cut(name, 60)), tag("dd", cut(value))) for name, value in facts if value]
+    listed = tag("dl", *(part for pair in pairs for part in pair), class_="facts")
+    return tag("div", listed, class_="card")
+
+
+def _varied(rows: Iterable[Mapping[str, str]]) -> list[str]:
+    """Name the parameters that make columns: those that differ, the first few of them."""
+    values: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in row.items():
+            values.setdefault(name, set()).add(value)
+    return [name for name, seen in values.items() if len(seen) > 1][:_MOST_COLUMNS]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Markup], total: int) -> Markup:
+    head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in heads)))
+    # A line for each row: people look at differences of such files, too.
+    body = tag("tbody", Markup("\n" + "\n".join(rows)))
+    table = tag("div", tag("table", head, body, data_tools=True), class_="table", tabindex="0")
+    if len(rows) == total:
+        return table
+    more = f"{len(rows):,} of {total:,} rows are here; rankwise report --csv has them all."
+    return joined([tag("p", more, class_="soft"), table])
+
+
+def _parameter(value: str) -> Markup:
+    known = as_number(value)
+    shown = escaped(cut(value, 60))
+    return tag("td", shown) if known is None else _numeric(known, shown)
+
+
+def _seconds(seconds: float | None) -> Markup:
+    return _numeric(seconds, "" if seconds is None else duration(seconds))
+
+
+def _numeric(value: float | None, shown: str, tone: str = "") -> Markup:
+    """Make a cell that sorts by its value."""
+    if value is None:
+        return tag("td", shown, class_=f"n{tone}")
+    return tag("td", shown, class_=f"n{tone}", data_v=f"{value:.6g}")

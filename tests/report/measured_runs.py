@@ -1,0 +1,137 @@
+"""Runs with measurements, put into a store as an engine would."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from rankwise.plan import Plan, Process, Task
+from rankwise.store import Outcome, State, Store
+from rankwise.store.samples import Sample
+
+BEGUN = 1_700_000_000.0
+_SIZES = tuple(2**power for power in range(0, 23, 2))
+
+
+def sweep_task(key: str, tags: Mapping[str, str]) -> Task:
+    """Give one case of a sweep."""
+    process = Process(name="worker-0", role="worker", command=f"./bench --case '{key}'")
+    return Task(key=key, processes=(process,), folder="/home/me/src", tags=tags)
+
+
+def make_sweep(store: Store, *, cases: list[Task], name: str = "sweep", kind: str = "Sweep") -> str:
+    """Store a run of these cases."""
+    plan = Plan(
+        name=name,
+        kind=kind,
+        tasks=tuple(cases),
+        experiment="network",
+        source=str(Path("sweep.yaml").absolute()),
+        tags={"git.commit": "3f2a91c0d4e5", "git.branch": "main"},
+    )
+    return store.create_run(plan, f"type: Sweep\nname: {name}\n", now=BEGUN)
+
+
+def run_case(
+    store: Store,
+    run: str,
+    key: str,
+    *,
+    state: State = State.PASSED,
+    reason: str = "",
+    output: str = "done\n",
+    seconds: float = 1.0,
+    at: float = 0.0,
+) -> None:
+    """Run one case to its end."""
+    folder = store.run_folder(run) / key.replace("/", "_")[:100] / "1"
+    place = folder / "processes" / "worker-0"
+    place.mkdir(parents=True)
+    (place / "output.log").write_text(output, errors="surrogateescape")
+    started = BEGUN + at
+    store.begin_attempt(run, key, marker=f"{run}/{key}/1", folder=folder, now=started)
+    store.attempt_started(run, key, 1, now=started)
+    code = 0 if state.is_green else 1
+    outcome = Outcome(
+        state=state, ended=started + seconds, exit_code=code, culprit="worker-0", reason=reason
+    )
+    store.attempt_ended(run, key, 1, outcome, ())
+    store.task_over(run, key, state, reason=reason, exit_code=code, now=started + seconds)
+
+
+def osu_sweep(store: Store, *, seed: int = 1, factor: float = 1.0, trials: int = 5) -> str:
+    """Store a run that has measured latency and bandwidth over sizes, and a solver over ranks."""
+    chance = random.Random(seed)
+    cases = [
+        sweep_task(f"osu-{mpi}-{trial}", {"mpi": mpi, "trial": str(trial)})
+        for mpi in ("mpich", "openmpi", "intel")
+        for trial in range(trials)
+    ]
+    cases += [
+        sweep_task(
+            f"solver-{ranks}-{grid}-{trial}",
+            {"ranks": str(ranks), "grid": str(grid), "trial": str(trial)},
+        )
+        for ranks in (1, 2, 4, 8, 16)
+        for grid in (64, 128, 256)
+        for trial in range(2)
+    ]
+    run = make_sweep(store, cases=cases)
+    store.run_started(run, now=BEGUN)
+    for number, task in enumerate(cases):
+        is_bad = task.key in ("solver-16-64-1", "osu-intel-4")
+        run_case(
+            store,
+            run,
+            task.key,
+            state=State.CRASHED if is_bad else State.PASSED,
+            reason="worker 0 was ended by signal 11 (SIGSEGV)" if is_bad else "",
+            output="step 1\n\x1b[31mSegmentation fault\x1b[0m at 0x0\n" if is_bad else "done\n",
+            seconds=chance.uniform(0.5, 9),
+            at=number * 2.0,
+        )
+        if is_bad:
+            continue
+        tags = dict(task.tags)
+        trial = int(tags.pop("trial"))
+        samples = (
+            _solver(chance, tags, factor) if "ranks" in tags else _network(chance, tags, factor)
+        )
+        case = " ".join(f"{name}={value}" for name, value in tags.items())
+        conditions = {
+            "host": "n1",
+            "cpu": "8 cores of a machine",
+            "load": round(chance.random(), 1),
+        }
+        store.add_samples(run, task.key, 1, samples, case=case, trial=trial, conditions=conditions)
+    store.run_ended(run, State.FAILED, exit_code=1, now=BEGUN + 95)
+    return run
+
+
+def _network(chance: random.Random, tags: Mapping[str, str], factor: float) -> list[Sample]:
+    start = {"mpich": 0.9, "openmpi": 1.1, "intel": 0.7}[tags["mpi"]]
+    found = []
+    for size in _SIZES:
+        noise = chance.lognormvariate(0, 0.08)
+        latency = (start + size / 9000) * noise * factor
+        found.append(
+            Sample(metric="latency", value=latency, unit="us", better="lower", point={"size": size})
+        )
+        found.append(
+            Sample(
+                metric="bandwidth",
+                value=size / latency,
+                unit="MB/s",
+                better="higher",
+                point={"size": size},
+            )
+        )
+    return found
+
+
+def _solver(chance: random.Random, tags: Mapping[str, str], factor: float) -> list[Sample]:
+    ranks, grid = int(tags["ranks"]), int(tags["grid"])
+    work = (grid / 64) ** 3
+    seconds = (work / ranks + 0.03 * ranks) * chance.lognormvariate(0, 0.03) * factor
+    return [Sample(metric="solve_time", value=seconds, unit="s", better="lower")]
