@@ -82,6 +82,7 @@ def test_the_shared_world_has_all_ranks_and_is_started_once(tmp_path: Path) -> N
             "world": 0,
             "size": 8,
             "threads": 1,
+            "venue": "shared",
             "door": "/warm",
             "environment": {WORLD: "0"},
         }

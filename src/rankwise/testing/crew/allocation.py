@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import socket
 import time
@@ -10,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rankwise.errors import ComputeFailure
-from rankwise.slurm import commands
+from rankwise.slurm import answers, commands
 from rankwise.slurm.answers import JobState
 from rankwise.slurm.commands import SlurmAway
-from rankwise.testing.crew.slurm_options import SlurmWishes
+from rankwise.testing.crew.slurm_options import SlurmWishes, value_of
 
 LINE = "RANKWISE_LINE"
 """The variable by which a job learns where to call."""
@@ -131,6 +132,23 @@ def make_script(wishes: SlurmWishes, program: Sequence[str]) -> str:
     if not head.startswith("#!"):
         head = f"#!/bin/bash\n{head}"
     return "\n".join((head, *wishes.commands, f"exec {shlex.join(program)}", ""))
+
+
+def memory_per_core(job: str, wishes: SlurmWishes) -> int:
+    """Give how many bytes the steps of a job have for each core; 0: that is not how they count."""
+    given = value_of(("--mem-per-cpu",), wishes.srun_options)
+    if not given and not value_of(("--mem",), wishes.srun_options):
+        said = commands.call(["scontrol", "--oneliner", "show", "job", job])
+        given = answers.read_details(said).get("MinMemoryCPU", "")
+    return read_memory(given)
+
+
+def read_memory(text: str) -> int:
+    """Read `400M`, `4GB` or `4096` (megabytes); 0: it is none of these."""
+    found = re.fullmatch(r"([\d.]+)([KMGT]?)B?", text.strip().upper())
+    if found is None:
+        return 0
+    return int(float(found[1]) * (1 << 10) ** ("KMGT".index(found[2] or "M") + 1))
 
 
 def expand_nodes(names: str) -> list[str]:

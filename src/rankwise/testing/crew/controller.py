@@ -188,6 +188,8 @@ class ControllerSession:
         site = self._site
         if site is not None:
             self._pool.servers = lambda: [KEEPER, *site.servers()]
+            self._pool.explain_end = site.explain_end
+            self._pool.lost_nodes = lambda: site.lost
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self) -> None:
@@ -363,6 +365,10 @@ class ControllerSession:
             self._pool.hung_up(name)
         elif name == KEEPER:
             raise PoolFailure("the process that starts the ranks is gone")
+        elif self._site is not None:
+            self._site.gone(name)
+            if name_and_node(name)[0] != TEMPLATE:
+                self._pool.doubt()
 
     def _template_ended(self, keeper: Name) -> None:
         node = name_and_node(keeper)[1]

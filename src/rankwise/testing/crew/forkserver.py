@@ -25,6 +25,7 @@ from rankwise.testing.crew.witness import Key, Witness
 from rankwise.testing.wire import Channel, Header, WireError
 
 SECRET_VARIABLE = "RANKWISE_SECRET"
+MEMORY_VARIABLE = "RANKWISE_MEMORY"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -48,6 +49,11 @@ class Errand:
     line: socket.socket = field(repr=False)
     cores: Collection[int] | None = None
     """Those that the launcher was bound to; None: not known."""
+
+    @property
+    def memory(self) -> int:
+        """How many bytes its job step may use for this rank; 0: not known."""
+        return int(self.environment.get(MEMORY_VARIABLE.encode(), b"0"))
 
     def take_place(self, usual: Mapping[bytes, bytes]) -> None:
         """Make this process the one that mpiexec takes it for.
@@ -80,6 +86,8 @@ class _Ward:
     condemned: float | None = None
     """When to kill it, if it has not ended by then."""
     killed: bool = False
+    why: str = ""
+    """Why it was killed, for the report of its test; empty: for no reason of its own."""
 
     @property
     def line(self) -> socket.socket:
@@ -191,6 +199,24 @@ class ForkServer:
         self._last_look = now
         if news := self.witness.look([ward.key for ward in self._wards]):
             self._tell({"kind": "moments", "moments": news})
+        self._end_greedy()
+
+    def _end_greedy(self) -> None:
+        """End ranks whose job step has used up its memory: to Slurm, copies are not part of it."""
+        steps: dict[int, list[_Ward]] = {}
+        for ward in self._wards:
+            if ward.is_copy and not ward.why:
+                steps.setdefault(ward.errand.world, []).append(ward)
+        for wards in steps.values():
+            allowed = sum(ward.errand.memory for ward in wards)
+            used = {ward.pid: memory_of(ward.pid) for ward in wards} if allowed else {}
+            if sum(used.values()) > allowed:
+                greediest = max(wards, key=lambda ward: used[ward.pid])
+                greediest.why = (
+                    "was killed: its job step is out of memory "
+                    f"({sum(used.values()) >> 20} MB used, {allowed >> 20} MB allowed)"
+                )
+                kill_group(greediest.pid)
 
     # Ranks
 
@@ -336,6 +362,7 @@ class ForkServer:
                 "rank": ward.errand.rank,
                 "status": status,
                 "by_us": ward.killed,
+                "why": ward.why,
                 **said,
             }
         )
@@ -365,6 +392,17 @@ def rank_in(environment: Mapping[bytes, bytes]) -> int:
         if name in environment:
             return int(environment[name])
     raise ValueError("no mpiexec has started it")
+
+
+def memory_of(pid: int) -> int:
+    """Give how many bytes a process uses that are not shared with the one it is a copy of."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    return 0
 
 
 def _cores_of_peer(line: socket.socket) -> Collection[int] | None:

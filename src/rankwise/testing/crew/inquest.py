@@ -68,6 +68,22 @@ class Inquest:
             headline=f"all ranks were ended from outside, {times} times while this test ran",
         )
 
+    def on_lost_site(self, flight: Flight, why: str) -> Ending:
+        """Describe the end of a test with which everything else has ended."""
+        return Ending(
+            size=len(flight.members), phase="call", headline=f"{why}, while this test ran"
+        )
+
+    def on_lost_step(self, flight: Flight, said: str) -> Ending:
+        """Describe the end of a test whose job step was ended; `said` is what Slurm printed."""
+        return Ending(
+            size=len(flight.members),
+            phase="call",
+            headline=f"the job step of this test was ended {explain_step(said)}",
+            ended=self._results(flight, flight.bodies),
+            output={0: {"stderr": said}} if said else {},
+        )
+
     def on_overdue(
         self, world: World, one: Overdue, flight: Flight, stumbled: Mapping[int, bytes]
     ) -> Ending:
@@ -131,6 +147,7 @@ class Inquest:
         how = describe_status(status, out_of_memory=self._memory_kills > kills)
         if status is None and _has_aborted(world, culprit):
             how = "called MPI_Abort"
+        how = world.reasons.get(culprit, how)
         # Others may have crashed in the same way at the same moment.
         fellows = {culprit: read_crash(world.box(culprit).read_crash())}
         for rank in world.culprits:
@@ -156,6 +173,26 @@ class Inquest:
             for place, member in enumerate(flight.members)
             if member in bodies
         }
+
+
+# What Slurm prints when it ends a step, and what that means.
+_STEP_ENDS = (
+    ("DUE TO TIME LIMIT", "because it had reached its time limit"),
+    ("DUE TO NODE FAILURE", "because a node was lost"),
+    ("NODE FAILURE", "because a node was lost"),
+    ("oom", "because it had used up its memory"),
+    ("exceeded memory limit", "because it had used up its memory"),
+    ("Exceeded job memory limit", "because it had used up its memory"),
+    ("CANCELLED", "from outside (scancel)"),
+)
+
+
+def explain_step(said: str) -> str:
+    """Say why Slurm has ended a step, from what it printed."""
+    for words, meaning in _STEP_ENDS:
+        if words in said:
+            return meaning
+    return "from outside"
 
 
 def _has_aborted(world: World, rank: int) -> bool:

@@ -27,6 +27,11 @@ _SETTLE_SECONDS = 0.05
 _STATUS_SECONDS = 1.0
 _START_SECONDS = 120.0
 _MOST_BAD_STARTS = 3
+# With a pause that grows by this between them, they last for two minutes.
+_MOST_BAD_STEPS = 11
+_PAUSE_SECONDS = 2.0
+_DOUBT_SECONDS = 1.0
+_DOUBT_LASTS_SECONDS = 30.0
 # So often a test may be started again after all its ranks were ended by who knows whom.
 _MOST_DOUBTS = 3
 _LOG_LINES = 20
@@ -54,6 +59,12 @@ class Pool:
         self._last_look = 0.0
         self._temporary = ""
         self._order = b""
+        self._reported: set[int] = set()
+        self._doubt_at = 0.0
+        self._doubt_until = 0.0
+        self.explain_end: Callable[[], str] | None = None
+        """Says how the allocation that the ranks are in has ended; empty: it has not."""
+        self.lost_nodes: Callable[[], Sequence[str]] = tuple
         self.servers: Callable[[], Sequence[str]] = lambda: (KEEPER, TEMPLATE)
         """Names those who start, end and know ranks."""
         self.on_verdict: Callable[[Header, bytes], None]
@@ -118,6 +129,7 @@ class Pool:
         if now - self._last_look >= _LOOK_SECONDS:
             self._last_look = now
             self._look(now)
+            self._resume_after_pause(now)
         self._deliver()
         self._lines.flush()
 
@@ -126,6 +138,7 @@ class Pool:
         while dispatcher is not None and dispatcher.outbox:
             member, header, body = dispatcher.outbox.popleft()
             if member == NOBODY:
+                self._reported.add(header["case"])
                 self._stumbles.pop(header["case"], None)
                 self.on_verdict(header, body)
                 continue
@@ -236,6 +249,8 @@ class Pool:
         rank = header["rank"]
         if world.hearsay is not None:
             world.hearsay.note_end(rank, header)
+        if header.get("why"):
+            world.reasons[rank] = header["why"]
         said_goodbye = rank in world.ended
         world.ended[rank] = None if header["by_us"] else header["status"]
         world.gone.add(rank)
@@ -250,6 +265,9 @@ class Pool:
 
     def launcher_ended(self, header: Header) -> None:
         """Learn that an mpiexec has ended."""
+        self.worlds.launcher_ended(header["world"])
+        if self._dispatcher is not None:
+            self._dispatcher.resume()
         world = self.worlds.alive.get(header["world"])
         if world is None:
             return
@@ -269,15 +287,55 @@ class Pool:
 
     # Worlds that are lost
 
+    def doubt(self) -> None:
+        """Have it found out soon whether the allocation is still there."""
+        self._doubt_at = time.monotonic()
+        self._doubt_until = self._doubt_at + _DOUBT_LASTS_SECONDS
+
+    def _resume_after_pause(self, now: float) -> None:
+        if self._doubt_at <= now < self._doubt_until:
+            self._doubt_at = now + _DOUBT_SECONDS
+            self._give_up_if_over()
+        if self.worlds.not_before and now >= self.worlds.not_before:
+            self.worlds.not_before = 0.0
+            if self._dispatcher is not None:
+                self._dispatcher.resume()
+
+    def _give_up_if_over(self) -> None:
+        """End the run if there is nowhere to go on; tests that ran there are told why."""
+        why = self.explain_end() if self.explain_end is not None else ""
+        if not why:
+            return
+        if self._dispatcher is None or self._inquest is None:
+            raise PoolFailure(why)
+        for world in self.worlds.alive.values():
+            for flight in self._dispatcher.flights(world.members):
+                if flight.at_it:
+                    self._end_test(flight.case, self._inquest.on_lost_site(flight, why))
+        left = len(self._tests) - len(self._reported)
+        tests = "1 test was" if left == 1 else f"{left} tests were"
+        raise PoolFailure(f"{why}: {tests} not run" if left else why)
+
+    def _end_test(self, case: int, ending: Ending) -> None:
+        if ending.phase != "closing":
+            self._reported.add(case)
+        self.on_ending(self._tests[case], ending)
+
     def _conclude(self, world: World) -> None:
         """Blame the tests that ended a world, and have the others run again."""
+        self._give_up_if_over()
         if not world.is_ready:
             self._conclude_start(world)
             return
         assert self._dispatcher is not None
         assert self._inquest is not None
         culprit = find_culprit(world)
+        self._note_lost_node(world, culprit)
         is_awaited = culprit is not None and culprit not in world.ended
+        # If nobody here knows why, Slurm does: it says so when the step is over.
+        is_unknown = world.hearsay is not None and _is_unknown(world, culprit)
+        if is_unknown and world.is_launched:
+            is_awaited = True
         if is_awaited and time.monotonic() < world.latest_conclusion:
             return  # how it ended is still to be said
         flights = self._dispatcher.flights(world.members)
@@ -287,12 +345,21 @@ class Pool:
             for flight in flights
             if culprit is not None and was_at(world, culprit, flight)
         }
+        if is_unknown and world.venue == "fresh":
+            # The step was for this test alone.
+            said = self.read_log(world.number)
+            endings = {one.case: self._inquest.on_lost_step(one, said) for one in flights}
         if not endings:
             self._report_unexplained(world, culprit)
             endings = self._lose_patience([flight for flight in flights if flight.at_it])
         for case, ending in endings.items():
-            self.on_ending(self._tests[case], ending)
+            self._end_test(case, ending)
         self._lose(world, list(endings))
+
+    def _note_lost_node(self, world: World, culprit: int | None) -> None:
+        node = world.nodes.get(culprit, "") if culprit is not None else ""
+        if culprit is not None and node in self.lost_nodes():
+            world.reasons.setdefault(culprit, f"was lost with node {node}")
 
     def _lose_patience(self, flights: Sequence[Flight]) -> dict[int, Ending]:
         """Blame tests whose worlds are lost again and again, or the run would never end."""
@@ -316,24 +383,30 @@ class Pool:
     def _report_unexplained(self, world: World, culprit: int | None) -> None:
         """Say what happened to a world in which no test can be blamed."""
         if culprit is None:
-            self.on_notice(f"{_name(world)} ended by itself")
+            said = self.read_log(world.number) if world.hearsay is not None else ""
+            words = f": {said.splitlines()[-1]}" if said else ""
+            self.on_notice(f"{_name(world)} ended by itself{words}")
             return
         moment = world.box(culprit).read_moment()
         if moment is not None and moment.phase == "closing":
             assert self._inquest is not None
             ending = self._inquest.on_crash_after(world, culprit)
-            self.on_ending(self._tests[moment.case], ending)
+            self._end_test(moment.case, ending)
         else:
-            how = describe_status(world.ended.get(culprit))
+            how = world.reasons.get(culprit) or describe_status(world.ended.get(culprit))
             self.on_notice(f"rank {culprit} of {_name(world)} {how} between two tests")
 
     def _conclude_start(self, world: World) -> None:
         """Try again to start a world, but not for ever."""
-        self._bad_starts += 1
         log = self.read_log(world.number)
+        self._bad_starts += 1
+        if world.hearsay is not None:
+            # Whoever had to start it may have been away for a moment, or a node may be lost.
+            self.worlds.not_before = time.monotonic() + _PAUSE_SECONDS * self._bad_starts
         self._kill(world)
         self._lose(world, ())
-        if self._bad_starts >= _MOST_BAD_STARTS or self._dispatcher is None:
+        most = _MOST_BAD_STARTS if world.hearsay is None else _MOST_BAD_STEPS
+        if self._bad_starts >= most or self._dispatcher is None:
             raise PoolFailure(
                 f"{_name(world)} could not be started"
                 + (f"; this is what it printed:\n{log}" if log else "")
@@ -366,7 +439,9 @@ class Pool:
         stumbles = {case: since for case, (since, _) in self._stumbles.items()}
         for world in list(self.worlds.alive.values()):
             if not world.is_ready:
-                if self.worlds.warm and now - world.started > _START_SECONDS:
+                # Slurm may keep a step waiting, and says so when it does not.
+                is_due = self.worlds.warm and (world.hearsay is None or world.pids)
+                if is_due and now - world.started > _START_SECONDS:
                     self._fail(world, None, 0.0)
                 continue
             if world.conclude_at is not None:
@@ -408,8 +483,13 @@ class Pool:
             return
         self._kill(world)
         for case, ending in endings:
-            self.on_ending(self._tests[case], ending)
+            self._end_test(case, ending)
         self._lose(world, blamed)
+
+
+def _is_unknown(world: World, culprit: int | None) -> bool:
+    """Tell whether it is not known how a world came to its end."""
+    return culprit is None or (culprit not in world.reasons and world.ended.get(culprit) is None)
 
 
 def _name(world: World) -> str:

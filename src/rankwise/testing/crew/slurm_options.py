@@ -57,7 +57,7 @@ def read_wishes(
     given += [(word, known.slurm_file) for word in _options_in(script)]
     _refuse(given)
     job = "" if known.detach else environment.get("SLURM_JOB_ID", "")
-    cores = _value_of(_CORES, [word for word, _ in given]) or (
+    cores = value_of(_CORES, [word for word, _ in given]) or (
         environment.get("SLURM_CPUS_PER_TASK", "") if job else ""
     )
     return SlurmWishes(
@@ -124,7 +124,7 @@ def _is_one_of(names: Sequence[str], word: str) -> bool:
     return False
 
 
-def _value_of(names: Sequence[str], words: Sequence[str]) -> str:
+def value_of(names: Sequence[str], words: Sequence[str]) -> str:
     """Give the value of the last of these options."""
     found = ""
     for word, following in zip(words, [*words[1:], ""], strict=False):

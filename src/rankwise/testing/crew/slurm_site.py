@@ -13,6 +13,7 @@ from pathlib import Path
 from rankwise.errors import ComputeFailure
 from rankwise.testing.crew import allocation
 from rankwise.testing.crew.allocation import Allocation
+from rankwise.testing.crew.forkserver import MEMORY_VARIABLE
 from rankwise.testing.crew.holder import HOLDER
 from rankwise.testing.crew.member import (
     INVITATION,
@@ -57,6 +58,8 @@ class SlurmSite:
         self._variables: Mapping[str, str] = {}
         self._present: set[str] = set()
         self._tasks: list[int] = []
+        self._memory = 0
+        self._is_over = False
         self._submitted = time.monotonic()
         self._furnished = 0.0
         self._shown = ""
@@ -142,6 +145,7 @@ class SlurmSite:
         """Have a server started on each node."""
         names = allocation.expand_nodes(nodes)
         self._tasks = allocation.tasks_on_nodes(names, self._variables)
+        self._memory = allocation.memory_per_core(self._allocation.job, self._wishes)
         srun = self._srun = Srun(wishes=self._wishes, job=self._allocation.job, nodes=names)
         self._furnished = time.monotonic()
         self._order_keeper(
@@ -203,14 +207,23 @@ class SlurmSite:
     def prepare(self, order: Header) -> None:
         """Say in the order for a world how to start it."""
         assert self._srun is not None, "worlds are started when there are nodes"
-        order["launch"] = self._srun.of_world(order["size"], order["threads"])
+        order["launch"] = self._srun.of_world(
+            order["size"], order["threads"], is_alone=order["venue"] == "fresh"
+        )
+        if self._memory:
+            cores = self._wishes.cores_per_task * order["threads"]
+            order["environment"][MEMORY_VARIABLE] = str(self._memory * cores)
         if not self._warm:
             order["environment"][INVITATION] = self._invitation.to_text()
 
-    def lose(self, node: str) -> None:
-        """Learn that the server of a node is gone."""
-        if self._srun is not None and node in self._srun.left:
+    def gone(self, name: Name) -> None:
+        """Learn that the holder, or the server of a node, has closed its line."""
+        kind, node = name_and_node(name)
+        if self._is_over or self._srun is None:
+            return
+        if kind == KEEPER and node in self._srun.left:
             self._srun.lost.append(node)
+            self.on_notice(f"node {node} is lost; the tests go on with the others")
 
     @property
     def lost(self) -> Sequence[str]:
@@ -223,8 +236,13 @@ class SlurmSite:
             state = self._allocation.look(at_once=True)
             is_ending = state is not None and state.state == "COMPLETING"
             if not is_ending or time.monotonic() > deadline:
-                return self._allocation.describe_end()
+                break
             time.sleep(0.2)
+        if self._srun is not None and not self._srun.left:
+            return self._allocation.describe_end() or (
+                f"the servers on all nodes of job {self._allocation.job} are gone"
+            )
+        return self._allocation.describe_end()
 
     # The end
 
@@ -232,6 +250,7 @@ class SlurmSite:
         """Give back what is ours."""
         if not hasattr(self, "_allocation"):
             return
+        self._is_over = True
         for name in (*self.servers(), HOLDER):
             if self._lines.has(name):
                 self._lines.send(name, {"kind": "end"})

@@ -32,13 +32,13 @@ class Srun:
         """The nodes that are still there."""
         return [node for node in self.nodes if node not in self.lost]
 
-    def of_world(self, size: int, threads: int) -> list[str]:
-        """Give what comes before the program that is to run on `size` ranks."""
+    def of_world(self, size: int, threads: int, *, is_alone: bool) -> list[str]:
+        """Give what comes before the program that is to run on `size` ranks.
+
+        A world that is used again shares its cores with others: they take turns there.
+        """
         cores = self.wishes.cores_per_task * threads
-        share = ["--exact"]
-        if self.wishes.is_pool:
-            # Worlds of several sizes take turns on the same cores.
-            share = ["--overlap"]
+        share = ["--exact" if is_alone else "--overlap"]
         if self.lost:
             # What ran on a lost node holds its cores until Slurm has noticed, and there may be
             # fewer cores than ranks now.

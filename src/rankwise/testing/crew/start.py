@@ -169,6 +169,9 @@ def _keep(
             command=command,
         )
         keeper.witness = witness
+        if invitation.is_distant:
+            # Slurm ends it so when the job is over, and there is a folder to remove.
+            signal.signal(signal.SIGTERM, lambda _number, _frame: keeper.end())
         prevent_start()
         errand = None
         # The template is what everybody waits for: it does not wait for MPI to be loaded here.
@@ -187,6 +190,7 @@ def _keep(
         traceback.print_exc()
         os._exit(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     membership = Membership(invitation)
     server = None
     if errand is None:

@@ -38,6 +38,10 @@ class World:
     nodes: dict[int, str] = field(default_factory=dict)
     """Where ranks are, if that is not here."""
     outputs: dict[int, OutputTail | HearsayBox] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    """Why ranks were ended, by those who ended them."""
+    is_launched: bool = True
+    """Whether what has started it is still there."""
     hearsay: Hearsay | None = None
     """What is said about its ranks; None: they are on this machine."""
     busy: bool = False
@@ -123,6 +127,10 @@ class Worlds:
         """Whether there is, or will be, a template to make ranks from."""
         self.hear: Callable[[], Hearsay] | None = None
         """Gives room for what is said about a world elsewhere; None: all are here."""
+        self.not_before = 0.0
+        """Until when no world is to be started."""
+        self._steps: dict[int, int] = {}
+        """How many seats those have that a batch system has yet to see the end of."""
 
     def know(self, tests: Sequence[ListedTest]) -> None:
         """Learn what the tests need."""
@@ -144,6 +152,8 @@ class Worlds:
         )
         self._next += 1
         self.alive[world.number] = world
+        if venue == "fresh" and self.hear is not None:
+            self._steps[world.number] = size * threads
         environment = {WORLD: str(world.number)}
         if self._binding.cores is not None and seats:
             environment[CORES] = cores_for(seats, size, self._binding.cores)
@@ -157,6 +167,7 @@ class Worlds:
                 "world": world.number,
                 "size": size,
                 "threads": threads,
+                "venue": venue,
                 "door": self._doors[door],
                 "environment": environment,
             }
@@ -186,8 +197,10 @@ class Worlds:
     def place(self, assignment: Assignment, first: Case) -> tuple[int, ...] | None:
         test = self._tests[first.index]
         if first.venue == "shared":
-            shared = self.shared() or self.start_shared()
-            if not shared.is_ready:
+            shared = self.shared()
+            if shared is None and self._has_room(self._width, "shared"):
+                shared = self.start_shared()
+            if shared is None or not shared.is_ready:
                 return None
             return tuple(member_number(shared.number, seat) for seat in assignment.ranks)
         world = self._reserved.get(assignment.cases)
@@ -195,6 +208,8 @@ class Worlds:
             return None
         world = world or self._idle(first.venue, test, assignment.ranks)
         if world is None:
+            if not self._has_room(test.size * test.threads, first.venue):
+                return None
             seats = self._used(test, assignment.ranks)
             world = self.start(test.size, first.venue, threads=test.threads, seats=seats)
             self._reserved[assignment.cases] = world
@@ -203,6 +218,19 @@ class Worlds:
         self._reserved.pop(assignment.cases, None)
         world.busy = True
         return world.members
+
+    def _has_room(self, count: int, venue: Venue) -> bool:
+        """Tell whether so many ranks can be started now, and would not be kept waiting."""
+        if time.monotonic() < self.not_before:
+            return False
+        taken = sum(self._steps.values())
+        return venue != "fresh" or not taken or taken + count <= self._width
+
+    def launcher_ended(self, number: int) -> None:
+        """Learn that what has started a world has ended."""
+        self._steps.pop(number, None)
+        if number in self.alive:
+            self.alive[number].is_launched = False
 
     def _idle(self, venue: Venue, test: ListedTest, seats: tuple[int, ...]) -> World | None:
         """Find a world that has nothing to do, for a test that may have one that was used."""

@@ -1,0 +1,131 @@
+"""Run an inner test-suite on the cluster's nodes, and make sure that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+from cluster import Cluster
+
+from tests.acceptance.harness import Outcome, Project
+from tests.acceptance.inner import run_pytest
+from tests.acceptance.leftovers import wait_until_gone
+
+SECONDS = 60.0
+
+
+def run_slurm(
+    project: Project,
+    cluster: Cluster,
+    *arguments: str,
+    scheduler: str = "slurm",
+    workers: int | None = 4,
+    limit: float = SECONDS,
+    environment: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Run the project's tests; afterwards no job, no process and no folder of the run is there."""
+    before = node_folders()
+    outcome = run_pytest(
+        project,
+        f"--scheduler={scheduler}",
+        *([f"--n-workers={workers}"] if workers is not None else []),
+        *arguments,
+        ranks=None,
+        limit=limit,
+        environment={**cluster.variables, **(environment or {})},
+    )
+    try:
+        wait_until_gone(project)
+        wait_for("the job to be gone", lambda: jobs_of(cluster, project) == [])
+        wait_for("the folders to be gone", lambda: node_folders() <= before)
+    except AssertionError as left:
+        raise AssertionError(f"left behind: {left}\n{outcome}") from None
+    return outcome
+
+
+def node_folders() -> set[Path]:
+    """Find the folders that servers on nodes have made."""
+    return set(Path("/tmp").glob("rankwise-*-n[1-4]"))
+
+
+def jobs_of(cluster: Cluster, project: Project) -> list[str]:
+    """Give the jobs of a project that are not over."""
+    name = f"pytest-{project.folder.name}"
+    return cluster.run("squeue", "--noheader", f"--name={name}", "-o%i").split()
+
+
+def wait_for(what: str, is_so: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait for something, for no longer than told."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
+        time.sleep(0.05)
+
+
+@contextmanager
+def disturbing(project: Project, act: Callable[[], None], *, when: str) -> Iterator[None]:
+    """Do something as soon as a test of the inner run has written this file."""
+    sign = project.folder / when
+    problems: list[Exception] = []
+
+    def wait_and_act() -> None:
+        try:
+            wait_for(f"{sign} to be there", sign.exists, SECONDS)
+            act()
+        except Exception as problem:
+            problems.append(problem)
+
+    thread = Thread(target=wait_and_act, daemon=True)
+    thread.start()
+    yield
+    thread.join(SECONDS)
+    assert not problems, problems
+
+
+def notes_of(project: Project) -> list[str]:
+    """Give the lines that tests have written with `note`."""
+    file = project.folder / "notes.txt"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+NOTE = """
+import os
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+def note(*words):
+    text = " ".join(map(str, words)) + "\\n"
+    number = os.open(HERE / "notes.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(number, text.encode())
+    os.close(number)
+
+def sign(name):
+    (HERE / name).touch()
+
+def await_sign(name, seconds=40):
+    import time
+    deadline = time.monotonic() + seconds
+    while not (HERE / name).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+"""
+
+
+def client_of(project: Project) -> int:
+    """Find the process of the inner run that the user would see."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                folder = (entry / "cwd").readlink()
+            except OSError:
+                continue
+            if folder == project.folder and int(parent) == os.getpid() and b"pytest" in words:
+                return int(entry.name)
+    raise AssertionError("the client is not there")
