@@ -17,6 +17,8 @@ from rankwise.store.rows import ProcessRow
 
 CLAIM = "claim"
 ORDER = "order.json"
+CONDITIONS = "conditions.json"
+"""What the machine was doing before and after, for tasks that measure."""
 PROCESSES = "processes"
 EXPORTS = "exports"
 """Variables that a task leaves behind: NAME=VALUE, or NAME for one that it has unset."""

@@ -153,6 +153,8 @@ def to_json(value: Any) -> str:
             return "true" if value else "false"
         case int() | float():
             return repr(value)
+        case list():
+            return f"[{', '.join(map(to_json, value))}]"
         case dict():
             return f"{{{', '.join(f'{quote(key)}: {to_json(value[key])}' for key in value)}}}"
     return str(quote(str(value)))
@@ -791,6 +793,34 @@ def leftovers(marker: str) -> list[int]:
     return sorted(found - dead)
 
 
+# The machine
+
+
+def machine_reading() -> dict[str, Any]:
+    """Read what the machine is and does now, for those who judge what was measured on it."""
+    found: dict[str, Any] = {
+        "time": time.time(),
+        "clock": time.monotonic(),
+        "host": os.uname().nodename,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+        "all_cores": os.cpu_count() or 1,
+        "load": os.getloadavg()[0],
+    }
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = (line for line in file if line.startswith("model name"))
+            found["cpu"] = next(lines, "").partition(":")[2].strip()
+        with open("/proc/stat", encoding="utf-8") as file:
+            found["ticks"] = [int(field) for field in file.readline().split()[1:9]]
+        with open("/proc/pressure/cpu", encoding="utf-8") as file:
+            words = [word.partition("=") for word in file.readline().split()]
+        told = {name: value for name, _, value in words}
+        found["psi_avg10"], found["psi_total"] = float(told["avg10"]), int(told["total"])
+    except (OSError, ValueError, LookupError):
+        pass  # What a machine does not tell is not there.
+    return found
+
+
 # Virtual nodes
 
 
@@ -1233,7 +1263,7 @@ class Process(Child):
         assert self.end is not None
         self.hang_up()
         if self.reach:
-            self.end = self._said_over_there() or {**self.end, "reason": "its node gave no account"}
+            self.end = self._said_over_there() or {**self.end, "is_lost": True}
             return
         # A shell says in this way that its command has crashed.
         number = (self.end["exit_code"] or 0) - 128
@@ -1300,10 +1330,12 @@ class Gang:
         self._deadline: float | None = None
         """When the patience with those that still run ends."""
         self._is_ending = False
+        self._before: dict[str, Any] | None = None
 
     def start(self, secrets: Mapping[str, str]) -> None:
         """Start all processes, or none if somebody has cancelled it already."""
         order, marks = self._order, Marks(self._order)
+        self._before = machine_reading() if order.get("is_measured") else None
         write_files(order, marks)
         common = common_environment(order, marks)
         # All before the first one starts: a wrong mark must not leave half of them.
@@ -1397,6 +1429,9 @@ class Gang:
         for stream in list(self._streams.values()):
             stream.drain()
             stream.close()
+        if self._before is not None:
+            readings = {"before": self._before, "after": machine_reading()}
+            self._records.put(f"{self._order['folder']}/conditions.json", readings)
         self._ranks.look()
         end = self._judge()
         self._ranks.complete(self._records, end)
@@ -1513,16 +1548,22 @@ class Gang:
         known = {process.name for process in self.processes}
         ranks = [record for record in failures if record["who"] not in known]
         ranks = ranks or self._ranks.all_failures() or self._aborted(failures)
-        return blame(first_of(ranks or failures), is_wrapped=bool(ranks))
+        first = first_of(ranks or failures)
+        if signal.SIGPIPE in (first["signal"], (first["exit_code"] or 0) - 128):
+            # While it aborted, it wrote to a launcher that had left because of that.
+            aborted = [one for one in self._aborted(failures) if one["who"] == first["who"]]
+            first = next(iter(aborted), first)
+        return blame(first, is_wrapped=bool(ranks))
 
     def _aborted(self, failures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Find the rank that called MPI_Abort, if it was killed before it could end by itself."""
         names = self._ranks.names()
         for who in (*(record["who"] for record in failures), *names) if names else ():
-            number = aborting_rank(f"{self._order['folder']}/processes/{who}/output.log")
-            if number is not None:
-                reason = "it called MPI_Abort"
-                return [{**failures[0], "who": f"rank-{number}", "reason": reason}]
+            found = aborting_rank(f"{self._order['folder']}/processes/{who}/output.log")
+            if found is not None:
+                number, code = found
+                record = {"who": f"rank-{number}", "exit_code": code, "signal": None}
+                return [{**failures[0], **record, "reason": "it called MPI_Abort"}]
         return []
 
     def close(self, end: Mapping[str, Any]) -> None:
@@ -1549,16 +1590,19 @@ def first_of(failures: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return min(near, key=rank)
 
 
-def aborting_rank(log: str) -> int | None:
-    """Read in the output what MPICH and Intel MPI say about an abort."""
+def aborting_rank(log: str) -> tuple[int, int] | None:
+    """Read in the output what MPICH and Intel MPI say about an abort: by whom, and its code."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.path.getsize(log) - CHUNK_BYTES))
             text = file.read().partition(b"application called MPI_Abort(")[2]
     except OSError:
         return None
-    words = text.partition(b") - process ")[2].split(maxsplit=1)
-    return int(words[0]) if words and words[0].isdigit() else None
+    code, _, rest = text.partition(b") - process ")
+    words = rest.split(maxsplit=1)
+    number, last = words[0] if words else b"", code.rpartition(b",")[2].strip()
+    # The system keeps eight bits of a code, and with none of them set it would be a success.
+    return (int(number), int(last) & 0xFF or 1) if number.isdigit() and last.isdigit() else None
 
 
 def outcome(name: str, code: int, reason: str) -> dict[str, Any]:
