@@ -227,6 +227,8 @@ class Task:
     """Keys of the tasks whose variables it has below its own, with all that those inherited."""
     reuse: Reuse | None = None
     """None: it always runs."""
+    submits: bool = False
+    """Whether it leaves runs behind that go on by themselves."""
     code: str = ""
     """A folder to copy for each node, to work in; empty: they work in `folder`."""
     folder: str = ""

@@ -49,8 +49,9 @@ def releases_in(folder: Path) -> list[Release]:
     current = current_in(folder)
     found = []
     for place in folder.iterdir() if folder.is_dir() else ():
-        made = _made(place)
-        if made is not None and not place.name.startswith("."):
+        is_own = not place.is_symlink() and not place.name.startswith(".")
+        made = _made(place) if is_own else None
+        if made is not None:
             found.append(Release(name=place.name, made=made, is_current=place.name == current))
     return sorted(found, key=lambda release: (release.made, release.name))
 

@@ -75,7 +75,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
         notices=("gpu-cluster is not known here",),
     )
     module = types.ModuleType("rankwise.planning")
-    module.plan_from = lambda paths, *, strict, on: (plan, "type: PytorchJob\n")  # type: ignore[attr-defined]
+    module.plan_from = lambda paths, *, strict, on, choice=None: (plan, "type: PytorchJob\n")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return plan
 

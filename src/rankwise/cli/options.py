@@ -54,6 +54,17 @@ On = Annotated[
     str | None,
     typer.Option("--on", metavar="NAME", help="Run on this compute, whatever documents say."),
 ]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="STAGE",
+        help="Of a pipeline, run this stage and all after it; take the others from the last run.",
+    ),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Of a pipeline, run also what has not changed.")
+]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Say nothing unless something is wrong.")
 ]

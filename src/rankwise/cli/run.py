@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from rankwise.cli.options import AsJson, Files, On, Quiet, StoreFolder, Strict
+from rankwise.cli.options import AsJson, Files, Force, From, On, Quiet, StoreFolder, Strict
 
 
 def command(
@@ -14,6 +14,8 @@ def command(
     as_json: AsJson = False,
     strict: Strict = False,
     on: On = None,
+    begin: From = None,
+    force: Force = False,
     store: StoreFolder = None,
 ) -> int:
     """Run documents here and now, and show what their processes write.
@@ -27,16 +29,20 @@ def command(
       rankwise run job.yaml
       rankwise run job.yaml --on gpu-cluster --strict
       rankwise run job.yaml --json | jq .kind
+      rankwise run pipeline.yaml --from test
     """
     from rankwise.cli.foreground import chosen, drive_shown
     from rankwise.cli.stores import store_folder
+    from rankwise.engine.reuse import check_taken
     from rankwise.engine.runs import check_secrets
     from rankwise.planning import plan_from
     from rankwise.store import Store
 
-    plan, text = plan_from(files, strict=strict, on=on)
+    choice = {"from": begin, "force": force}
+    plan, text = plan_from(files, strict=strict, on=on, choice=choice)
     check_secrets(plan)
     with Store.open(store_folder(store)) as opened:
+        check_taken(opened, plan)
         run = opened.create_run(plan, text, now=time.time())
         shown = chosen(quiet=quiet, as_json=as_json)
         return drive_shown(opened, opened.run(run), plan.tasks, shown)

@@ -18,6 +18,7 @@ VERBS = {
     "report": "Write a report of a run: HTML, PDF, CSV, JSON",
     "cancel": "End a run and everything that it has started",
     "resume": "Go on with a run that nobody drives any more",
+    "rollback": "Put an earlier release of a pipeline in use again",
     "init": "Write a commented document to start from",
     "schema": "Print the JSON Schema of documents, for editors",
 }

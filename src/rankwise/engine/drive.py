@@ -15,6 +15,7 @@ from rankwise.checks.judging import judge
 from rankwise.checks.single_tests import judge_tests
 from rankwise.compute.capacity import shortfall
 from rankwise.compute.contract import Attempt, Compute, Job
+from rankwise.engine.background import start_children
 from rankwise.engine.ends import end_of
 from rankwise.engine.events import Event, Kind, Observer
 from rankwise.engine.inheritance import Inheritance
@@ -175,6 +176,7 @@ class Drive:
             key=task.key,
             needs=task.needs,
             when=task.when,
+            submits=task.submits,
             compute=pool,
             claim=claim,
             is_optional=task.is_optional,
@@ -251,7 +253,8 @@ class Drive:
             if digest:
                 self._store.note_digest(self._run, task.key, digest)
             return False
-        reason = f"unchanged since {earlier.origin or earlier.run}"
+        how = "unchanged since" if digest else "taken over from"
+        reason = f"{how} {earlier.origin or earlier.run}"
         with self._at_once():
             if not self._store.take_over(
                 self._run, task.key, earlier, reason=reason, now=time.time()
@@ -349,6 +352,9 @@ class Drive:
         """Write down how an attempt ended, and what follows from it."""
         processes = read_processes(folder) if folder is not None else []
         state = State(end.outcome)
+        if state is State.PASSED and waiting.submits:
+            # Before it is written down: once more does no harm, never would.
+            start_children(self._store, self._run)
         if state is State.CANCELLED and self._is_ending:
             end = dataclasses.replace(end, reason=self._why_early())
         # All of it or nothing: a client that is killed in between must not start it again.

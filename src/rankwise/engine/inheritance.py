@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,13 @@ from rankwise.plan import Task
 from rankwise.records import read_exports
 from rankwise.runtime.contract import Prepared
 from rankwise.site.choices import CURRENT
-from rankwise.store import State, Store
+from rankwise.store import State, Store, TaskRow
 
 # Characters of `plan.later`: such a value could not be told from a mark.
 _MARKS = ("\ue000", "\ue001")
 _PATH = "PATH"
+INHERITED = "RANKWISE_INHERITED"
+"""Names of inherited variables, for those who hand them on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,9 @@ class Inheritance:
         inherited = {name: value for name, value in values.items() if value is not None}
         # What they have put before our own interpreter is meant to be there.
         first = () if path and task.runtime.kind == CURRENT else runtime.path
+        if task.submits:
+            names = [*inherited, *([_PATH] if path else [])]
+            inherited[INHERITED] = " ".join(names)
         return (
             dataclasses.replace(task, environment={**inherited, **task.environment}),
             dataclasses.replace(
@@ -54,6 +60,15 @@ class Inheritance:
                 environment={k: v for k, v in runtime.environment.items() if k not in unset},
             ),
         )
+
+    def variables_of(self, task: Task) -> dict[str, str | None]:
+        """Give what a task inherits; of PATH, only what the client has not got itself."""
+        values = {name: one.value for name, one in self._merged(task.inherits).items()}
+        if values.get(_PATH):
+            ours = os.environ.get(_PATH, "").split(":")
+            added = [one for one in str(values[_PATH]).split(":") if one not in ours]
+            values[_PATH] = ":".join(added)
+        return values
 
     def _merged(self, keys: Iterable[str]) -> Mapping[str, _Left]:
         merged: dict[str, _Left] = {}
@@ -83,7 +98,7 @@ class Inheritance:
         row = self._store.task_row(self._run, task.key)
         if not task.exports or row.state is not State.PASSED:
             return {}
-        folder = passed_folder(self._store, self._run, task.key)
+        folder = passed_folder(self._store, row)
         if folder is None:
             return {}
         found = read_exports(folder)
@@ -99,9 +114,9 @@ class Inheritance:
         }
 
 
-def passed_folder(store: Store, run: str, key: str) -> Path | None:
-    """Give the folder of the attempt that has passed."""
-    for attempt in reversed(store.attempts(run, key)):
+def passed_folder(store: Store, row: TaskRow) -> Path | None:
+    """Give the folder of the attempt that has passed, in whichever run."""
+    for attempt in reversed(store.attempts(row.origin or row.run, row.key)):
         if attempt.state is State.PASSED:
             return attempt.folder
     return None

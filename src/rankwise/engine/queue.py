@@ -16,6 +16,8 @@ class Waiting:
     key: str
     needs: Sequence[str] = ()
     when: When = "passed"
+    submits: bool = False
+    """Whether it leaves runs behind that are to be driven."""
     compute: str = "local"
     claim: Resources = Resources()
     is_optional: bool = False

@@ -29,6 +29,8 @@ def plan_pipeline(document: Document, ask: Ask) -> Planned:
     scene = Scene(document=document, model=model, ask=ask, workspace=_workspace(document, model))
     if only := ask.choice.get("only"):
         return _detached(scene, str(only))
+    begin = ask.choice.get("from")
+    first = _stages_from(document, str(begin)) if begin else None
     needs = needs_of(model.stages)
     tasks: list[Task] = []
     notices: list[str] = [*_check_names(scene)]
@@ -40,7 +42,8 @@ def plan_pipeline(document: Document, ask: Ask) -> Planned:
         own: Sequence[Task] = planned.tasks
         if stage.detach:
             own = [_submitting(scene, name, own)]
-        own = [_linked(scene, one, stage, before) for one in own]
+        is_taken = first is not None and name not in first
+        own = [_linked(scene, one, stage, before, is_taken=is_taken) for one in own]
         keys[name] = tuple(one.key for one in own)
         tasks += own
         notices += [notice for notice in planned.notices if notice not in notices]
@@ -48,7 +51,7 @@ def plan_pipeline(document: Document, ask: Ask) -> Planned:
     return Planned(tasks=tasks, notices=notices)
 
 
-def stages_from(document: Document, name: str) -> set[str]:
+def _stages_from(document: Document, name: str) -> set[str]:
     """Give a stage and all that come after it; raises InputError if there is none."""
     model = document.model
     assert isinstance(model, Pipeline)
@@ -91,7 +94,9 @@ def _check_names(scene: Scene) -> tuple[str, ...]:
     )
 
 
-def _linked(scene: Scene, task: Task, stage: Stage, before: tuple[str, ...]) -> Task:
+def _linked(
+    scene: Scene, task: Task, stage: Stage, before: tuple[str, ...], *, is_taken: bool
+) -> Task:
     """Put a task after those that its stage needs."""
     is_first = not task.needs
     return dataclasses.replace(
@@ -99,12 +104,14 @@ def _linked(scene: Scene, task: Task, stage: Stage, before: tuple[str, ...]) -> 
         needs=before if is_first else task.needs,
         when=stage.when if is_first else task.when,
         inherits=(*before, *task.inherits),
-        reuse=_reuse(scene, task, stage),
+        reuse=_reuse(scene, task, stage, is_taken=is_taken),
     )
 
 
-def _reuse(scene: Scene, task: Task, stage: Stage) -> Reuse | None:
-    if not stage.inputs:
+def _reuse(scene: Scene, task: Task, stage: Stage, *, is_taken: bool) -> Reuse | None:
+    if is_taken:
+        return Reuse(definition="", is_taken=True)
+    if stage.inputs is None:
         return None
     said = {"source": str(scene.document.path.absolute()), "task": to_data(task)}
     digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode())
@@ -112,7 +119,7 @@ def _reuse(scene: Scene, task: Task, stage: Stage) -> Reuse | None:
         definition=digest.hexdigest(),
         inputs=tuple(stage.inputs),
         folder=str(scene.workspace),
-        is_wanted=not scene.ask.choice.get("force"),
+        is_wanted=not scene.ask.choice.get("force") and not scene.ask.choice.get("from"),
     )
 
 
@@ -128,6 +135,7 @@ def _submitting(scene: Scene, name: str, tasks: Sequence[Task]) -> Task:
         folder=str(scene.workspace),
         environment=dict(scene.model.env),
         secrets=tuple(dict.fromkeys(secret for task in tasks for secret in task.secrets)),
+        submits=True,
     )
 
 

@@ -134,15 +134,15 @@ class Stage(Model):
         Field(description="What must be true when it has run.", examples=[["all tests passed"]]),
     ] = ()
     inputs: Annotated[
-        Texts,
+        Texts | None,
         Field(
             description=(
-                "All files that it depends on, as patterns. If neither they nor what it needs has "
-                "changed since it passed, it is not run again."
+                "All files that it depends on, as patterns; `[]`: none. If neither they nor what "
+                "it needs has changed since it passed, it is not run again."
             ),
             examples=[["src/**/*.c", "Makefile"]],
         ),
-    ] = ()
+    ] = None
     artifacts: Annotated[
         Texts,
         Field(

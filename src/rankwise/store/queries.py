@@ -146,6 +146,31 @@ class Queries:
         )
         return [read_attempt(row) for row in found]
 
+    def passed_with(self, digest: str) -> TaskRow | None:
+        """Give the newest task that has passed and depends on exactly this."""
+        found = self._database.row(
+            f"{SELECT_TASKS} WHERE digest = ? AND digest != '' AND state = ? "
+            "ORDER BY rowid DESC LIMIT 1",
+            (digest, State.PASSED),
+        )
+        return read_task(found) if found else None
+
+    def passed_before(self, source: str, key: str) -> TaskRow | None:
+        """Give the newest task of that key that has passed in a run of a document."""
+        found = self._database.row(
+            "SELECT run FROM tasks JOIN runs ON runs.id = run "
+            "WHERE source = ? AND key = ? AND tasks.state = ? ORDER BY serial DESC LIMIT 1",
+            (source, key, State.PASSED),
+        )
+        return self.task_row(str(found[0]), key) if found else None
+
+    def children(self, run: str) -> list[RunRow]:
+        """Give the runs that stages of a run have submitted, the oldest first."""
+        found = self._database.rows(
+            f"{SELECT_RUNS} WHERE parent = ? AND parent != '' ORDER BY serial", (run,)
+        )
+        return [read_run(row) for row in found]
+
     def processes(self, run: str, task: str, attempt: int) -> list[ProcessRow]:
         """Give the processes of an attempt that has ended, in the order in which they came."""
         found = self._database.rows(

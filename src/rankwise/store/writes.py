@@ -16,16 +16,22 @@ from rankwise.errors import StoreFailure
 from rankwise.plan import Plan
 from rankwise.store.bodies import body_of
 from rankwise.store.changes import Changes, check_end
+from rankwise.store.rows import TaskRow
 from rankwise.store.states import State
 
-_TASK_COLUMNS = ("run", "key", "position", "state", "reason", "attempts", "body")
+_TASK_COLUMNS = (
+    *("run", "key", "position", "state", "reason", "attempts", "body", "digest", "origin"),
+)
 
 
 class RunWrites(Changes):
     """Writes runs and tasks."""
 
-    def create_run(self, plan: Plan, spec_text: str, *, now: float) -> str:
-        """Store a plan with all its tasks, queued, and give the new run's id."""
+    def create_run(self, plan: Plan, spec_text: str, *, now: float, parent: str = "") -> str:
+        """Store a plan with all its tasks, queued, and give the new run's id.
+
+        `parent` is the run of which a stage submits this one.
+        """
         # Before the transaction: others need not wait for it.
         bodies = [body_of(task) for task in plan.tasks]
         with self.together():
@@ -44,10 +50,11 @@ class RunWrites(Changes):
                 "tags": json.dumps(dict(plan.tags)),
                 "notices": json.dumps(plan.notices),
                 "spec_text": spec_text,
+                "parent": parent,
             }
             self._insert("runs", tuple(row), [tuple(row.values())])
             tasks = [
-                (run, task.key, position, State.QUEUED, "", 0, body)
+                (run, task.key, position, State.QUEUED, "", 0, body, "", "")
                 for position, (task, body) in enumerate(zip(plan.tasks, bodies, strict=True))
             ]
             self._insert("tasks", _TASK_COLUMNS, tasks)
@@ -112,6 +119,21 @@ class RunWrites(Changes):
             is_new = self._change("tasks", {"run": run, "key": key}, {**how, "ended": now})
             if is_new:
                 self.add_event(run, "task_over", {"task": key, **how}, now=now)
+        return is_new
+
+    def note_digest(self, run: str, key: str, digest: str) -> bool:
+        """Say what the outcome of a task depends on; it must not be over."""
+        return self._change("tasks", {"run": run, "key": key}, {"digest": digest})
+
+    def take_over(self, run: str, key: str, earlier: TaskRow, *, reason: str, now: float) -> bool:
+        """Let a task have passed as it did in an earlier run; it must not have been tried."""
+        origin = earlier.origin or earlier.run
+        with self.together():
+            new = {"origin": origin, "digest": earlier.digest}
+            which = {"run": run, "key": key}
+            is_new = self._change("tasks", which, new, only_if="attempts = 0")
+            if is_new:
+                self.task_over(run, key, State.PASSED, reason=reason, exit_code=0, now=now)
         return is_new
 
     def _next_number(self, name: str) -> int:

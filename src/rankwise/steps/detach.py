@@ -1,0 +1,60 @@
+"""Has a stage of a pipeline run by itself, as a run of its own that nobody waits for."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import time
+from pathlib import Path
+
+from rankwise.engine.inheritance import INHERITED
+from rankwise.engine.runs import check_secrets
+from rankwise.planning import plan_from
+from rankwise.steps.program import guarded
+from rankwise.store import Store
+
+_STAGE = "stage"
+
+
+def main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(prog="rankwise.steps.detach", description=__doc__)
+    parser.add_argument("source", help="the document")
+    parser.add_argument("stage", help="its stage")
+    parser.add_argument("--store", required=True, help="folder of the store")
+    parser.add_argument("--run", required=True, help="id of the pipeline's run")
+    parser.add_argument("--on", default=None, help="compute")
+    parser.add_argument("--force", action="store_true", help="run also what has not changed")
+    given = parser.parse_args()
+
+    def act() -> None:
+        with Store.open(Path(given.store)) as store:
+            run = _submitted(store, given.run, given.stage)
+            if run is None:
+                run = _submit(store, given.source, given.stage, given.run, given.on)
+        # The engine has it driven: what we start here ends with this attempt.
+        print(f"submitted as {run}; it goes on by itself:  rankwise status {run}")
+
+    return guarded(act)
+
+
+def _submitted(store: Store, parent: str, stage: str) -> str | None:
+    """Give the run that an earlier try has made, so that there is one only."""
+    found = [run.id for run in store.children(parent) if run.tags.get(_STAGE) == stage]
+    return found[0] if found else None
+
+
+def _submit(store: Store, source: str, stage: str, parent: str, on: str | None) -> str:
+    names = os.environ.get(INHERITED, "").split()
+    inherited = {name: os.environ[name] for name in names if name in os.environ}
+    choice = {"only": stage, "environment": inherited}
+    plan, text = plan_from([Path(source)], on=on, choice=choice)
+    check_secrets(plan)
+    plan = dataclasses.replace(plan, name=f"{plan.name}-{stage}", tags={**plan.tags, _STAGE: stage})
+    return store.create_run(plan, text, now=time.time(), parent=parent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Submits to a batch system by its own commands, and waits for the end of what it has submitted."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from types import FrameType
+from typing import Literal
+
+from rankwise.errors import ComputeFailure
+from rankwise.steps.program import attempt_folder, guarded
+
+_JOB = "JOB"
+# A batch system that is restarted does not answer for a while.
+_MOST_SILENCES = 10
+_SLOWER, _SLOWEST = 1.5, 10.0
+
+Fate = Literal["done", "failed", "goes on", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What to submit, and how to tell what becomes of it."""
+
+    submit: str
+    state: str
+    job: str
+    done: str
+    failed: str = ""
+    cancel: str = ""
+    interval: float = 5.0
+    is_done_when_gone: bool = False
+
+    def fate(self, answer: str | None) -> Fate:
+        """Tell what an answer means; None: there was none."""
+        if answer is None:
+            return "unknown"
+        if self.failed and re.search(self.failed, answer):
+            return "failed"
+        return "done" if re.search(self.done, answer) else "goes on"
+
+
+def main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(prog="rankwise.steps.wait", description=__doc__)
+    parser.add_argument("--submit", required=True, help="the line that submits")
+    parser.add_argument("--state", required=True, help="the line that tells the state of $JOB")
+    parser.add_argument("--job", default="[0-9]+", help="where the number is in what submit says")
+    parser.add_argument("--done", required=True, help="what the state is like when all is well")
+    parser.add_argument("--failed", default="", help="what it is like after a failure")
+    parser.add_argument("--cancel", default="", help="the line that ends $JOB")
+    parser.add_argument("--interval", type=float, default=5.0, help="seconds between two looks")
+    parser.add_argument("--gone", action="store_true", help="no answer any more means done")
+    given = parser.parse_args()
+    wish = Wish(
+        submit=given.submit,
+        state=given.state,
+        job=given.job,
+        done=given.done,
+        failed=given.failed,
+        cancel=given.cancel,
+        interval=given.interval,
+        is_done_when_gone=given.gone,
+    )
+    return guarded(lambda: submit_and_wait(wish))
+
+
+def submit_and_wait(wish: Wish) -> None:
+    """Submit it and return when it is done; raises ComputeFailure if it is not well."""
+    job = _submit(wish)
+    print(f"submitted as {job}", flush=True)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        _wait(wish, job)
+    except KeyboardInterrupt:
+        if wish.cancel:
+            _say(wish.cancel, job)
+            print(f"{job} was told to end")
+        raise ComputeFailure(f"ended while {job} was not done") from None
+
+
+def _submit(wish: Wish) -> str:
+    folder = attempt_folder()
+    said = _say(wish.submit, "")
+    if said is None:
+        raise ComputeFailure(f"could not submit: {wish.submit}")
+    found = re.search(wish.job, said)
+    if found is None:
+        raise ComputeFailure(f"no number like {wish.job!r} in what `submit` said: {said.strip()!r}")
+    job = found[1] if found.groups() else found[0]
+    if folder is not None:
+        (folder / "job").write_text(job)
+    return job
+
+
+def _wait(wish: Wish, job: str) -> None:
+    interval, silences, last = wish.interval, 0, ""
+    while True:
+        answer = _say(wish.state, job)
+        fate = wish.fate(answer)
+        shown = (answer or "").strip()
+        if shown and shown != last:
+            print(shown, flush=True)
+            last = shown
+        if fate == "done" or (fate == "unknown" and wish.is_done_when_gone):
+            return
+        if fate == "failed":
+            raise ComputeFailure(f"{job} has failed")
+        silences = silences + 1 if fate == "unknown" else 0
+        if silences >= _MOST_SILENCES:
+            raise ComputeFailure(f"nobody can tell the state of {job}: {wish.state}")
+        time.sleep(interval)
+        interval = min(interval * _SLOWER, wish.interval * _SLOWEST)
+
+
+def _say(line: str, job: str) -> str | None:
+    """Run a line and give what it says; None: it has failed, and has said why itself."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, _JOB: job},
+        check=False,
+    )
+    return None if done.returncode else done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
