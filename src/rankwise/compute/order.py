@@ -105,6 +105,7 @@ def _order(
         "files": dict(task.files),
         "secrets": list(task.secrets),
         "timeout": task.timeout,
+        "is_measured": task.measuring is not None,
         "grace": _GRACE_SECONDS,
         "log_bytes": _LOG_BYTES,
         "heartbeat": _HEARTBEAT_SECONDS,
