@@ -26,7 +26,9 @@ def command(
     only_list: Annotated[bool, typer.Option("--list", help="Only list the releases.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put an earlier release in use again, and list the releases.
+    """Put an earlier release of a pipeline in use again.
+
+    All releases are listed afterwards.
 
     The link `current` is switched at once: whoever follows it finds a whole release at any moment.
 

@@ -35,7 +35,8 @@ def command(
 
     with open_for_reading(store_folder(store)) as opened:
         chosen = choose_run(opened, run)
-        take_in(opened, chosen)
+        for one in (chosen, *opened.children(chosen.id)):
+            take_in(opened, one)
         chosen = opened.run(chosen.id)
         driver = driver_of(opened.run_folder(chosen.id))
         status = status_of(opened, chosen, driver=driver, with_all=everything or as_json)

@@ -29,6 +29,8 @@ class RunStatus:
     """Those of the last attempt, where there is only one task."""
     driver: int | None = None
     """The process that drives it; None: nobody does."""
+    children: Sequence[RunRow] = ()
+    """Runs that its stages have submitted, and that go on by themselves."""
 
     @property
     def total(self) -> int:
@@ -48,7 +50,14 @@ def status_of(
         red = islice(store.tasks_in(run.id, _RED), half)
         tasks = list(chain(islice(store.tasks_in(run.id, _BUSY), half), red))
     processes = _processes(store, tasks[0]) if total == 1 else []
-    return RunStatus(run=run, counts=counts, tasks=tasks, processes=processes, driver=driver)
+    return RunStatus(
+        run=run,
+        counts=counts,
+        tasks=tasks,
+        processes=processes,
+        driver=driver,
+        children=store.children(run.id),
+    )
 
 
 def _processes(store: Store, task: TaskRow) -> Sequence[ProcessRow]:
@@ -75,4 +84,5 @@ def status_data(status: RunStatus) -> dict[str, Any]:
         "counts": {str(state): count for state, count in status.counts.items() if count},
         "tasks": tasks,
         "processes": [dataclasses.asdict(one) for one in status.processes],
+        "children": [run_data(child) for child in status.children],
     }

@@ -46,26 +46,26 @@ def show_status(console: Console, status: RunStatus, *, now: float) -> None:
         show_rows(console, [_process_cells(one, now, run.state) for one in some])
         if left := len(status.processes) - len(some):
             console.print(f"  ... and {left} more")
+    if status.children:
+        console.print("\n  Submitted by its stages:")
+        show_rows(console, [_run_cells(child, now) for child in status.children])
     console.print()
     show_next(console, _next(status, now))
 
 
 def show_runs(console: Console, runs: Sequence[RunRow], *, now: float) -> None:
     """Show a list of runs."""
-    show_rows(
-        console,
-        [
-            [
-                (run.id, "bold"),
-                (str(run.state), STATE_STYLES[run.state]),
-                (_took(run.started, run.ended, now), ""),
-                (moment(run.created), "dim"),
-                (short_path(run.source), "dim"),
-            ]
-            for run in runs
-        ],
-        is_indented=False,
-    )
+    rows = [[*_run_cells(run, now), (short_path(run.source), "dim")] for run in runs]
+    show_rows(console, rows, is_indented=False)
+
+
+def _run_cells(run: RunRow, now: float) -> list[Cell]:
+    return [
+        (run.id, "bold"),
+        (str(run.state), STATE_STYLES[run.state]),
+        (_took(run.started, run.ended, now), ""),
+        (moment(run.created), "dim"),
+    ]
 
 
 def show_rows(
