@@ -17,6 +17,9 @@ from typing import Any, Literal
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 
+REPEATED = "repeats"
+"""The tag that names what a task is one more try of."""
+
 
 def later(what: str) -> str:
     """Stand for a value that is known when the task starts.

@@ -72,3 +72,46 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs."
 TaskKey = Annotated[
     str | None, typer.Option("--task", metavar="KEY", help="Only this task.", show_default=False)
 ]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="NAME",
+        help="Only this task or test, and what it needs; a pattern such as 'check*'. May be given "
+        "several times.",
+        show_default=False,
+    ),
+]
+Failed = Annotated[
+    bool, typer.Option("--failed", help="Only what was not green in the last run of the document.")
+]
+FailFast = Annotated[
+    bool, typer.Option("--fail-fast", help="End everything after the first failure.")
+]
+Repeat = Annotated[
+    int,
+    typer.Option(
+        "--repeat", min=1, max=10_000, metavar="N", help="Each so many times, to find flaky ones."
+    ),
+]
+Shard = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Only a share: 2/5 is the second of five.",
+        show_default=False,
+    ),
+]
+Junit = Annotated[
+    Path | None,
+    typer.Option(
+        "--junit", metavar="FILE", help="Write the results as JUnit XML.", show_default=False
+    ),
+]
+Markdown = Annotated[
+    Path | None,
+    typer.Option(
+        "--markdown", metavar="FILE", help="Write a summary in Markdown.", show_default=False
+    ),
+]

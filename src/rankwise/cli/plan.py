@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import json
 
-from rankwise.cli.options import AsJson, Files, On, Strict, TaskKey
+from rankwise.cli.options import (
+    AsJson,
+    Failed,
+    Files,
+    On,
+    Only,
+    Repeat,
+    Shard,
+    StoreFolder,
+    Strict,
+    TaskKey,
+)
 
 
 def command(
@@ -14,6 +25,11 @@ def command(
     as_json: AsJson = False,
     strict: Strict = False,
     on: On = None,
+    only: Only = None,
+    failed: Failed = False,
+    repeat: Repeat = 1,
+    shard: Shard = None,
+    store: StoreFolder = None,
 ) -> None:
     """Show what would run, and start nothing.
 
@@ -23,13 +39,18 @@ def command(
     \b
     For example:
       rankwise plan job.yaml
+      rankwise plan suite.yaml --shard 2/5
     """
+    from rankwise.cli.selection import Options, selection
+    from rankwise.cli.stores import store_folder
     from rankwise.errors import InputError
     from rankwise.planning import plan_from
     from rankwise.report.terminal import make_console
     from rankwise.report.terminal_plan import plan_data, show_plan
 
-    plan, _ = plan_from(files, strict=strict, on=on)
+    options = Options(only=only, failed=failed, repeat=repeat, shard=shard)
+    wanted = selection(options, files, store_folder(store))
+    plan, _ = plan_from(files, strict=strict, on=on, wanted=wanted)
     keys = [one.key for one in plan.tasks]
     if task is not None and task not in keys:
         raise InputError(f"{plan.source}: there is no task {task!r}, only {', '.join(keys[:10])}")

@@ -33,6 +33,8 @@ def command(
     pdf: Annotated[str | None, _file("--pdf", "A document to hand on or print.")] = None,
     csv: Annotated[str | None, _file("--csv", "A row for each value, and case without.")] = None,
     json: Annotated[str | None, _file("--json", "All of it, for programs.")] = None,
+    junit: Annotated[str | None, _file("--junit", "Results as JUnit XML, for a CI.")] = None,
+    markdown: Annotated[str | None, _file("--markdown", "A summary in Markdown.")] = None,
     quiet: Quiet = False,
     store: StoreFolder = None,
 ) -> None:
@@ -55,6 +57,7 @@ def command(
         take_in(opened, chosen)
         chosen = opened.run(chosen.id)
         wanted = {"html": html, "pdf": pdf, "csv": csv, "json": json}
+        wanted |= {"junit": junit, "markdown": markdown}
         places = {kind: place for kind, place in wanted.items() if place is not None}
         if not places:
             places = {"html": str(opened.run_folder(chosen.id) / "report.html")}
@@ -87,11 +90,27 @@ def _json(store: Store, run: RunRow, data: ReportData) -> bytes:
     return json_report(data).encode()
 
 
+def _junit(store: Store, run: RunRow, data: ReportData) -> bytes:
+    from rankwise.report.cases import cases_of
+    from rankwise.report.junit import junit_report
+
+    return junit_report(run, cases_of(store, run.id))
+
+
+def _markdown(store: Store, run: RunRow, data: ReportData) -> bytes:
+    from rankwise.report.cases import cases_of, repeated_of
+    from rankwise.report.markdown import markdown_report
+
+    return markdown_report(run, cases_of(store, run.id), repeated_of(store, run.id)).encode()
+
+
 _WRITERS: dict[str, Callable[[Store, RunRow, ReportData], bytes]] = {
     "html": _html,
     "pdf": _pdf,
     "csv": _csv,
     "json": _json,
+    "junit": _junit,
+    "markdown": _markdown,
 }
 
 

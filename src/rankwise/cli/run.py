@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import time
 
-from rankwise.cli.options import AsJson, Files, Force, From, On, Quiet, StoreFolder, Strict
+from rankwise.cli.options import (
+    AsJson,
+    Failed,
+    FailFast,
+    Files,
+    Force,
+    From,
+    Junit,
+    Markdown,
+    On,
+    Only,
+    Quiet,
+    Repeat,
+    Shard,
+    StoreFolder,
+    Strict,
+)
 
 
 def command(
@@ -16,6 +32,13 @@ def command(
     on: On = None,
     begin: From = None,
     force: Force = False,
+    only: Only = None,
+    failed: Failed = False,
+    fail_fast: FailFast = False,
+    repeat: Repeat = 1,
+    shard: Shard = None,
+    junit: Junit = None,
+    markdown: Markdown = None,
     store: StoreFolder = None,
 ) -> int:
     """Run documents here and now, and show what their processes write.
@@ -30,19 +53,28 @@ def command(
       rankwise run job.yaml --on gpu-cluster --strict
       rankwise run job.yaml --json | jq .kind
       rankwise run pipeline.yaml --from test
+      rankwise run suite.yaml --failed --junit results.xml
+      rankwise run suite.yaml --only checkpoint --repeat 20
     """
     from rankwise.cli.foreground import chosen, drive_shown
+    from rankwise.cli.outcomes import tell_outside
+    from rankwise.cli.selection import Options, selection
     from rankwise.cli.stores import store_folder
     from rankwise.engine.reuse import check_taken
     from rankwise.engine.runs import check_secrets
     from rankwise.planning import plan_from
     from rankwise.store import Store
 
+    folder = store_folder(store)
+    options = Options(only=only, failed=failed, fail_fast=fail_fast, repeat=repeat, shard=shard)
+    wanted = selection(options, files, folder)
     choice = {"from": begin, "force": force}
-    plan, text = plan_from(files, strict=strict, on=on, choice=choice)
+    plan, text = plan_from(files, strict=strict, on=on, choice=choice, wanted=wanted)
     check_secrets(plan)
-    with Store.open(store_folder(store)) as opened:
+    with Store.open(folder) as opened:
         check_taken(opened, plan)
         run = opened.create_run(plan, text, now=time.time())
         shown = chosen(quiet=quiet, as_json=as_json)
-        return drive_shown(opened, opened.run(run), plan.tasks, shown)
+        code = drive_shown(opened, opened.run(run), plan.tasks, shown)
+        tell_outside(opened, run, junit=junit, markdown=markdown, is_quiet=as_json)
+        return code

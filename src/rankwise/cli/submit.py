@@ -5,7 +5,19 @@ from __future__ import annotations
 import sys
 import time
 
-from rankwise.cli.options import Files, Force, From, On, StoreFolder, Strict
+from rankwise.cli.options import (
+    Failed,
+    FailFast,
+    Files,
+    Force,
+    From,
+    On,
+    Only,
+    Repeat,
+    Shard,
+    StoreFolder,
+    Strict,
+)
 
 
 def command(
@@ -15,6 +27,11 @@ def command(
     on: On = None,
     begin: From = None,
     force: Force = False,
+    only: Only = None,
+    failed: Failed = False,
+    fail_fast: FailFast = False,
+    repeat: Repeat = 1,
+    shard: Shard = None,
     store: StoreFolder = None,
 ) -> None:
     """Run documents in the background, and print the run's id at once.
@@ -26,6 +43,7 @@ def command(
       run=$(rankwise submit job.yaml)
       rankwise logs -f $run
     """
+    from rankwise.cli.selection import Options, selection
     from rankwise.cli.stores import store_folder
     from rankwise.engine.background import start_in_background
     from rankwise.engine.reuse import check_taken
@@ -33,10 +51,13 @@ def command(
     from rankwise.planning import plan_from
     from rankwise.store import Store
 
+    folder = store_folder(store)
+    options = Options(only=only, failed=failed, fail_fast=fail_fast, repeat=repeat, shard=shard)
+    wanted = selection(options, files, folder)
     choice = {"from": begin, "force": force}
-    plan, text = plan_from(files, strict=strict, on=on, choice=choice)
+    plan, text = plan_from(files, strict=strict, on=on, choice=choice, wanted=wanted)
     check_secrets(plan)
-    with Store.open(store_folder(store)) as opened:
+    with Store.open(folder) as opened:
         check_taken(opened, plan)
         run = opened.create_run(plan, text, now=time.time())
         start_in_background(opened, run)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rankwise.errors import InputError
 from rankwise.plan import Plan, Task
 from rankwise.planning.contract import Ask
 from rankwise.planning.kinds import planner_for
+from rankwise.planning.selection import Selection, select
 from rankwise.site import find_site
 from rankwise.spec.documents import Document, load
 
@@ -22,11 +23,12 @@ def plan_from(
     strict: bool = False,
     on: str | None = None,
     choice: Mapping[str, object] | None = None,
+    wanted: Selection | None = None,
 ) -> tuple[Plan, str]:
     """Make a plan of documents, and give their text with it.
 
     `on` is the compute to take instead of those in the documents, `choice` what else the command
-    line says. Raises InputError with every mistake in all of them.
+    line says, `wanted` which of the tasks. Raises InputError with every mistake in all of them.
     """
     documents = _load_all(paths)
     tasks: list[Task] = []
@@ -38,19 +40,30 @@ def plan_from(
         planned = planner_for(document.model)(document, ask)
         notices += [notice for notice in planned.notices if notice not in notices]
         tasks += _renamed(planned.tasks, taken)
+    chosen, said = select(tasks, wanted or Selection())
+    notices += said
     first = documents[0].model
     kinds = {document.model.type for document in documents}
     others = len(documents) - 1
     plan = Plan(
         name=first.name + (f"-and-{others}-more" if others else ""),
         kind=kinds.pop() if len(kinds) == 1 else "several",
-        tasks=tuple(tasks),
+        tasks=tuple(chosen),
         experiment=first.experiment_name,
         source=str(documents[0].path.absolute()),
         notices=tuple(notices),
-        tags=first.tags,
+        tags={**_repository(chosen, documents[0].path), **first.tags},
     )
     return plan, _SEPARATOR.join(document.text for document in documents)
+
+
+def _repository(tasks: Iterable[Task], path: Path) -> dict[str, str]:
+    """Say what was measured: only what measures is compared with other commits."""
+    if not any(task.measuring for task in tasks):
+        return {}
+    from rankwise.metrics.conditions import git_of
+
+    return git_of(path.absolute().parent)
 
 
 def _load_all(paths: Sequence[Path]) -> list[Document]:

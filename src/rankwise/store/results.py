@@ -1,4 +1,4 @@
-"""What became of single tests, where a task runs many of them."""
+"""What became of single tests, where a task runs many of them, and of tests in earlier runs."""
 
 from __future__ import annotations
 
@@ -43,3 +43,22 @@ class Results(Changes):
             row = ResultRow(name=name, state=State(state), seconds=seconds, message=message)
             results.setdefault(task, []).append(row)
         return results
+
+    def last_run_of(self, source: str) -> str | None:
+        """Give the newest run of a document that is over, or has at least begun; None: none is."""
+        found = self._database.row(
+            "SELECT id FROM runs WHERE source = ? AND started IS NOT NULL "
+            "ORDER BY serial DESC LIMIT 1",
+            (source,),
+        )
+        return str(found[0]) if found else None
+
+    def seconds_of(self, source: str, *, runs: int = 5) -> dict[str, float]:
+        """Give how long the tasks of a document that passed took on average, in its last runs."""
+        found = self._database.rows(
+            "SELECT key, avg(tasks.ended - tasks.started) FROM tasks "
+            "WHERE state = ? AND tasks.started IS NOT NULL AND run IN "
+            "(SELECT id FROM runs WHERE source = ? ORDER BY serial DESC LIMIT ?) GROUP BY key",
+            (State.PASSED, source, runs),
+        )
+        return {str(key): float(seconds) for key, seconds in found}
