@@ -17,6 +17,10 @@ from typing import Any, Literal
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 
+REPORTED = "rankwise.report"
+"""The tag of a run that is followed by a report: `when-complete`."""
+NOTIFIED = "rankwise.notify"
+"""The tag of a run that has the names, with commas, of those who are told of its end."""
 REPEATED = "repeats"
 """The tag that names what a task is one more try of."""
 

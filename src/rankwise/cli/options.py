@@ -109,6 +109,15 @@ Junit = Annotated[
         "--junit", metavar="FILE", help="Write the results as JUnit XML.", show_default=False
     ),
 ]
+Notified = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--notify",
+        metavar="NAME",
+        help="When it is over, tell [notify.NAME] of rankwise.toml. May be given several times.",
+        show_default=False,
+    ),
+]
 Markdown = Annotated[
     Path | None,
     typer.Option(

@@ -13,6 +13,7 @@ from rankwise.cli.options import (
     From,
     Junit,
     Markdown,
+    Notified,
     On,
     Only,
     Quiet,
@@ -39,6 +40,7 @@ def command(
     shard: Shard = None,
     junit: Junit = None,
     markdown: Markdown = None,
+    notify: Notified = None,
     store: StoreFolder = None,
 ) -> int:
     """Run documents here and now, and show what their processes write.
@@ -56,6 +58,7 @@ def command(
       rankwise run suite.yaml --failed --junit results.xml
       rankwise run suite.yaml --only checkpoint --repeat 20
     """
+    from rankwise.cli.afterwards import remembering
     from rankwise.cli.foreground import chosen, drive_shown
     from rankwise.cli.outcomes import tell_outside
     from rankwise.cli.selection import Options, selection
@@ -70,6 +73,7 @@ def command(
     wanted = selection(options, files, folder)
     choice = {"from": begin, "force": force}
     plan, text = plan_from(files, strict=strict, on=on, choice=choice, wanted=wanted)
+    plan = remembering(plan, notify or ())
     check_secrets(plan)
     with Store.open(folder) as opened:
         check_taken(opened, plan)

@@ -11,6 +11,7 @@ from rankwise.cli.options import (
     Files,
     Force,
     From,
+    Notified,
     On,
     Only,
     Repeat,
@@ -32,6 +33,7 @@ def command(
     fail_fast: FailFast = False,
     repeat: Repeat = 1,
     shard: Shard = None,
+    notify: Notified = None,
     store: StoreFolder = None,
 ) -> None:
     """Run documents in the background, and print the run's id at once.
@@ -43,6 +45,7 @@ def command(
       run=$(rankwise submit job.yaml)
       rankwise logs -f $run
     """
+    from rankwise.cli.afterwards import remembering
     from rankwise.cli.selection import Options, selection
     from rankwise.cli.stores import store_folder
     from rankwise.engine.background import start_in_background
@@ -56,6 +59,7 @@ def command(
     wanted = selection(options, files, folder)
     choice = {"from": begin, "force": force}
     plan, text = plan_from(files, strict=strict, on=on, choice=choice, wanted=wanted)
+    plan = remembering(plan, notify or ())
     check_secrets(plan)
     with Store.open(folder) as opened:
         check_taken(opened, plan)

@@ -16,6 +16,7 @@ VERBS = {
     "logs": "Show what the processes of a run have written",
     "explain": "Say why a run failed: who was first, and what it wrote last",
     "report": "Write a report of a run: HTML, PDF, CSV, JSON",
+    "notify": "Tell somebody what became of a run, by mail or into a chat",
     "cancel": "End a run and everything that it has started",
     "resume": "Go on with a run that nobody drives any more",
     "rollback": "Put an earlier release of a pipeline in use again",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rankwise.errors import InputError
-from rankwise.plan import Plan, Task
+from rankwise.plan import REPORTED, Plan, Task
 from rankwise.planning.contract import Ask
 from rankwise.planning.kinds import planner_for
 from rankwise.planning.selection import Selection, select
@@ -52,7 +52,7 @@ def plan_from(
         experiment=first.experiment_name,
         source=str(documents[0].path.absolute()),
         notices=tuple(notices),
-        tags={**_repository(chosen, documents[0].path), **first.tags},
+        tags={**_repository(chosen, documents[0].path), **_wishes(documents), **first.tags},
     )
     return plan, _SEPARATOR.join(document.text for document in documents)
 
@@ -64,6 +64,12 @@ def _repository(tasks: Iterable[Task], path: Path) -> dict[str, str]:
     from rankwise.metrics.conditions import git_of
 
     return git_of(path.absolute().parent)
+
+
+def _wishes(documents: Iterable[Document]) -> dict[str, str]:
+    """Have a run remember what is to follow it, whoever is there at its end."""
+    wishes = {getattr(document.model, "report", "") for document in documents}
+    return {REPORTED: "when-complete"} if "when-complete" in wishes else {}
 
 
 def _load_all(paths: Sequence[Path]) -> list[Document]:

@@ -21,6 +21,7 @@ _MOST_RUNS = 40
 # So many runs are searched for the one before.
 _MOST_SEARCHED = 50
 _MOST_LETTERS = 400
+_MOST_OF_A_MESSAGE = 3000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,17 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SingleTest:
+    """One test of a task that has several, as pytest tells of it."""
+
+    task: str
+    name: str
+    state: State
+    seconds: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
     """All that a report says of a run."""
 
@@ -48,6 +60,7 @@ class ReportData:
     failures: Sequence[Explanation]
     others: Sequence[Group]
     """What else is not green, by its reasons."""
+    tests: Sequence[SingleTest] = ()
     measures: Sequence[Measure] = ()
     trends: Sequence[Trend] = ()
     figures: Sequence[Figure] = ()
@@ -85,6 +98,7 @@ def gather(store: Store, run: RunRow, *, now: float) -> ReportData:
         cases=cases,
         failures=explained.first,
         others=explained.others,
+        tests=_tests(store, run.id),
         measures=measures,
         trends=trends,
         figures=figures_of(measures, trends, times),
@@ -98,7 +112,7 @@ def gather(store: Store, run: RunRow, *, now: float) -> ReportData:
 def repeat_command(run: RunRow, key: str, *, is_alone: bool) -> str:
     """Give the command that runs one task of a run again."""
     line = ["rankwise", "run", short_path(run.source) or run.name]
-    return shlex.join(line if is_alone else [*line, "--task", key])
+    return shlex.join(line if is_alone else [*line, "--only", key])
 
 
 def _case(run: RunRow, row: TaskRow, *, is_alone: bool) -> Case:
@@ -116,6 +130,20 @@ def _case(run: RunRow, row: TaskRow, *, is_alone: bool) -> Case:
         parameters=parameters,
         repeat=repeat_command(run, row.key, is_alone=is_alone),
     )
+
+
+def _tests(store: Store, run: str) -> list[SingleTest]:
+    return [
+        SingleTest(
+            task=task,
+            name=one.name,
+            state=one.state,
+            seconds=one.seconds,
+            message=cut(one.message, _MOST_OF_A_MESSAGE),
+        )
+        for task, results in store.results(run).items()
+        for one in results
+    ]
 
 
 def cut(text: str, most: int = _MOST_LETTERS) -> str:

@@ -11,13 +11,14 @@ from rankwise import __version__
 from rankwise.report.ansi import as_markup
 from rankwise.report.explanation import Explanation
 from rankwise.report.facts import ReportData, cut
-from rankwise.report.html_tables import cases_table, conditions_list, measures_table
+from rankwise.report.html_tables import cases_table, conditions_list, measures_table, tests_table
 from rankwise.report.markup import Markup, escaped, joined, tag
 from rankwise.report.outcomes import TONES, cards_of, moment, outcomes_of, said_of, verdict_of
 from rankwise.report.words import counted, fold, label, listed
 
 _OPEN_FAILURES = 3
 _MOST_NAMES = 20
+_MOST_TESTS = 40
 _MOST_GROUPS = 30
 _MOST_DOCUMENT = 40_000
 
@@ -57,6 +58,7 @@ def _sections(data: ReportData) -> Iterator[Markup]:
         ("figures", "At a glance", _figures(data)),
         ("measured", "Measured", measures_table(data)),
         ("cases", "Cases", cases_table(data)),
+        ("tests", "Single tests", tests_table(data)),
         ("conditions", "Where and how", conditions_list(data)),
         ("document", "The document", _document(data.document)),
     ]
@@ -110,6 +112,11 @@ def _failures(data: ReportData) -> Markup | None:
         _failure(one, repeats.get(one.task, ""), is_open=number < _OPEN_FAILURES)
         for number, one in enumerate(failures)
     ]
+    wrong = [test for test in data.tests if not test.state.is_green and test.message]
+    for test in wrong[:_MOST_TESTS]:
+        report = "\n".join(as_markup(line) for line in test.message.splitlines())
+        content = [tag("pre", Markup(report), tabindex="0")]
+        parts.append(_folded(str(test.state), TONES[test.state], cut(test.name, 200), content))
     for group in others[:_MOST_GROUPS]:
         names = listed([cut(name, 120) for name in group.tasks], most=_MOST_NAMES)
         head = f"{counted(len(group.tasks), 'case')}: {cut(group.reason) or group.state}"

@@ -15,6 +15,7 @@ MOST_MEASURES = 2000
 _MOST_CASES = 2000
 _MOST_COLUMNS = 6
 _LONGEST = 120
+_NUMBERS = {"took", "tries", "median", "low", "high", "values", "change"}
 
 
 def cases_table(data: ReportData) -> Markup | None:
@@ -46,6 +47,25 @@ def _case(case: Case, names: Sequence[str], has_retries: bool, has_reasons: bool
     return tag("tr", *cells, data_s=str(case.state))
 
 
+def tests_table(data: ReportData) -> Markup | None:
+    """Make the table of single tests, where tasks have told of some."""
+    if not data.tests:
+        return None
+    tests = sorted(data.tests, key=lambda test: test.state.is_green)[:_MOST_CASES]
+    rows = [
+        tag(
+            "tr",
+            tag("td", cut(test.name, _LONGEST), class_="k"),
+            tag("td", str(test.state), class_=f"o {TONES[test.state]}"),
+            tag("td", cut(test.task, _LONGEST)),
+            _seconds(test.seconds),
+            data_s=str(test.state),
+        )
+        for test in tests
+    ]
+    return _table(["test", "outcome", "task", "took"], rows, len(data.tests))
+
+
 def measures_table(data: ReportData) -> Markup | None:
     """Make the table of all that was measured."""
     if not data.measures:
@@ -62,10 +82,10 @@ def measures_table(data: ReportData) -> Markup | None:
 def _measure(one: Measure, names: Sequence[str], is_compared: bool) -> Markup:
     now = one.now
     cells = [
-        tag("td", cut(one.metric, _LONGEST)),
+        tag("td", cut(one.metric, _LONGEST), class_="p"),
         *(_parameter(one.parameters.get(name, "")) for name in names),
         *(_numeric(value, number(value)) for value in (now.middle, now.low, now.high)),
-        tag("td", cut(one.unit, 30)),
+        tag("td", cut(one.unit, 30), class_="p"),
         _numeric(float(now.count), str(now.count)),
     ]
     if is_compared:
@@ -111,7 +131,7 @@ def _varied(rows: Iterable[Mapping[str, str]]) -> list[str]:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Markup], total: int) -> Markup:
-    head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in heads)))
+    head = tag("thead", tag("tr", *(_head(name) for name in heads)))
     # A line for each row: people look at differences of such files, too.
     body = tag("tbody", Markup("\n" + "\n".join(rows)))
     table = tag("div", tag("table", head, body, data_tools=True), class_="table", tabindex="0")
@@ -121,10 +141,14 @@ def _table(heads: Sequence[str], rows: Sequence[Markup], total: int) -> Markup:
     return joined([tag("p", more, class_="soft"), table])
 
 
+def _head(name: str) -> Markup:
+    return tag("th", cut(name, 60), scope="col", class_="n" if name in _NUMBERS else None)
+
+
 def _parameter(value: str) -> Markup:
     known = as_number(value)
     shown = escaped(cut(value, 60))
-    return tag("td", shown) if known is None else _numeric(known, shown)
+    return tag("td", shown, class_="p") if known is None else _numeric(known, shown)
 
 
 def _seconds(seconds: float | None) -> Markup:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 from rankwise import __version__
 from rankwise.errors import InputError
@@ -46,7 +46,7 @@ def png_of(svg: str) -> bytes:
     return _set(_ONE_FIGURE, {"svg": standalone(svg)}, "png")
 
 
-def _set(text: str, inputs: dict[str, str], kind: str) -> bytes:
+def _set(text: str, inputs: dict[str, str], kind: Literal["pdf", "png"]) -> bytes:
     try:
         import typst
     except ImportError as error:

@@ -36,8 +36,9 @@ def csv_report(data: ReportData, store: Store) -> str:
     for case in data.cases:
         first = [data.run.id, case.key, case.state, case.reason, case.seconds, case.attempts]
         first.append(case.exit_code)
-        for sample in samples.get(case.key) or [None]:
-            measure = measures.get(sample.series) if sample else None
+        rows: list[SampleRow | None] = [*samples.get(case.key, ())] or [None]
+        for sample in rows:
+            measure = measures.get(sample.series) if sample is not None else None
             known = {**case.parameters, **(measure.parameters if measure else {})}
             last: list[object] = ["", "", "", ""]
             if sample is not None and measure is not None:
@@ -49,8 +50,8 @@ def csv_report(data: ReportData, store: Store) -> str:
 
 def _names(cases: Iterable[Case], measures: Iterable[Measure]) -> list[str]:
     found: dict[str, None] = {}
-    for one in (*cases, *measures):
-        found.update(dict.fromkeys(one.parameters))
+    for parameters in (*(case.parameters for case in cases), *(one.parameters for one in measures)):
+        found.update(dict.fromkeys(parameters))
     return [name for name in found if name not in (*_BEFORE, *_AFTER)]
 
 
@@ -74,6 +75,7 @@ def _parts(data: ReportData) -> dict[str, Any]:
         "cases": [dataclasses.asdict(case) for case in data.cases],
         "failures": [dataclasses.asdict(one) for one in data.failures],
         "others": [dataclasses.asdict(one) for one in data.others],
+        "tests": [dataclasses.asdict(test) for test in data.tests],
         "measures": [{**dataclasses.asdict(one), "change": one.change} for one in data.measures],
         "compared_with": data.before or None,
         "conditions": dict(data.conditions),

@@ -75,11 +75,50 @@ class ComputeChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MailChoice:
+    """Whom to send mail, and by which server."""
+
+    name: str
+    host: str = ""
+    port: int = 0
+    security: str = "starttls"
+    """`starttls`, `tls` from the first word on, or `none`."""
+    user: str = ""
+    password_secret: str = ""
+    """The name of the variable that has the password."""
+    sender: str = ""
+    to: tuple[str, ...] = ()
+    ca: str = ""
+    """A file with the certificates to trust; empty: those that this machine trusts."""
+    when: str = "always"
+    """`always`, or only if a run has `failed`."""
+    place: str = ""
+    """Where it is written: `rankwise.toml:3`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookChoice:
+    """An address of a chat that takes messages."""
+
+    name: str
+    url: str = ""
+    url_secret: str = ""
+    """The name of the variable that has the address: who knows it can write into the chat."""
+    style: str = "slack"
+    """`slack`, `teams` or plain `json`."""
+    ca: str = ""
+    when: str = "always"
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """What one site file says; names may end in `*`."""
 
     file: Path
     computes: Mapping[str, ComputeChoice] = field(default_factory=dict)
     runtimes: Mapping[str, RuntimeChoice] = field(default_factory=dict)
+    notified: Mapping[str, MailChoice | WebhookChoice] = field(default_factory=dict)
+    """Whom to tell what became of runs."""
     default_compute: str = ""
     default_runtime: str = ""

@@ -12,12 +12,13 @@ from typing import Any
 from rankwise.errors import InputError
 from rankwise.site.choices import Layer
 from rankwise.site.lookup import Site
+from rankwise.site.notify_table import read_notify
 from rankwise.site.page import Page, did_you_mean
 from rankwise.site.tables import read_compute, read_runtime
 
 NAME = "rankwise.toml"
 _MOST_BYTES = 1_000_000
-_SECTIONS = ("compute", "runtime", "defaults")
+_SECTIONS = ("compute", "runtime", "notify", "defaults")
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -118,11 +119,13 @@ def _layer(document: Mapping[str, Any], page: Page) -> Layer:
     page.complain_of_unknown((), document, _SECTIONS)
     computes = _tables(document, "compute", page)
     runtimes = _tables(document, "runtime", page)
+    notified = _tables(document, "notify", page)
     defaults = _defaults(document, page)
     return Layer(
         file=page.file,
         computes={name: read_compute(name, table, page) for name, table in computes},
         runtimes={name: read_runtime(name, table, page) for name, table in runtimes},
+        notified={name: read_notify(name, table, page) for name, table in notified},
         default_compute=defaults.get("compute", ""),
         default_runtime=defaults.get("runtime", ""),
     )

@@ -10,7 +10,15 @@ from typing import TypeVar
 
 from rankwise.errors import InputError
 from rankwise.plan import RuntimeChoice
-from rankwise.site.choices import CURRENT, LOCAL, SLURM, ComputeChoice, Layer
+from rankwise.site.choices import (
+    CURRENT,
+    LOCAL,
+    SLURM,
+    ComputeChoice,
+    Layer,
+    MailChoice,
+    WebhookChoice,
+)
 from rankwise.site.page import did_you_mean, shown, toml_key
 
 _T = TypeVar("_T")
@@ -51,6 +59,22 @@ class Site:
         name = name or self.default_runtime
         found = self._named_runtime(name) or RuntimeChoice()
         return dataclasses.replace(found, name=name)
+
+    def notify(self, name: str) -> MailChoice | WebhookChoice:
+        """Give whom `name` means; InputError: no site file says so."""
+        for layer in self.layers:
+            if name in layer.notified:
+                return layer.notified[name]
+        known = self.notified
+        hint = did_you_mean(name, known) or (
+            f"; there are {_listed(known)}" if known else f"; write [notify.{toml_key(name)}] there"
+        )
+        raise InputError(f'{shown(self.file)}: there is nobody called "{name}" to tell{hint}')
+
+    @property
+    def notified(self) -> tuple[str, ...]:
+        """Name all who can be told."""
+        return tuple(dict.fromkeys(name for layer in self.layers for name in layer.notified))
 
     @property
     def default_compute(self) -> str:

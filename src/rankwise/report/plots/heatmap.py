@@ -62,7 +62,7 @@ def heatmap(
                 )
             )
             if is_written:
-                kind = "on" if opacity > _DARK else "strong"
+                kind = "on cell" if opacity > _DARK else "strong cell"
                 written = number(value, 3)
                 parts.append(
                     svg.text(x + wide / 2, middle + 4, written, anchor="middle", kind=kind)
