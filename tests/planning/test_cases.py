@@ -168,3 +168,47 @@ def test_the_plan_says_what_it_will_take(tmp_path: Path) -> None:
 def test_a_case_names_everything_that_commands_may_refer_to() -> None:
     case = Case(values={"size": "8"}, nodes=2, ranks_per_node=3)
     assert case.all_values == {"size": "8", "nodes": "2", "ranks_per_node": "3", "ranks": "6"}
+
+
+def test_values_may_have_names(tmp_path: Path) -> None:
+    text = (
+        "command: ${{program}} ${{a}}\nparameters:\n  program: {fast: ./run -O3, slow: ./run}\n"
+        "  a: [1]\ntrials: 1\nexclude: [{when: {program: slow}, reason: x}]\n"
+    )
+    assert _plan(tmp_path, text) == [("program-fast.a-1.t1", "./run -O3 1")]
+
+
+def test_what_comes_before_all_cases_is_a_task_that_they_need(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text("type: Sweep\ncommand: run\nprepare: make\ntrials: 2\n")
+    plan, _ = plan_from([path])
+    assert [(task.key, task.needs) for task in plan.tasks] == [
+        ("prepare", ()),
+        ("document.t1", ("prepare",)),
+        ("document.t2", ("prepare",)),
+    ]
+
+
+def test_cases_may_be_read_in_different_ways(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    wishes = "metrics: [{parser: osu, when: {a: 1}}, {parser: imb, when: {a: [1, 2]}}]\n"
+    head = "type: Sweep\ncommand: run\ntrials: 1\n"
+    path.write_text(f"{head}parameters: {{a: [1, 2]}}\n{wishes}")
+    plan, _ = plan_from([path])
+    parsers = [
+        [metric.parser for metric in task.measuring.metrics]
+        for task in plan.tasks
+        if task.measuring is not None
+    ]
+    assert parsers == [["osu", "imb"], ["imb"]]
+    path.write_text(f"{head}parameters: {{a: [1, 2, 3]}}\n{wishes}")
+    with pytest.raises(InputError, match="`metrics` has nothing for the case a=3"):
+        plan_from([path])
+
+
+@pytest.mark.parametrize("wish", ["oso", "{parser: oso}"])
+def test_an_unknown_parser_comes_with_the_nearest(tmp_path: Path, wish: str) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(f"type: Sweep\ncommand: run\nmetrics: [{wish}]\n")
+    with pytest.raises(InputError, match="there is no parser `oso`; did you mean `osu`"):
+        plan_from([path])

@@ -20,6 +20,7 @@ from rankwise.engine.ends import end_of
 from rankwise.engine.events import Event, Kind, Observer
 from rankwise.engine.inheritance import Inheritance
 from rankwise.engine.known import Known
+from rankwise.engine.measuring import keep, measure
 from rankwise.engine.queue import Hopeless, Queue, Waiting
 from rankwise.engine.reuse import Reusing
 from rankwise.errors import ComputeFailure
@@ -180,7 +181,7 @@ class Drive:
             compute=pool,
             claim=claim,
             is_optional=task.is_optional,
-            is_checked=bool(task.checks or task.results),
+            is_checked=bool(task.checks or task.results or task.measuring),
         )
 
     def _adopt(self, row: AttemptRow, waiting: Waiting) -> None:
@@ -324,6 +325,9 @@ class Drive:
                     task = self._store.task(self._run, flight.waiting.key)
                     end, tests = judge_tests(task, attempt.folder, end)
                     end = judge(task, attempt.folder, end)
+                    measured = measure(task, attempt.folder, end)
+                    keep(self._store, self._run, task, flight.number, measured)
+                    end = measured.end
                 self._end(flight.waiting, flight.number, end, attempt.folder, tests)
         return count
 

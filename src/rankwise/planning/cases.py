@@ -25,7 +25,9 @@ class Case:
     """One combination of values."""
 
     values: Mapping[str, str]
-    """Of the parameters, in their order."""
+    """Of the parameters, in their order, or the names of the values where they have some."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """The values that have names, as commands have them."""
     nodes: int = 1
     ranks_per_node: int | None = None
     timeout: float | None = None
@@ -38,6 +40,12 @@ class Case:
     @property
     def all_values(self) -> dict[str, str]:
         """Give everything that a command may refer to, but for the trial."""
+        shown = {**self.names, **self.texts}
+        return {name: shown[name] for name in self.names}
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Give everything by which a case is known, but for the trial."""
         own = {"nodes": self.nodes, "ranks_per_node": self.ranks_per_node or 1, "ranks": self.ranks}
         return {**self.values, **{name: str(value) for name, value in own.items()}}
 
@@ -66,7 +74,7 @@ def cases_of(model: Sweep) -> tuple[list[Case], list[LeftOut]]:
     found: dict[str, Case] = {}
     for case in itertools.chain(_combinations(model), _added(model)):
         changed = _changed(case, model)
-        reason = next((one.reason for one in model.exclude if _fits(one.when, changed)), None)
+        reason = next((one.reason for one in model.exclude if fits(one.when, changed)), None)
         if reason is None:
             found.setdefault(changed.name, changed)
         else:
@@ -83,11 +91,13 @@ def _combinations(model: Sweep) -> Iterator[Case]:
         columns = {name: _values(given) for name, given in group.items()}
         rows = zip(*columns.values(), strict=True)
         axes.append([dict(zip(columns, row, strict=True)) for row in rows])
+    named = _named(model)
     for nodes, per_node in itertools.product(model.nodes, _per_node(model)):
         for parts in itertools.product(*axes):
             values = {name: value for part in parts for name, value in part.items()}
             yield Case(
                 values=values,
+                texts=_texts(values, named),
                 nodes=nodes,
                 ranks_per_node=per_node,
                 timeout=model.timeout,
@@ -98,8 +108,10 @@ def _combinations(model: Sweep) -> Iterator[Case]:
 def _added(model: Sweep) -> Iterator[Case]:
     for values in model.add:
         own = {name: int(values[name]) for name in ("nodes", "ranks_per_node") if name in values}
+        given = {name: value for name, value in values.items() if name not in own}
         yield Case(
-            values={name: value for name, value in values.items() if name not in own},
+            values=given,
+            texts=_texts(given, _named(model)),
             nodes=own.get("nodes", model.nodes[0]),
             ranks_per_node=own.get("ranks_per_node", _per_node(model)[0]),
             timeout=model.timeout,
@@ -112,15 +124,28 @@ def _per_node(model: Sweep) -> Sequence[int | None]:
 
 
 def _values(given: Values) -> Sequence[str]:
-    return given.values() if isinstance(given, Range) else given
+    return given.values() if isinstance(given, Range) else list(given)
+
+
+def _named(model: Sweep) -> dict[str, Mapping[str, str]]:
+    """Give the parameters whose values have names."""
+    every = [*model.parameters.items(), *(entry for group in model.zip for entry in group.items())]
+    return {name: given for name, given in every if isinstance(given, Mapping)}
+
+
+def _texts(values: Mapping[str, str], named: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Give the values that are meant by their names; who writes another means it as it is."""
+    return {name: known.get(values[name], values[name]) for name, known in named.items()}
 
 
 def _changed(case: Case, model: Sweep) -> Case:
     """Change what settings say, one after another."""
     for setting in model.set:
-        if _fits(setting.when, case):
+        if fits(setting.when, case):
+            values = {**case.values, **setting.parameters}
             case = Case(
-                values={**case.values, **setting.parameters},
+                values=values,
+                texts=_texts(values, _named(model)),
                 nodes=case.nodes,
                 ranks_per_node=case.ranks_per_node,
                 timeout=setting.timeout if setting.timeout is not None else case.timeout,
@@ -129,8 +154,9 @@ def _changed(case: Case, model: Sweep) -> Case:
     return case
 
 
-def _fits(condition: Condition, case: Case) -> bool:
-    known = case.all_values
+def fits(condition: Condition, case: Case) -> bool:
+    """Tell whether a case has the values that are wanted."""
+    known = case.names
     return all(
         any(_is_met(one, known.get(name, "")) for one in wanted)
         for name, wanted in condition.items()

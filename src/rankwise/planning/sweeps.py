@@ -11,7 +11,7 @@ from rankwise.compute.capacity import machine
 from rankwise.errors import InputError
 from rankwise.launch.request import JobRequest, RoleRequest
 from rankwise.plan import Measuring, Metric, Resources, Task, fill_in, later
-from rankwise.planning.cases import Case, LeftOut, cases_of
+from rankwise.planning.cases import Case, LeftOut, cases_of, fits
 from rankwise.planning.contract import Ask, Planned
 from rankwise.planning.jobs import task_of
 from rankwise.spec.documents import Document
@@ -51,6 +51,9 @@ def plan_sweep(document: Document, ask: Ask) -> Planned:
         for trial in range(1 - model.warmup, model.trials + 1)
         for single, case, key in zip(singles, cases, keys, strict=True)
     ]
+    if model.prepare:
+        first = plan_case.preparation()
+        tasks = [first, *(dataclasses.replace(task, needs=(first.key,)) for task in tasks)]
     return Planned(tasks=tasks, notices=[*notices, *_costs(model, cases, singles, left_out)])
 
 
@@ -72,6 +75,25 @@ class _Templates:
         if size not in self._patterns:
             self._patterns[size] = self._plan(case, lambda name: later(_MARK + name))
         return self._with_environment(_filled(self._patterns[size], known), case, known)
+
+    def preparation(self) -> Task:
+        """Plan what comes before all cases."""
+        role = RoleRequest(
+            name="prepare",
+            command=self._model.prepare,
+            runtime=self._ask.site.runtime(self._model.environment),
+        )
+        request = JobRequest(
+            kind="plain",
+            name=self._model.name,
+            key="prepare",
+            roles=(role,),
+            environment=self._model.environment_variables,
+            secrets=tuple(self._model.secrets),
+            compute=self._compute,
+            folder=str(self._folder),
+        )
+        return task_of(request, self._ask.site)
 
     def _plan(self, case: Case, value_of: Callable[[str], str]) -> Task:
         model, site = self._model, self._ask.site
@@ -136,23 +158,32 @@ def _trial(single: Task, case: Case, model: Sweep, key: str, trial: int) -> Task
     is_warmup = trial < 1
     measuring = None
     if model.metrics and not is_warmup:
-        metrics = tuple(
-            Metric(
-                parser=wish.parser,
-                name=wish.name,
-                unit=wish.unit,
-                better=wish.better,
-                pattern=wish.pattern,
-                function=wish.function,
-                on=wish.on,
-            )
-            for wish in model.metrics
-        )
-        measuring = Measuring(metrics=metrics, case=case.name, trial=trial)
+        measuring = Measuring(metrics=_metrics(model, case), case=case.name, trial=trial)
     number = f"w{trial + model.warmup}" if is_warmup else f"t{trial}"
     filled = _filled(single, {"trial": str(max(trial, 0))})
-    tags = {**case.all_values, "trial": "warm-up" if is_warmup else str(trial)}
+    tags = {**case.names, "trial": "warm-up" if is_warmup else str(trial)}
     return dataclasses.replace(filled, key=f"{key}.{number}", measuring=measuring, tags=tags)
+
+
+def _metrics(model: Sweep, case: Case) -> tuple[Metric, ...]:
+    """Give what is read from a case; InputError if nothing would be."""
+    wishes = [wish for wish in model.metrics if fits(wish.when, case)]
+    if not wishes:
+        raise InputError(f"{model.name}: `metrics` has nothing for the case {case.name}")
+    return tuple(
+        Metric(
+            parser=wish.parser,
+            name=wish.name,
+            unit=wish.unit,
+            better=wish.better,
+            pattern=wish.pattern,
+            function=wish.function,
+            only=tuple(wish.only),
+            axes=tuple(wish.axes),
+            on=wish.on,
+        )
+        for wish in wishes
+    )
 
 
 def _keys(cases: Sequence[Case]) -> list[str]:

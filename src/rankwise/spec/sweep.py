@@ -15,6 +15,7 @@ from rankwise.spec.roles import Code
 from rankwise.spec.values import (
     Amount,
     Count,
+    Name,
     Number,
     Seconds,
     Secrets,
@@ -28,6 +29,10 @@ from rankwise.spec.values import (
 
 OWN_NAMES = ("nodes", "ranks_per_node", "ranks", "trial")
 """What `${{NAME}}` may stand for beside the parameters."""
+PARSERS = (
+    *("osu", "mpi4py.bench", "imb", "hpcc", "json-lines", "pytest-benchmark", "reframe"),
+    *("regex", "python"),
+)
 _MOST_VALUES = 100_000
 
 
@@ -73,13 +78,18 @@ _COUNT = {"type": "integer", "minimum": 1}
 
 
 def _shape(given: Any) -> str:
-    return "range" if isinstance(given, Mapping | Range) else "list"
+    if isinstance(given, Mapping):
+        return "range" if "from" in given or "to" in given else "names"
+    return "range" if isinstance(given, Range) else "list"
 
 
 Values = Annotated[
-    Annotated[list[Written], Tag("list")] | Annotated[Range, Tag("range")],
+    Annotated[list[Written], Tag("list")]
+    | Annotated[Range, Tag("range")]
+    | Annotated[dict[Name, Written], Tag("names")],
     Discriminator(_shape),
 ]
+"""Values as they are, numbers of a range, or values with names by which cases are known."""
 Wanted = Annotated[
     list[Written],
     BeforeValidator(one_or_more),
@@ -134,8 +144,9 @@ class MetricWish(Model):
     parser: Annotated[
         Text,
         Field(
-            description="How to read it; `rankwise help metrics` lists them.",
-            examples=["osu", "imb", "jsonl"],
+            description="How to read it: `osu`, `mpi4py.bench`, `imb`, `hpcc`, `json-lines`, "
+            "`pytest-benchmark`, `reframe`, `regex` or `python`.",
+            examples=["osu"],
         ),
     ] = "regex"
     name: Annotated[
@@ -159,17 +170,36 @@ class MetricWish(Model):
             examples=["reading.py:bandwidths"],
         ),
     ] = ""
+    only: Annotated[
+        list[Text],
+        Field(description="Which to keep, by the names in the output; none given: all."),
+    ] = Field(default_factory=list)
+    axes: Annotated[
+        list[Text],
+        Field(description="json-lines: keys that say where a value was taken.", examples=[["n"]]),
+    ] = Field(default_factory=list)
     on: Annotated[
         Text,
-        Field(description="Where it stands: `output`, or a file's name.", examples=["result.json"]),
+        Field(
+            description="Where it stands: `output`, `stdout`, `stderr`, or a file's name.",
+            examples=["result.json"],
+        ),
     ] = "output"
-    threshold: Annotated[
-        Text, Field(description="The least change that matters.", examples=["5%"])
-    ] = ""
+    when: Annotated[
+        Condition,
+        Field(
+            description="Values of the cases that are read so; none given: all.",
+            examples=[{"program": "*osu_*"}],
+        ),
+    ] = Field(default_factory=dict)
 
     @classmethod
     def clashes(cls, contents: Mapping[str, Any]) -> Iterator[Clash]:
         parser = contents.get("parser") or "regex"
+        if isinstance(parser, str) and parser not in PARSERS:
+            meant = nearest(parser, PARSERS)
+            remedy = f"did you mean `{meant}`?" if meant else f"there are {', '.join(PARSERS)}"
+            yield Clash(("parser",), f"there is no parser {code(parser)}; {remedy}")
         needs = {"regex": ("pattern", "name", "unit"), "python": ("function",)}
         for field in needs.get(str(parser), ()):
             if contents.get(field) is None:
@@ -207,6 +237,13 @@ class Sweep(DocumentModel):
             examples=["python ${{benchmark}} --size ${{size}}"],
         ),
     ]
+    prepare: Annotated[
+        Text,
+        Field(
+            description="A line that is run once before all cases, in the same runtime.",
+            examples=["python fetch.py"],
+        ),
+    ] = ""
     parameters: Annotated[
         dict[Variable, Values],
         Field(
@@ -290,6 +327,7 @@ class Sweep(DocumentModel):
                 yield Clash(("parameters", name), f"{code(name)} is a name of rankwise's own")
         yield from _unknown(contents, known)
         yield from _uneven(contents.get("zip"))
+        yield from _unknown_parsers(contents.get("metrics"))
         budget = mapping_in(contents, "budget")
         if budget.get("max_core_hours") is not None and contents.get("timeout") is None:
             yield Clash(
@@ -317,7 +355,7 @@ def _unknown(contents: Mapping[str, Any], known: Sequence[str]) -> Iterator[Clas
         for name in references_in(text):
             if name not in known:
                 yield Clash(path, _no_parameter("${{" + name + "}}", name, known))
-    for key in ("exclude", "set"):
+    for key in ("exclude", "set", "metrics"):
         entries = contents.get(key)
         for index, entry in enumerate(entries if isinstance(entries, list) else ()):
             for name in mapping_in(entry, "when"):
@@ -331,12 +369,24 @@ def _no_parameter(shown: str, name: str, known: Sequence[str]) -> str:
     return f"{code(shown)}: there is no parameter {code(name)}; {remedy}"
 
 
+def _unknown_parsers(wishes: Any) -> Iterator[Clash]:
+    """Find parsers in their short form that there are not; the long form is checked by itself."""
+    for index, wish in enumerate(wishes if isinstance(wishes, list) else ()):
+        if isinstance(wish, str):
+            for clash in MetricWish.clashes({"parser": wish}):
+                yield Clash(("metrics", index), clash.message)
+
+
 def _uneven(groups: Any) -> Iterator[Clash]:
     """Find groups whose parameters do not have equally many values."""
     for index, group in enumerate(groups if isinstance(groups, list) else ()):
         if not isinstance(group, Mapping):
             continue
-        sizes = {name: len(value) for name, value in group.items() if isinstance(value, list)}
+        sizes = {
+            name: len(value)
+            for name, value in group.items()
+            if isinstance(value, list | Mapping) and _shape(value) != "range"
+        }
         if len(set(sizes.values())) > 1:
             told = ", ".join(f"{code(name)} has {size}" for name, size in sizes.items())
             yield Clash(("zip", index), f"parameters that go together need as many values: {told}")
