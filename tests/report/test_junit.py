@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankwise.plan import REPEATED
-from rankwise.report.annotations import annotations
+from rankwise.report.annotations import error_lines
 from rankwise.report.cases import Case, Repeated, cases_of, repeated_of
 from rankwise.report.junit import junit_report
 from rankwise.report.markdown import markdown_report
@@ -129,7 +129,7 @@ def test_whatever_is_in_names_and_output_the_reports_are_sound(
     rows = [line for line in table.split("\n") if line.startswith("| ")]
     assert len(rows) == len(cases) + 2
     assert all(len(row.replace("\\\\", "").replace("\\|", "").split("|")) == 6 for row in rows)
-    told = list(annotations(cases))
+    told = list(error_lines(cases))
     assert len(told) == min(10, 2 * len(names))
     assert all(line.startswith("::error ") for line in told)
     # Whatever follows a line break would be a command of its own.
@@ -161,7 +161,7 @@ def test_markdown_names_flaky_tests() -> None:
 
 def test_annotations_lead_to_the_line_of_the_test(tmp_path: Path) -> None:
     case = dataclasses.replace(CASES[3], place=f"{tmp_path}/ci/suite, one.yaml:7:5")
-    (line,) = annotations([case], workspace=str(tmp_path))
+    (line,) = error_lines([case], workspace=str(tmp_path))
     assert line == (
         "::error file=ci/suite%2C one.yaml,line=7,title=gpu not run::needs 2 GPUs, found 0"
     )

@@ -61,3 +61,32 @@ def test_ctrl_c_says_what_it_does() -> None:
     view.refresh()
     view.ending(2)
     assert stream.getvalue().startswith("-- ending 2 processes ...")
+
+
+def test_tests_are_announced_and_only_the_first_line_of_a_reason_is_shown() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=200, force_terminal=False)
+    view = TasksView(console, total=3, are_tests=True)
+    view.event(event("task started", task="one", attempt=1, time=10.0))
+    view.event(event("attempt ended", task="one", attempt=1, state="failed", time=11.0))
+    view.event(event("task started", task="one", attempt=2, time=11.0))
+    reason = "check 1 (contains 'x'): not found in a:\n  | y"
+    view.event(event("task over", task="one", state="failed", reason=reason, time=12.0))
+    view.refresh()
+    assert stream.getvalue() == (
+        "Running: one\nRunning: one (attempt 2)\n"
+        "failed    one  2.0 s  check 1 (contains 'x'): not found in a\n"
+    )
+
+
+def test_a_terminal_names_the_tests_that_are_running() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=100, force_terminal=True)
+    view = TasksView(console, total=4, are_tests=True)
+    view.event(event("task started", task="one", time=10.0))
+    view.event(event("task started", task="two", time=10.0))
+    view.event(event("task over", task="three", state="skipped", time=10.0))
+    view.refresh()
+    view.close()
+    assert "Running: one and two" in stream.getvalue()
+    assert "not passed" not in stream.getvalue()

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 from rankwise.cli.faults import leave_streams
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from rankwise.plan import Task
     from rankwise.report.terminal_live import View
     from rankwise.store import RunRow, Store
 
 # Of more tasks than this, only what became of them is shown, not what they write.
 _MOST_TASKS_WITH_OUTPUT = 10
+_SUITE = "Suite"
+_MOST_TESTS_EXPLAINED = 10
 
 
 class Shown(Enum):
@@ -36,6 +40,7 @@ def chosen(*, quiet: bool, as_json: bool) -> Shown:
 
 def drive_shown(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) -> int:
     """Drive a run to its end, show it, and give its exit code."""
+    from rankwise.cli.afterwards import see_off
     from rankwise.engine.runs import drive
     from rankwise.report.terminal import make_console
     from rankwise.report.terminal_live import Onlooker
@@ -53,6 +58,8 @@ def drive_shown(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) 
         raise
     with _unheard():
         _show_end(store, run, shown)
+    with _unheard():
+        see_off(store, run.id)
     return end.exit_code
 
 
@@ -72,13 +79,14 @@ def _view(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) -> Vie
             return JsonView(sys.stdout)
         case Shown.NOTHING:
             return QuietView(sys.stderr)
-    if len(tasks) > _MOST_TASKS_WITH_OUTPUT:
+    are_tests = run.kind == _SUITE
+    if len(tasks) > _MOST_TASKS_WITH_OUTPUT or are_tests:
         from rankwise.report.terminal import make_console
         from rankwise.report.terminal_tasks import TasksView
 
         counts = store.counts(run.id)
         over = sum(count for state, count in counts.items() if state.is_over)
-        return TasksView(make_console(), total=len(tasks), over=over)
+        return TasksView(make_console(), total=len(tasks), over=over, are_tests=are_tests)
     from rankwise.report.terminal_output import OutputView
 
     return OutputView(sys.stdout, tasks)
@@ -93,5 +101,24 @@ def _show_end(store: Store, run: RunRow, shown: Shown) -> None:
     if shown is Shown.EVENTS or (shown is Shown.NOTHING and now.state.is_green):
         return
     console = make_console(to_stderr=shown is Shown.NOTHING)
+    if now.kind == _SUITE:
+        _show_suite_end(store, now, console)
+        return
     explained = explain_run(store, run.id, lines=10)
     show_end(console, now, store.counts(run.id), explained, store.run_folder(run.id))
+
+
+def _show_suite_end(store: Store, run: RunRow, console: Console) -> None:
+    from rankwise.report.cases import cases_of, repeated_of
+    from rankwise.report.explanation import explain_run
+    from rankwise.report.terminal_suite import show_suite_end
+
+    explained = explain_run(store, run.id, most=_MOST_TESTS_EXPLAINED, lines=10)
+    show_suite_end(
+        console,
+        run,
+        cases=cases_of(store, run.id),
+        repeated=repeated_of(store, run.id),
+        explained=explained,
+        folder=store.run_folder(run.id),
+    )

@@ -30,9 +30,9 @@ def tell_outside(
     if markdown is not None:
         write_whole(markdown, summary.encode())
     if is_github and not is_quiet:
-        from rankwise.report.annotations import annotations
+        from rankwise.report.annotations import error_lines
 
-        for line in annotations(cases, workspace=os.environ.get("GITHUB_WORKSPACE", "")):
+        for line in error_lines(cases, workspace=os.environ.get("GITHUB_WORKSPACE", "")):
             print(line)
     if is_github and (page := os.environ.get("GITHUB_STEP_SUMMARY")):
         _append(Path(page), summary)

@@ -14,7 +14,7 @@ _MOST = 10
 _LONGEST = 1000
 
 
-def annotations(cases: Sequence[Case], *, workspace: str = "") -> Iterator[str]:
+def error_lines(cases: Sequence[Case], *, workspace: str = "") -> Iterator[str]:
     """Give a line for each case that is not well, as GitHub reads them."""
     red = [case for case in cases if case.state.is_over and not case.state.is_green]
     for case in red[: _MOST if len(red) <= _MOST else _MOST - 1]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
 from rankwise.records import read_processes
-from rankwise.store import ProcessRow, RunRow, State, Store, TaskRow
+from rankwise.store import ProcessRow, ResultRow, RunRow, State, Store, TaskRow
 
 # More tasks than this are counted, and only those named that people look for.
 _MOST_TASKS = 40
@@ -27,6 +27,8 @@ class RunStatus:
     """All of them, or those that are running or not green."""
     processes: Sequence[ProcessRow] = ()
     """Those of the last attempt, where there is only one task."""
+    results: Mapping[str, Sequence[ResultRow]] = field(default_factory=dict)
+    """The single tests of tasks that run many."""
     driver: int | None = None
     """The process that drives it; None: nobody does."""
     children: Sequence[RunRow] = ()
@@ -55,6 +57,7 @@ def status_of(
         counts=counts,
         tasks=tasks,
         processes=processes,
+        results=store.results(run.id),
         driver=driver,
         children=store.children(run.id),
     )
@@ -83,6 +86,10 @@ def status_data(status: RunStatus) -> dict[str, Any]:
         "driver": status.driver,
         "counts": {str(state): count for state, count in status.counts.items() if count},
         "tasks": tasks,
+        "results": {
+            task: [dataclasses.asdict(one) for one in results]
+            for task, results in status.results.items()
+        },
         "processes": [dataclasses.asdict(one) for one in status.processes],
         "children": [run_data(child) for child in status.children],
     }

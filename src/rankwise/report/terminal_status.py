@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rankwise.report.status import RunStatus
 from rankwise.report.terminal import STATE_STYLES, clean, is_narrow
 from rankwise.report.words import counted, duration, ending, label, short_path, size
-from rankwise.store import ProcessRow, RunRow, State, TaskRow
+from rankwise.store import ProcessRow, ResultRow, RunRow, State, TaskRow
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _MOST_PROCESSES = 64
+_MOST_TESTS = 20
 # Whoever is to drive a run that was just submitted may still be loading.
 _START_SECONDS = 10.0
 Cell = tuple[str, str]
@@ -40,6 +41,7 @@ def show_status(console: Console, status: RunStatus, *, now: float) -> None:
     if len(status.tasks) < status.total:
         left = status.total - len(status.tasks)
         console.print(f"  ... and {counted(left, 'more task')}: rankwise status {run.id} --all")
+    _show_results(console, status.results)
     if status.processes:
         console.print()
         some = status.processes[:_MOST_PROCESSES]
@@ -51,6 +53,25 @@ def show_status(console: Console, status: RunStatus, *, now: float) -> None:
         show_rows(console, [_run_cells(child, now) for child in status.children])
     console.print()
     show_next(console, _next(status, now))
+
+
+def _show_results(console: Console, results: Mapping[str, Sequence[ResultRow]]) -> None:
+    """Count the single tests of each task, and name those that failed."""
+    for task, tests in results.items():
+        counts = dict.fromkeys(State, 0)
+        for one in tests:
+            counts[one.state] += 1
+        console.print()
+        console.print(f"  {task}: ", count_words(counts, "test"), sep="")
+        red = [one for one in tests if not one.state.is_green]
+        rows = [[(clean(one.name, keep_colours=False), "bold"), _state(one)] for one in red]
+        show_rows(console, rows[:_MOST_TESTS])
+        if len(red) > _MOST_TESTS:
+            console.print(f"  ... and {len(red) - _MOST_TESTS} more")
+
+
+def _state(one: ResultRow) -> Cell:
+    return str(one.state), STATE_STYLES[one.state]
 
 
 def show_runs(console: Console, runs: Sequence[RunRow], *, now: float) -> None:
@@ -107,11 +128,11 @@ def show_next(console: Console, steps: Mapping[str, str]) -> None:
         console.print(f"  {what:{width}}  {command}", soft_wrap=True, style="dim")
 
 
-def count_words(counts: Mapping[State, int]) -> Text:
+def count_words(counts: Mapping[State, int], noun: str = "task") -> Text:
     """Say how many tasks are in which state."""
     from rich.text import Text
 
-    words = Text(f"{counted(sum(counts.values()), 'task')}: ")
+    words = Text(f"{counted(sum(counts.values()), noun)}: ")
     parts = [
         Text(f"{count} {state}", STATE_STYLES[state]) for state, count in counts.items() if count
     ]
@@ -142,8 +163,14 @@ def _task_cells(task: TaskRow, now: float) -> list[Cell]:
         (task.key, "bold"),
         (str(task.state), STATE_STYLES[task.state]),
         (_took(task.started, task.ended, now), ""),
-        (", ".join(filter(None, [tries, clean(task.reason, keep_colours=False)])), ""),
+        (", ".join(filter(None, [tries, _first_line(task.reason)])), ""),
     ]
+
+
+def _first_line(reason: str) -> str:
+    """Give what fits into a row; `explain` has the rest."""
+    line, _, more = clean(reason, keep_colours=False).partition("\n")
+    return line.rstrip(":") if more else line
 
 
 def _process_cells(one: ProcessRow, now: float, run: State) -> list[Cell]:

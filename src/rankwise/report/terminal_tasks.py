@@ -11,25 +11,32 @@ from rankwise.engine.events import Event
 from rankwise.logs import Line
 from rankwise.report.terminal import STATE_STYLES, clean
 from rankwise.report.terminal_output import ending_words
-from rankwise.report.words import counted, duration
+from rankwise.report.words import counted, duration, listed
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
 _REFRESH_SECONDS = 0.2
+_WELL = ("passed", "skipped")
 
 
 class TasksView:
-    """Shows a line for each task that is over; on a terminal, also how far the run has come."""
+    """Shows a line for each task that is over; on a terminal, also how far the run has come.
+
+    Tests are also announced when they start, and on a terminal named while they run.
+    """
 
     follows = False
 
-    def __init__(self, console: Console, *, total: int, over: int = 0) -> None:
+    def __init__(
+        self, console: Console, *, total: int, over: int = 0, are_tests: bool = False
+    ) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeElapsedColumn as Elapsed
 
         self._console = console
+        self._are_tests = are_tests
         self._started: dict[str, float] = {}
         self._running: set[str] = set()
         self._counts: Counter[str] = Counter()
@@ -56,6 +63,8 @@ class TasksView:
             case "task started":
                 self._started.setdefault(event.task, event.time)
                 self._running.add(event.task)
+                if self._are_tests:
+                    self._announce(event)
             case "attempt ended":
                 self._running.discard(event.task)
             case "task over":
@@ -104,8 +113,17 @@ class TasksView:
         took = duration(event.time - started) if started is not None else ""
         line = Text.assemble((f"{event.state:9}", STATE_STYLES[event.state]), " ", event.task)
         line.append(f"  {took}" if took else "", "dim")
-        line.append(f"  {clean(event.reason, keep_colours=False)}" if event.reason else "")
+        reason, _, more = clean(event.reason, keep_colours=False).partition("\n")
+        # What it quotes is shown in the end.
+        line.append(f"  {reason.rstrip(':') if more else reason}" if reason else "")
         self._waiting.append(line)
+
+    def _announce(self, event: Event) -> None:
+        from rich.text import Text
+
+        again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
+        if not self._console.is_terminal or again:
+            self._waiting.append(Text(f"Running: {event.task}{again}"))
 
     def _say(self, text: str, style: str) -> None:
         from rich.text import Text
@@ -113,8 +131,10 @@ class TasksView:
         self._waiting.append(Text(f"-- {text}", style))
 
     def _how_it_goes(self) -> str:
-        bad = sum(count for state, count in self._counts.items() if state != "passed")
+        bad = sum(count for state, count in self._counts.items() if state not in _WELL)
         parts = [f"{len(self._running)} running"]
+        if self._are_tests and self._running:
+            parts = [f"Running: {listed(sorted(self._running), most=3)}"]
         if bad:
-            parts.append(f"{counted(bad, 'task')} not passed")
+            parts.append(f"{counted(bad, 'test' if self._are_tests else 'task')} not passed")
         return ", ".join(parts)
