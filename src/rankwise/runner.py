@@ -79,7 +79,7 @@ SWEEP_SECONDS = 10.0
 # Below the ports that the kernel gives out by itself.
 PORTS = range(20000, 32768)
 
-TIMED_OUT, CANCELLED = 124, 130
+TIMED_OUT, CANCELLED, LOST = 124, 130, 1
 OUR_FAULT = 3
 CANNOT_START, NOT_FOUND = 126, 127
 SSH_FAULT = 255
@@ -1127,6 +1127,12 @@ class Seat(Rank):
     def has_log(self) -> bool:
         return True
 
+    def note_end(self, status: int, usage: Any) -> None:
+        """Take down how it ended; a signal that has ended it may be on its way to us too."""
+        if status and not self._signals:
+            time.sleep(AT_ONCE_SECONDS)
+        super().note_end(status, usage)
+
     def _forward(self, number: int, frame: object) -> None:
         if number == signal.SIGALRM:
             return send(self.pid, signal.SIGKILL)
@@ -1498,6 +1504,7 @@ class Gang:
     def _decide(self, now: float) -> None:
         """See whether it is time to end the processes."""
         if self.signals:
+            self._forgive_the_signalled()
             self._end_all(now, "cancelled")
             if len(self.signals) > 1:
                 self._deadline = now  # Whoever asks twice is in a hurry.
@@ -1520,6 +1527,16 @@ class Gang:
         own = [{**one.end, "who": one.name} for one in vital if one.end and failed(one.end)]
         is_spoken_for = any(process.speaks_for_ranks for process in self.processes)
         return own if is_spoken_for else own + self._ranks.failures()
+
+    def _forgive_the_signalled(self) -> None:
+        """Don't blame those who have ended at once with us: batch systems signal everybody."""
+        if self._is_ending or "reach" not in self._order["nodes"][0]:
+            return
+        for process in self.processes:
+            end = process.end
+            if end and failed(end) and end["ended"] >= time.time() - AT_ONCE_SECONDS:
+                end["by_us"] = True
+                self._note_end(process)
 
     def _end_all(self, now: float, cause: str) -> None:
         """Ask all that run to end; only once, as the first cause is the one that counts."""
@@ -1613,6 +1630,9 @@ def blame(record: Mapping[str, Any], *, is_wrapped: bool) -> dict[str, Any]:
     """Make the outcome of the record of who failed first."""
     name, number = record["who"], record["signal"]
     who = name.replace("-", " ", 1) if is_wrapped else name
+    if record.get("is_lost"):
+        reason = f"{who} is gone, and the node that it was on gave no account of it"
+        return {**outcome("lost", LOST, reason), "culprit": name}
     return {
         "outcome": "failed" if number is None else "crashed",
         "exit_code": record["exit_code"] if number is None else 128 + number,

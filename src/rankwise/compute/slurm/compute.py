@@ -104,11 +104,10 @@ class SlurmCompute:
         return answers.is_accounting_on(commands.settings())
 
     def capacity(self) -> Resources:
-        """Tell what all nodes of the partition have together; nothing, if nobody answers."""
-        try:
-            nodes = self._nodes
-        except ComputeFailure:
-            # Whether it is so for good, sbatch will say.
+        """Tell what all nodes of the partition have together."""
+        nodes = self._known_nodes()
+        if not nodes:
+            # Nobody answers, or there is no such partition: sbatch will say.
             return UNLIMITED
         found = Resources(
             cores=sum(node.cores for node in nodes),
@@ -133,26 +132,26 @@ class SlurmCompute:
 
     def submit(self, job: Job) -> None:
         """Make an attempt ready to be sent; `wait` sends it, with others like it."""
-        attempt, task = job.attempt, job.task
+        attempt, task, nodes = job.attempt, job.task, self._known_nodes()
         if reason := shortfall(task.resources, self.capacity()):
             raise ComputeFailure(reason)
-        if task.nodes > self._count_nodes():
-            raise ComputeFailure(f"needs {task.nodes} nodes, found {self._count_nodes()}")
+        if nodes and task.nodes > len(nodes):
+            raise ComputeFailure(f"needs {task.nodes} nodes, found {len(nodes)}")
         try:
             places = make_folders(attempt.folder, task)
-            nodes = [
+            # Which they are, Slurm decides.
+            later = [
                 {"name": f"node{number}", "address": "", "folder": str(place)}
                 for number, place in enumerate(places)
             ]
-            write_order(job, nodes)
+            write_order(job, later)
             command = self._command(attempt.folder)
         except OSError as error:
             raise ComputeFailure(
                 f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"
             ) from error
-        needs = needs_of(
-            task, most_cores=self._most_cores(), counts_gpus=self._choice.gpus is not None
-        )
+        most_cores = max((node.cores for node in nodes), default=0)
+        needs = needs_of(task, most_cores=most_cores, counts_gpus=self._choice.gpus is not None)
         self._sending.add(
             Parcel(
                 attempt=attempt,
@@ -162,15 +161,10 @@ class SlurmCompute:
             )
         )
 
-    def _count_nodes(self) -> int:
+    def _known_nodes(self) -> list[answers.Node]:
         with contextlib.suppress(ComputeFailure):
-            return len(self._nodes)
-        return sys.maxsize
-
-    def _most_cores(self) -> int:
-        with contextlib.suppress(ComputeFailure):
-            return max((node.cores for node in self._nodes), default=0)
-        return 0
+            return self._nodes
+        return []
 
     def _command(self, folder: Path) -> list[str]:
         """Give the words that start our part on a node, from copies beside the attempts."""

@@ -29,8 +29,10 @@ ALLOCATION = re.compile(
     r"|JOB_CPUS_PER_NODE|TASKS_PER_NODE|JOB_PARTITION|WORKING_CLUSTER|SUBMIT_HOST|JOB_NAME)"
 )
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-# Ends by which nothing is decided: the job was on its way back into the queue.
+# Ends by which nothing is decided, also those by a signal that Slurm may have sent: the job was on
+# its way back into the queue.
 UNDECIDED = ("cancelled", "lost")
+SLURMS_SIGNALS = (15, 9)
 
 
 def main(runner: str, place: str) -> int:
@@ -68,7 +70,7 @@ def _make_way(folder: Path) -> bool:
     if restarts == "0" or not claim.read_bytes():
         print("rankwise: somebody else has taken this attempt; nothing is started")
         return False
-    if end.exists() and json.loads(end.read_text())["outcome"] not in UNDECIDED:
+    if end.exists() and _is_decided(json.loads(end.read_text())):
         print("rankwise: this attempt is over; it is not started again")
         return False
     aside = folder / f"before-{restarts}"
@@ -78,6 +80,10 @@ def _make_way(folder: Path) -> bool:
         if place.exists():
             place.rename(aside / place.name)
     return True
+
+
+def _is_decided(end: dict[str, Any]) -> bool:
+    return end["outcome"] not in UNDECIDED and end["signal"] not in SLURMS_SIGNALS
 
 
 def _complete(order: dict[str, Any]) -> None:

@@ -1,0 +1,229 @@
+"""What goes wrong on a cluster, on purpose: each has its true outcome, none ends the client."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+
+from tests.acceptance.jobs import Shop, wait_for
+from tests.slurm.shops import (
+    cluster_shop,
+    command_job,
+    is_idle,
+    jobs_of,
+    only_job,
+    ranks_job,
+    run,
+    status,
+    wait_until,
+)
+
+WAITS_FOR_GO = "echo $$ >> began; while [ ! -e go ]; do sleep 0.05; done; echo went"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, slurm: Cluster) -> Iterator[Shop]:
+    with cluster_shop(tmp_path / "shop", slurm) as one:
+        yield one
+    wait_until("no job is left", lambda: is_idle(slurm))
+
+
+def start(shop: Shop, text: str) -> subprocess.Popen[str]:
+    (shop.folder / "job.yaml").write_text(text)
+    return shop.start("run", "job.yaml")
+
+
+def end_of(client: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str]:
+    output, errors = client.communicate(timeout=seconds)
+    return client.returncode, output + errors
+
+
+def test_a_job_that_slurm_refuses_says_so_in_slurms_words(shop: Shop) -> None:
+    shop.write("rankwise.toml", '[compute.slurm]\nbackend = "slurm"\npartition = "nowhere"\n')
+    said = run(shop, command_job("touch it-ran"))
+    assert said.exit_code == 1, said
+    assert "invalid partition specified: nowhere" in said.output, said
+    assert not (shop.folder / "it-ran").exists()
+
+
+def test_a_job_that_is_cancelled_from_outside_is_cancelled_and_not_failed(
+    shop: Shop, slurm: Cluster
+) -> None:
+    client = start(shop, ranks_job("trap 'echo ended; exit 1' TERM; touch began; sleep 60 & wait"))
+    wait_for_began(shop)
+    slurm.run("scancel", only_job(slurm))
+    code, said = end_of(client)
+    assert code == 130, said
+    assert "was cancelled in Slurm" in said
+    assert "not by rankwise" in said
+    assert status(shop)["state"] == "cancelled"
+
+
+def test_a_job_that_is_cancelled_while_it_waits_is_told_of_with_its_reason(
+    shop: Shop, slurm: Cluster
+) -> None:
+    shop.write("rankwise.toml", '[compute.slurm]\nbackend = "slurm"\npartition = "closed"\n')
+    client = start(shop, command_job("touch it-ran"))
+    number = only_job(slurm, "PENDING")
+    wait_until("Slurm says why it waits", lambda: "PartitionDown" in reason_of(slurm, number))
+    assert status(shop)["state"] == "running"
+    time.sleep(1.0)
+    slurm.run("scancel", number)
+    code, said = end_of(client)
+    assert code == 130, said
+    assert f"Slurm job {number} is pending: PartitionDown" in said
+    assert "was cancelled in Slurm" in said
+    assert not (shop.folder / "it-ran").exists()
+
+
+def test_a_job_that_uses_too_much_memory_is_told_apart_from_a_crash(shop: Shop) -> None:
+    shop.write("rankwise.toml", '[compute.slurm]\nbackend = "slurm"\noptions = ["--mem=150M"]\n')
+    hog = "python -c 'import time; x = bytearray(600000000); time.sleep(30)'"
+    said = run(shop, command_job(hog))
+    assert said.exit_code == 137, said
+    assert "out of memory" in said.output, said
+
+
+def test_ctrl_c_ends_the_job_in_good_order(shop: Shop, slurm: Cluster) -> None:
+    end = "trap 'echo tidied $RANK >> tidied; exit 0' TERM; touch began-$RANK; sleep 60 & wait"
+    client = start(shop, ranks_job(end))
+    for rank in (0, 1):
+        wait_until("it began", (shop.folder / f"began-{rank}").exists)
+    client.send_signal(signal.SIGINT)
+    code, said = end_of(client)
+    assert code == 130, said
+    assert sorted((shop.folder / "tidied").read_text().split()) == ["0", "1", "tidied", "tidied"]
+    wait_until("it is gone", lambda: is_idle(slurm))
+
+
+def test_a_client_that_is_killed_is_followed_by_one_that_finds_the_job(
+    shop: Shop, slurm: Cluster
+) -> None:
+    client = start(shop, command_job(WAITS_FOR_GO))
+    wait_for(shop.folder / "began")
+    os.killpg(client.pid, signal.SIGKILL)
+    client.communicate()
+    assert status(shop)["state"] == "running"
+    (shop.folder / "go").touch()
+    wait_until("the job is over", lambda: is_idle(slurm))
+    assert (status(shop)["state"], status(shop)["exit_code"]) == ("passed", 0)
+    said = shop.rankwise("resume", "job-1")
+    assert said.exit_code == 0, said
+    assert len((shop.folder / "began").read_text().split()) == 1
+
+
+@pytest.mark.parametrize("moment", ["before it is handed in", "before its number is known"])
+def test_a_client_that_is_killed_around_sbatch_has_the_job_run_once(
+    shop: Shop, slurm: Cluster, moment: str
+) -> None:
+    """The sbatch on the path is the real one, and kills whoever has called it."""
+    real = subprocess.run(["which", "sbatch"], capture_output=True, text=True, check=True)
+    does = '"$real" "$@" > number' if moment == "before its number is known" else ":"
+    trap = shop.write(
+        "bin/sbatch", f"#!/bin/sh\nreal={real.stdout.strip()}\n{does}\nkill -9 $PPID\n"
+    )
+    trap.chmod(0o755)
+    path = {"PATH": f"{trap.parent}:{os.environ['PATH']}"}
+    (shop.folder / "job.yaml").write_text(command_job(WAITS_FOR_GO))
+    client = shop.start("run", "job.yaml", variables=path)
+    client.communicate(timeout=60)
+    assert client.returncode == -signal.SIGKILL
+    if moment == "before its number is known":
+        assert len(jobs_of(slurm)) == 1
+    (shop.folder / "go").touch()
+    said = shop.rankwise("resume", "job-1")
+    assert said.exit_code == 0, said
+    assert "went" in shop.rankwise("logs", "job-1").output
+    assert len((shop.folder / "began").read_text().split()) == 1
+
+
+def test_slurmctld_may_be_away_for_a_while(shop: Shop, slurm: Cluster) -> None:
+    client = start(shop, command_job(WAITS_FOR_GO))
+    wait_for(shop.folder / "began")
+    slurm.kill("slurmctld")
+    (shop.folder / "go").touch()
+    try:
+        # What has ended is known at once: it is the runner's word that counts.
+        code, said = end_of(client)
+        assert code == 0, said
+        # One that is to be sent meanwhile waits.
+        other = start(shop, command_job("echo sent later"))
+        time.sleep(1)
+    finally:
+        slurm.start_controller()
+    code, said = end_of(other)
+    assert code == 0, said
+    assert "sent later" in said
+
+
+def test_a_job_that_must_make_way_runs_again_and_is_one_attempt(shop: Shop, slurm: Cluster) -> None:
+    shop.write("rankwise.toml", '[compute.slurm]\nbackend = "slurm"\noptions = ["--exclusive"]\n')
+    client = start(
+        shop, ranks_job("echo $RANK >> began; " + WAITS_FOR_GO.partition("; ")[2], nodes=4)
+    )
+    number = only_job(slurm)
+    wait_until("all began", lambda: len(lines(shop.folder / "began")) == 4)
+    other = slurm.run(
+        "sbatch", "--parsable", "--partition=urgent", "-N4", "--wrap=sleep 0.1", "-o/dev/null"
+    )
+    wait_until("it was put back", lambda: state_of(slurm, number) == "PENDING")
+    wait_until("the other is over", lambda: state_of(slurm, other.strip()) == "COMPLETED")
+    time.sleep(1)
+    # Slurm itself would wait for two minutes.
+    slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+    wait_until("all began again", lambda: len(lines(shop.folder / "began")) == 8)
+    (shop.folder / "go").touch()
+    code, said = end_of(client)
+    assert code == 0, said
+    assert f"put job {number} back into the queue" in said
+    assert len(list((shop.folder / ".rankwise/runs/job-1/job").iterdir())) == 1
+
+
+def test_a_node_that_dies_takes_its_job_with_it(tmp_path: Path, own_slurm: Cluster) -> None:
+    with cluster_shop(tmp_path / "shop", own_slurm, 'options = ["--no-requeue"]') as shop:
+        client = start(shop, ranks_job("echo $RANK >> began; sleep 60"))
+        wait_until("both began", lambda: len(lines(shop.folder / "began")) == 2)
+        node = own_slurm.run("squeue", "--noheader", "-o%N").strip()
+        assert node == "n[1-2]"
+        own_slurm.kill("n2")
+        code, said = end_of(client)
+        assert code == 1, said
+        assert status(shop)["state"] == "lost", said
+        assert "n2" in said or "node" in said
+
+
+def test_a_node_that_is_drained_lets_its_job_end(shop: Shop, slurm: Cluster) -> None:
+    client = start(shop, command_job(WAITS_FOR_GO))
+    wait_for(shop.folder / "began")
+    node = slurm.run("squeue", "--noheader", "-o%N").strip()
+    slurm.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
+    try:
+        (shop.folder / "go").touch()
+        code, said = end_of(client)
+        assert code == 0, said
+    finally:
+        slurm.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def wait_for_began(shop: Shop) -> None:
+    wait_until("it began", (shop.folder / "began").exists)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def reason_of(cluster: Cluster, number: str) -> str:
+    return cluster.run("squeue", "--noheader", f"--jobs={number}", "-o%r").strip()
+
+
+def state_of(cluster: Cluster, number: str) -> str:
+    said = cluster.run("squeue", "--noheader", "--states=all", f"--jobs={number}", "-o%T")
+    return said.strip()
