@@ -8,7 +8,7 @@
 
 ARGS ?=
 # Files of tests that run side by side: most tests wait more than they compute.
-WORKERS ?= 2
+WORKERS ?= 3
 # What the checkers look at, as far as it is there.
 CODE := $(wildcard src tests scripts bench)
 # The venv's programs come first, so that mpiexec is the MPI that was installed with rankwise.
@@ -33,7 +33,7 @@ demo: $(if $(filter .venv-demo,$(DEMO_VENV)),.venv-demo/ready) ## Run a small ex
 	touch $@ || { echo "The demo's environment could not be made. Is the package index within reach of pip?" >&2; exit 1; }
 
 test: environments ## Run all tests, on every MPI that this machine can have
-	@$(call IN_VENV,.venv) .venv/bin/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile $(ARGS)
+	@$(call IN_VENV,.venv) .venv/bin/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 environments: ## Make the virtual environments of the tests, and install Slurm if that is possible
 	@$(find_python); "$$python" scripts/environments.py && "$$python" scripts/cluster.py --install

@@ -1,0 +1,27 @@
+"""The order in which files of tests are handed out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+# Side by side, the whole run takes as long as what is begun last: these take longest.
+_LONGEST = (
+    "acceptance/test_job_examples.py",
+    "acceptance/test_random_faults.py",
+    "acceptance/test_documentation.py",
+    "acceptance/test_pool_starts.py",
+    "test_runner_mpi.py",
+    "slurm/test_tests_faults.py",
+    "acceptance/test_pool_disturbances.py",
+    "acceptance/test_job_kills.py",
+    "acceptance/test_seed_example.py",
+)
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files first that take longest; the tests of a file stay together."""
+    places = {_HERE / name: number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
