@@ -77,6 +77,9 @@ class FakeCompute:
     def clean(self, attempt: Attempt) -> None:
         """There is nothing left of what never ran."""
 
+    def close(self) -> None:
+        """There is nothing to keep."""
+
 
 def end(folder: Path, outcome: str, code: int) -> None:
     if outcome == "lost":

@@ -182,7 +182,7 @@ def test_a_job_that_must_make_way_runs_again_and_is_one_attempt(shop: Shop, slur
     (shop.folder / "go").touch()
     code, said = end_of(client)
     assert code == 0, said
-    assert f"put job {number} back into the queue" in said
+    assert f"Slurm job {number} was put back into the queue" in said
     assert len(list((shop.folder / ".rankwise/runs/job-1/job").iterdir())) == 1
 
 

@@ -83,3 +83,6 @@ class Compute(Protocol):
 
     def clean(self, attempt: Attempt) -> None:
         """End whatever an attempt has left behind whose runner was lost."""
+
+    def close(self) -> None:
+        """Keep nothing for later: the run is over."""

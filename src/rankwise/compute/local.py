@@ -141,6 +141,9 @@ class LocalCompute:
         """End whatever a lost runner has left behind."""
         records.sweep(attempt.marker)
 
+    def close(self) -> None:
+        """Do nothing: nothing is kept."""
+
 
 def _is_over(folder: Path) -> bool:
     return records.claim_of(folder) is records.Claim.LEFT

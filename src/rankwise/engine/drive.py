@@ -100,6 +100,8 @@ class Drive:
                 self._end_early()
             self._start_what_fits()
             self._wait(_WAIT_SECONDS)
+        for compute in self._computes.values():
+            compute.close()
         return self._finish()
 
     def look(self) -> bool:

@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rankwise import records, runner
 from rankwise.compute.capacity import shortfall
 from rankwise.compute.compiled import compiled_runner
 from rankwise.compute.contract import Attempt, Job, News
 from rankwise.compute.order import make_folders, write_order
-from rankwise.compute.slurm import inside
-from rankwise.compute.slurm.script import needs_of, options_of, script_text
+from rankwise.compute.slurm import inside, pilots
+from rankwise.compute.slurm.pilots import PilotSending
+from rankwise.compute.slurm.script import Needs, needs_of, options_of, script_text
 from rankwise.compute.slurm.sending import LOG, Parcel, Sending, Sent, find_sent, hand_over
 from rankwise.compute.slurm.verdict import is_clear, judge
 from rankwise.compute.slurm.watch import QueueWatch, ask_for_the_gone
@@ -47,12 +49,15 @@ class _Watched:
     state: JobState | None = None
     parcel: Parcel | None = None
     """None: another client has sent it."""
+    is_with_pilot: bool = False
+    """Whether the job is one that it shares with others."""
     has_started: bool = False
-    told: str = ""
     over_since: float | None = None
     """Since when Slurm has been done with it, while its end has not been seen."""
     asked_to_end: float | None = None
     end: AttemptEnd | None = None
+    """What its runner says, as long as that is not enough."""
+    end_since: float = 0.0
 
 
 @dataclass(slots=True)
@@ -61,9 +66,16 @@ class _Heard:
 
     news: list[News] = field(default_factory=list)
     trouble: str = ""
+    told: dict[str, str] = field(default_factory=dict)
 
     def tell(self, news: News) -> None:
         self.news.append(news)
+
+    def tell_of_job(self, attempt: Attempt, job_id: str, text: str) -> None:
+        """Tell something of a job once, however many attempts share it."""
+        if self.told.get(job_id) != text:
+            self.told[job_id] = text
+            self.news.append(News(attempt=attempt, text=f"Slurm job {job_id} {text}"))
 
     def note_trouble(self, text: str) -> None:
         if text and not self.trouble:
@@ -84,7 +96,13 @@ class SlurmCompute:
         plain = commands.plain_environment(environment)
         for name in secrets:
             plain.pop(name, None)
-        self._sending = Sending(most=self._slurm.max_queued, environment=plain)
+        sending = Sending(most=self._slurm.max_queued, environment=plain)
+        self._pilots = (
+            PilotSending(sending, nodes=self._slurm.pilot_nodes)
+            if self._slurm.mode == "pilot"
+            else None
+        )
+        self._sending: Sending | PilotSending = self._pilots or sending
         self._watch = QueueWatch()
         self._watched: dict[str, _Watched] = {}
         self._over: dict[str, AttemptEnd] = {}
@@ -145,7 +163,7 @@ class SlurmCompute:
                 for number, place in enumerate(places)
             ]
             write_order(job, later)
-            command = self._command(attempt.folder)
+            parts = self._parts(attempt.folder)
         except OSError as error:
             raise ComputeFailure(
                 f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"
@@ -156,33 +174,66 @@ class SlurmCompute:
             Parcel(
                 attempt=attempt,
                 options=tuple(options_of(self._slurm, needs)),
-                script=script_text(self._slurm, attempt.label.partition("/")[0], command),
+                script=self._script(attempt, parts, "inside.py"),
                 secrets=job.secrets,
+                nodes=needs.nodes,
+                cores=needs.cores,
+                **self._pilot_for(attempt, needs, parts, most_cores),
             )
         )
+
+    def _pilot_for(
+        self, attempt: Attempt, needs: Needs, parts: Path, most_cores: int
+    ) -> dict[str, Any]:
+        """Say what the job would be that this task shares with others: whole nodes."""
+        if self._pilots is None:
+            return {}
+        whole = Needs(
+            nodes=max(needs.nodes, self._slurm.pilot_nodes), cores=max(most_cores, needs.cores)
+        )
+        arguments = (str(self._slurm.pilot_idle),)
+        return {
+            "pilot_options": (*options_of(self._slurm, whole), "--mem=0"),
+            "pilot_script": self._script(attempt, parts, "pilot_agent.py", "agent", arguments),
+        }
+
+    def _script(
+        self, attempt: Attempt, parts: Path, program: str, word: str = "", more: Sequence[str] = ()
+    ) -> str:
+        """Write the script that starts one of our parts, with the runner as what it works with."""
+        python = self._slurm.python or sys.executable
+        runner_file = next(parts.glob("runner.*"))
+        first = [python, "-I", "-S", str(parts / program), *([word] if word else [])]
+        run = attempt.label.partition("/")[0]
+        return script_text(self._slurm, run, [*first, str(runner_file), *more])
 
     def _known_nodes(self) -> list[answers.Node]:
         with contextlib.suppress(ComputeFailure):
             return self._nodes
         return []
 
-    def _command(self, folder: Path) -> list[str]:
-        """Give the words that start our part on a node, from copies beside the attempts."""
-        python = self._slurm.python or sys.executable
-        source = compiled_runner() if not self._slurm.python else Path(str(runner.__file__))
-        library = folder.parent.parent / ".rankwise-parts"
-        first = _copied(Path(inside.__file__), library)
-        return [python, "-I", "-S", str(first), str(_copied(source, library))]
+    def _parts(self, folder: Path) -> Path:
+        """Have copies of our own files where the nodes can read them, beside the attempts."""
+        has_own = not self._slurm.python
+        source = compiled_runner() if has_own else Path(str(runner.__file__))
+        beside = Path(inside.__file__).parent
+        files = {f"runner{source.suffix}": source}
+        files |= {name: beside / name for name in ("inside.py", "pilot_agent.py")}
+        return _copied(files, folder.parent.parent / ".parts")
 
     def adopt(self, attempt: Attempt, job_id: str) -> bool:
         """Watch an attempt that another client has sent, unless it never came to that."""
         if not job_id:
             job_id = self._find(attempt) or ""
-            if not job_id and records.abandon(attempt.folder):
-                return False
+            if not job_id:
+                pilots.take_back(attempt)
+                if records.abandon(attempt.folder):
+                    return False
             if job_id:
                 self._heard.tell(News(attempt=attempt, job_id=job_id))
-        self._watched[attempt.marker] = _Watched(attempt=attempt, job_id=job_id)
+        self._watched[attempt.marker] = _Watched(
+            attempt=attempt, job_id=job_id, is_with_pilot=pilots.pilot_of(attempt) is not None
+        )
         self._has_asked = False
         return True
 
@@ -216,7 +267,10 @@ class SlurmCompute:
                 self._finish(attempt, _refused(sent))
                 continue
             self._watched[attempt.marker] = _Watched(
-                attempt=attempt, job_id=sent.job_id, parcel=sent.parcel
+                attempt=attempt,
+                job_id=sent.job_id,
+                parcel=sent.parcel,
+                is_with_pilot=self._pilots is not None,
             )
             self._heard.tell(News(attempt=attempt, job_id=sent.job_id))
             self._watch.hurry()
@@ -238,7 +292,8 @@ class SlurmCompute:
                 self._take_in(one, states[one.job_id])
             elif one.job_id:
                 self._ask_for_the_gone(one)
-        del asked_at
+            if one.end is not None and asked_at > one.end_since and _goes_on_without(one):
+                self._finish(one.attempt, one.end)
 
     def _ask_for_the_gone(self, one: _Watched) -> None:
         if one.state is not None and one.state.is_over:
@@ -254,21 +309,22 @@ class SlurmCompute:
         one.state = state
         if state.is_over:
             one.over_since = one.over_since or time.monotonic()
+            if self._pilots is not None:
+                self._pilots.note_over(one.job_id)
             return
         one.over_since = None
         if state.is_waiting:
+            why = f": {state.reason}" if state.reason else ""
             if one.has_started:
                 one.has_started = False
                 if one.parcel is not None:
                     hand_over(one.parcel)
-                why = f" ({state.reason})" if state.reason else ""
-                text = f"Slurm has put job {one.job_id} back into the queue{why}"
-                self._heard.tell(News(attempt=one.attempt, text=text))
-            elif state.reason and state.reason != one.told:
-                one.told = state.reason
-                text = f"Slurm job {one.job_id} is pending: {state.reason}"
-                self._heard.tell(News(attempt=one.attempt, text=text))
-        elif not one.has_started and state.state != "CONFIGURING":
+                self._heard.tell_of_job(
+                    one.attempt, one.job_id, f"was put back into the queue{why}"
+                )
+            elif why:
+                self._heard.tell_of_job(one.attempt, one.job_id, f"is pending{why}")
+        elif not one.has_started and not one.is_with_pilot and state.state != "CONFIGURING":
             self._note_start(one)
 
     def _note_start(self, one: _Watched) -> None:
@@ -283,18 +339,33 @@ class SlurmCompute:
             if end is not None and is_clear(end):
                 self._note_start(one)
                 self._finish(one.attempt, end)
-            elif end is not None and one.over_since is None:
-                if one.end != end:
-                    one.end = end
-                    self._watch.hurry()
-                if not one.job_id:
-                    self._finish(one.attempt, end)
             elif one.over_since is not None or not one.job_id:
                 self._look_at_the_dead(one, end, now)
+            elif end is not None and end != one.end:
+                one.end, one.end_since = end, now
+                self._watch.hurry()
+            elif one.is_with_pilot:
+                self._look_at_the_pilots(one)
             self._insist_on_end(one, now)
+
+    def _look_at_the_pilots(self, one: _Watched) -> None:
+        """See whether a pilot has begun with an attempt, or dropped it as it was asked to."""
+        if one.has_started:
+            return
+        if (one.attempt.folder / records.CLAIM).exists():
+            self._note_start(one)
+        elif one.asked_to_end is not None and not pilots.is_with_pilot(one.attempt):
+            self._drop(one.attempt)
+
+    def _drop(self, attempt: Attempt) -> None:
+        if records.abandon(attempt.folder):
+            end = AttemptEnd(outcome="cancelled", exit_code=130, reason="cancelled")
+            self._finish(attempt, end)
 
     def _look_at_the_dead(self, one: _Watched, end: AttemptEnd | None, now: float) -> None:
         has_begun = (one.attempt.folder / records.CLAIM).exists()
+        if one.is_with_pilot and not has_begun and self._send_again(one):
+            return
         since = one.over_since if one.over_since is not None else now - _FILE_SECONDS
         if end is None and has_begun and now < since + _FILE_SECONDS:
             return
@@ -309,6 +380,17 @@ class SlurmCompute:
                 is_wanted=one.asked_to_end is not None,
             ),
         )
+
+    def _send_again(self, one: _Watched) -> bool:
+        """Give an attempt to another pilot whose own has left before it began with it."""
+        state = one.state.state if one.state is not None else ""
+        is_to_blame = state in ("CANCELLED", "FAILED", "") or one.asked_to_end is not None
+        if is_to_blame or one.parcel is None or not pilots.is_with_pilot(one.attempt):
+            return False
+        pilots.take_back(one.attempt)
+        del self._watched[one.attempt.marker]
+        self._sending.add(one.parcel)
+        return True
 
     def _finish(self, attempt: Attempt, end: AttemptEnd) -> None:
         self._watched.pop(attempt.marker, None)
@@ -329,13 +411,14 @@ class SlurmCompute:
     def cancel(self, attempt: Attempt) -> None:
         """Have an attempt end: in good order if it runs, at once if it waits."""
         if self._sending.drop(attempt):
-            records.abandon(attempt.folder)
-            end = AttemptEnd(outcome="cancelled", exit_code=130, reason="cancelled")
-            self._finish(attempt, end)
+            self._drop(attempt)
             return
         one = self._watched.get(attempt.marker)
         if one is not None and one.asked_to_end is None:
             one.asked_to_end = time.monotonic()
+            if one.is_with_pilot:
+                pilots.ask_to_end(attempt)
+                return
             self._scancel(one.job_id, "--state=PENDING")
             self._scancel(one.job_id, "--state=RUNNING", "--batch", "--signal=TERM")
             self._watch.hurry()
@@ -344,7 +427,10 @@ class SlurmCompute:
         """Kill what does not end when it is asked to."""
         if one.asked_to_end is not None and now > one.asked_to_end + _END_SECONDS:
             one.asked_to_end = now
-            self._scancel(one.job_id)
+            if one.is_with_pilot:
+                pilots.ask_to_end(one.attempt)
+            else:
+                self._scancel(one.job_id)
 
     def _scancel(self, job_id: str, *options: str) -> None:
         try:
@@ -353,8 +439,20 @@ class SlurmCompute:
         except ComputeFailure as failure:
             self._heard.tell(News(text=f"could not be cancelled, trying again: {failure}"))
 
+    def close(self) -> None:
+        """Let pilots go: the run is over."""
+        if self._pilots is not None:
+            self._pilots.close()
+        self._watch.close()
+
     def clean(self, attempt: Attempt) -> None:
         """Leave it to Slurm, which ends everything that belongs to a job."""
+
+
+def _goes_on_without(one: _Watched) -> bool:
+    """Tell whether a pilot runs on after a task of its: then nobody but the task has ended it."""
+    is_running = one.state is not None and one.state.state == "RUNNING"
+    return one.is_with_pilot and is_running
 
 
 def _refused(sent: Sent) -> AttemptEnd:
@@ -378,14 +476,17 @@ def _words(folder: Path) -> list[str]:
     return lines[-_WORD_LINES:]
 
 
-def _copied(source: Path, library: Path) -> Path:
-    """Have a copy of one of our files where the nodes can read it."""
-    content = source.read_bytes()
-    name = f"{hashlib.sha256(content).hexdigest()[:12]}-{source.stem[-8:]}{source.suffix}"
-    place = library / name
+def _copied(files: Mapping[str, Path], library: Path) -> Path:
+    """Have copies of files in a folder of their own, which is named after what is in them."""
+    contents = {name: source.read_bytes() for name, source in files.items()}
+    place = library / hashlib.sha256(b"".join(contents.values())).hexdigest()[:12]
     if not place.exists():
-        library.mkdir(parents=True, exist_ok=True)
-        beside = place.with_name(f".{name}.{time.monotonic_ns()}")
-        shutil.copyfile(source, beside)
-        beside.replace(place)
+        beside = library / f".{place.name}.{time.monotonic_ns()}"
+        beside.mkdir(parents=True)
+        for name, content in contents.items():
+            (beside / name).write_bytes(content)
+        try:
+            beside.rename(place)
+        except OSError:  # Another client was faster.
+            shutil.rmtree(beside)
     return place

@@ -41,13 +41,11 @@ def main(runner: str, place: str) -> int:
         log = os.open(folder / "runner.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         os.dup2(log, 1)
         os.dup2(log, 2)
-    if not _make_way(folder):
+    if not make_way(folder):
         return 0
-    order = json.loads((folder / "order.json").read_text())
-    _complete(order)
-    _write(folder / "order.json", order)
-    if order.get("secrets"):
-        _hand_over(folder / "secrets.json")
+    allocation = Allocation()
+    if complete(folder, allocation, allocation.names)["secrets"]:
+        os.dup2(secrets_of(folder), 0)
     return os.execv(sys.executable, [sys.executable, "-I", "-S", runner, "gang", str(folder)])
 
 
@@ -58,7 +56,7 @@ def _folder(place: str) -> Path:
     return Path(lines[int(os.environ["SLURM_ARRAY_TASK_ID"])])
 
 
-def _make_way(folder: Path) -> bool:
+def make_way(folder: Path) -> bool:
     """Put aside what an earlier start of this job has left; tells whether to go on.
 
     A claim without a word in it is that of a client which has given the attempt up.
@@ -86,28 +84,47 @@ def _is_decided(end: dict[str, Any]) -> bool:
     return end["outcome"] not in UNDECIDED and end["signal"] not in SLURMS_SIGNALS
 
 
-def _complete(order: dict[str, Any]) -> None:
-    """Fill in which nodes there are and how they are reached, and drop what is Slurm's."""
-    job = os.environ["SLURM_JOB_ID"]
-    names = os.environ.get("RANKWISE_PILOT_NODES", "").split() or _names()
-    addresses = _addresses(names)
-    unbound = _unbound() if len(names) > 1 else []
+class Allocation:
+    """The nodes of this job, and how they are reached."""
+
+    def __init__(self) -> None:
+        self.job = os.environ["SLURM_JOB_ID"]
+        self.names = _names()
+        self._addresses = _addresses(self.names)
+        self._unbound = _unbound() if len(self.names) > 1 else []
+
+    def node(self, name: str, *, is_first: bool) -> dict[str, Any]:
+        """Say what a runner must know of a node; the first one of an order is its own."""
+        address = self._addresses.get(name, name)
+        reach = [] if is_first else self.reach(name)
+        return {"name": name, "address": address, "reach": reach}
+
+    def reach(self, name: str) -> list[str]:
+        return _reach(self.job, name, self._unbound)
+
+
+def complete(folder: Path, allocation: Allocation, names: list[str]) -> dict[str, Any]:
+    """Fill in on which nodes an order is carried out, and drop what is Slurm's; gives the order."""
+    order: dict[str, Any] = json.loads((folder / "order.json").read_text())
     for number, (node, name) in enumerate(zip(order["nodes"], names, strict=True)):
-        node["name"], node["address"] = name, addresses.get(name, name)
-        node["reach"] = _reach(job, name, unbound) if number else []
-    by_srun = order.get("starts_by_srun")
-    drop = [
-        name
-        for name in os.environ
-        if name.startswith(("SLURM", "SRUN_", "PMI_", "PMIX_"))
-        and name not in KEPT
-        and not (by_srun and ALLOCATION.fullmatch(name))
-    ]
+        node.update(allocation.node(name, is_first=number == 0))
+    keeps_job = bool(order.get("starts_by_srun"))
+    drop = [name for name in os.environ if is_slurms(name, keeps_job=keeps_job)]
     order["unset"] = sorted({*order.get("unset", ()), *drop})
-    mine = {"RANKWISE_SLURM_JOB": job}
+    mine = {"RANKWISE_SLURM_JOB": allocation.job}
     if all(node["address"].startswith("127.") for node in order["nodes"]):
         mine.update(LOOPBACK)
     order["environment"] = {**mine, **order.get("environment", {})}
+    order.setdefault("secrets", [])
+    write(folder / "order.json", order)
+    return order
+
+
+def is_slurms(name: str, *, keeps_job: bool = False) -> bool:
+    """Tell whether a variable is Slurm's, and would mislead an mpirun."""
+    if name in KEPT or (keeps_job and ALLOCATION.fullmatch(name)):
+        return False
+    return name.startswith(("SLURM", "SRUN_", "PMI_", "PMIX_"))
 
 
 def _names() -> list[str]:
@@ -142,8 +159,9 @@ def _reach(job: str, name: str, unbound: list[str]) -> list[str]:
     ]
 
 
-def _hand_over(path: Path) -> None:
-    """Read the values of secrets, remove the file at once, and have them on standard input."""
+def secrets_of(folder: Path) -> int:
+    """Read the values of secrets, remove their file at once, and give where they can be read."""
+    path = folder / "secrets.json"
     deadline = time.monotonic() + SECRETS_SECONDS
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -151,7 +169,7 @@ def _hand_over(path: Path) -> None:
     os.write(held, path.read_bytes() if path.exists() else b"{}")
     path.unlink(missing_ok=True)
     os.lseek(held, 0, os.SEEK_SET)
-    os.dup2(held, 0)
+    return held
 
 
 def _ask(*command: str) -> str:
@@ -159,7 +177,7 @@ def _ask(*command: str) -> str:
     return done.stdout
 
 
-def _write(path: Path, data: dict[str, Any]) -> None:
+def write(path: Path, data: dict[str, Any]) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_text(json.dumps(data))
     beside.replace(path)

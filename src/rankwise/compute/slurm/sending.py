@@ -33,6 +33,12 @@ class Parcel:
     options: tuple[str, ...]
     script: str
     """All of it but the last word, which names the attempt."""
+    nodes: int = 1
+    cores: int = 1
+    """Of each node."""
+    pilot_options: tuple[str, ...] = ()
+    pilot_script: str = ""
+    """What to send if it goes to a pilot, and there is none yet."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
