@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 from cluster import Cluster
 
@@ -26,8 +26,12 @@ def run_slurm(
     workers: int | None = 4,
     limit: float = SECONDS,
     environment: Mapping[str, str] | None = None,
+    lost: str = "",
 ) -> Outcome:
-    """Run the project's tests; afterwards no job, no process and no folder of the run is there."""
+    """Run the project's tests; afterwards no job, no process and no folder of the run is there.
+
+    A node that was killed is started again, and what was there is not asked for.
+    """
     before = node_folders()
     outcome = run_pytest(
         project,
@@ -38,6 +42,10 @@ def run_slurm(
         limit=limit,
         environment={**cluster.variables, **(environment or {})},
     )
+    if lost:
+        cluster.start_node(lost)
+        for folder in Path("/tmp").glob(f"rankwise-*-{lost}"):
+            shutil.rmtree(folder)
     try:
         wait_until_gone(project)
         wait_for("the job to be gone", lambda: jobs_of(cluster, project) == [])
@@ -71,6 +79,7 @@ def disturbing(project: Project, act: Callable[[], None], *, when: str) -> Itera
     """Do something as soon as a test of the inner run has written this file."""
     sign = project.folder / when
     problems: list[Exception] = []
+    over = Event()
 
     def wait_and_act() -> None:
         try:
@@ -78,10 +87,13 @@ def disturbing(project: Project, act: Callable[[], None], *, when: str) -> Itera
             act()
         except Exception as problem:
             problems.append(problem)
+        # A daemon that was started here ends with this thread.
+        over.wait(2 * SECONDS)
 
     thread = Thread(target=wait_and_act, daemon=True)
     thread.start()
     yield
+    over.set()
     thread.join(SECONDS)
     assert not problems, problems
 
@@ -114,18 +126,3 @@ def await_sign(name, seconds=40):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 """
-
-
-def client_of(project: Project) -> int:
-    """Find the process of the inner run that the user would see."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-                folder = (entry / "cwd").readlink()
-            except OSError:
-                continue
-            if folder == project.folder and int(parent) == os.getpid() and b"pytest" in words:
-                return int(entry.name)
-    raise AssertionError("the client is not there")

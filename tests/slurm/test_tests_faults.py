@@ -16,7 +16,6 @@ from tests.acceptance.harness import Project
 from tests.acceptance.leftovers import wait_until_gone
 from tests.slurm.inner_suites import (
     NOTE,
-    client_of,
     disturbing,
     jobs_of,
     node_folders,
@@ -180,7 +179,7 @@ def test_a_lost_node_is_a_crash_of_its_test_and_the_others_go_on(
     )
     with disturbing(project, lambda: own_slurm.kill("n2"), when="running"):
         outcome = run_slurm(
-            project, own_slurm, "--policy=sequential", scheduler=scheduler, workers=6
+            project, own_slurm, "--policy=sequential", scheduler=scheduler, workers=6, lost="n2"
         )
     assert outcome.counts() == {"passed": 4, "failed": 1}, outcome
     assert outcome.verdicts["test_over_two_nodes"] == "failed"
@@ -207,7 +206,9 @@ def test_a_controller_that_restarts_and_a_node_that_drains_harm_nobody(
 
     def restart() -> None:
         own_slurm.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=trial")
-        own_slurm.kill("slurmctld")
+        controller = own_slurm.daemons.pop("slurmctld")
+        controller.terminate()
+        controller.wait()
         (project.folder / "back").touch()
         own_slurm.start_controller()
 

@@ -190,6 +190,7 @@ class ControllerSession:
             self._pool.servers = lambda: [KEEPER, *site.servers()]
             self._pool.explain_end = site.explain_end
             self._pool.lost_nodes = lambda: site.lost
+            self._pool.share = site.share
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self) -> None:

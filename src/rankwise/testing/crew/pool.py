@@ -26,6 +26,8 @@ _SETTLE_SECONDS = 0.05
 # A rank that has closed its line is gone, or has closed more than is its own.
 _STATUS_SECONDS = 1.0
 _START_SECONDS = 120.0
+# There is room for a step when it is started: it need not wait for others.
+_STUCK_SECONDS = 8.0
 _MOST_BAD_STARTS = 3
 # With a pause that grows by this between them, they last for two minutes.
 _MOST_BAD_STEPS = 11
@@ -64,6 +66,8 @@ class Pool:
         self._doubt_until = 0.0
         self.explain_end: Callable[[], str] | None = None
         """Says how the allocation that the ranks are in has ended; empty: it has not."""
+        self.share: Callable[[], bool] = lambda: False
+        """Lets worlds start that a batch system keeps waiting; gives if that is new."""
         self.lost_nodes: Callable[[], Sequence[str]] = tuple
         self.servers: Callable[[], Sequence[str]] = lambda: (KEEPER, TEMPLATE)
         """Names those who start, end and know ranks."""
@@ -442,6 +446,10 @@ class Pool:
                 # Slurm may keep a step waiting, and says so when it does not.
                 is_due = self.worlds.warm and (world.hearsay is None or world.pids)
                 if is_due and now - world.started > _START_SECONDS:
+                    self._fail(world, None, 0.0)
+                is_stuck = world.hearsay is not None and not world.pids and world.is_launched
+                if is_stuck and now - world.started > _STUCK_SECONDS and self.share():
+                    self._bad_starts = -1
                     self._fail(world, None, 0.0)
                 continue
             if world.conclude_at is not None:

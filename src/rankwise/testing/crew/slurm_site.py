@@ -225,6 +225,17 @@ class SlurmSite:
             self._srun.lost.append(node)
             self.on_notice(f"node {node} is lost; the tests go on with the others")
 
+    def share(self) -> bool:
+        """Let steps start that Slurm keeps waiting though there is room; gives if that is new.
+
+        A controller that was restarted no longer knows that the servers on the nodes share their
+        cores with everybody. We count the ranks ourselves.
+        """
+        if self._srun is None or self._srun.shares:
+            return False
+        self._srun.shares = True
+        return True
+
     @property
     def lost(self) -> Sequence[str]:
         return self._srun.lost if self._srun is not None else ()

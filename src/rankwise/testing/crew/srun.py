@@ -24,6 +24,8 @@ class Srun:
     nodes: Sequence[str]
     talk: str = ""
     """How Slurm and the MPI library talk; empty: as the user or the site says."""
+    shares: bool = False
+    """Whether steps are not to wait for cores that Slurm takes for busy."""
     lost: list[str] = field(default_factory=list)
     """Nodes that are not there any more."""
 
@@ -38,7 +40,7 @@ class Srun:
         A world that is used again shares its cores with others: they take turns there.
         """
         cores = self.wishes.cores_per_task * threads
-        share = ["--exact" if is_alone else "--overlap"]
+        share = ["--exact" if is_alone and not self.shares else "--overlap"]
         if self.lost:
             # What ran on a lost node holds its cores until Slurm has noticed, and there may be
             # fewer cores than ranks now.
