@@ -59,7 +59,7 @@ def read_tests(path: Path) -> Iterator[ResultRow]:
                 state, message = State.FAILED, _message(child)
                 break
             if child.tag == "skipped":
-                state, message = State.SKIPPED, _message(child)
+                state, message = State.SKIPPED, child.get("message") or _message(child)
         yield ResultRow(
             name="::".join(filter(None, (case.get("classname"), case.get("name")))) or "unnamed",
             state=state,

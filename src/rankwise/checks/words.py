@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rankwise.checks.material import STREAMS, Source
 from rankwise.plan import Check
@@ -28,7 +29,7 @@ def describe(check: Check) -> str:
         case "exists":
             return f"exists {check.what}{_of_rank(check)}"
         case "python":
-            return f"python {check.what}"
+            return f"python {Path(check.what).name}"
         case "json":
             value = repr(check.value) if isinstance(check.value, str) else _json(check.value)
             wanted = f" {_COMPARISONS[check.compare]} {value}" if check.compare else " is there"

@@ -1,0 +1,5 @@
+"""Would add up numbers on GPUs."""
+
+import os
+
+print("GPUs:", os.environ["CUDA_VISIBLE_DEVICES"])
