@@ -135,3 +135,60 @@ def _solver(chance: random.Random, tags: Mapping[str, str], factor: float) -> li
     work = (grid / 64) ** 3
     seconds = (work / ranks + 0.03 * ranks) * chance.lognormvariate(0, 0.03) * factor
     return [Sample(metric="solve_time", value=seconds, unit="s", better="lower")]
+
+
+HOSTILE = (
+    "</style></script><script>alert(document.cookie)</script><img src=x onerror=alert(1)>"
+    "#import \"x\" $ & ]] \x1b[31m\x1b[2J\x07 \u202e \x00 ``` =cmd|' /C calc'!A0"
+)
+
+
+def hostile_run(store: Store, *, log_bytes: int = 0) -> str:
+    """Store a run in which every name, text and number is chosen to do harm."""
+    tags = {HOSTILE: HOSTILE, "=1+1": "=1+1", "ranks": "NaN"}
+    cases = [sweep_task(f"case-{number}{HOSTILE}", tags) for number in range(3)]
+    run = make_sweep(store, cases=cases, name="hostile", kind=HOSTILE)
+    store.run_started(run, now=BEGUN)
+    outputs = [HOSTILE + "\n", "", "x" * 79 + "\n"]
+    outputs[2] *= max(1, log_bytes // 80)
+    for task, output in zip(cases, outputs, strict=True):
+        run_case(store, run, task.key, state=State.FAILED, reason=HOSTILE, output=output)
+        samples = [
+            Sample(metric=HOSTILE, value=value, unit=HOSTILE, better="lower", point={"size": size})
+            for size, value in ((1, 1e308), (2, -1e308), (3, float("inf")), (4, 5e-324), (0, 0.0))
+        ]
+        store.add_samples(run, task.key, 1, samples, case=HOSTILE, conditions={HOSTILE: HOSTILE})
+    store.run_ended(run, State.FAILED, exit_code=1, reason=HOSTILE, now=BEGUN + 9)
+    return run
+
+
+def many_cases(store: Store, count: int) -> str:
+    """Store a run of many cases, of which every tenth has failed."""
+    cases = [
+        sweep_task(
+            f"ranks-{2 ** (number % 6)}.size-{number}.t1",
+            {"ranks": str(2 ** (number % 6)), "size": str(number), "trial": "1"},
+        )
+        for number in range(count)
+    ]
+    run = make_sweep(store, cases=cases, name="many")
+    store.run_started(run, now=BEGUN)
+    for number, task in enumerate(cases):
+        is_bad = number % 10 == 0
+        run_case(
+            store,
+            run,
+            task.key,
+            state=State.FAILED if is_bad else State.PASSED,
+            reason=f"worker 0 left with exit code {number % 7 + 1}" if is_bad else "",
+            output="Traceback (most recent call last):\n" + "  a line of it\n" * 40
+            if is_bad
+            else "",
+            at=number * 0.1,
+        )
+        if not is_bad:
+            case = f"ranks={task.tags['ranks']} size={task.tags['size']}"
+            sample = Sample(metric="latency", value=1.0 + number, unit="us", better="lower")
+            store.add_samples(run, task.key, 1, [sample], case=case, trial=1)
+    store.run_ended(run, State.FAILED, exit_code=1, now=BEGUN + count)
+    return run

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rankwise.notify.delivery import deliver, retry
+from rankwise.notify.notice import Notice, notice_of
+from rankwise.notify.outbox import Outbox
+from rankwise.report.facts import ReportData
+from rankwise.report.markup import Markup
+from tests.notify.mailboxes import PASSWORD, USER, chat, free_port, mail_server
+
+SITE = """
+[notify.team]
+host = "localhost"
+port = {port}
+user = "{user}"
+password_secret = "MAIL_PASSWORD"
+from = "rankwise <robot@example.org>"
+to = ["ada@example.org", "grace@example.org"]
+ca = "{ca}"
+"""
+OPEN_SITE = """
+[notify.team]
+host = "127.0.0.1"
+port = {port}
+security = "none"
+from = "robot@example.org"
+to = "ada@example.org"
+"""
+SMALL = Notice(
+    run="job-1",
+    subject="job-1 failed",
+    is_good=False,
+    text="<b>it</b> failed & ```broke```\n",
+    page=Markup("<p>it failed</p>"),
+)
+
+
+class Told:
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def __call__(self, text: str) -> None:
+        self.words.append(text)
+
+
+def test_mail_arrives_encrypted_with_plots_and_the_pdf(
+    tmp_path: Path, data: ReportData, certificate: tuple[Path, Path]
+) -> None:
+    say, outbox = Told(), Outbox(tmp_path)
+    with mail_server(certificate) as mailbox:
+        site = SITE.format(port=mailbox.port, user=USER, ca=certificate[0])
+        (tmp_path / "rankwise.toml").write_text(site)
+        secrets = {"MAIL_PASSWORD": PASSWORD}
+        notice = notice_of(data, with_files=True)
+        assert deliver(notice, ["team"], outbox, folder=tmp_path, say=say, secrets=secrets)
+    assert say.words == [f"team was told of {data.run.id}"]
+    assert mailbox.was_encrypted == [True]
+    assert outbox.waiting() == []
+    [letter] = mailbox.letters
+    assert letter["To"] == "ada@example.org, grace@example.org"
+    assert letter["Subject"].startswith("sweep-1 failed: 45 cases: 2 crashed and 43 passed.")
+    plain, page = letter.get_body(("plain",)), letter.get_body(("html",))
+    assert plain is not None
+    assert page is not None
+    assert "SIGSEGV" in plain.get_content()
+    shown = page.get_content()
+    assert "cid:plot0" in shown
+    parts = {part.get("Content-ID"): part for part in letter.walk() if part.get("Content-ID")}
+    for number in range(4):
+        assert f"cid:plot{number}" in shown
+        picture = parts[f"<plot{number}>"].get_content()
+        assert picture.startswith(b"\x89PNG\r\n")
+    [pdf] = letter.iter_attachments()
+    assert pdf.get_filename() == "sweep-1.pdf"
+    assert pdf.get_content().startswith(b"%PDF-")
+
+
+def test_a_server_that_is_down_is_said_and_the_mail_arrives_later(tmp_path: Path) -> None:
+    say, outbox, port = Told(), Outbox(tmp_path), free_port()
+    (tmp_path / "rankwise.toml").write_text(OPEN_SITE.format(port=port))
+    assert not deliver(SMALL, ["team"], outbox, folder=tmp_path, say=say, pauses=(0.01, 0.01))
+    [waiting] = outbox.waiting()
+    assert waiting.tries == 3
+    assert "Connection refused" in say.words[-1]
+    assert "rankwise notify --retry" in say.words[-1]
+    assert not retry(outbox, say=say)
+    assert outbox.waiting()[0].tries == 4
+    with mail_server(port=port) as mailbox:
+        assert retry(outbox, say=say)
+        assert retry(outbox, say=say)
+    assert [letter["Subject"] for letter in mailbox.letters] == ["job-1 failed"]
+    assert outbox.waiting() == []
+
+
+def test_a_password_that_is_wrong_is_tried_once_and_said(
+    tmp_path: Path, certificate: tuple[Path, Path]
+) -> None:
+    say, outbox = Told(), Outbox(tmp_path)
+    with mail_server(certificate) as mailbox:
+        site = SITE.format(port=mailbox.port, user=USER, ca=certificate[0])
+        (tmp_path / "rankwise.toml").write_text(site)
+        secrets = {"MAIL_PASSWORD": "guessed"}
+        assert not deliver(SMALL, ["team"], outbox, folder=tmp_path, say=say, secrets=secrets)
+    assert "535" in say.words[-1]
+    assert "guessed" not in say.words[-1]
+    assert outbox.waiting()[0].tries == 1
+    assert mailbox.letters == []
+
+
+def test_a_server_that_nobody_trusts_gets_neither_password_nor_mail(
+    tmp_path: Path, certificate: tuple[Path, Path]
+) -> None:
+    say, outbox = Told(), Outbox(tmp_path)
+    with mail_server(certificate) as mailbox:
+        site = SITE.format(port=mailbox.port, user=USER, ca="")
+        (tmp_path / "rankwise.toml").write_text(site.replace('ca = ""\n', ""))
+        secrets = {"MAIL_PASSWORD": PASSWORD}
+        assert not deliver(
+            SMALL, ["team"], outbox, folder=tmp_path, say=say, secrets=secrets, pauses=()
+        )
+    assert "certificate" in say.words[-1]
+    assert mailbox.letters == []
+
+
+def test_a_server_that_offers_no_encryption_gets_nothing(tmp_path: Path) -> None:
+    say, outbox = Told(), Outbox(tmp_path)
+    with mail_server() as mailbox:
+        site = OPEN_SITE.format(port=mailbox.port).replace('security = "none"\n', "")
+        (tmp_path / "rankwise.toml").write_text(site)
+        assert not deliver(SMALL, ["team"], outbox, folder=tmp_path, say=say)
+    assert "STARTTLS" in say.words[-1]
+    assert mailbox.letters == []
+
+
+def test_a_secret_without_a_value_is_named(tmp_path: Path) -> None:
+    say, outbox = Told(), Outbox(tmp_path)
+    (tmp_path / "rankwise.toml").write_text('[notify.chat]\nurl_secret = "CHAT"\n')
+    assert not deliver(SMALL, ["chat"], outbox, folder=tmp_path, say=say, secrets={})
+    assert "rankwise.toml:1: no value for the secret CHAT: export CHAT=..." in say.words[-1]
+
+
+def test_chats_get_the_form_that_they_take(tmp_path: Path) -> None:
+    say, outbox = Told(), Outbox(tmp_path)
+    with chat() as (url, taken):
+        (tmp_path / "rankwise.toml").write_text(
+            '[notify.slack]\nurl_secret = "CHAT"\n'
+            f'[notify.teams]\nurl = "{url}"\nstyle = "teams"\n'
+            f'[notify.mine]\nurl = "{url}"\nstyle = "json"\nwhen = "failed"\n'
+        )
+        names, secrets = ["slack", "teams", "mine"], {"CHAT": url}
+        assert deliver(SMALL, names, outbox, folder=tmp_path, say=say, secrets=secrets)
+    slack, teams, mine = map(json.loads, taken)
+    assert slack["text"] == "job-1 failed"
+    words = slack["blocks"][0]["text"]["text"]
+    assert words == "```\n&lt;b&gt;it&lt;/b&gt; failed &amp; ` ` `broke` ` `\n\n```"
+    card = teams["attachments"][0]["content"]
+    assert [one["text"] for one in card["body"]] == ["job-1 failed", SMALL.text]
+    assert mine == {"run": "job-1", "is_good": False, "subject": "job-1 failed", "text": SMALL.text}
+
+
+def test_a_chat_that_stumbles_is_asked_again(tmp_path: Path) -> None:
+    say, outbox = Told(), Outbox(tmp_path)
+    with chat(answers=[503, 500]) as (url, taken):
+        (tmp_path / "rankwise.toml").write_text(f'[notify.chat]\nurl = "{url}"\n')
+        assert deliver(SMALL, ["chat"], outbox, folder=tmp_path, say=say, pauses=(0.01, 0.01))
+    assert len(taken) == 1
+
+
+def test_who_wants_failures_only_hears_of_nothing_else(tmp_path: Path) -> None:
+    say, outbox = Told(), Outbox(tmp_path)
+    port = free_port()
+    site = f'[notify.chat]\nurl = "http://127.0.0.1:{port}"\nwhen = "failed"\n'
+    (tmp_path / "rankwise.toml").write_text(site)
+    good = Notice(run="job-1", subject="job-1 passed", is_good=True, text="", page=Markup(""))
+    assert deliver(good, ["chat"], outbox, folder=tmp_path, say=say)
+    assert outbox.waiting() == []
+
+
+def test_only_one_sends_what_waits(tmp_path: Path) -> None:
+    say, outbox = Told(), Outbox(tmp_path)
+    with outbox.alone() as is_ours:
+        assert is_ours
+        assert not retry(Outbox(tmp_path), say=say)
+    assert "somebody else" in say.words[-1]
+
+
+def test_old_news_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    say, outbox = Told(), Outbox(tmp_path)
+    outbox.add("team", "job-1", str(tmp_path), b"")
+    monkeypatch.setattr("time.time", lambda: 1e12)
+    assert retry(outbox, say=say)
+    assert outbox.waiting() == []
+    assert say.words == ["team was not told of job-1 in a week, and is not any more"]
+
+
+def test_a_subject_cannot_begin_another_header(data: ReportData) -> None:
+    from dataclasses import replace
+
+    run = replace(data.run, reason="no\r\nBcc: everybody@example.org")
+    subject = notice_of(replace(data, run=run), with_files=False).subject
+    assert "\n" not in subject
+    assert "\r" not in subject
