@@ -32,9 +32,8 @@ def main(tasks: int) -> None:
     with cluster() as made:
         for mode, settings in _MODES.items():
             seconds = _time(made, settings, tasks)
-            print(
-                f"{mode:20} {tasks} tasks in {seconds:6.2f} s: {seconds / tasks * 1000:6.1f} ms a task"
-            )
+            each = seconds / tasks * 1000
+            print(f"{mode:20} {tasks} tasks in {seconds:6.2f} s: {each:6.1f} ms a task")
 
 
 def _time(made: Cluster, settings: str, tasks: int) -> float:

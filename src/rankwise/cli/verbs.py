@@ -20,6 +20,7 @@ VERBS = {
     "cancel": "End a run and everything that it has started",
     "resume": "Go on with a run that nobody drives any more",
     "rollback": "Put an earlier release of a pipeline in use again",
+    "doctor": "Check this machine and the computes of the site file, and say what to change",
     "init": "Write a commented document to start from",
     "schema": "Print the JSON Schema of documents, for editors",
 }
