@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,7 +64,9 @@ def command(
             places = {"html": str(opened.run_folder(chosen.id) / "report.html")}
         data = gather(opened, chosen, now=time.time())
         for kind, place in places.items():
-            _write(_WRITERS[kind](opened, chosen, data), place, quiet=quiet)
+            _write(_WRITERS[kind](opened, chosen, data), place)
+            if place != _SCREEN and not quiet:
+                _say(place, is_screen_taken=_SCREEN in places.values())
 
 
 def _html(store: Store, run: RunRow, data: ReportData) -> bytes:
@@ -114,17 +117,20 @@ _WRITERS: dict[str, Callable[[Store, RunRow, ReportData], bytes]] = {
 }
 
 
-def _write(content: bytes, place: str, *, quiet: bool) -> None:
+def _write(content: bytes, place: str) -> None:
     """Write a file beside its place, then put it there: whoever reads finds all of it."""
-    import sys
-
     if place == _SCREEN:
+        sys.stdout.flush()
         sys.stdout.buffer.write(content)
         return
     from rankwise.report.files import write_whole
 
-    path = write_whole(Path(place), content)
-    if not quiet:
-        from rankwise.report.words import short_path, size
+    write_whole(Path(place), content)
 
-        print(f"{short_path(str(path))} ({size(len(content))})")
+
+def _say(place: str, *, is_screen_taken: bool) -> None:
+    """Say what was written, where it does not get into what is read by a program."""
+    from rankwise.report.words import short_path, size
+
+    stream = sys.stderr if is_screen_taken else sys.stdout
+    print(f"{short_path(place)} ({size(Path(place).stat().st_size)})", file=stream)
