@@ -47,12 +47,15 @@ def write_order(
     *,
     gpus: Sequence[str] = (),
     defaults: Mapping[str, str] | None = None,
+    starts_by_srun: bool = False,
 ) -> None:
     """Write the order of a job, for processes on these nodes.
 
     `gpus` are those to be shared among them, `defaults` variables that anybody's own go before.
+    With `starts_by_srun`, processes keep what srun must know of the job that they are in.
     """
     order = _order(job, nodes, gpus, defaults or {})
+    order["starts_by_srun"] = starts_by_srun
     write_beside(job.attempt.folder / records.ORDER, json.dumps(order))
 
 

@@ -13,6 +13,7 @@ from rankwise.launch.mpiexec import Family, Mpiexec
 from rankwise.launch.prefixes import skip_prefixes
 from rankwise.launch.request import Facts, JobRequest, RoleRequest
 from rankwise.launch.shell import Edit, apply, read
+from rankwise.launch.srun import by_srun
 from rankwise.launch.words import in_shell, substitute
 from rankwise.plan import Process, Resources, Task, later
 
@@ -35,6 +36,11 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
     if request.generate_launcher and not reading.has_launcher:
         line = _generated(role.command, found.processes)
         reading = read_command(line, family, said)
+    if facts.srun_plugin is not None and reading.launch is not None:
+        size = {"nodes": found.instances, "processes": found.processes}
+        line, note = by_srun(line, reading.launch, facts.srun_plugin, **size)
+        reading = read_command(line, family, said)
+        notes.append(note)
     prepared = prepare(line, reading, family, has_mpi4py=facts.has_mpi4py)
     own = Resources() if role is instance_role(request) else role.resources
     launcher, told = process_of(

@@ -60,6 +60,8 @@ class Facts:
     gpus: int = 0
     has_mpi4py: bool = False
     """Whether the Python that the job would find has it."""
+    srun_plugin: str | None = None
+    """By which of its plugins srun starts the ranks of MPI; empty: its own; None: mpirun does."""
     mpi_family: Family = "unknown"
     """Whose the mpirun is that the job would find."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from rankwise.compute.capacity import machine
+from rankwise.compute.slurm.script import node_of
 from rankwise.errors import InputError
 from rankwise.launch.jobs import task_for
 from rankwise.launch.request import Facts, JobRequest
@@ -12,7 +13,8 @@ from rankwise.plan import Task
 from rankwise.planning.contract import Ask, Planned
 from rankwise.planning.mpi_here import family_for, has_mpi4py
 from rankwise.planning.requests import code_of, compute_of, request_of, runtimes_of
-from rankwise.site import Site
+from rankwise.site import ComputeChoice, Site
+from rankwise.site.choices import SLURM
 from rankwise.spec.command_job import CommandJob
 from rankwise.spec.documents import Document
 
@@ -38,13 +40,28 @@ def task_of(request: JobRequest, site: Site) -> Task:
 
 def facts_for(request: JobRequest, site: Site) -> Facts:
     """Look up what a job must know about where it is to run."""
-    capacity = site.compute(request.compute).capacity(machine())
-    facts = Facts(cores=max(1, int(capacity.cores)), gpus=capacity.gpus)
+    choice = site.compute(request.compute)
+    if choice.backend == SLURM:
+        # As many nodes as it wants, each with what a node of the cluster has.
+        count = request.instance_count or 1
+        node = node_of(choice) or machine()
+        facts = Facts(cores=max(1, int(node.cores)) * count, gpus=node.gpus * count)
+    else:
+        capacity = choice.capacity(machine())
+        facts = Facts(cores=max(1, int(capacity.cores)), gpus=capacity.gpus)
     if request.kind == "mpi":
         facts = dataclasses.replace(
-            facts, mpi_family=family_for(request), has_mpi4py=has_mpi4py(request)
+            facts,
+            mpi_family=family_for(request),
+            has_mpi4py=has_mpi4py(request),
+            srun_plugin=_srun_plugin(choice),
         )
     return facts
+
+
+def _srun_plugin(choice: ComputeChoice) -> str | None:
+    starter, _, plugin = choice.slurm.mpi.partition("-")
+    return plugin if choice.backend == SLURM and starter == "srun" else None
 
 
 def _check_names(document: Document, ask: Ask, compute: str) -> tuple[str, ...]:

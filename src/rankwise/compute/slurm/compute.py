@@ -170,7 +170,7 @@ class SlurmCompute:
                 {"name": f"node{number}", "address": "", "folder": str(place)}
                 for number, place in enumerate(places)
             ]
-            write_order(job, later)
+            write_order(job, later, starts_by_srun=self._slurm.mpi != "mpirun")
             parts = self._parts(attempt.folder)
         except OSError as error:
             raise ComputeFailure(

@@ -1,4 +1,4 @@
-"""What is handed to sbatch: its options, and the script. Pure: nothing is called here."""
+"""What is handed to sbatch: its options, and the script."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rankwise.plan import Task
-from rankwise.site.choices import SlurmChoice
+from rankwise.errors import ComputeFailure
+from rankwise.plan import Resources, Task
+from rankwise.site.choices import ComputeChoice, SlurmChoice
+from rankwise.slurm import commands
 
 _MIB = 1 << 20
 # What ending a task may take after its own limit, so that it is the runner who ends it.
@@ -44,6 +46,21 @@ def needs_of(task: Task, *, most_cores: int = 0, counts_gpus: bool = False) -> N
         memory=math.ceil(task.resources.memory / task.nodes / _MIB),
         gpus=gpus,
         minutes=minutes,
+    )
+
+
+def node_of(choice: ComputeChoice) -> Resources | None:
+    """Tell what one node of a cluster has, as a plan must know it; None: nobody answers here."""
+    try:
+        nodes = commands.nodes(choice.slurm.partition)
+    except ComputeFailure:
+        return None
+    if not nodes:
+        return None
+    return Resources(
+        cores=max(node.cores for node in nodes),
+        memory=max(node.memory for node in nodes) * _MIB,
+        gpus=max(node.gpus for node in nodes),
     )
 
 
