@@ -19,6 +19,8 @@ def with_inputs(request: JobRequest) -> JobRequest:
 
     Raises InputError, with a line for each reference that leads nowhere.
     """
+    if not _has_expressions(request):
+        return request
     problems: list[str] = []
 
     def fill(text: str, where: str) -> str:
@@ -41,6 +43,13 @@ def with_inputs(request: JobRequest) -> JobRequest:
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     return dataclasses.replace(request, roles=roles, environment=environment)
+
+
+def _has_expressions(request: JobRequest) -> bool:
+    texts = [role.command for role in request.roles]
+    for variables in (request.environment, *(role.environment for role in request.roles)):
+        texts += variables.values()
+    return any("${{" in text for text in texts)
 
 
 def _value(found: re.Match[str], inputs: Mapping[str, str], where: str, problems: list[str]) -> str:

@@ -28,4 +28,6 @@ def task_for(request: JobRequest, facts: Facts | None = None) -> Task:
     """
     facts = facts or Facts()
     task = _PLANNERS[request.kind](with_inputs(request), facts)
+    if not facts.environment:
+        return task
     return dataclasses.replace(task, environment={**facts.environment, **task.environment})

@@ -43,7 +43,10 @@ def substitute(line: str, variables: Mapping[str, str]) -> str:
 
 def edits_for(line: str, variables: Mapping[str, str]) -> list[Edit]:
     """Give the changes that put values in the place of names; none if the line is not readable."""
-    known = {name: in_shell(value) for name, value in variables.items() if name in NAMES}
+    names = [name for name in variables if name in NAMES and name in line]
+    if not names:
+        return []  # To read a line takes long, and there may be thousands.
+    known = {name: in_shell(variables[name]) for name in names}
     parts = read(line)
     if parts is None:
         return []

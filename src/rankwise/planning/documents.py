@@ -94,6 +94,8 @@ def _renamed(tasks: Sequence[Task], taken: set[str]) -> list[Task]:
             key = f"{task.key}-{number}"
         taken.add(key)
         keys[task.key] = key
+    if all(old == new for old, new in keys.items()):
+        return list(tasks)
     return [
         dataclasses.replace(
             task, key=keys[task.key], needs=tuple(keys[need] for need in task.needs)

@@ -6,7 +6,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from rankwise.launch.assembly import share
 from rankwise.launch.command import read_command
 from rankwise.launch.jobs import task_for
 from rankwise.launch.request import Facts, JobRequest, Kind, RoleRequest
-from rankwise.launch.words import in_shell
+from rankwise.launch.words import NAMES, in_shell
 from rankwise.plan import Resources, Restart, Task, later
 from rankwise.planning.checks import checks_at, with_checks
 from rankwise.planning.contract import Ask, Planned
@@ -40,6 +40,11 @@ _SPECIAL = re.compile(r"[$`*?~|&;<>(){}]")
 _LAUNCHERS = re.compile(r"\b(?:mpirun|mpiexec|srun|torchrun|horovodrun|distributed)\b")
 
 
+# What a line may have that is more than words for the shell.
+_MEANINGFUL = re.compile(rf"\$\{{\{{|{'|'.join(NAMES)}|{_LAUNCHERS.pattern}")
+_SILENT = Header()
+
+
 def plan_suite(document: Document, ask: Ask) -> Planned:
     """Plan a suite; raises InputError with every mistake."""
     model = document.model
@@ -61,8 +66,8 @@ class _Case:
     index: int
     command: str
     name: str
+    header: Header
     is_named: bool = False
-    header: Header = field(default_factory=Header)
     is_found: bool = False
     """Whether a pattern has found it: then what the script says goes before what the entry says."""
 
@@ -72,6 +77,11 @@ class _Case:
         header = getattr(self.header, name)
         first, second = (header, entry) if self.is_found else (entry, header)
         return first if first is not None else second
+
+    @property
+    def is_bare(self) -> bool:
+        """Tell whether nothing is said about it but the line to run."""
+        return self.header is _SILENT and self.entry.model_fields_set == {"run"}
 
     @property
     def resources(self) -> Resources:
@@ -94,6 +104,8 @@ class _SuitePlanner:
         self._model = model
         self._ask = ask
         self._compute = compute
+        self._runtime = ask.site.runtime(model.environment)
+        self._pattern: Task | None = None
         self._known_facts: dict[tuple[str, ...], Facts] = {}
 
     def tasks(self) -> list[Task]:
@@ -185,7 +197,7 @@ class _SuitePlanner:
             command=line,
             name=entry.name or said or fit_name(name[:_LONGEST_NAME]),
             is_named=bool(entry.name),
-            header=header or Header(),
+            header=header or _SILENT,
         )
 
     def _keys(self, cases: list[_Case]) -> Iterator[str]:
@@ -202,6 +214,23 @@ class _SuitePlanner:
     # How it runs
 
     def _task(self, case: _Case, key: str) -> Task:
+        if case.is_bare and not _MEANINGFUL.search(case.command):
+            return self._bare(case, key)
+        return self._planned(case, key)
+
+    def _bare(self, case: _Case, key: str) -> Task:
+        """Plan a line about which nothing is said: all such are alike, and there may be many."""
+        if self._pattern is None:
+            self._pattern = self._planned(case, key)
+        (process,) = self._pattern.processes
+        return dataclasses.replace(
+            self._pattern,
+            key=key,
+            processes=(dataclasses.replace(process, command=case.command),),
+            place=self._place(case.index),
+        )
+
+    def _planned(self, case: _Case, key: str) -> Task:
         request = self._request(case, key)
         try:
             task = task_for(request, self._facts(request))
@@ -237,7 +266,7 @@ class _SuitePlanner:
                     name=role,
                     command=case.command,
                     code=str(here / model.code) if model.code else "",
-                    runtime=self._ask.site.runtime(model.environment),
+                    runtime=self._runtime,
                     resources=share(case.resources, nodes),
                 ),
             ),
@@ -272,6 +301,9 @@ class _SuitePlanner:
 
 def _script_in(line: str) -> tuple[str | None, str]:
     """Find the script that a line runs, and what must be put before it for that."""
+    first = line.partition(" ")[0]
+    if Path(first).suffix not in _INTERPRETERS and not _PYTHON.fullmatch(first):
+        return None, ""
     try:
         words = shlex.split(line)
     except ValueError:

@@ -55,9 +55,13 @@ def _readable(value: Any) -> Any:
 
 def _show_many(console: Console, tasks: Sequence[Task]) -> None:
     width = max(len(task.key) for task in tasks)
+    lines = []
     for task in tasks:
         command = _command(task.processes[0]) if task.processes else ""
-        console.print(f"  {task.key:{width}}  {command}", no_wrap=True, overflow="ellipsis")
+        line = f"  {task.key:{width}}  {command}"
+        lines.append(line if len(line) <= console.width else f"{line[: console.width - 1]}…")
+    # All at once: there may be thousands.
+    console.out("\n".join(lines), highlight=False)
     console.print(f"\n  all about one of them:  --task {tasks[0].key}", style="dim")
 
 
