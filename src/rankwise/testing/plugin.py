@@ -190,6 +190,11 @@ def _start_pool(early_config: pytest.Config) -> None:
     from rankwise.testing.crew.wishes import Wishes
 
     wishes = Wishes(early_config)
+    if wishes.slurm is not None and wishes.slurm.detaches:
+        from rankwise.testing.crew.detached import DetachedRun
+
+        early_config.pluginmanager.register(DetachedRun(early_config, wishes.slurm))
+        return
     early_config.stash[_WORKERS] = wishes.width
     start_controller(early_config, wishes, collects_garbage=collects_garbage)
 

@@ -88,8 +88,7 @@ def submit(wishes: SlurmWishes, program: Sequence[str], line: str, name: str) ->
     ComputeFailure with Slurm's words.
     """
     options = [
-        *_usual_options(wishes, name),
-        "--output=/dev/null",
+        *_usual_options(wishes, name, "/dev/null"),
         # If a node is lost, the tests go on with the others; and tests don't start again unasked.
         *("--no-kill", "--no-requeue"),
         *_export(wishes, LINE),
@@ -104,16 +103,17 @@ def submit_run(wishes: SlurmWishes, program: Sequence[str], name: str, output: s
 
     Raises ComputeFailure.
     """
-    options = [*_usual_options(wishes, name), f"--output={output}", "--no-requeue"]
+    options = [*_usual_options(wishes, name, output), "--no-requeue"]
     options += _export(wishes)
     script = make_script(wishes, program)
     environment = commands.plain_environment()
     return Allocation(commands.submit(script, options, environment=environment), is_ours=True)
 
 
-def _usual_options(wishes: SlurmWishes, name: str) -> list[str]:
+def _usual_options(wishes: SlurmWishes, name: str, output: str) -> list[str]:
+    usual = [f"--job-name={name}", f"--output={output}", f"--ntasks={wishes.tasks}"]
     # The user's come last: the last one counts.
-    return [f"--job-name={name}", f"--ntasks={wishes.tasks}", *wishes.options]
+    return [*usual, *wishes.options]
 
 
 def _export(wishes: SlurmWishes, *names: str) -> list[str]:

@@ -20,7 +20,7 @@ from _pytest.tmpdir import TempPathFactory
 from rankwise.errors import RankwiseError
 from rankwise.launch.cores import domains_of
 from rankwise.testing.crew.hearsay import Answers, Hearsay
-from rankwise.testing.crew.keeper import remove_folder
+from rankwise.testing.crew.keeper import OUTPOSTS, remove_folder
 from rankwise.testing.crew.member import KEEPER, TEMPLATE, Invitation, name_and_node, name_on_node
 from rankwise.testing.crew.pool import Pool, PoolFailure
 from rankwise.testing.crew.reporting_rank import show_difference
@@ -121,9 +121,12 @@ class ControllerSession:
         self._lines.flush()
 
     def _spawn(self, order: Header) -> None:
-        if self._site is not None:
-            self._site.prepare(order)
-        self._order_keeper(order)
+        if self._site is None:
+            self._order_keeper(order)
+            return
+        self._site.prepare(order)
+        self._lines.send(self._site.starter, order)
+        self._lines.flush()
 
     # Nodes of a batch system
 
@@ -334,6 +337,8 @@ class ControllerSession:
                 self._pool.watched(header)
             case "moments":
                 self._pool.note_moments(header)
+            case "launcher ended" if header["world"] == OUTPOSTS:
+                self._outposts_ended()
             case "launcher ended":
                 self._pool.launcher_ended(header)
             case "stranger":
@@ -349,6 +354,14 @@ class ControllerSession:
             self._refused = self._refused or str(error)
         if site.is_ready and not was_ready and not self._wishes.fresh:
             self._worlds.start_shared()
+
+    def _outposts_ended(self) -> None:
+        if self._site is not None and not self._site.is_ready:
+            said = self._pool.read_log(OUTPOSTS)
+            self._refused = self._refused or (
+                f"on the nodes of {self._site.title} pytest could not be started"
+                + (f"; this is what was printed:\n{said}" if said else "")
+            )
 
     def _take_collection(self, name: Name, header: Header, body: bytes) -> None:
         if name_and_node(name)[0] == TEMPLATE and header["unsafe"]:

@@ -34,6 +34,9 @@ from rankwise.testing.wire import Channel, Header
 if TYPE_CHECKING:
     from rankwise.launch.mpiexec import Mpiexec
 
+OUTPOSTS = -1
+"""Stands in the place of a world's number for the step that has a server on each node."""
+
 _LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 # So long an mpiexec may tidy up after its ranks are gone.
 _TIDY_SECONDS = 2.0
@@ -141,8 +144,11 @@ class Keeper(ForkServer):
             environment = {
                 name: value
                 for name, value in without_job(surroundings).items()
-                if not name.startswith("SLURM_") or name == "SLURM_CONF"
+                if not name.startswith("SLURM_")
             }
+            # It is this machine's srun that is called.
+            if here := os.environ.get("SLURM_CONF"):
+                environment["SLURM_CONF"] = here
         elif self._mpiexec is not None:
             launch = self._mpiexec.command(header["size"])
             environment = {

@@ -15,6 +15,7 @@ from rankwise.testing.crew import allocation
 from rankwise.testing.crew.allocation import Allocation
 from rankwise.testing.crew.forkserver import MEMORY_VARIABLE
 from rankwise.testing.crew.holder import HOLDER
+from rankwise.testing.crew.keeper import OUTPOSTS
 from rankwise.testing.crew.member import (
     INVITATION,
     KEEPER,
@@ -27,9 +28,6 @@ from rankwise.testing.crew.srun import Srun, choose_talk
 from rankwise.testing.crew.wishes import Wishes
 from rankwise.testing.exchange import Exchange
 from rankwise.testing.wire import Header, Name
-
-OUTPOSTS = -1
-"""Stands in the place of a world's number for the step that has a server on each node."""
 
 # Here sockets have short names, and a batch system may give each job one of its own.
 _NODE_FOLDER = "/tmp/rankwise-{}-%n"
@@ -144,6 +142,11 @@ class SlurmSite:
     def _furnish(self, nodes: str) -> None:
         """Have a server started on each node."""
         names = allocation.expand_nodes(nodes)
+        if not self._wishes.uses_srun and len(names) > 1:
+            raise ComputeFailure(
+                f"--no-use-srun starts ranks on one node only, and job {self._allocation.job} has "
+                f"{len(names)} ({nodes}): ask for one with --slurm-options=--nodes=1"
+            )
         self._tasks = allocation.tasks_on_nodes(names, self._variables)
         self._memory = allocation.memory_per_core(self._allocation.job, self._wishes)
         srun = self._srun = Srun(wishes=self._wishes, job=self._allocation.job, nodes=names)
@@ -160,7 +163,8 @@ class SlurmSite:
 
     def _learn_library(self, library: str) -> None:
         if not self.library and self._srun is not None:
-            self._srun.talk = choose_talk(library, self._wishes)
+            if self._wishes.uses_srun:
+                self._srun.talk = choose_talk(library, self._wishes)
             self.library = library
 
     # While it lasts
@@ -207,6 +211,8 @@ class SlurmSite:
     def prepare(self, order: Header) -> None:
         """Say in the order for a world how to start it."""
         assert self._srun is not None, "worlds are started when there are nodes"
+        if not self._wishes.uses_srun:
+            return
         order["launch"] = self._srun.of_world(
             order["size"], order["threads"], is_alone=order["venue"] == "fresh"
         )
@@ -215,6 +221,12 @@ class SlurmSite:
             order["environment"][MEMORY_VARIABLE] = str(self._memory * cores)
         if not self._warm:
             order["environment"][INVITATION] = self._invitation.to_text()
+
+    @property
+    def starter(self) -> str:
+        """Who starts the worlds: the keeper that is here, or, with mpiexec, the one of the node."""
+        assert self._srun is not None
+        return KEEPER if self._wishes.uses_srun else name_on_node(KEEPER, self._srun.nodes[0])
 
     def gone(self, name: Name) -> None:
         """Learn that the holder, or the server of a node, has closed its line."""

@@ -179,7 +179,7 @@ def _keep(
         if not is_template:
             if template_line is not None:
                 template_line.close()
-            if invitation.is_distant:
+            if invitation.is_distant and wishes.uses_srun:
                 keeper.name_mpi()
             elif wishes.slurm is None:
                 keeper.prepare_mpi()

@@ -36,6 +36,7 @@ class Wishes:
         else:
             self.width = len(self.cores) if asked in (None, "auto") else int(asked)
             self._refuse_too_many()
+        self.uses_srun: bool = known.use_srun
         self.fresh = self.scheduler in ("shell", "slurm")
         named = self.scheduler if self.scheduler in _POLICIES else "dynamic"
         self.policy: str = known.rankwise_policy or named
