@@ -14,9 +14,11 @@ from bench import (
     environment,
     faults,
     first_answer,
+    histories,
     isolated,
     mixed,
     queued,
+    report,
     serial,
     simulated,
     startup,
@@ -37,7 +39,9 @@ CASES: Mapping[str, Callable[[Path, int], Table]] = {
     "simulated": simulated.run,
     "tasks": tasks.run,
     "queue": queued.run,
+    "report": report.run,
     "help": first_answer.run,
+    "histories": histories.run,
 }
 
 _VERSIONS = """

@@ -88,6 +88,12 @@ TENSORFLOW_PROBE = """
 import tensorflow
 print(int(tensorflow.add(1, 1)), "TensorFlow", tensorflow.__version__)
 """
+OTAVA_PROBE = """
+from importlib.metadata import version
+from otava.analysis import compute_change_points
+found, _ = compute_change_points([1.0, 1.1] * 20 + [2.0, 2.1] * 20)
+print(1 + len(found), "Otava", version("apache-otava"))
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +209,8 @@ RUNTIMES: Mapping[str, VirtualEnvironment] = {
             library="TensorFlow 2",
             trial=["-c", TENSORFLOW_PROBE],
         ),
+        # Finds changes in histories of measurements: the tests ask it what ours should find.
+        _framework("otava", "apache-otava==0.8.0", library="Otava 0.8", trial=["-c", OTAVA_PROBE]),
     )
 }
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.metrics.contract import Reading, Wish
+from rankwise.metrics.contract import Reading
 from rankwise.metrics.reading import PARSERS, read, read_all
+from rankwise.plan import Metric
 from tests.metrics import outputs
 
 
@@ -107,37 +108,38 @@ def shown(reading: Reading) -> dict[str, tuple[float, str, str]]:
 def test_what_programs_print_is_read(
     parser: str, text: str, expected: dict[str, tuple[float, str, str]]
 ) -> None:
-    reading = read(Wish(parser=parser), text)
+    reading = read(Metric(parser=parser), text)
     found = shown(reading)
     for name, (value, unit, better) in expected.items():
-        assert found[name] == (pytest.approx(value), unit, better), name
+        assert found[name][0] == pytest.approx(value), name
+        assert found[name][1:] == (unit, better), name
     assert (reading.faults, reading.remarks) == ((), ())
 
 
 def test_a_header_is_not_believed_where_the_title_says_otherwise() -> None:
-    reading = read(Wish(parser="osu"), outputs.MPI4PY_LATENCY + outputs.MPI4PY_BANDWIDTH)
+    reading = read(Metric(parser="osu"), outputs.MPI4PY_LATENCY + outputs.MPI4PY_BANDWIDTH)
     assert shown(reading)["bandwidth size=16"] == (2.96, "MB/s", "higher")
     assert shown(reading)["latency size=16"] == (10.96, "us", "lower")
     assert [remark for remark in reading.remarks if "its title says bandwidth" in remark]
 
 
 def test_what_is_no_result_is_left_out() -> None:
-    assert "pingpong_bandwidth ranks=2 size=0" not in shown(read(Wish(parser="imb"), outputs.IMB))
-    found = shown(read(Wish(parser="hpcc"), outputs.HPCC))
+    assert "pingpong_bandwidth ranks=2 size=0" not in shown(read(Metric(parser="imb"), outputs.IMB))
+    found = shown(read(Metric(parser="hpcc"), outputs.HPCC))
     assert found.keys().isdisjoint({"MPI_Wtick", "VersionMajor", "MPIFFT_Gflops"})
     assert "Elsewhere_Tflops" not in found
     failed = outputs.HPCC.replace("Success=1", "Success=0")
-    assert "no success" in read(Wish(parser="hpcc"), failed).faults[0]
+    assert "no success" in read(Metric(parser="hpcc"), failed).faults[0]
 
 
 def test_rounds_are_kept() -> None:
-    first, second = read(Wish(parser="pytest-benchmark"), outputs.PYTEST_BENCHMARK).samples
+    first, second = read(Metric(parser="pytest-benchmark"), outputs.PYTEST_BENCHMARK).samples
     assert (first.value, first.raw) == (1.65e-07, (3.6e-07, 1.65e-07, 1.6e-07))
     assert second.raw == ()
 
 
 def test_a_person_may_name_it_and_say_the_unit() -> None:
-    wish = Wish(parser="osu", name="half", unit="ms", better="higher", only=("latency",))
+    wish = Metric(parser="osu", name="half", unit="ms", better="higher", only=("latency",))
     reading = read(wish, outputs.MPI4PY_LATENCY + outputs.MPI4PY_BARRIER)
     assert shown(reading)["half size=16"] == (10.96, "ms", "higher")
     assert "half size=0" in shown(reading)
@@ -155,22 +157,24 @@ started
 
 
 def test_lines_of_json() -> None:
-    reading = read(Wish(parser="json-lines"), LINES)
+    reading = read(Metric(parser="json-lines"), LINES)
     assert shown(reading) == {
         "loss step=1": (0.5, "1", "lower"),
         "loss step=2": (0.25, "1", "lower"),
     }
-    wish = Wish(parser="json-lines", only=("accuracy",), axes=("step",), unit="1", better="higher")
+    wish = Metric(
+        parser="json-lines", only=("accuracy",), axes=("step",), unit="1", better="higher"
+    )
     assert shown(read(wish, LINES)) == {"accuracy step=3": (0.75, "1", "higher")}
-    assert "has no unit" in read(Wish(parser="json-lines", only=("accuracy",)), LINES).faults[0]
+    assert "has no unit" in read(Metric(parser="json-lines", only=("accuracy",)), LINES).faults[0]
     assert (
-        "no number" in read(Wish(parser="json-lines"), '{"metric": "a", "value": true}').faults[0]
+        "no number" in read(Metric(parser="json-lines"), '{"metric": "a", "value": true}').faults[0]
     )
 
 
 def test_patterns() -> None:
     text = "rank 0 took 1.5 ms\nrank 1 took 3 ms\nrank 0 took 2.5 ms\nrank 0 took 9.5 ms\n"
-    wish = Wish(
+    wish = Metric(
         parser="regex",
         name="step",
         pattern=r"^rank (?P<rank>\d+) took (?P<value>\S+) (?P<unit>\w+)$",
@@ -181,11 +185,11 @@ def test_patterns() -> None:
         "step rank=1": (3.0, "ms", "lower"),
     }
     assert reading.samples[0].raw == (1.5, 2.5, 9.5)
-    assert "no group" in read(Wish(parser="regex", pattern="a"), text).faults[0]
-    assert "cannot be used" in read(Wish(parser="regex", pattern="("), text).faults[0]
-    wish = Wish(parser="regex", name="w", pattern=r"took (?P<value>\w+)")
+    assert "no group" in read(Metric(parser="regex", pattern="a"), text).faults[0]
+    assert "cannot be used" in read(Metric(parser="regex", pattern="("), text).faults[0]
+    wish = Metric(parser="regex", name="w", pattern=r"took (?P<value>\w+)")
     assert "no number" in read(wish, "took ages").faults[0]
-    wish = Wish(parser="regex", pattern=r"(?P<value>(a+)+)$", seconds=0.2)
+    wish = Metric(parser="regex", pattern=r"(?P<value>(a+)+)$", seconds=0.2)
     assert "longer than 0.2 s" in read(wish, "a" * 40 + "b").faults[0]
 
 
@@ -216,7 +220,7 @@ def test_functions(tmp_path: Path) -> None:
     file.write_text(FUNCTIONS)
 
     def call(name: str, **more: str) -> Reading:
-        return read(Wish(parser="python", function=f"{file}:{name}", **more), "a\nb\n")  # type: ignore[arg-type]
+        return read(Metric(parser="python", function=f"{file}:{name}", **more), "a\nb\n")  # type: ignore[arg-type]
 
     assert shown(call("pairs", unit="1")) == {"lines": (2.0, "1", "")}
     assert shown(call("rows")) == {"a at=1": (2.0, "us", "lower")}
@@ -240,10 +244,10 @@ def test_all_wishes_together() -> None:
         return texts[name]
 
     wishes = [
-        Wish(parser="mpi4py.bench"),
-        Wish(parser="reframe", on="report.json"),
-        Wish(parser="hpcc", on="hpccoutf.txt"),
-        Wish(parser="osu", only=("latency",)),
+        Metric(parser="mpi4py.bench"),
+        Metric(parser="reframe", on="report.json"),
+        Metric(parser="hpcc", on="hpccoutf.txt"),
+        Metric(parser="osu", only=("latency",)),
     ]
     reading = read_all(wishes, text_of)
     assert len(reading.samples) == 6
@@ -271,7 +275,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_outputs_do_no_harm(parser: str, name: str) -> None:
     pattern = r"^(?P<value>\d+) x$"
-    reading = read(Wish(parser=parser, pattern=pattern), HOSTILE[name])
+    reading = read(Metric(parser=parser, pattern=pattern), HOSTILE[name])
     if (parser, name) != ("mpi4py.bench", "numbers"):
         assert reading.samples == ()
         assert reading.faults
@@ -288,7 +292,7 @@ def test_what_is_no_value_is_told(value: str) -> None:
         "regex": f"8: {value}\n16: 2.5\n",
     }
     for parser, text in texts.items():
-        wish = Wish(parser=parser, pattern=r"^(?P<size>\d+): (?P<value>.*)$", unit="us")
+        wish = Metric(parser=parser, pattern=r"^(?P<size>\d+): (?P<value>.*)$", unit="us")
         reading = read(wish, text)
         assert "which is no value" in reading.faults[0], parser
         assert 2.5 in [sample.value for sample in reading.samples], parser
@@ -297,16 +301,16 @@ def test_what_is_no_value_is_told(value: str) -> None:
 def test_numbers_of_json_that_are_no_values_are_told() -> None:
     for value in ("NaN", "Infinity", "1e999", "1" + "0" * 400):
         line = f'{{"metric": "a", "unit": "s", "value": {value}}}'
-        assert "which is no value" in read(Wish(parser="json-lines"), line).faults[0]
+        assert "which is no value" in read(Metric(parser="json-lines"), line).faults[0]
         text = outputs.REFRAME.replace("1234.5", value)
-        assert "which is no value" in read(Wish(parser="reframe"), text).faults[0]
+        assert "which is no value" in read(Metric(parser="reframe"), text).faults[0]
         text = outputs.PYTEST_BENCHMARK.replace("1.65e-07", value)
-        assert "which is no value" in read(Wish(parser="pytest-benchmark"), text).faults[0]
+        assert "which is no value" in read(Metric(parser="pytest-benchmark"), text).faults[0]
 
 
 def test_numbers_at_the_edge_are_values() -> None:
     text = "# MPI Latency Test\n# Size [B]   Latency [us]\n 8 1e308\n 1e308 -0.0\n nan 1\n inf 1\n"
-    reading = read(Wish(parser="osu"), text)
+    reading = read(Metric(parser="osu"), text)
     assert [sample.value for sample in reading.samples] == [1e308, -0.0]
     assert reading.faults == ()
 
@@ -314,19 +318,19 @@ def test_numbers_at_the_edge_are_values() -> None:
 def test_colours_and_progress_bars_are_no_obstacle() -> None:
     text = "\x1b[1m# MPI Latency Test\x1b[0m\r\n\x1b]0;title\x07# Size [B]   Latency [us]\r\n"
     text += " 50 %\r100 %\r\x1b[32m 8 \x1b[0m  2.5\r\n"
-    assert shown(read(Wish(parser="osu"), text)) == {"latency size=8": (2.5, "us", "lower")}
+    assert shown(read(Metric(parser="osu"), text)) == {"latency size=8": (2.5, "us", "lower")}
 
 
 def test_values_in_fifty_megabytes_of_log_are_found() -> None:
     log = "12:00:00 rank 0: nothing has happened, and 17 times so far\n" * 850_000
     text = log + outputs.MPI4PY_LATENCY + log[:1000]
     assert len(text) > 50_000_000
-    assert len(read(Wish(parser="osu"), text).samples) == 3
+    assert len(read(Metric(parser="osu"), text).samples) == 3
 
 
 def test_too_many_values_are_a_fault() -> None:
     text = "".join(f"{number} 1.5\n" for number in range(10_002))
-    reading = read(Wish(parser="mpi4py.bench"), text)
+    reading = read(Metric(parser="mpi4py.bench"), text)
     assert (len(reading.samples), reading.faults) == (
         10_000,
         ("there are more than 10,000 values",),

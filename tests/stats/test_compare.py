@@ -1,0 +1,219 @@
+"""Verdicts are right, on made-up samples whose truth is known."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankwise.stats.compare import Comparison, Pair, Trials, Verdict, compare
+from rankwise.stats.medians import bootstrap, median, quantiles
+from rankwise.stats.ranks import adjusted, cliffs_delta, least_p, mann_whitney
+
+scipy_stats = importlib.import_module("scipy.stats")
+
+
+def one(
+    before: Sequence[float], after: Sequence[float], better: str = "lower", threshold: float = 0.05
+) -> Comparison:
+    return compare(
+        [
+            Pair(
+                before=Trials(values=before),
+                after=Trials(values=after),
+                better=better,
+                threshold=threshold,
+            )
+        ]
+    )[0]
+
+
+def drawn(chance: random.Random, number: int, level: float, noise: float = 0.02) -> list[float]:
+    return [level * (1 + chance.gauss(0, noise)) for _ in range(number)]
+
+
+STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
+
+
+def test_what_is_clear_is_said() -> None:
+    slower = [2 * value for value in STEADY]
+    found = one(STEADY, slower)
+    assert (found.verdict, found.change, found.delta) == (Verdict.REGRESSED, 1.0, 1.0)
+    assert found.interval is not None
+    assert 0.9 < found.interval[0] < 1.0 < found.interval[1] < 1.1
+    assert one(slower, STEADY).verdict is Verdict.IMPROVED
+    assert one(STEADY, slower, better="higher").verdict is Verdict.IMPROVED
+    assert one(STEADY, STEADY).verdict is Verdict.UNCHANGED
+    unknown = one(STEADY, slower, better="")
+    assert (unknown.verdict, "`better`" in unknown.reason) == (Verdict.INCONCLUSIVE, True)
+
+
+def test_thresholds_decide_what_counts() -> None:
+    slower = [1.08 * value for value in STEADY]
+    assert one(STEADY, slower, threshold=0.05).verdict is Verdict.REGRESSED
+    assert one(STEADY, slower, threshold=0.2).verdict is Verdict.UNCHANGED
+    between = one(STEADY, slower, threshold=0.09)
+    assert (between.verdict, "may be anything" in between.reason) == (Verdict.INCONCLUSIVE, True)
+
+
+def test_too_few_trials_are_inconclusive() -> None:
+    found = one(STEADY[:4], [9.0] * 2)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.reason == "5 trials are needed: 1 more trial of A and 3 more trials of B"
+    assert (found.before, found.after, found.trials) == (median(STEADY[:4]), 9.0, (4, 2))
+    assert one([], []).before is None
+
+
+def test_noise_is_inconclusive() -> None:
+    noisy = Trials(values=[9.0], noisy=4, noise=["the load was 6.1 on 2 cores"])
+    found = compare([Pair(before=Trials(values=STEADY), after=noisy)])[0]
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.reason == "4 of 10 trials were measured under noise: the load was 6.1 on 2 cores"
+
+
+def test_wide_intervals_are_inconclusive_and_say_what_would_help() -> None:
+    chance = random.Random(1)
+    found = one(drawn(chance, 5, 1.0, 0.1), drawn(chance, 5, 1.0, 0.1))
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "trials would tell" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([0.0] * 5, [1.0] * 5),
+        ([1e308] * 6, [1e-308] * 6),
+        ([1e-308] * 6, [1e308] * 6),
+        ([5e-324] * 5, [1.0] * 5),
+        ([-1e308] * 5, [1e308] * 5),
+        ([0.0, 0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0, 1.0]),
+    ],
+)
+def test_numbers_at_the_edge_do_no_harm(before: list[float], after: list[float]) -> None:
+    found = one(before, after)
+    numbers = [found.change, found.p, found.delta, *(found.interval or ())]
+    assert all(number is None or math.isfinite(number) for number in numbers)
+    assert one([0.0] * 5, [0.0] * 5).verdict is Verdict.UNCHANGED
+    assert one([-2.0] * 5, [-1.0] * 5).verdict is Verdict.REGRESSED
+
+
+def verdicts(
+    change: float, trials: int, many: int = 1, rounds: int = 400, noise: float = 0.02
+) -> Counter[Verdict]:
+    """Compare made-up samples again and again; every 20th sample is a spike."""
+    chance = random.Random(f"{change} {trials} {many}")
+
+    def group(level: float) -> Trials:
+        values = drawn(chance, trials, level, noise)
+        return Trials(values=[v * (1.5 if chance.random() < 0.05 else 1) for v in values])
+
+    found: Counter[Verdict] = Counter()
+    for _ in range(rounds):
+        pairs = [Pair(before=group(1), after=group(1 + change)) for _ in range(many)]
+        found[min((each.verdict for each in compare(pairs)), key=list(Verdict).index)] += 1
+    return found
+
+
+def test_false_alarms_are_rare() -> None:
+    assert verdicts(0.0, 5, noise=0.05)[Verdict.REGRESSED] <= 4
+    assert verdicts(0.0, 7, noise=0.05)[Verdict.REGRESSED] <= 4
+    # The worst of ten.
+    assert verdicts(0.0, 7, many=10, rounds=100, noise=0.05)[Verdict.REGRESSED] <= 2
+
+
+def test_real_changes_are_found_and_equal_things_are_unchanged() -> None:
+    assert verdicts(0.1, 5)[Verdict.REGRESSED] >= 0.7 * 400
+    assert verdicts(0.1, 7)[Verdict.REGRESSED] >= 0.9 * 400
+    assert verdicts(-0.1, 7)[Verdict.IMPROVED] >= 0.85 * 400
+    assert verdicts(0.0, 7)[Verdict.UNCHANGED] >= 0.7 * 400
+
+
+def test_five_trials_find_what_changed_in_many_series_at_once() -> None:
+    slower = [1.5 * value for value in STEADY]
+    steady, changed = Trials(values=STEADY), Trials(values=slower)
+    pairs = [Pair(before=steady, after=changed)] * 8 + [Pair(before=steady, after=steady)] * 12
+    found = [each.verdict for each in compare(pairs)]
+    assert found == [Verdict.REGRESSED] * 8 + [Verdict.UNCHANGED] * 12
+    alone = compare([pairs[0], *pairs[8:]])[0]
+    assert alone.verdict is Verdict.INCONCLUSIVE
+    assert alone.reason.endswith("with so many, 6 trials are needed to be sure of one")
+
+
+# The parts, against others' results.
+
+SAMPLES = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=9)
+
+
+@given(SAMPLES, SAMPLES)
+@settings(max_examples=40, deadline=None)
+def test_the_exact_test_counts_all_ways(first: list[float], second: list[float]) -> None:
+    if len(first) + len(second) > 11:
+        first, second = first[:5], second[:5]
+    everything = [*first, *second]
+    ranks = scipy_stats.rankdata(everything)
+    middle = len(first) * (len(everything) + 1) / 2
+    away = abs(sum(ranks[: len(first)]) - middle)
+    sums = [sum(chosen) for chosen in itertools.combinations(ranks, len(first))]
+    expected = sum(abs(total - middle) >= away - 1e-9 for total in sums) / len(sums)
+    assert mann_whitney(first, second) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (7, 12), (30, 25), (200, 150)])
+def test_the_test_agrees_with_scipy(sizes: tuple[int, int]) -> None:
+    chance = random.Random(sum(sizes))
+    first, second = drawn(chance, sizes[0], 1.0), drawn(chance, sizes[1], 1.01)
+    method = "exact" if sum(sizes) <= 40 else "asymptotic"
+    expected = scipy_stats.mannwhitneyu(first, second, method=method).pvalue
+    assert mann_whitney(first, second) == pytest.approx(expected)
+    if method == "asymptotic":
+        rounded = [round(value, 2) for value in first], [round(value, 2) for value in second]
+        expected = scipy_stats.mannwhitneyu(*rounded, method=method).pvalue
+        assert mann_whitney(*rounded) == pytest.approx(expected)
+
+
+def test_equal_samples_are_no_difference() -> None:
+    assert mann_whitney([1.0] * 5, [1.0] * 5) == 1.0
+    assert mann_whitney([1.0] * 50, [1.0] * 50) == 1.0
+    assert mann_whitney(STEADY, [9.0] * 5) == least_p(5, 5) == pytest.approx(2 / 252)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_corrections_agree_with_scipy(probabilities: list[float]) -> None:
+    expected = scipy_stats.false_discovery_control(probabilities)
+    assert adjusted(probabilities) == pytest.approx(list(expected))
+
+
+@given(SAMPLES, SAMPLES)
+def test_effect_sizes(first: list[float], second: list[float]) -> None:
+    pairs = [(a, b) for a in first for b in second]
+    expected = sum((b > a) - (b < a) for a, b in pairs) / len(pairs)
+    assert cliffs_delta(first, second) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 6])
+def test_the_bootstrap_is_that_of_all_draws(number: int) -> None:
+    chance = random.Random(number)
+    values = [chance.random() for _ in range(number)]
+    every = Counter(round(median(draw), 9) for draw in itertools.product(values, repeat=number))
+    found: Counter[float] = Counter()
+    for value, weight in bootstrap(values):
+        found[round(value, 9)] += weight  # type: ignore[assignment]
+    for value, count in every.items():
+        assert found[value] == pytest.approx(count / number**number, abs=1e-3)
+
+
+@pytest.mark.parametrize("number", [4, 5, 12, 31, 500])
+def test_intervals_are_those_of_drawing(number: int) -> None:
+    chance = random.Random(number)
+    values = [chance.gauss(0, 1) for _ in range(number)]
+    medians = sorted(median(chance.choices(values, k=number)) for _ in range(2000))
+    low, high = quantiles(bootstrap(values), 0.025, 0.975)
+    assert low == pytest.approx(medians[50], abs=0.15)
+    assert high == pytest.approx(medians[1950], abs=0.15)
