@@ -11,14 +11,27 @@ import typer
 def command(
     type_name: Annotated[
         str | None,
-        typer.Argument(metavar="TYPE", help="What the document is to describe."),
+        typer.Argument(
+            metavar="TYPE", help="What the document is to describe; with --ci, the suite to run."
+        ),
     ] = None,
     file: Annotated[
         Path | None,
         typer.Argument(metavar="FILE", help="Where to write it; otherwise it is printed."),
     ] = None,
+    *,
+    service: Annotated[
+        str | None,
+        typer.Option(
+            "--ci",
+            metavar="SERVICE",
+            help="Write the file by which github, gitlab, azure or jenkins runs a suite on every "
+            "pull request.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Write a commented document to start from.
+    """Write a commented document to start from, or a file for a CI.
 
     Without TYPE, the types are listed. A file that is there is left as it is.
 
@@ -26,9 +39,13 @@ def command(
     For example:
       rankwise init
       rankwise init PytorchJob job.yaml
+      rankwise init --ci github suite.yaml
     """
     from rankwise.spec.starters import starter
 
+    if service is not None:
+        _write_ci(service, type_name or "suite.yaml", file)
+        return
     if type_name is None:
         _list_types()
         return
@@ -38,6 +55,18 @@ def command(
         return
     _write_new(file, text)
     print(f"{file} is there; to see what it would run:  rankwise plan {file}")
+
+
+def _write_ci(service: str, document: str, file: Path | None) -> None:
+    from rankwise.cli.ci_files import ci_file
+
+    made = ci_file(service, document)
+    place = file or Path(made.path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    _write_new(place, made.text)
+    print(f"{place} is there; it runs {document} on every pull request")
+    if not Path(document).exists():
+        print(f"{document} is not there yet; to begin with:  rankwise init Suite {document}")
 
 
 def _list_types() -> None:
