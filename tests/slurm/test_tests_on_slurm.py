@@ -141,7 +141,8 @@ def test_the_job_has_the_environment_that_was_asked_for(project: Project, slurm:
     outcome = run_slurm(project, slurm, commands, workers=1, environment=terminal)
     assert outcome.exit_code == 0, outcome
     # A login has no variables of ours, so the tests are found in another way.
-    found = f"--slurm-init-cmds=export PYTHONPATH={project.folder} PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"
+    usual = f"PYTHONPATH={project.folder} RANKWISE_TEST_RECORD={project.folder}/.record"
+    found = f"--slurm-init-cmds=export {usual} PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"
     outcome = run_slurm(
         project,
         slurm,
