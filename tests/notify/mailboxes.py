@@ -13,6 +13,7 @@ from email import message_from_bytes, policy
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
@@ -61,7 +62,7 @@ def mail_server(
 ) -> Iterator[Mailbox]:
     """Start a server for mail; with a certificate it wants STARTTLS, a name and a password."""
     mailbox = Mailbox(port=port or free_port())
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {}
     if certificate is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(*certificate)

@@ -162,12 +162,17 @@ def hostile_run(store: Store, *, log_bytes: int = 0) -> str:
     return run
 
 
-def many_cases(store: Store, count: int) -> str:
-    """Store a run of many cases, of which every tenth has failed."""
+def many_cases(store: Store, count: int, *, more: Mapping[str, str] | None = None) -> str:
+    """Store a run of many cases, of which every tenth has failed; `more` parameters for each."""
     cases = [
         sweep_task(
-            f"ranks-{2 ** (number % 6)}.size-{number}.t1",
-            {"ranks": str(2 ** (number % 6)), "size": str(number), "trial": "1"},
+            f"ranks-{2 ** (number % 6)}.size-{number}{''.join(f'.{one}' for one in more or ())}.t1",
+            {
+                "ranks": str(2 ** (number % 6)),
+                "size": str(number),
+                "trial": "1",
+                **{name: f"{value}-{number % 3}" for name, value in (more or {}).items()},
+            },
         )
         for number in range(count)
     ]
@@ -187,7 +192,8 @@ def many_cases(store: Store, count: int) -> str:
             at=number * 0.1,
         )
         if not is_bad:
-            case = f"ranks={task.tags['ranks']} size={task.tags['size']}"
+            tags = {name: value for name, value in task.tags.items() if name != "trial"}
+            case = " ".join(f"{name}={value}" for name, value in tags.items())
             sample = Sample(metric="latency", value=1.0 + number, unit="us", better="lower")
             store.add_samples(run, task.key, 1, [sample], case=case, trial=1)
     store.run_ended(run, State.FAILED, exit_code=1, now=BEGUN + count)

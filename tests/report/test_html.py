@@ -96,6 +96,13 @@ def test_a_thousand_cases_fit_into_a_megabyte(store: Store) -> None:
     assert "ranks-1.size-0.t1" in read.words
 
 
+def test_so_do_a_thousand_with_long_names(store: Store) -> None:
+    more = {f"parameter_number_{number}": "quite-a-long-value" for number in range(5)}
+    page = page_of(store, many_cases(store, 1000, more=more))
+    assert len(page.encode()) < 1_000_000
+    assert "rows are here; rankwise report --csv has them all" in page
+
+
 def test_a_measure_is_beside_what_it_was_before(store: Store) -> None:
     osu_sweep(store, seed=1)
     words = Reader(page_of(store, osu_sweep(store, seed=2, factor=1.5))).words

@@ -7,7 +7,9 @@ import os
 import smtplib
 import time
 from collections.abc import Callable, Iterable, Mapping
+from http.client import HTTPException
 from pathlib import Path
+from smtplib import SMTPException
 
 from rankwise.errors import InputError, RankwiseError
 from rankwise.notify.mail import letter_of, send
@@ -105,7 +107,7 @@ def _try(
                 send(body, choice, secrets)
             else:
                 post(body, choice, secrets)
-        except (OSError, smtplib.SMTPException, InputError) as error:
+        except (OSError, SMTPException, HTTPException, UnicodeError, InputError) as error:
             one = dataclasses.replace(one, tries=one.tries + 1, trouble=_in_words(error))
             outbox.note(one)
             if waits and not _is_final(error):
@@ -125,7 +127,7 @@ def _is_final(error: Exception) -> bool:
     """Tell whether the same would happen a second later, too."""
     if isinstance(error, smtplib.SMTPResponseException):
         return error.smtp_code >= _CODE_OF_REFUSAL
-    return isinstance(error, InputError | smtplib.SMTPNotSupportedError)
+    return isinstance(error, InputError | UnicodeError | smtplib.SMTPNotSupportedError)
 
 
 def _in_words(error: Exception) -> str:

@@ -280,6 +280,8 @@ def _trend(trend: Trend) -> Figure:
     if trend.changes:
         places = ", ".join(trend.runs[place][0] for place in trend.changes)
         spoken.append(f"It has changed with {places}.")
+    if trend.trouble:
+        spoken.append(trend.trouble)
     case = _name(one, one.parameters)
     return Figure(
         title=f"{_capital(_worded(one.metric))} over runs{f' ({case})' if case else ''}",

@@ -21,6 +21,8 @@ _MOST_NAMES = 20
 _MOST_TESTS = 40
 _MOST_GROUPS = 30
 _MOST_DOCUMENT = 40_000
+# Of a page of a thousand cases, without its style and script: mail programs take that much.
+_MOST_BYTES = 950_000
 
 
 def html_report(data: ReportData) -> str:
@@ -52,20 +54,24 @@ def _template(name: str) -> str:
 
 
 def _sections(data: ReportData) -> Iterator[Markup]:
-    yield _banner(data)
-    parts = [
-        ("failed", "What went wrong", _failures(data)),
-        ("figures", "At a glance", _figures(data)),
-        ("measured", "Measured", measures_table(data)),
-        ("cases", "Cases", cases_table(data)),
-        ("tests", "Single tests", tests_table(data)),
-        ("conditions", "Where and how", conditions_list(data)),
-        ("document", "The document", _document(data.document)),
-    ]
-    there = [(key, title, content) for key, title, content in parts if content]
-    links = (tag("a", title, href=f"#{key}") for key, title, _ in there)
+    banner = _banner(data)
+    parts = {
+        ("failed", "What went wrong"): _failures(data),
+        ("figures", "At a glance"): _figures(data),
+        ("measured", "Measured"): None,
+        ("cases", "Cases"): cases_table(data),
+        ("tests", "Single tests"): tests_table(data),
+        ("conditions", "Where and how"): conditions_list(data),
+        ("document", "The document"): _document(data.document),
+    }
+    taken = sum(len(part.encode()) for part in (banner, *parts.values()) if part is not None)
+    # What is measured may be more than all the rest.
+    parts["measured", "Measured"] = measures_table(data, room=_MOST_BYTES - taken)
+    there = {names: content for names, content in parts.items() if content}
+    links = (tag("a", title, href=f"#{key}") for key, title in there)
+    yield banner
     yield tag("nav", *links, aria_label="Parts of this report")
-    for key, title, content in there:
+    for (key, title), content in there.items():
         yield tag("section", tag("h2", title), content, id=key)
     yield tag("footer", f"Made by rankwise {__version__} on {moment(data.made)}.")
 

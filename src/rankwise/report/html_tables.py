@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from rankwise.report.facts import Case, ReportData, cut
@@ -15,6 +16,7 @@ MOST_MEASURES = 2000
 _MOST_CASES = 2000
 _MOST_COLUMNS = 6
 _LONGEST = 120
+_PLAIN = re.compile(r"-?[\d,]+(\.\d+)?")
 _NUMBERS = {"took", "tries", "median", "low", "high", "values", "change"}
 
 
@@ -66,8 +68,8 @@ def tests_table(data: ReportData) -> Markup | None:
     return _table(["test", "outcome", "task", "took"], rows, len(data.tests))
 
 
-def measures_table(data: ReportData) -> Markup | None:
-    """Make the table of all that was measured."""
+def measures_table(data: ReportData, room: int) -> Markup | None:
+    """Make the table of what was measured, as much as there is room for, in bytes."""
     if not data.measures:
         return None
     measures = data.measures[:MOST_MEASURES]
@@ -75,7 +77,12 @@ def measures_table(data: ReportData) -> Markup | None:
     heads = ["metric", *names, "median", "low", "high", "unit", "values"]
     if data.before:
         heads += [f"in {data.before}", "change"]
-    rows = [_measure(one, names, bool(data.before)) for one in measures]
+    rows = []
+    for one in measures:
+        rows.append(_measure(one, names, bool(data.before)))
+        room -= len(rows[-1].encode())
+        if room < 0:
+            break
     return _table(heads, rows, len(data.measures))
 
 
@@ -159,4 +166,6 @@ def _numeric(value: float | None, shown: str, tone: str = "") -> Markup:
     """Make a cell that sorts by its value."""
     if value is None:
         return tag("td", shown, class_=f"n{tone}")
-    return tag("td", shown, class_=f"n{tone}", data_v=f"{value:.6g}")
+    # Thousands of cells: what can be read from the words is not said twice.
+    is_plain = _PLAIN.fullmatch(shown) is not None
+    return tag("td", shown, class_=f"n{tone}", data_v=None if is_plain else f"{value:.6g}")

@@ -7,14 +7,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rankwise.errors import InputError
 from rankwise.plan import Task
-from rankwise.store import Store
+from rankwise.stats.changes import find_changes
+from rankwise.store import RunRow, Store
 from rankwise.store.samples import SampleRow, SeriesRow
 
 _PAIR = re.compile(r"([\w.-]+)=(\S*)")
 _TRIAL = "trial"
 # Quartiles of fewer values say little.
 _FEWEST_FOR_QUARTILES = 5
+# So many runs are searched for the one before.
+_MOST_SEARCHED = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,9 @@ class Trend:
     measure: Measure
     runs: tuple[tuple[str, Spread], ...]
     changes: tuple[int, ...] = ()
-    """Numbers of the runs with which something has changed."""
+    """Which of the runs have begun a new level."""
+    trouble: str = ""
+    """Why nobody has looked for changes."""
 
 
 def spread_of(values: Iterable[float]) -> Spread | None:
@@ -121,6 +127,16 @@ def measures_of(
     return sorted(found, key=lambda one: order[one.metric])
 
 
+def run_before(store: Store, run: RunRow) -> str | None:
+    """Find the run before this one that has measured something."""
+    older = [
+        one.id
+        for one in store.runs(_MOST_SEARCHED, name=run.name)
+        if one.number < run.number and one.state.is_over
+    ]
+    return next((one for one in older if store.samples_of_run(one)), None)
+
+
 def trends_of(
     store: Store, measures: Sequence[Measure], *, run: str, most_runs: int
 ) -> list[Trend]:
@@ -135,8 +151,17 @@ def trends_of(
         spreads = [(one, spread_of(of_run[one])) for one in names]
         known = tuple((one, spread) for one, spread in spreads if spread is not None)
         if len(known) > 1:
-            found.append(Trend(measure=measure, runs=known))
+            changes, trouble = _changes([spread.middle for _, spread in known])
+            found.append(Trend(measure=measure, runs=known, changes=changes, trouble=trouble))
     return found
+
+
+def _changes(values: Sequence[float]) -> tuple[tuple[int, ...], str]:
+    """Find where a history has changed, or say why that cannot be done here."""
+    try:
+        return tuple(change.at for change in find_changes(values)), ""
+    except InputError as error:
+        return (), str(error)
 
 
 def _by_series(rows: Iterable[SampleRow]) -> dict[int, list[SampleRow]]:

@@ -90,7 +90,8 @@ def line_plot(
         is_log=False if x_labels else x_is_log,
     )
     if x_labels:
-        x = Axis(low=x.low, high=x.high, ticks=_thinned(x, x_labels))
+        ends = [place for place, _ in x_labels]
+        x = Axis(low=min(ends), high=max(ends), ticks=_thinned(x_labels))
     seen = [value for dot in all_dots for value in (dot.low, dot.y, dot.high)]
     y = axis_for([*seen, *(b for _, b in ideal)], in_bytes=words.y_unit == BYTES, is_log=y_is_log)
     legend, rows = _legend([one.name for one in series])
@@ -111,7 +112,7 @@ def line_plot(
     return svg.drawing(WIDTH, height, words.label, parts), left_out
 
 
-def _thinned(axis: Axis, labels: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
+def _thinned(labels: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
     widest = max(svg.width_of(words) for _, words in labels)
     room = max(1, int((WIDTH - _LEFT - _RIGHT) / (widest + 10)))
     step = -(-len(labels) // room)

@@ -26,7 +26,7 @@ _RULES = (
     f"text{{font-family:{_FONTS};font-size:15px;fill:#3a424c}}"
     ".grid{stroke:#dfe3e8}.axis{stroke:#9aa4af}.strong{fill:#14181d}.faint{fill:#6b7683}"
     ".ideal{stroke:#9aa4af;stroke-dasharray:4 4}.change{stroke:#d55e00;stroke-dasharray:3 3}"
-    ".heat{fill:#0072b2}.on{fill:#ffffff}.cell{font-size:11.5px}"
+    ".heat{fill:#0072b2}.on{fill:#ffffff}.cell{font-size:13px}"
     + "".join(
         f".s{number}{{stroke:{colour}}}.f{number}{{fill:{colour}}}"
         for number, colour in enumerate(COLOURS)

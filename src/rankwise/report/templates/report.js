@@ -8,7 +8,9 @@ for (const table of document.querySelectorAll("table[data-tools]")) {
 
   const value = (row, column) => {
     const cell = row.cells[column];
-    return cell.dataset.v === undefined ? cell.textContent.trim() : Number(cell.dataset.v);
+    if (cell.dataset.v !== undefined) return Number(cell.dataset.v);
+    const text = cell.textContent.trim();
+    return text && cell.classList.contains("n") ? Number(text.replaceAll(",", "")) : text;
   };
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     const button = document.createElement("button");
