@@ -16,6 +16,8 @@ VERBS = {
     "logs": "Show what the processes of a run have written",
     "explain": "Say why a run failed: who was first, and what it wrote last",
     "report": "Write a report of a run: HTML, PDF, CSV, JSON",
+    "compare": "Say whether one set of runs is slower than another, or that nobody can know",
+    "trend": "Show how a metric was in all runs, where it has changed, and since which commits",
     "notify": "Tell somebody what became of a run, by mail or into a chat",
     "cancel": "End a run and everything that it has started",
     "resume": "Go on with a run that nobody drives any more",

@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Mapping
 
-from rankwise.metrics.contract import Reading, Wish
+from rankwise.metrics.contract import Reading
 from rankwise.metrics.units import direction, spell
+from rankwise.plan import Metric
 from rankwise.store.samples import Better, Sample
 
 MOST_SAMPLES = 10_000
@@ -20,7 +21,7 @@ Point = Mapping[str, float | int | str]
 class Collector:
     """Takes the values that one parser finds, and keeps what can be relied on."""
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: Metric) -> None:
         self._wish = wish
         self._values: dict[
             tuple[str, str, Better, tuple[tuple[str, object], ...]], list[float]

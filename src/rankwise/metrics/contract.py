@@ -1,40 +1,12 @@
-"""What is to be read from an output, and what came of it."""
+"""What came of reading an output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rankwise.store.samples import Better, Sample
-
-OUTPUT = "output"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What somebody wants to be read from what a program has written."""
-
-    parser: str
-    """One of `reading.PARSERS`."""
-    name: str = ""
-    """What to call the metric; empty: as the output does."""
-    unit: str = ""
-    """What it is measured in, `1` for a plain number; empty: as the output says."""
-    better: Better = ""
-    """Empty: as it follows from the unit."""
-    only: tuple[str, ...] = ()
-    """Which metrics to keep, by the names that the output gives them; empty: all."""
-    pattern: str = ""
-    """For `regex`: with a group `value`; `metric` and `unit` if they are there, others say where
-    on its axes a value was taken."""
-    function: str = ""
-    """For `python`: FILE.py:FUNCTION."""
-    axes: tuple[str, ...] = ()
-    """For `json-lines`: the keys that say where on its axes a value was taken."""
-    on: str = OUTPUT
-    """Where to look: `output`, `stdout`, `stderr`, or the name of a file."""
-    seconds: float = 60.0
-    """How long a pattern or a function may take."""
+from rankwise.plan import Metric
+from rankwise.store.samples import Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,5 +20,5 @@ class Reading:
     """What somebody should know who looks at the numbers."""
 
 
-Parser = Callable[[Wish, str], Reading]
+Parser = Callable[[Metric, str], Reading]
 """Reads a text. It never fails, whatever the text is: what is wrong is told as a fault."""

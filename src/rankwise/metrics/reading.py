@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import ModuleType
 
-from rankwise.metrics.contract import Parser, Reading, Wish
+from rankwise.metrics.contract import Parser, Reading
+from rankwise.plan import Metric
 
 PARSERS: Mapping[str, str] = {
     "osu": "osu",
@@ -22,15 +23,15 @@ PARSERS: Mapping[str, str] = {
 """What documents call them, and the modules that they are in."""
 
 
-def read(wish: Wish, text: str) -> Reading:
+def read(wish: Metric, text: str) -> Reading:
     """Read what one wish asks for."""
     module: ModuleType = import_module(f"rankwise.metrics.parsers.{PARSERS[wish.parser]}")
     parse: Parser = module.read
     return parse(wish, text)
 
 
-def read_all(wishes: Iterable[Wish], text_of: Callable[[str], str]) -> Reading:
-    """Read what all wishes ask for, from texts that are named as in `Wish.on`.
+def read_all(wishes: Iterable[Metric], text_of: Callable[[str], str]) -> Reading:
+    """Read what all wishes ask for, from texts that are named as in `Metric.on`.
 
     `text_of` may raise OSError or ValueError for a text that is not there: that is a fault.
     """
@@ -42,7 +43,7 @@ def read_all(wishes: Iterable[Wish], text_of: Callable[[str], str]) -> Reading:
     )
 
 
-def _read_from(wish: Wish, text_of: Callable[[str], str]) -> Reading:
+def _read_from(wish: Metric, text_of: Callable[[str], str]) -> Reading:
     try:
         text = text_of(wish.on)
     except (OSError, ValueError) as error:

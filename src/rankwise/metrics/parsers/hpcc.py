@@ -6,8 +6,9 @@ It has a line `name=value` for each result and says no units: they are known fro
 from __future__ import annotations
 
 from rankwise.metrics.collecting import Collector
-from rankwise.metrics.contract import Reading, Wish
+from rankwise.metrics.contract import Reading
 from rankwise.metrics.lines import lines_of, number_in
+from rankwise.plan import Metric
 from rankwise.store.samples import Better
 
 _BEGIN, _END = "Begin of Summary section", "End of Summary section"
@@ -30,7 +31,7 @@ _UNITS: tuple[tuple[str, str, Better], ...] = (
 )
 
 
-def read(wish: Wish, text: str) -> Reading:
+def read(wish: Metric, text: str) -> Reading:
     """Read the results; what else the summary says of the run is none."""
     found = Collector(wish)
     is_inside = False

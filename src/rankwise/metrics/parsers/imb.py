@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 
 from rankwise.metrics.collecting import Collector
-from rankwise.metrics.contract import Reading, Wish
+from rankwise.metrics.contract import Reading
 from rankwise.metrics.lines import lines_of, numbers_in, size_in
 from rankwise.metrics.units import spell
+from rankwise.plan import Metric
 
 _BENCHMARK = re.compile(r"#\s*Benchmarking\s+(?P<name>\S{1,60})")
 _PROCESSES = re.compile(r"#\s*#processes\s*=\s*(?P<ranks>\d{1,9})")
@@ -19,7 +20,7 @@ _TIMES = {"t": "time", "t_avg": "time", "t_min": "time_min", "t_max": "time_max"
 _NAMES = {"Mbytes/sec": "bandwidth", "Msg/sec": "message_rate"}
 
 
-def read(wish: Wish, text: str) -> Reading:
+def read(wish: Metric, text: str) -> Reading:
     """Read all tables of a text."""
     found = Collector(wish)
     benchmark, about, columns = "", dict[str, int | str](), list[str]()

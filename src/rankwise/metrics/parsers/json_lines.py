@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from rankwise.metrics.collecting import Collector
-from rankwise.metrics.contract import Reading, Wish
+from rankwise.metrics.contract import Reading
 from rankwise.metrics.lines import lines_of
 from rankwise.metrics.parsers.json_text import better, load, mapping, number, point
+from rankwise.plan import Metric
 
 
-def read(wish: Wish, text: str) -> Reading:
+def read(wish: Metric, text: str) -> Reading:
     """Read the lines that are objects; a log may have others between them."""
     found = Collector(wish)
     for line in lines_of(text):
@@ -27,7 +28,7 @@ def read(wish: Wish, text: str) -> Reading:
     return found.reading()
 
 
-def _add(found: Collector, wish: Wish, shown: dict[str, Any]) -> None:
+def _add(found: Collector, wish: Metric, shown: dict[str, Any]) -> None:
     at = {name: shown[name] for name in wish.axes if name in shown}
     if isinstance(name := shown.get("metric"), str):
         value = number(shown.get("value"))

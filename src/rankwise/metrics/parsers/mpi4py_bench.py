@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rankwise.metrics.collecting import Collector
-from rankwise.metrics.contract import Reading, Wish
+from rankwise.metrics.contract import Reading
 from rankwise.metrics.lines import lines_of, numbers_in, size_in
+from rankwise.plan import Metric
 
 _RING = re.compile(
     r"time for (?P<loops>\d{1,12}) loops = (?P<seconds>\S{1,40}) seconds "
@@ -23,7 +24,7 @@ _PINGPONG = _FIRST["# MPI PingPong Test"]
 _STATISTICS = 3
 
 
-def read(wish: Wish, text: str) -> Reading:
+def read(wish: Metric, text: str) -> Reading:
     """Read all tables of a text."""
     found = Collector(wish)
     names = _PINGPONG

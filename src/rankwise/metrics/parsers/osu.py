@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankwise.metrics.collecting import Collector
-from rankwise.metrics.contract import Reading, Wish
+from rankwise.metrics.contract import Reading
 from rankwise.metrics.lines import lines_of, numbers_in, size_in
 from rankwise.metrics.units import is_known, spell
+from rankwise.plan import Metric
 
 _TITLE = re.compile(r"#\s*(?:OSU )?MPI(?P<what>[-\w/ ]{1,80}?) Test\b")
 _COLUMN = re.compile(r"(?P<name>[^\s\[(][^\[(]*?)? ?[\[(](?P<unit>[^\])]+)[\])]")
@@ -36,7 +37,7 @@ class _Table:
     has_size: bool = True
 
 
-def read(wish: Wish, text: str) -> Reading:
+def read(wish: Metric, text: str) -> Reading:
     """Read all tables of a text."""
     found = Collector(wish)
     table: _Table | None = None

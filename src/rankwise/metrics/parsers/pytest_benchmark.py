@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rankwise.metrics.collecting import Collector
-from rankwise.metrics.contract import Reading, Wish
+from rankwise.metrics.contract import Reading
 from rankwise.metrics.parsers.json_text import load, mapping, mappings, number, point
+from rankwise.plan import Metric
 
 
-def read(wish: Wish, text: str) -> Reading:
+def read(wish: Metric, text: str) -> Reading:
     """Read what `--benchmark-json` has written; rounds are there with `--benchmark-save-data`."""
     found = Collector(wish)
     try:

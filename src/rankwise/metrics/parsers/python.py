@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.metrics.collecting import Collector
-from rankwise.metrics.contract import Reading, Wish
+from rankwise.metrics.contract import Reading
 from rankwise.metrics.parsers.json_text import better, load, mapping, mappings, number, point
+from rankwise.plan import Metric
 
 _LAST_CHARACTERS = 500
 
 
-def read(wish: Wish, text: str) -> Reading:
+def read(wish: Metric, text: str) -> Reading:
     """Call the function and read what it gives."""
     found = Collector(wish)
     try:
@@ -46,7 +47,7 @@ def read(wish: Wish, text: str) -> Reading:
     return found.reading()
 
 
-def _call(wish: Wish, text: str) -> Any:
+def _call(wish: Metric, text: str) -> Any:
     path, _, name = wish.function.rpartition(":")
     with tempfile.TemporaryDirectory(prefix="rankwise-metrics-") as folder:
         output, answer = Path(folder) / "output", Path(folder) / "answer.json"

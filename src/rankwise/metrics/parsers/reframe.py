@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from rankwise.metrics.collecting import Collector
-from rankwise.metrics.contract import Reading, Wish
+from rankwise.metrics.contract import Reading
 from rankwise.metrics.parsers.json_text import load, mapping, mappings, number
+from rankwise.plan import Metric
 
 # In `perfvalues`: the value, its reference, lower and upper limit, the unit.
 _UNIT = 4
 
 
-def read(wish: Wish, text: str) -> Reading:
+def read(wish: Metric, text: str) -> Reading:
     """Read what `--report-file` has written."""
     found = Collector(wish)
     try:
