@@ -171,3 +171,14 @@ def test_a_folder_that_is_not_there_is_told_once(folder: Path) -> None:
 def test_a_function_may_come_from_elsewhere(folder: Path, text: str) -> None:
     (folder / "checks.py").write_text(text)
     assert only(folder, "- {run: 'true', checks: [{python: 'checks.py:f'}]}\n").checks
+
+
+def test_found_scripts_are_planned_as_others_are(folder: Path) -> None:
+    (folder / "d_test.py").write_text("# rankwise: ranks=4 gpus=2 timeout=60\n")
+    (folder / "odd $name_test.py").write_text("# rankwise: ranks=4 gpus=2 timeout=60\n")
+    first, _, second, odd = planned(folder, "- files: '*_test.py'\n").tasks
+    alone = only(folder, "- d_test.py\n")
+    assert (second.key, second.processes, second.files) == ("d_test", alone.processes, alone.files)
+    assert (second.width, second.timeout, second.resources) == (4, 60, alone.resources)
+    assert "a_test.py" in str(first.processes[0].command)
+    assert "'odd $name_test.py'" in str(odd.processes[0].command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +17,12 @@ from rankwise.launch.command import read_command
 from rankwise.launch.jobs import task_for
 from rankwise.launch.request import Facts, JobRequest, Kind, RoleRequest
 from rankwise.launch.words import NAMES, in_shell
-from rankwise.plan import Resources, Restart, Task, later
+from rankwise.plan import Resources, Restart, Task, fill_in, later
 from rankwise.planning.checks import checks_at, with_checks
 from rankwise.planning.contract import Ask, Planned
 from rankwise.planning.jobs import facts_for
 from rankwise.spec.documents import Document
-from rankwise.spec.headers import header_of
+from rankwise.spec.headers import SILENT, header_of
 from rankwise.spec.mistakes import nearest
 from rankwise.spec.suite import Header, Launcher, Suite, SuiteTest
 from rankwise.spec.values import fit_name
@@ -42,7 +42,9 @@ _LAUNCHERS = re.compile(r"\b(?:mpirun|mpiexec|srun|torchrun|horovodrun|distribut
 
 # What a line may have that is more than words for the shell.
 _MEANINGFUL = re.compile(rf"\$\{{\{{|{'|'.join(NAMES)}|{_LAUNCHERS.pattern}")
-_SILENT = Header()
+_PLAIN = re.compile(r"[\w./+-]+")
+_SCRIPT = "script"
+_BARE = "bare"
 
 
 def plan_suite(document: Document, ask: Ask) -> Planned:
@@ -68,8 +70,13 @@ class _Case:
     name: str
     header: Header
     is_named: bool = False
-    is_found: bool = False
-    """Whether a pattern has found it: then what the script says goes before what the entry says."""
+    script: str = ""
+    """The script that a pattern has found: then what it says goes before what the entry says."""
+
+    @property
+    def is_found(self) -> bool:
+        """Tell whether a pattern has found it."""
+        return bool(self.script)
 
     def said(self, name: str) -> object:
         """Give what is said about something, by whoever knows best; None: nothing is."""
@@ -81,7 +88,7 @@ class _Case:
     @property
     def is_bare(self) -> bool:
         """Tell whether nothing is said about it but the line to run."""
-        return self.header is _SILENT and self.entry.model_fields_set == {"run"}
+        return self.header is SILENT and self.entry.model_fields_set == {"run"}
 
     @property
     def resources(self) -> Resources:
@@ -105,7 +112,7 @@ class _SuitePlanner:
         self._ask = ask
         self._compute = compute
         self._runtime = ask.site.runtime(model.environment)
-        self._pattern: Task | None = None
+        self._patterns: dict[object, Task] = {}
         self._known_facts: dict[tuple[str, ...], Facts] = {}
 
     def tasks(self) -> list[Task]:
@@ -153,7 +160,8 @@ class _SuitePlanner:
 
     def _found(self, index: int, entry: SuiteTest) -> Iterator[_Case]:
         try:
-            paths = sorted(path for path in self._folder.glob(entry.files) if path.is_file())
+            found = (path for path in self._folder.glob(entry.files) if path.is_file())
+            paths = sorted(found, key=str)
         except (ValueError, NotImplementedError) as error:
             raise self._mistake(index, "files", f"is no pattern: {error}") from None
         if not paths:
@@ -168,9 +176,9 @@ class _SuitePlanner:
                 entry=entry,
                 index=index,
                 command=shlex.join(words),
+                script=str(script),
                 name=name,
                 header=header,
-                is_found=True,
             )
 
     def _script_or_line(self, index: int, entry: SuiteTest) -> _Case:
@@ -197,7 +205,7 @@ class _SuitePlanner:
             command=line,
             name=entry.name or said or fit_name(name[:_LONGEST_NAME]),
             is_named=bool(entry.name),
-            header=header or _SILENT,
+            header=header or SILENT,
         )
 
     def _keys(self, cases: list[_Case]) -> Iterator[str]:
@@ -214,19 +222,35 @@ class _SuitePlanner:
     # How it runs
 
     def _task(self, case: _Case, key: str) -> Task:
-        if case.is_bare and not _MEANINGFUL.search(case.command):
-            return self._bare(case, key)
+        if _MEANINGFUL.search(case.command):
+            return self._planned(case, key)
+        if case.is_bare:
+            return self._like(_BARE, case, key, {})
+        if case.script.endswith(".py") and _PLAIN.fullmatch(case.script):
+            # All that are found by one pattern and say the same are alike.
+            return self._like((case.index, case.header), case, key, {_SCRIPT: case.script[:-3]})
         return self._planned(case, key)
 
-    def _bare(self, case: _Case, key: str) -> Task:
-        """Plan a line about which nothing is said: all such are alike, and there may be many."""
-        if self._pattern is None:
-            self._pattern = self._planned(case, key)
-        (process,) = self._pattern.processes
+    def _like(self, kind: object, case: _Case, key: str, values: Mapping[str, str]) -> Task:
+        """Plan a test from the pattern of its kind: that is faster, and there may be thousands."""
+        if kind not in self._patterns:
+            command = f"python {later(_SCRIPT)}.py" if values else case.command
+            self._patterns[kind] = self._planned(dataclasses.replace(case, command=command), key)
+        pattern = self._patterns[kind]
+
+        def filled(command: str | tuple[str, ...]) -> str | tuple[str, ...]:
+            if not values:
+                return case.command
+            assert isinstance(command, str)
+            return fill_in(command, lambda what: values.get(what) or later(what))
+
         return dataclasses.replace(
-            self._pattern,
+            pattern,
             key=key,
-            processes=(dataclasses.replace(process, command=case.command),),
+            processes=tuple(
+                dataclasses.replace(process, command=filled(process.command))
+                for process in pattern.processes
+            ),
             place=self._place(case.index),
         )
 

@@ -55,13 +55,14 @@ def _readable(value: Any) -> Any:
 
 def _show_many(console: Console, tasks: Sequence[Task]) -> None:
     width = max(len(task.key) for task in tasks)
+    widest = console.width
     lines = []
     for task in tasks:
         command = _command(task.processes[0]) if task.processes else ""
         line = f"  {task.key:{width}}  {command}"
-        lines.append(line if len(line) <= console.width else f"{line[: console.width - 1]}…")
-    # All at once: there may be thousands.
-    console.out("\n".join(lines), highlight=False)
+        lines.append(line if len(line) <= widest else f"{line[: widest - 1]}…")
+    # All at once, and as it is: there may be thousands.
+    console.file.write("\n".join([*lines, ""]))
     console.print(f"\n  all about one of them:  --task {tasks[0].key}", style="dim")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -21,6 +22,11 @@ _MOST_BYTES = 20_000
 _HEADER = re.compile(r"\s*#\s*rankwise:\s*(?P<rest>.*?)\s*")
 _WORD = re.compile(r"\S+")
 
+SILENT = Header()
+"""What a script says that says nothing."""
+# Thousands of scripts say the same.
+_KNOWN: dict[tuple[str, ...], Header] = {(): SILENT}
+
 
 def header_of(path: Path) -> Header:
     """Read what a script says of itself; raises InputError with a line for every mistake."""
@@ -30,12 +36,23 @@ def header_of(path: Path) -> Header:
     except OSError as error:
         raise InputError(f"{printable_name(path)}: it cannot be read: {error.strerror}") from error
     if "rankwise:" not in text:
-        return Header()
+        return SILENT
+    lines = [
+        (number, found["rest"], found.start("rest"))
+        for number, line in enumerate(text.splitlines()[:_MOST_LINES], start=1)
+        if (found := _HEADER.fullmatch(line))
+    ]
+    said = tuple(rest for _, rest, _ in lines)
+    if said not in _KNOWN:
+        _KNOWN[said] = _read_all(path, lines)
+    return _KNOWN[said]
+
+
+def _read_all(path: Path, lines: Iterable[tuple[int, str, int]]) -> Header:
     contents = Section(Position(1, 1))
     mistakes: list[Mistake] = []
-    for number, line in enumerate(text.splitlines()[:_MOST_LINES], start=1):
-        if found := _HEADER.fullmatch(line):
-            mistakes += _read(found["rest"], number, found.start("rest"), contents)
+    for number, rest, column in lines:
+        mistakes += _read(rest, number, column, contents)
     review = Review()
     try:
         header = Header.model_validate(contents, context=review)
