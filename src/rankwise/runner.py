@@ -839,10 +839,15 @@ def settle(order: Mapping[str, Any], number: int) -> bool:
         except (OSError, AttributeError):
             pass  # A machine with other cores, or without the notion.
     os.chdir(node["folder"])
-    is_own = node["name"].partition(".")[0] == os.uname().nodename.partition(".")[0]
-    if is_own and (len(order["nodes"]) == 1 or "reach" in node):
+    if has_own_name(node) and (len(order["nodes"]) == 1 or "reach" in node):
         return True
     return take_host_name(node["name"], f"{order['folder']}/etc-hosts")
+
+
+def has_own_name(node: Mapping[str, Any]) -> bool:
+    """Tell whether a node is called as this machine is, with or without a domain."""
+    name = str(node["name"])
+    return os.uname().nodename.partition(".")[0] == name.partition(".")[0]
 
 
 def take_host_name(name: str, hosts: str) -> bool:
@@ -966,6 +971,8 @@ def run_rank(command: Sequence[str]) -> int:
     if node is not None:
         os.environ.update(node_variables(order, node))
         move_to_own_folder(order, node)
+        if "reach" in order["nodes"][node] and not has_own_name(order["nodes"][node]):
+            keep_apart(order["marker"], order["nodes"][node]["name"])
     path = own_folder(f"{folder}/processes", number)
     about = {"name": os.path.basename(path), "role": "rank", "node": node or 0, "rank": number}
     return Rank(path, about, order).run(command)

@@ -30,7 +30,9 @@ _OURS = (
 
 def read_slurm(at: Key, table: Mapping[str, Any], page: Page) -> SlurmChoice:
     """Read what only a cluster has."""
-    texts: dict[str, Any] = {name: read_text((*at, name), table, page) for name in _TEXTS if name in table}
+    texts: dict[str, Any] = {
+        name: read_text((*at, name), table, page) for name in _TEXTS if name in table
+    }
     lists: dict[str, Any] = {name: read_words((*at, name), table, page) for name in _LISTS}
     _check_options((*at, "options"), lists["options"], page)
     most = read_number((*at, "max_queued"), table, page, least=1, is_whole=True)

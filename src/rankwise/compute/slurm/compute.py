@@ -110,7 +110,8 @@ class SlurmCompute:
             if self._slurm.mode == "pilot"
             else None
         )
-        self._sending: Sending | PilotSending = self._pilots or sending
+        # Not `or`: one that has nothing to send is false.
+        self._sending = self._pilots if self._pilots is not None else sending
         self._watch = QueueWatch()
         self._watched: dict[str, _Watched] = {}
         self._over: dict[str, AttemptEnd] = {}
