@@ -102,7 +102,7 @@ def osu_sweep(store: Store, *, seed: int = 1, factor: float = 1.0, trials: int =
         conditions = {
             "host": "n1",
             "cpu": "8 cores of a machine",
-            "load": round(chance.random(), 1),
+            "load": round(chance.random() / 2, 1),
         }
         store.add_samples(run, task.key, 1, samples, case=case, trial=trial, conditions=conditions)
     store.run_ended(run, State.FAILED, exit_code=1, now=BEGUN + 95)

@@ -4,8 +4,12 @@ import math
 
 import pytest
 
+from rankwise.report.facts import gather
 from rankwise.report.figures import figures_of
 from rankwise.report.measures import Measure, Spread, as_number, spread_of
+from rankwise.report.outcomes import cards_of
+from rankwise.store import Store
+from tests.report.measured_runs import osu_sweep
 
 
 def measured(
@@ -94,3 +98,24 @@ def test_the_time_of_cases_is_drawn_if_there_are_some() -> None:
 
 def test_one_value_is_no_plot() -> None:
     assert titles(measured(value=1)) == []
+
+
+def test_a_measure_is_judged_by_the_run_before(store: Store) -> None:
+    before = osu_sweep(store, seed=3, trials=12)
+    after = osu_sweep(store, seed=4, trials=12, factor=1.5)
+    assert gather(store, store.run(before), now=0).measures[0].verdict == ""
+    data = gather(store, store.run(after), now=0)
+    verdicts = {(one.metric, one.verdict) for one in data.measures if one.now.count >= 11}
+    assert verdicts == {("latency", "regressed"), ("bandwidth", "regressed")}
+    # Two trials decide nothing.
+    assert {one.verdict for one in data.measures if one.metric == "solve_time"} == {"inconclusive"}
+    assert dict(cards_of(data))[f"regressed since {before}"] == "72 of 87"
+
+
+def test_a_change_for_good_is_found_in_the_runs(store: Store) -> None:
+    for number in range(12):
+        run = osu_sweep(store, seed=number, trials=3, factor=1.0 if number < 7 else 1.6)
+    data = gather(store, store.run(run), now=0)
+    assert {trend.changes for trend in data.trends} == {(7,)}
+    [*_, trend, _] = data.figures
+    assert "It has changed with sweep-8." in trend.note

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from rankwise.report.explanation import Explanation, Group, explain_run
 from rankwise.report.figures import Figure, figures_of
-from rankwise.report.measures import Measure, Trend, measures_of, trends_of
+from rankwise.report.judging import judged
+from rankwise.report.measures import Measure, Trend, measures_of, run_before, trends_of
 from rankwise.report.words import short_path
 from rankwise.store import RunRow, State, Store, TaskRow
 
@@ -18,8 +19,6 @@ MOST_FAILURES = 25
 _LINES = 30
 _MOST_TRENDS = 6
 _MOST_RUNS = 40
-# So many runs are searched for the one before.
-_MOST_SEARCHED = 50
 _MOST_LETTERS = 400
 _MOST_OF_A_MESSAGE = 3000
 
@@ -88,8 +87,10 @@ def gather(store: Store, run: RunRow, *, now: float) -> ReportData:
     tasks = {row.key: row.body for row in rows if row.body is not None}
     explained = explain_run(store, run.id, most=MOST_FAILURES, lines=_LINES)
     cases = [_case(run, row, is_alone=len(rows) == 1) for row in rows]
-    before = _before(store, run)
+    before = run_before(store, run)
     measures = measures_of(store, run.id, run.name, before=before, tasks=tasks)
+    if before:
+        measures = judged(store, measures, run=run, before=store.run(before))
     trends = trends_of(store, _telling(measures), run=run.id, most_runs=_MOST_RUNS)
     times = [(case.key, case.seconds) for case in cases if case.seconds is not None]
     return ReportData(
@@ -151,20 +152,11 @@ def cut(text: str, most: int = _MOST_LETTERS) -> str:
     return text if len(text) <= most else f"{text[:most]} …"
 
 
-def _before(store: Store, run: RunRow) -> str | None:
-    """Find the run before this one that has measured something."""
-    older = [
-        one.id
-        for one in store.runs(_MOST_SEARCHED, name=run.name)
-        if one.number < run.number and one.state.is_over
-    ]
-    return next((one for one in older if store.samples_of_run(one)), None)
-
-
 def _telling(measures: Sequence[Measure]) -> list[Measure]:
-    """Choose the measures whose history is drawn: those that have changed most."""
+    """Choose the measures whose history is drawn: what is worse, then what has changed most."""
     known = [one for one in measures if one.before is not None]
-    return sorted(known, key=lambda one: -abs(one.change or 0.0))[:_MOST_TRENDS]
+    order = sorted(known, key=lambda one: (one.verdict != "regressed", -abs(one.change or 0.0)))
+    return order[:_MOST_TRENDS]
 
 
 def _conditions(found: Iterable[Mapping[str, object]]) -> list[tuple[str, str]]:

@@ -77,16 +77,18 @@ def measures_table(data: ReportData, room: int) -> Markup | None:
     heads = ["metric", *names, "median", "low", "high", "unit", "values"]
     if data.before:
         heads += [f"in {data.before}", "change"]
+    is_judged = any(one.verdict for one in measures)
+    heads += ["verdict"] * is_judged
     rows = []
     for one in measures:
-        rows.append(_measure(one, names, bool(data.before)))
+        rows.append(_measure(one, names, bool(data.before), is_judged))
         room -= len(rows[-1].encode())
         if room < 0:
             break
     return _table(heads, rows, len(data.measures))
 
 
-def _measure(one: Measure, names: Sequence[str], is_compared: bool) -> Markup:
+def _measure(one: Measure, names: Sequence[str], is_compared: bool, is_judged: bool) -> Markup:
     now = one.now
     cells = [
         tag("td", cut(one.metric, _LONGEST), class_="p"),
@@ -99,16 +101,19 @@ def _measure(one: Measure, names: Sequence[str], is_compared: bool) -> Markup:
         before = one.before.middle if one.before else None
         cells.append(_numeric(before, "" if before is None else number(before)))
         cells.append(_change(one))
-    return tag("tr", *cells)
+    if is_judged:
+        tone = {"regressed": "o bad", "improved": "o good"}.get(one.verdict)
+        # A verdict that decides nothing is worth its reason.
+        why = one.why if one.verdict == "inconclusive" else None
+        cells.append(tag("td", one.verdict, class_=tone, title=why))
+    return tag("tr", *cells, data_s=one.verdict or None)
 
 
 def _change(one: Measure) -> Markup:
     change = one.change
     if change is None:
         return tag("td", class_="n")
-    tone = ""
-    if one.better and abs(change) >= 0.05:
-        tone = " up" if (change < 0) == (one.better == "lower") else " down"
+    tone = {"improved": " up", "regressed": " down"}.get(one.verdict, "")
     return _numeric(change, f"{change:+.1%}", tone)
 
 

@@ -47,6 +47,9 @@ class Measure:
     now: Spread
     before: Spread | None = None
     """In the run before, if there was one."""
+    verdict: str = ""
+    """`regressed`, `improved`, `unchanged` or `inconclusive`; empty: nobody has compared it."""
+    why: str = ""
     unfit: int = 0
     """How many values were no finite numbers, and do not count."""
 

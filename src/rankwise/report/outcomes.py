@@ -61,8 +61,13 @@ def cards_of(data: ReportData) -> Iterator[tuple[str, str]]:
         yield "tried again", counted(retried, "case")
     if data.measures:
         yield "measured", f"{len(data.measures):,} series"
-    worse = sum(is_worse(one.change, one.better) for one in data.measures)
-    if data.before and data.measures:
+    compared = [one for one in data.measures if one.verdict]
+    if compared:
+        for verdict in ("regressed", "improved"):
+            count = sum(one.verdict == verdict for one in compared)
+            yield f"{verdict} since {data.before}", f"{count:,} of {len(compared):,}"
+    elif data.before and data.measures:
+        worse = sum(is_worse(one.change, one.better) for one in data.measures)
         yield f"worse by 5 % or more than {data.before}", f"{worse:,} of {len(data.measures):,}"
     if commit := run.tags.get("git.commit", ""):
         yield "commit", cut(commit, 8).removesuffix(" …")

@@ -128,6 +128,8 @@ def _measures(data: ReportData) -> dict[str, Any]:
         )
         between = f"{number(one.now.low, 3)} – {number(one.now.high, 3)}"  # noqa: RUF001
         change = "" if one.change is None else f"{one.change:+.1%}"
+        if one.verdict in ("regressed", "improved"):
+            change = f"{change} {one.verdict}"
         cells = [one.metric, where, number(one.now.middle), between, one.unit, str(one.now.count)]
         rows.append([fit(cut(cell, 80)) for cell in [*cells, change]])
     return {"rows": rows, "total": len(data.measures), "before": data.before}
