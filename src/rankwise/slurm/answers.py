@@ -86,7 +86,7 @@ def read_details(text: str) -> dict[str, str]:
     marks = list(_KEY.finditer(text))
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     found: dict[str, str] = {}
-    for mark, end in zip(marks, ends, strict=True):
+    for mark, end in zip(marks, ends, strict=False):
         # A command at the end of the line may have words that look like keys.
         found.setdefault(mark[1], text[mark.end() : end].strip())
     return found
