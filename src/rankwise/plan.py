@@ -151,6 +151,8 @@ class Reuse:
     """A digest of all that is known before the run: the document's path, the command."""
     inputs: tuple[str, ...] = ()
     """Patterns of files, whose contents count; they are looked at when the task would start."""
+    outputs: tuple[str, ...] = ()
+    """Patterns of what it leaves behind; where nothing fits one, it has to run."""
     folder: str = ""
     """Where those files are."""
     is_wanted: bool = True
@@ -189,9 +191,14 @@ class Metric:
 
     parser: str
     name: str = ""
+    """What to call it; empty: as the output does."""
     unit: str = ""
+    """What it is measured in, `1` for a plain number; empty: as the output says."""
     better: Literal["lower", "higher", ""] = ""
+    """Empty: as it follows from the unit."""
     pattern: str = ""
+    """regex: with a group `value`; `metric` and `unit` if they are there, others say where on its
+    axes a value was taken."""
     function: str = ""
     """python: FILE:FUNCTION."""
     only: tuple[str, ...] = ()
@@ -313,7 +320,9 @@ def task_from_data(data: Mapping[str, Any]) -> Task:
 
 
 def _reuse(data: Mapping[str, Any] | None) -> Reuse | None:
-    return Reuse(**{**data, "inputs": tuple(data["inputs"])}) if data else None
+    if not data:
+        return None
+    return Reuse(**{**data, **{name: tuple(data[name]) for name in ("inputs", "outputs")}})
 
 
 def _measuring(data: Mapping[str, Any] | None) -> Measuring | None:

@@ -106,6 +106,17 @@ def _show_end(store: Store, run: RunRow, shown: Shown) -> None:
         return
     explained = explain_run(store, run.id, lines=10)
     show_end(console, now, store.counts(run.id), explained, store.run_folder(run.id))
+    _show_measures(store, now, console)
+
+
+def _show_measures(store: Store, run: RunRow, console: Console) -> None:
+    """Show what the run has measured, if anything."""
+    from rankwise.report.measures import measures_of, run_before
+    from rankwise.report.terminal_measures import show_measures
+
+    measures = measures_of(store, run.id, run.name, before=run_before(store, run), tasks={})
+    if measures:
+        show_measures(console, measures, run.id)
 
 
 def _show_suite_end(store: Store, run: RunRow, console: Console) -> None:
