@@ -66,7 +66,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """Stand for `rankwise.planning`, which has only this plan."""
+    """Have every document lead to this plan."""
     plan = Plan(
         name="job",
         kind="PytorchJob",
@@ -74,9 +74,12 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Plan:
         source="job.yaml",
         notices=("gpu-cluster is not known here",),
     )
-    module = types.ModuleType("rankwise.planning")
-    module.plan_from = lambda paths, *, strict, on, choice=None: (plan, "type: PytorchJob\n")  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def plan_from(paths: object, **options: object) -> tuple[Plan, str]:
+        del paths, options
+        return plan, "type: PytorchJob\n"
+
+    monkeypatch.setattr("rankwise.planning.plan_from", plan_from)
     return plan
 
 
