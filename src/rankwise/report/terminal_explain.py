@@ -38,7 +38,8 @@ def show_explanation(console: Console, one: Explanation, *, is_brief: bool) -> N
         heading.append(f": {one.reason}")
     if one.attempts > 1:
         heading.append(f" (attempt {one.attempts})")
-    console.print(heading)
+    # A reason of several lines quotes what processes wrote, as they wrote it.
+    console.print(heading, soft_wrap="\n" in one.reason)
     if not is_brief:
         _show_facts(console, one)
     for quote in one.quotes:

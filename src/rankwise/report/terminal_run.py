@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rankwise.store import RunRow, State
 
 _MOST_TASKS_WITH_NOTES = 3
+# Those who write tests look at what fails; `plan` has the rest.
+_SUITE = "Suite"
 
 
 def show_start(console: Console, run: RunRow, tasks: Sequence[Task], *, is_again: bool) -> None:
@@ -32,7 +34,7 @@ def show_start(console: Console, run: RunRow, tasks: Sequence[Task], *, is_again
     console.print(text)
     for notice in run.notices:
         console.print(Text.assemble(("note: ", "yellow"), notice))
-    if len(tasks) <= _MOST_TASKS_WITH_NOTES:
+    if len(tasks) <= _MOST_TASKS_WITH_NOTES and run.kind != _SUITE:
         for task in tasks:
             for note in task.notes:
                 console.print(Text(f"{task.key}: {note}", "dim"))

@@ -64,11 +64,10 @@ def show_suite_end(
 
 
 def _cells(case: Case) -> list[Cell]:
-    name = case.name if case.name == case.task else f"{case.task}: {case.name}"
     reason = clean(case.headline, keep_colours=False)
     shown = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…"
     return [
-        (clean(name, keep_colours=False), "bold"),
+        (clean(case.name, keep_colours=False), "bold"),
         (str(case.state), STATE_STYLES[case.state]),
         (duration(case.seconds) if case.seconds else "", ""),
         (shown, ""),
