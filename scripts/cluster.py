@@ -34,6 +34,7 @@ PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "slurmdbd", "mari
 NODES = ("n1", "n2", "n3", "n4")
 CORES_PER_NODE = 4
 START_SECONDS = 60.0
+_PLACE, _PREFIX = "/var/tmp", "rw-slurm-"
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -304,7 +305,9 @@ def cluster(*, has_accounting: bool = False, job_age: int = 3600) -> Iterator[Cl
     """Have a cluster for a while."""
     # Not below pytest's folder: sockets have short names, and daemons want folders that only
     # their own user may write to, all the way up.
-    folder = Path(tempfile.mkdtemp(prefix="rw-slurm-", dir="/var/tmp"))
+    _remove_forsaken()
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PLACE))
+    (folder / "owner").write_text(str(os.getpid()))
     made = Cluster(folder, has_accounting=has_accounting, job_age=job_age)
     try:
         made.start()
@@ -312,6 +315,19 @@ def cluster(*, has_accounting: bool = False, job_age: int = 3600) -> Iterator[Cl
     finally:
         made.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_forsaken() -> None:
+    """End what is left of clusters whose process was killed: daemons are gone, jobs are not."""
+    for folder in Path(_PLACE).glob(f"{_PREFIX}*"):
+        try:
+            owner = int((folder / "owner").read_text())
+        except (OSError, ValueError):
+            continue  # It is just being made, or removed.
+        if not Path(f"/proc/{owner}").exists():
+            for pid in _with_variable(b"SLURM_CONF", str(folder / "slurm.conf").encode()):
+                _kill(pid)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def obstacle() -> str | None:

@@ -59,7 +59,9 @@ def command(
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> int:
-    """Say whether B is slower than A: improved, regressed, unchanged, or inconclusive.
+    """Say whether B is slower than A, or that nobody can know.
+
+    Each metric of each case has improved, regressed, or is unchanged, or it is inconclusive.
 
     \b
     For example:

@@ -22,7 +22,7 @@ def command(
     *,
     store: StoreFolder = None,
 ) -> int:
-    """Check this machine and the computes of the site file, and say what to change.
+    """Check this machine and its computes, and say what to change.
 
     The exit code is 1 if something must change before jobs can run there.
 

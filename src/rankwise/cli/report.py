@@ -39,7 +39,9 @@ def command(
     quiet: Quiet = False,
     store: StoreFolder = None,
 ) -> None:
-    """Write a report of a run: what failed and why, plots, tables, and how to repeat each case.
+    """Write a report of a run, for people or programs.
+
+    What failed and why, plots, tables, and how to repeat each case.
 
     Without a file, an HTML report is written beside the run's other files. A file named - is the
     screen.

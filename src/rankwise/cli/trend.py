@@ -30,7 +30,9 @@ def command(
     as_json: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
-    """Show how a metric was in all runs, where it has changed, and which commits are to blame.
+    """Show how a metric was in all runs, and where it has changed.
+
+    For each change, the commits are named that may be to blame.
 
     \b
     For example:
