@@ -24,6 +24,7 @@ from bench import (
     simulated,
     startup,
     tasks,
+    trend,
     two_ranks,
 )
 from bench.load import watch_load
@@ -44,6 +45,7 @@ CASES: Mapping[str, Callable[[Path, int], Table]] = {
     "report": report.run,
     "help": first_answer.run,
     "histories": histories.run,
+    "trend": trend.run,
 }
 
 _VERSIONS = """

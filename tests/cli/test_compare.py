@@ -204,6 +204,7 @@ def test_a_trend_shows_the_change_and_whom_to_blame(store: Store, rankwise: Rank
     assert found["commits"] == f"{12:040x}..{13:040x}"
     assert (found["meaning"], len(data[0]["history"])) == ("regressed", 20)
     assert "no change" in rankwise("trend", "latency", "--last", "6").out
+    assert "6 runs are needed" in rankwise("trend", "latency", "--last", "5").out
 
 
 def test_runs_of_one_commit_are_one_moment(store: Store, rankwise: Rankwise) -> None:

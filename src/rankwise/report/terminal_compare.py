@@ -12,6 +12,7 @@ from rankwise.report.terminal import clean
 from rankwise.report.terminal_status import Cell, moment, show_rows
 from rankwise.report.trend import Trend, Turn
 from rankwise.report.words import counted, listed
+from rankwise.stats.changes import LEAST_RUNS
 from rankwise.stats.compare import Verdict
 from rankwise.stats.medians import median
 from rankwise.store.samples import SeriesRow
@@ -111,10 +112,12 @@ def _line_cells(line: Line) -> list[Cell]:
 
 def _counts(compared: Compared) -> str:
     parts = [f"{number} {verdict}" for verdict, number in compared.counts.items() if number]
-    words = listed(parts)
-    if compared.verdict is Verdict.INCONCLUSIVE:
-        words += "; nobody can tell from these trials"
-    return f"{words}, of {len(compared.lines)} series"
+    words = f"{listed(parts)}, of {len(compared.lines)} series"
+    return f"{words}; nobody can tell from these trials" if _is_open(compared) else words
+
+
+def _is_open(compared: Compared) -> bool:
+    return compared.verdict is Verdict.INCONCLUSIVE
 
 
 def _show_trend(console: Console, trend: Trend) -> None:
@@ -136,7 +139,9 @@ def _show_trend(console: Console, trend: Trend) -> None:
     console.print(f"  {sparkline(values)}  {now}", soft_wrap=True)
     for turn in trend.turns:
         _show_turn(console, turn, series.unit)
-    if not trend.turns:
+    if len(values) < 2 * LEAST_RUNS:
+        console.print(f"  {2 * LEAST_RUNS} runs are needed to find changes", style="dim")
+    elif not trend.turns:
         console.print("  no change", style="dim")
 
 

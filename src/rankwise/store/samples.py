@@ -180,13 +180,15 @@ class SampleQueries:
             f"{_SELECT_SAMPLES} {where} ORDER BY samples.run_serial, samples.trial, samples.rowid",
             values,
         )
+        # Many samples are of one run.
+        tags = {text: json.loads(text) for text in {row[4] for row in rows}}
         return [
             SampleRow(
                 series=row[0],
                 run=row[1],
                 run_serial=row[2],
                 created=row[3],
-                tags=json.loads(row[4]),
+                tags=tags[row[4]],
                 task=row[5],
                 attempt=row[6],
                 trial=row[7],
