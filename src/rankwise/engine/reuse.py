@@ -15,8 +15,8 @@ from pathlib import Path
 from rankwise.engine.inheritance import Inheritance, passed_folder
 from rankwise.engine.known import artifacts_folder
 from rankwise.errors import InputError
-from rankwise.files import digest_of_files
-from rankwise.plan import Plan, Task
+from rankwise.files import digest_of_files, matching
+from rankwise.plan import Plan, Reuse, Task
 from rankwise.records import IDENTITY
 from rankwise.store import Store, TaskRow
 
@@ -49,7 +49,7 @@ class Reusing:
             return "", self._store.passed_before(self._store.run(self._run).source, task.key)
         digest = self._digest(task)
         found = self._store.passed_with(digest) if reuse.is_wanted else None
-        if found is None or not self._is_still_there(found):
+        if found is None or not self._is_still_there(found, reuse):
             return digest, None
         return digest, found
 
@@ -63,9 +63,10 @@ class Reusing:
             ours.parent.mkdir(parents=True, exist_ok=True)
             ours.symlink_to(theirs, target_is_directory=True)
 
-    def _is_still_there(self, row: TaskRow) -> bool:
+    def _is_still_there(self, row: TaskRow, reuse: Reuse) -> bool:
         folder = passed_folder(self._store, row)
-        return folder is not None and folder.is_dir()
+        outputs = (matching([pattern], Path(reuse.folder)) for pattern in reuse.outputs)
+        return folder is not None and folder.is_dir() and all(outputs)
 
     def _digest(self, task: Task) -> str:
         assert task.reuse is not None

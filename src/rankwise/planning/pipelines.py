@@ -118,6 +118,7 @@ def _reuse(scene: Scene, task: Task, stage: Stage, *, is_taken: bool) -> Reuse |
     return Reuse(
         definition=digest.hexdigest(),
         inputs=tuple(stage.inputs),
+        outputs=tuple(stage.outputs),
         folder=str(scene.workspace),
         is_wanted=not scene.ask.choice.get("force") and not scene.ask.choice.get("from"),
     )

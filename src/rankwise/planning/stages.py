@@ -90,7 +90,7 @@ def _filled(stage: Stage, matrix: Mapping[str, str]) -> Stage:
         name: fill(getattr(stage, name))
         for name in ("run", "env", "job", "suite", "sweep", "on", "environment", "folder")
     }
-    filled |= {name: fill(getattr(stage, name)) for name in ("inputs", "artifacts")}
+    filled |= {name: fill(getattr(stage, name)) for name in ("inputs", "outputs", "artifacts")}
     for step in ("checkout", "runtime", "deploy", "report", "notify", "wait", "cache"):
         part = getattr(stage, step)
         if part is not None:

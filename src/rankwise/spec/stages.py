@@ -143,6 +143,13 @@ class Stage(Model):
             examples=[["src/**/*.c", "Makefile"]],
         ),
     ] = None
+    outputs: Annotated[
+        Texts,
+        Field(
+            description="What it leaves in the workspace; if that is not there, it runs again.",
+            examples=["build/lib.so"],
+        ),
+    ] = ()
     artifacts: Annotated[
         Texts,
         Field(
@@ -194,12 +201,14 @@ def _misplaced(contents: Mapping[str, Any], step: str) -> Iterator[Clash]:
         for name in ("cache", "artifacts"):
             if contents.get(name) is not None:
                 yield Clash((name,), f"`{name}` is not for ranks; put it into a stage of its own")
+    if contents.get("outputs") is not None and contents.get("inputs") is None:
+        yield Clash(("outputs",), "`outputs` goes with `inputs`: without them it always runs")
     detach = contents.get("detach")
     if detach is not None and str(detach) == "true":
         if step not in _DETACHED:
             names = listed([f"`{each}`" for each in _DETACHED])
             yield Clash(("detach",), f"`detach` goes with {names}, not with `{step}`")
-        for name in ("artifacts", "inputs"):
+        for name in ("artifacts", "inputs", "outputs"):
             if contents.get(name) is not None:
                 yield Clash((name,), f"`{name}` does not go with `detach`: nobody waits for it")
 

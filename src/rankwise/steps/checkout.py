@@ -8,8 +8,10 @@ from pathlib import Path
 
 from rankwise.errors import InputError, RankwiseError
 from rankwise.repositories import changes_in, folder_for, git
-from rankwise.steps.identity import note_identity
+from rankwise.steps.identity import identity_at, note_identity
 from rankwise.steps.program import expanded, guarded, leave
+
+_NOTE = "rankwise-identity"
 
 
 def main() -> int:
@@ -24,16 +26,21 @@ def main() -> int:
     def act() -> None:
         repository = expanded(given.repository)
         folder = Path(expanded(given.into or folder_for(repository))).absolute()
-        commit = check_out(repository, folder, expanded(given.ref), clean=given.clean)
+        is_there = (folder / ".git").exists()
+        commit, is_changed = check_out(repository, folder, expanded(given.ref), clean=given.clean)
         print(f"{folder}: {git('log', '-1', '--format=%h %s', folder=folder).strip()}")
-        note_identity(commit)
+        is_new = is_changed or not is_there
+        note_identity(identity_at(folder / ".git" / _NOTE, commit, is_new=is_new))
         leave({"GIT_COMMIT": commit})
 
     return guarded(act)
 
 
-def check_out(repository: str, folder: Path, ref: str, *, clean: bool) -> str:
-    """Bring a folder to a state of a repository, and give the commit; may be repeated."""
+def check_out(repository: str, folder: Path, ref: str, *, clean: bool) -> tuple[str, bool]:
+    """Bring a folder to a state of a repository; may be repeated.
+
+    Gives the commit, and whether anything was removed that was built there.
+    """
     if (folder / ".git").exists():
         _look_after_changes(folder, clean=clean)
         git("remote", "set-url", "origin", repository, folder=folder)
@@ -48,11 +55,10 @@ def check_out(repository: str, folder: Path, ref: str, *, clean: bool) -> str:
         git("remote", "set-head", "origin", "--auto", folder=folder)
     commit = _commit(folder, ref or "HEAD")
     git("checkout", "--quiet", "--detach", *(["--force"] if clean else []), commit, folder=folder)
-    if clean:
-        git("clean", "--quiet", "-ffdx", folder=folder)
+    removed = git("clean", "-ffdx", folder=folder) if clean else ""
     if (folder / ".gitmodules").exists():
         git("submodule", "update", "--quiet", "--init", "--recursive", folder=folder)
-    return commit
+    return commit, bool(removed)
 
 
 def _look_after_changes(folder: Path, *, clean: bool) -> None:

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import secrets
+from pathlib import Path
+
 from rankwise.records import IDENTITY
 from rankwise.steps.program import attempt_folder
+
+
+def identity_at(path: Path, what: str, *, is_new: bool) -> str:
+    """Give the identity of something in the workspace, noted in a file beside it.
+
+    What was made anew is another one: it lacks what later stages have put into the old one.
+    """
+    noted = path.read_text() if path.exists() else ""
+    if is_new or noted.partition(" ")[0] != what:
+        noted = f"{what} {secrets.token_hex(8)}"
+        path.write_text(noted)
+    return noted
 
 
 def note_identity(text: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankwise.errors import ComputeFailure, InputError
-from rankwise.steps.identity import note_identity
+from rankwise.steps.identity import identity_at, note_identity
 from rankwise.steps.program import expanded, guarded, leave
 
 _STAMP = ".rankwise-runtime"
@@ -30,14 +30,14 @@ def main() -> int:
 
     def act() -> None:
         folder = Path(expanded(given.into)).absolute()
-        stamp = make(
+        identity = make(
             folder,
             _interpreter(expanded(given.python)),
             packages=given.package,
             requirements=[Path(expanded(name)) for name in given.requirements],
             with_site=given.site_packages,
         )
-        note_identity(stamp)
+        note_identity(identity)
         leave(
             {
                 "VIRTUAL_ENV": str(folder),
@@ -57,7 +57,7 @@ def make(
     requirements: Sequence[Path],
     with_site: bool,
 ) -> str:
-    """Make it, unless it is there as wanted; gives a digest of what is wanted."""
+    """Make it, unless it is there as wanted; gives its identity."""
     for file in requirements:
         if not file.is_file():
             raise InputError(f"there is no file {file}")
@@ -66,7 +66,7 @@ def make(
     stamp = hashlib.sha256("\0".join(wanted).encode()).hexdigest()
     if _stamp_of(folder) == stamp:
         print(f"{folder}: as it was")
-        return stamp
+        return identity_at(folder / _STAMP, stamp, is_new=False)
     if folder.exists() and not (folder / "pyvenv.cfg").exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is there, and no virtual environment: move it away")
     shutil.rmtree(folder, ignore_errors=True)
@@ -80,14 +80,13 @@ def make(
         if done.returncode:
             raise ComputeFailure(f"pip left with exit code {done.returncode}; see above")
     # Last of all: without it, the next one begins anew.
-    (folder / _STAMP).write_text(stamp)
     print(f"{folder}: made with {version.split()[0]}")
-    return stamp
+    return identity_at(folder / _STAMP, stamp, is_new=True)
 
 
 def _stamp_of(folder: Path) -> str:
     try:
-        return (folder / _STAMP).read_text()
+        return (folder / _STAMP).read_text().partition(" ")[0]
     except OSError:
         return ""
 
