@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from rankwise.report.terminal import clean
+
 # What no document may contain, and what would hide or turn around the words beside it.
 _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 _LONE = re.compile("[\ud800-\udfff]")
@@ -21,6 +23,8 @@ def fit(text: str) -> str:
     """Take out of a text what no document may contain."""
     if text.isascii() and text.isprintable():
         return text
+    if "\x1b" in text:
+        text = clean(text, keep_colours=False)
     return _LONE.sub("\ufffd", _UNFIT.sub("", text))
 
 
