@@ -123,6 +123,7 @@ class Exchange:
         # Also when a flood of strangers has used up the file descriptors: ours are connected then.
         with contextlib.suppress(OSError):
             connection, _ = self._listener.accept()
+            wire.tune(connection)
             connection.setblocking(False)
             line = _Line(connection, opened=time.monotonic())
             self._strangers.add(line)

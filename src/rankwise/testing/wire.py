@@ -65,8 +65,19 @@ class Address:
                 raise
         else:
             connection = socket.create_connection((self.host, self.port), timeout)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            tune(connection)
         return connection
+
+
+def tune(connection: socket.socket) -> None:
+    """Have small messages sent at once, and notice within a minute that a machine is gone."""
+    if connection.family == socket.AF_UNIX:
+        return
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def listen_on_file(path: Path) -> tuple[socket.socket, Address]:

@@ -260,12 +260,12 @@ class ControllerSession:
             if self._site is not None:
                 self._look_at_site(self._site)
             if self._worlds.warm:
-                source = TEMPLATE if TEMPLATE in self._collections else None
+                source = next((one for one in self._collections if _is_template(one)), None)
             else:
                 source = self._cold_source()
         _, body = self._collections[source]
         data: dict[str, Any] = json.loads(body)
-        if source != TEMPLATE:
+        if not _is_template(source):
             self._compare(data["nodeids"])
         self._pool.set_order(data["nodeids"])
         return data
@@ -364,7 +364,7 @@ class ControllerSession:
             )
 
     def _take_collection(self, name: Name, header: Header, body: bytes) -> None:
-        if name_and_node(name)[0] == TEMPLATE and header["unsafe"]:
+        if _is_template(name) and header["unsafe"]:
             self._go_cold(header["unsafe"])
             return
         self._collections[name] = header, body
@@ -567,3 +567,7 @@ class ControllerSession:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._keeper, 0)
         remove_folder(self._folder)
+
+
+def _is_template(name: Name) -> bool:
+    return name_and_node(name)[0] == TEMPLATE

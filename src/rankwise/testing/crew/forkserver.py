@@ -355,6 +355,8 @@ class ForkServer:
         if ward.watch >= 0:
             os.close(ward.watch)
         said = self.witness.testify(ward.key) if self.witness is not None else {}
+        if ward.why:
+            said["why"] = ward.why
         self._tell(
             {
                 "kind": "ended",
@@ -362,7 +364,6 @@ class ForkServer:
                 "rank": ward.errand.rank,
                 "status": status,
                 "by_us": ward.killed,
-                "why": ward.why,
                 **said,
             }
         )

@@ -264,6 +264,9 @@ class Pool:
                 self._fail(world, None, _SETTLE_SECONDS)
             elif world.conclude_at is None and len(world.gone) == world.size:
                 self.worlds.remove(world)
+                if self._dispatcher is not None and world.hearsay is not None:
+                    # There is room for another step.
+                    self._dispatcher.resume()
             return
         self._fail(world, rank, _SETTLE_SECONDS)
 

@@ -175,7 +175,9 @@ def _keep(
         prevent_start()
         errand = None
         # The template is what everybody waits for: it does not wait for MPI to be loaded here.
-        is_template = wishes.warm and keeper.start_template()
+        # In an allocation that is there, those on the nodes are as soon at it.
+        is_needed = wishes.slurm is None or not wishes.slurm.job
+        is_template = wishes.warm and is_needed and keeper.start_template()
         if not is_template:
             if template_line is not None:
                 template_line.close()

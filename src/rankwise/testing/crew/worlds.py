@@ -130,7 +130,7 @@ class Worlds:
         self.not_before = 0.0
         """Until when no world is to be started."""
         self._steps: dict[int, int] = {}
-        """How many seats those have that a batch system has yet to see the end of."""
+        """How many seats those have whose ranks have yet to end."""
 
     def know(self, tests: Sequence[ListedTest]) -> None:
         """Learn what the tests need."""
@@ -181,6 +181,7 @@ class Worlds:
     def remove(self, world: World) -> None:
         """Forget a world that is gone."""
         self.alive.pop(world.number, None)
+        self._steps.pop(world.number, None)
         for cases in [cases for cases, one in self._reserved.items() if one is world]:
             del self._reserved[cases]
         world.forget()

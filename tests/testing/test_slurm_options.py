@@ -1,0 +1,133 @@
+"""What the command line says about Slurm, and what becomes of it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from rankwise.testing.crew.allocation import make_script, read_memory, tasks_on_nodes
+from rankwise.testing.crew.inquest import explain_step
+from rankwise.testing.crew.slurm_options import SlurmWishes, read_wishes, value_of
+from rankwise.testing.crew.srun import Srun, read_talks
+
+USUAL = {
+    "slurm_options": None,
+    "slurm_srun_options": None,
+    "slurm_export_env": True,
+    "slurm_init_cmds": None,
+    "slurm_file": None,
+    "use_srun": True,
+    "detach": False,
+    "slurm_wait": 0.0,
+    "slurm_address": None,
+    "scheduler": "slurm",
+    "n_workers": "8",
+}
+JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "6"}
+
+
+def read(environment: dict[str, str] | None = None, **given: object) -> SlurmWishes:
+    return read_wishes(argparse.Namespace(**{**USUAL, **given}), environment or {})
+
+
+def test_workers_are_the_tasks_of_the_allocation() -> None:
+    wishes = read(slurm_options="--time=00:30:00 --qos='my queue' -c 4")
+    assert wishes.tasks == 8
+    assert wishes.options == ("--time=00:30:00", "--qos=my queue", "-c", "4")
+    assert wishes.cores_per_task == 4
+    assert wishes.job == ""
+
+
+@pytest.mark.parametrize("option", ["-n 4", "-n4", "--ntasks=4", "--ntasks 4"])
+def test_a_number_of_tasks_among_the_options_is_refused(option: str, tmp_path: Path) -> None:
+    with pytest.raises(pytest.UsageError, match="the number of tasks is that of --n-workers"):
+        read(slurm_options=f"--time=1 {option}")
+    file = tmp_path / "job.sh"
+    file.write_text(f"#!/bin/bash\n#SBATCH {option}\n")
+    with pytest.raises(pytest.UsageError, match=r"job\.sh"):
+        read(slurm_file=str(file))
+
+
+@pytest.mark.parametrize("option", ["--ntasks-per-node=4", "--nodes=2", "-N2", "--nice=3"])
+def test_options_that_only_look_like_it_are_taken(option: str) -> None:
+    assert read(slurm_options=option).options == (option,)
+
+
+def test_within_an_allocation_its_tasks_are_the_workers() -> None:
+    assert read(JOB, n_workers=None).tasks == 6
+    assert read(JOB, n_workers="4").tasks == 4
+    assert read(JOB, n_workers="4").job == "7"
+    with pytest.raises(pytest.UsageError, match="job 7 has 6 tasks"):
+        read(JOB, n_workers="8")
+    with pytest.raises(pytest.UsageError, match="needs --n-workers=N"):
+        read(n_workers=None)
+
+
+def test_a_detached_run_asks_for_a_job_of_its_own() -> None:
+    assert read(JOB, detach=True).job == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [(("-o", "a"), "a"), (("-oa",), "a"), (("--output=a", "--output", "b"), "b"), ((), "")],
+)
+def test_the_last_value_of_an_option_counts(words: tuple[str, ...], value: str) -> None:
+    assert value_of(("-o", "--output"), words) == value
+
+
+def test_a_job_script_is_the_users_own_then_commands_then_the_program() -> None:
+    wishes = SlurmWishes(tasks=1, script="#SBATCH --qos=x\nmodule load a\n", commands=("b; c",))
+    assert make_script(wishes, ["python", "a b"]) == (
+        "#!/bin/bash\n#SBATCH --qos=x\nmodule load a\nb; c\nexec python 'a b'\n"
+    )
+
+
+def test_tasks_on_nodes_are_counted() -> None:
+    assert tasks_on_nodes(["a", "b", "c"], {"SLURM_TASKS_PER_NODE": "4(x2),1"}) == [4, 4, 1]
+    assert tasks_on_nodes(["a"], {}) == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("400M", 400 << 20), ("4GB", 4 << 30), ("2048", 2 << 30), ("1.5G", 3 << 29), ("", 0)],
+)
+def test_memory_is_read_as_slurm_writes_it(text: str, size: int) -> None:
+    assert read_memory(text) == size
+
+
+def test_a_step_has_cores_of_its_own_until_a_node_is_lost() -> None:
+    wishes = SlurmWishes(tasks=8, cores_per_task=2, srun_options=("--mem=1G",))
+    srun = Srun(wishes=wishes, job="7", nodes=["a", "b"], talk="pmi2")
+    line = srun.of_world(3, 2, is_alone=True)
+    assert {"--jobid=7", "--exact", "--ntasks=3", "--cpus-per-task=4", "--mpi=pmi2"} <= set(line)
+    assert line[-1] == "--mem=1G"
+    assert "--overlap" in srun.of_world(3, 1, is_alone=False)
+    srun.lost.append("b")
+    line = srun.of_world(3, 1, is_alone=True)
+    assert {"--overlap", "--overcommit", "--nodelist=a", "--nodes=1"} <= set(line)
+    assert "--exact" not in line
+
+
+def test_kinds_of_mpi_are_read_from_old_and_new_slurms() -> None:
+    new = "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions available: a"
+    old = "srun: MPI types are...\nsrun: none\nsrun: pmi2\n"
+    assert read_talks(new) == {"pmix", "pmi2"}
+    assert read_talks(old) == {"pmi2"}
+
+
+@pytest.mark.parametrize(
+    ("said", "meaning"),
+    [
+        (
+            "slurmstepd: error: *** STEP 1.2 ON n1 CANCELLED AT … DUE TO TIME LIMIT ***",
+            "time limit",
+        ),
+        ("slurmstepd: error: *** STEP 1.2 ON n1 CANCELLED AT 2026 ***", "scancel"),
+        ("slurmstepd: error: Step 1.2 exceeded memory limit", "memory"),
+        ("", "from outside"),
+    ],
+)
+def test_what_slurm_prints_when_it_ends_a_step_is_understood(said: str, meaning: str) -> None:
+    assert meaning in explain_step(said)
