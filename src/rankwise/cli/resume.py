@@ -17,7 +17,7 @@ def command(
     """Go on with a run that nobody drives any more.
 
     What has ended meanwhile is taken in, what still runs is watched, and what is left is started.
-    Nothing runs twice.
+    Nothing runs twice. What its stages have submitted goes on as well, in the background.
 
     \b
     For example:
@@ -30,6 +30,10 @@ def command(
     folder = store_folder(store)
     with open_for_reading(folder) as opened:
         found = choose_run(opened, run)
+        if opened.children(found.id):
+            from rankwise.engine.background import start_children
+
+            start_children(opened, found.id)
     if found.state.is_over:
         _see_off(folder, found)
         if not quiet and not as_json:
