@@ -47,8 +47,9 @@ def run_case(
     """Run one case to its end."""
     folder = store.run_folder(run) / key.replace("/", "_")[:100] / "1"
     place = folder / "processes" / "worker-0"
-    place.mkdir(parents=True)
-    (place / "output.log").write_text(output, errors="surrogateescape")
+    if output:
+        place.mkdir(parents=True)
+        (place / "output.log").write_text(output)
     started = BEGUN + at
     store.begin_attempt(run, key, marker=f"{run}/{key}/1", folder=folder, now=started)
     store.attempt_started(run, key, 1, now=started)
@@ -62,6 +63,11 @@ def run_case(
 
 def osu_sweep(store: Store, *, seed: int = 1, factor: float = 1.0, trials: int = 5) -> str:
     """Store a run that has measured latency and bandwidth over sizes, and a solver over ranks."""
+    with store.together():
+        return _osu_sweep(store, seed, factor, trials)
+
+
+def _osu_sweep(store: Store, seed: int, factor: float, trials: int) -> str:
     chance = random.Random(seed)
     cases = [
         sweep_task(f"osu-{mpi}-{trial}", {"mpi": mpi, "trial": str(trial)})
@@ -164,14 +170,19 @@ def hostile_run(store: Store, *, log_bytes: int = 0) -> str:
 
 def many_cases(store: Store, count: int, *, more: Mapping[str, str] | None = None) -> str:
     """Store a run of many cases, of which every tenth has failed; `more` parameters for each."""
+    with store.together():
+        return _many_cases(store, count, more or {})
+
+
+def _many_cases(store: Store, count: int, more: Mapping[str, str]) -> str:
     cases = [
         sweep_task(
-            f"ranks-{2 ** (number % 6)}.size-{number}{''.join(f'.{one}' for one in more or ())}.t1",
+            f"ranks-{2 ** (number % 6)}.size-{number}{''.join(f'.{one}' for one in more)}.t1",
             {
                 "ranks": str(2 ** (number % 6)),
                 "size": str(number),
                 "trial": "1",
-                **{name: f"{value}-{number % 3}" for name, value in (more or {}).items()},
+                **{name: f"{value}-{number % 3}" for name, value in more.items()},
             },
         )
         for number in range(count)
