@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
+from cluster import NODES, Cluster
 
 from tests.acceptance.jobs import Shop, wait_for
 from tests.slurm.shops import (
@@ -158,9 +158,13 @@ def test_slurmctld_may_be_away_for_a_while(shop: Shop, slurm: Cluster) -> None:
         time.sleep(1)
     finally:
         slurm.start_controller()
+        for node in NODES:
+            slurm.wait_for_node(node, "idle", "mixed", "allocated")
     code, said = end_of(other)
     assert code == 0, said
     assert "sent later" in said
+    # That the first has ended, a controller that was killed hears only after a minute or two.
+    slurm.run("scancel", "--user=root")
 
 
 def test_a_job_that_must_make_way_runs_again_and_is_one_attempt(shop: Shop, slurm: Cluster) -> None:
@@ -186,17 +190,25 @@ def test_a_job_that_must_make_way_runs_again_and_is_one_attempt(shop: Shop, slur
     assert len(list((shop.folder / ".rankwise/runs/job-1/job").iterdir())) == 1
 
 
-def test_a_node_that_dies_takes_its_job_with_it(tmp_path: Path, own_slurm: Cluster) -> None:
+def test_a_time_limit_ends_a_job_and_a_dead_node_takes_one_with_it(
+    tmp_path: Path, own_slurm: Cluster
+) -> None:
     with cluster_shop(tmp_path / "shop", own_slurm, 'options = ["--no-requeue"]') as shop:
-        client = start(shop, ranks_job("echo $RANK >> began; sleep 60"))
-        wait_until("both began", lambda: len(lines(shop.folder / "began")) == 2)
-        node = own_slurm.run("squeue", "--noheader", "-o%N").strip()
-        assert node == "n[1-2]"
-        own_slurm.kill("n2")
+        end = "trap 'exit 1' TERM; sleep 100 & wait"
+        limited = start(shop, ranks_job(end).replace("name: job", "name: limited"))
+        number = only_job(own_slurm)
+        # A limit of Slurm is a minute at least, and looked at twice a minute.
+        own_slurm.run("scontrol", "update", f"JobId={number}", "EndTime=now+2")
+        client = start(shop, ranks_job("echo $RANK >> began; sleep 100", per_node=4))
+        wait_until("all began", lambda: len(lines(shop.folder / "began")) == 8)
+        own_slurm.kill("n4")
         code, said = end_of(client)
         assert code == 1, said
         assert status(shop)["state"] == "lost", said
-        assert "n2" in said or "node" in said
+        assert "node" in said
+        code, said = end_of(limited)
+        assert code == 124, said
+        assert "reached the time limit that it has in Slurm" in said
 
 
 def test_a_node_that_is_drained_lets_its_job_end(shop: Shop, slurm: Cluster) -> None:
