@@ -182,12 +182,20 @@ def test_who_wants_failures_only_hears_of_nothing_else(tmp_path: Path) -> None:
     assert outbox.waiting() == []
 
 
-def test_only_one_sends_what_waits(tmp_path: Path) -> None:
+def test_what_somebody_else_is_sending_is_left_to_them(tmp_path: Path) -> None:
     say, outbox = Told(), Outbox(tmp_path)
-    with outbox.alone() as is_ours:
-        assert is_ours
-        assert not retry(Outbox(tmp_path), say=say)
-    assert "somebody else" in say.words[-1]
+    with mail_server() as mailbox:
+        (tmp_path / "rankwise.toml").write_text(OPEN_SITE.format(port=mailbox.port))
+        one = outbox.add("team", "job-1", str(tmp_path), b"Subject: news\r\n\r\nnone\r\n")
+        with outbox.claimed(one) as is_ours:
+            assert is_ours
+            assert not retry(Outbox(tmp_path), say=say)
+            assert say.words == ["somebody else is telling team of job-1"]
+            assert mailbox.letters == []
+        assert retry(outbox, say=say)
+        with outbox.claimed(one) as is_ours:
+            assert not is_ours
+    assert [letter["Subject"] for letter in mailbox.letters] == ["news"]
 
 
 def test_old_news_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

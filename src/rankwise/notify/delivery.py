@@ -57,29 +57,25 @@ def deliver(
             say(f"{name} was not told: {error}")
             have_all = False
             continue
-        have_all &= _try(one, choice, outbox, say=say, secrets=secrets, pauses=waits)
+        have_all &= _send(one, choice, outbox, say=say, secrets=secrets, pauses=waits)
     return have_all
 
 
 def retry(outbox: Outbox, *, say: Say, secrets: Mapping[str, str] = os.environ) -> bool:
     """Try again what waits in the outbox, each message once; tells whether it is empty now."""
     is_empty = True
-    with outbox.alone() as is_ours:
-        if not is_ours:
-            say("somebody else sends what waits in the outbox at this moment")
-            return False
-        for one in outbox.waiting():
-            if time.time() - one.created > _OLDEST_SECONDS:
-                say(f"{one.target} was not told of {one.run} in a week, and is not any more")
-                outbox.remove(one)
-                continue
-            try:
-                choice = find_site(Path(one.folder)).notify(one.target)
-            except RankwiseError as error:
-                say(f"{one.target} was not told of {one.run}: {error}")
-                is_empty = False
-                continue
-            is_empty &= _try(one, choice, outbox, say=say, secrets=secrets, pauses=())
+    for one in outbox.waiting():
+        if time.time() - one.created > _OLDEST_SECONDS:
+            say(f"{one.target} was not told of {one.run} in a week, and is not any more")
+            outbox.remove(one)
+            continue
+        try:
+            choice = find_site(Path(one.folder)).notify(one.target)
+        except RankwiseError as error:
+            say(f"{one.target} was not told of {one.run}: {error}")
+            is_empty = False
+            continue
+        is_empty &= _send(one, choice, outbox, say=say, secrets=secrets, pauses=())
     return is_empty
 
 
@@ -87,6 +83,23 @@ def _written(notice: Notice, choice: MailChoice | WebhookChoice) -> bytes:
     if isinstance(choice, MailChoice):
         return letter_of(notice, choice)
     return payload_of(notice, choice)
+
+
+def _send(
+    one: Waiting,
+    choice: MailChoice | WebhookChoice,
+    outbox: Outbox,
+    *,
+    say: Say,
+    secrets: Mapping[str, str],
+    pauses: Iterable[float],
+) -> bool:
+    """Send one message, unless somebody else is at it."""
+    with outbox.claimed(one) as is_ours:
+        if not is_ours:
+            say(f"somebody else is telling {one.target} of {one.run}")
+            return False
+        return _try(one, choice, outbox, say=say, secrets=secrets, pauses=pauses)
 
 
 def _try(

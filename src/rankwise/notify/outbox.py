@@ -75,16 +75,24 @@ class Outbox:
         return found
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Tell whether nobody else sends these messages at the moment, and keep it so."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / "lock").open("wb") as lock:
+    def claimed(self, one: Waiting) -> Iterator[bool]:
+        """Tell whether a message is ours to send, and keep it so: it must not be sent twice.
+
+        It is not if somebody else is at it, or it is gone.
+        """
+        try:
+            file = (self._folder / f"{one.name}{_BODY}").open("rb")
+        except OSError:
+            yield False
+            return
+        with file:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 yield False
-            else:
-                yield True
+                return
+            # Whoever had it before us may have sent and removed it meanwhile.
+            yield os.fstat(file.fileno()).st_nlink > 0
 
     def _write(self, name: str, content: bytes) -> None:
         beside = self._folder / f".{name}"
