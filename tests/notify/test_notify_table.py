@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rankwise.errors import InputError
+from rankwise.site import find_site
+from rankwise.site.choices import MailChoice, WebhookChoice
+
+MAIL = '[notify.team]\nhost = "smtp.example.org"\nfrom = "a@example.org"\nto = "b@example.org"\n'
+
+
+def site_of(folder: Path, text: str) -> MailChoice | WebhookChoice:
+    (folder / "rankwise.toml").write_text(text)
+    return find_site(folder, environ={}).notify("team")
+
+
+@pytest.mark.parametrize(
+    ("more", "port"), [("", 587), ('security = "tls"', 465), ('security = "none"', 25)]
+)
+def test_the_port_follows_from_the_security(tmp_path: Path, more: str, port: int) -> None:
+    choice = site_of(tmp_path, MAIL + more)
+    assert isinstance(choice, MailChoice)
+    assert choice.port == port
+    assert choice.to == ("b@example.org",)
+
+
+def test_a_table_with_an_address_of_the_web_is_a_chat(tmp_path: Path) -> None:
+    choice = site_of(tmp_path, '[notify.team]\nurl = "https://example.org/hook"\n')
+    assert isinstance(choice, WebhookChoice)
+    assert (choice.style, choice.when) == ("slack", "always")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[notify.team]\n", "rankwise.toml:1: [notify.team] must have a host"),
+        (f"{MAIL}usr = 1\n", 'rankwise.toml:5: [notify.team] has no "usr"; did you mean "user"?'),
+        (f'{MAIL}security = "ssl"\n', '"ssl" is no security'),
+        (f'{MAIL}user = "me"\n', "user and password_secret go together"),
+        (
+            f'{MAIL}security = "none"\nuser = "me"\npassword_secret = "PW"\n',
+            "the password could be read on its way",
+        ),
+        (MAIL.replace("b@example.org", "b\\r\\nBcc: c@d"), "to must be addresses"),
+        (MAIL.replace('"b@example.org"', "[]"), "to must be addresses"),
+        (f"{MAIL}port = 0\n", "port must be"),
+        (f'{MAIL}when = "never"\n', '"never" is no when; there are always, failed'),
+        ('[notify.team]\nurl = "file:///etc/passwd"\n', "must begin with https://"),
+        ('[notify.team]\nurl = "https://a"\nurl_secret = "B"\n', "take one"),
+    ],
+)
+def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        site_of(tmp_path, text)
+    assert complaint in str(caught.value)
+
+
+def test_who_is_not_there_is_named_with_those_who_are(tmp_path: Path) -> None:
+    (tmp_path / "rankwise.toml").write_text(MAIL)
+    with pytest.raises(InputError, match='nobody called "teams" to tell; did you mean "team"'):
+        find_site(tmp_path, environ={}).notify("teams")
