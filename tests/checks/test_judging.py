@@ -249,7 +249,7 @@ def test_of_what_was_written_the_last_line_of_json_counts(tmp_path: Path) -> Non
 
 
 FUNCTIONS = """
-import sys, time
+import subprocess, sys, time
 
 def right(folder, attempt, logs, output, exit_code):
     assert "rank 2 of 4" in output and set(logs) == {f"worker-{n}" for n in range(4)}
@@ -265,6 +265,14 @@ def raising(): raise RuntimeError("too hot")
 def curious(weather): return True
 def slow(): time.sleep(60)
 def leaving(): sys.exit(0)
+
+def loud():
+    subprocess.Popen(["sleep", "60"])
+    return True
+
+def slow_and_loud():
+    subprocess.Popen(["sleep", "60"])
+    time.sleep(60)
 """
 
 
@@ -279,13 +287,15 @@ def leaving(): sys.exit(0)
         ("curious", "it wants `weather`; there is folder, attempt, logs, output, exit_code"),
         ("slow", "it took longer than 0.5 s"),
         ("leaving", "its process ended with 0 and gave no answer"),
+        ("loud", ""),
+        ("slow_and_loud", "it took longer than 0.5 s"),
         ("absent", "has no attribute 'absent'"),
     ],
 )
 def test_a_function_has_the_last_word(tmp_path: Path, name: str, fault: str) -> None:
     attempt = make_attempt(tmp_path, FOUR)
     (tmp_path / "checks.py").write_text(FUNCTIONS)
-    seconds = 0.5 if name == "slow" else 10
+    seconds = 0.5 if "slow" in name else 10
     check = Check(kind="python", what=f"{tmp_path / 'checks.py'}:{name}", seconds=seconds)
     end = judged(attempt, check)
     assert end.outcome == ("failed" if fault else "passed"), end.reason

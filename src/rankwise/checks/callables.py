@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,27 +33,42 @@ def fault_by_function(check: Check, material: Material, exit_code: int) -> str:
         "exit_code": exit_code,
     }
     with tempfile.TemporaryDirectory(prefix="rankwise-check-") as folder:
-        answer = Path(folder) / "answer.json"
+        answer, output = Path(folder) / "answer.json", Path(folder) / "output"
         line = [sys.executable, "-P", calling.__file__, str(answer)]
-        try:
-            done = subprocess.run(
-                line,
-                input=json.dumps(told).encode(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=check.seconds,
-                cwd=work if work.is_dir() else None,
-                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+        code = _run(line, json.dumps(told).encode(), work, output, check.seconds)
+        if code is None:
             return f"it took longer than {check.seconds:g} s"
-        said = done.stdout.decode(errors="replace").splitlines()[-_MOST_LINES:]
+        said = output.read_text(errors="replace").splitlines()[-_MOST_LINES:]
         try:
             fault = _fault(json.loads(answer.read_bytes()))
         except (OSError, ValueError):
-            fault = f"its process ended with {done.returncode} and gave no answer"
+            fault = f"its process ended with {code} and gave no answer"
     return f"{fault}{quote(said)}" if fault else ""
+
+
+def _run(line: list[str], told: bytes, work: Path, output: Path, seconds: float) -> int | None:
+    """Run a process with all that it starts, and give its exit code; None: it took too long."""
+    # Into a file: whoever holds a pipe open would be waited for.
+    with output.open("wb") as file, output.with_name("input").open("w+b") as given:
+        given.write(told)
+        given.seek(0)
+        process = subprocess.Popen(
+            line,
+            stdin=given,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=work if work.is_dir() else None,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            start_new_session=True,
+        )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _fault(answer: dict[str, Any]) -> str:
