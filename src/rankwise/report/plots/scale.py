@@ -102,7 +102,8 @@ def _powers(axis: Axis, base: float) -> list[float]:
     last = math.floor(math.log(axis.high, base) + 1e-9)
     step = max(1, math.ceil((last - first + 1) / _MOST_TICKS))
     powers = [base**exponent for exponent in range(first, last + 1, step)]
-    if base == 10.0 and last - first < 3:
+    # Of few powers, steps between them are written, too.
+    if base == 10.0 and math.log10(axis.high) - math.log10(axis.low) < 2.2:
         between = [
             step * 10.0**exponent for exponent in range(first - 1, last + 1) for step in (1, 2, 5)
         ]
