@@ -268,6 +268,18 @@ def test_an_optional_task_that_does_not_fit_is_left_out_and_the_run_is_green(sto
     assert [event.state for event in events if event.task == "large"] == ["skipped"]
 
 
+def test_an_optional_task_is_left_out_where_there_is_a_queue_too(store: Store) -> None:
+    class Queueing(FakeCompute):
+        def room(self) -> Resources:
+            return Resources(cores=1e9)
+
+    large = dataclasses.replace(task("large", cores=9), is_optional=True)
+    compute = Queueing(always("passed"))
+    ended, _ = drive(store, compute, large, task("small"))
+    assert compute.submitted == ["small"]
+    assert (ended.state, ended.counts[State.SKIPPED]) == (State.PASSED, 1)
+
+
 def test_an_optional_task_that_fails_has_failed(store: Store) -> None:
     optional = dataclasses.replace(task("a"), is_optional=True)
     ended, _ = drive(store, FakeCompute(always("failed", 3)), optional)

@@ -226,6 +226,13 @@ class Drive:
 
     def _start(self, waiting: Waiting) -> None:
         task = self._store.task(self._run, waiting.key)
+        if waiting.is_optional:
+            # A compute with a queue of its own takes anything, and would refuse it.
+            capacity = self._computes[waiting.compute].capacity()
+            if reason := shortfall(task.resources, capacity):
+                self._give_up([Hopeless(key=waiting.key, reason=reason, is_well=True)])
+                self._give_up(self._queue.skipped(waiting.key))
+                return
         if self._is_taken_over(task):
             return
         number = self._store.task_row(self._run, waiting.key).attempts + 1
