@@ -338,7 +338,7 @@ def run_exists(shop: Shop) -> bool:
 
 def test_a_pipeline_may_be_killed_at_any_moment(tmp_path: Path) -> None:
     kills = int(os.environ.get("RANKWISE_KILLS", KILLS))
-    chance = random.Random(os.environ.get("RANKWISE_SEED", 11))
+    chance = random.Random(os.environ.get("RANKWISE_SEED", "11"))
     seconds = 3.0
     for number in range(kills):
         with opened(tmp_path / f"shop-{number}") as shop:

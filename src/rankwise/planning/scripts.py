@@ -15,10 +15,10 @@ _BASH = ("bash", "-eo", "pipefail")
 _STAGE = r"""
 # Runs run.sh, and writes down which variables it has left behind.
 declare -A __rankwise_before=()
-__rankwise_names() { compgen -e; }
-while IFS= read -r __rankwise_name; do
-    __rankwise_before[$__rankwise_name]=${!__rankwise_name}
-done < <(__rankwise_names)
+__rankwise_list() {
+    compgen -e >"$RANKWISE_FOLDER/.names"
+    mapfile -t __rankwise_names <"$RANKWISE_FOLDER/.names"
+}
 __rankwise_is_kept() {
     local secret
     case $1 in
@@ -31,9 +31,9 @@ __rankwise_is_kept() {
     done
 }
 __rankwise_exports() {
-    local IFS=$' \t\n' name
+    local name
     local -A after=()
-    while IFS= read -r name; do
+    for name in "${__rankwise_names[@]}"; do
         after[$name]=1
         if [[ -v __rankwise_before[$name] && ${__rankwise_before[$name]} == "${!name}" ]]; then
             continue
@@ -41,7 +41,7 @@ __rankwise_exports() {
         if __rankwise_is_kept "$name"; then
             printf '%s=%s\0' "$name" "${!name}"
         fi
-    done < <(__rankwise_names)
+    done
     for name in "${!__rankwise_before[@]}"; do
         if [[ ! -v after[$name] ]] && __rankwise_is_kept "$name"; then
             printf '%s\0' "$name"
@@ -49,19 +49,28 @@ __rankwise_exports() {
     done
 }
 __rankwise_end() {
-    local code=$?
+    local code=$? IFS=$' \t\n'
     set +eu
     if (( code == 0 )); then
-        __rankwise_exports >"$RANKWISE_FOLDER/exports" || code=1
+        __rankwise_list && __rankwise_exports >"$RANKWISE_FOLDER/exports" || code=1
     fi
     return "$code"
 }
+__rankwise_list
+for __rankwise_name in "${__rankwise_names[@]}"; do
+    __rankwise_before[$__rankwise_name]=${!__rankwise_name}
+done
 trap '__rankwise_end; exit' EXIT
 . "$RANKWISE_FOLDER/run.sh"
-# A trap of the lines' own has taken the place of ours.
-if [[ $(trap -p EXIT) != *__rankwise_end* ]]; then
-    __rankwise_end
+__rankwise_end
+__rankwise_code=$?
+# A trap of the lines' own, which may have taken the place of ours, is still to come.
+trap -p EXIT >"$RANKWISE_FOLDER/.trap"
+mapfile -t __rankwise_trap <"$RANKWISE_FOLDER/.trap"
+if [[ ${__rankwise_trap[*]-} == *__rankwise_end* ]]; then
+    trap - EXIT
 fi
+exit "$__rankwise_code"
 """
 
 
