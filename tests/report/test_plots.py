@@ -4,7 +4,7 @@ import math
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.report.plots.bars import Bar, bar_plot
@@ -74,6 +74,7 @@ def test_ticks_of_a_logarithmic_axis_are_powers() -> None:
     assert [words for _, words in sizes.ticks][:3] == ["1 B", "16 B", "256 B"]
 
 
+@settings(deadline=None)
 @given(st.lists(any_number), st.booleans(), st.booleans())
 def test_every_axis_has_a_place_for_what_it_shows(
     values: list[float], in_bytes: bool, own_ticks: bool
@@ -87,6 +88,7 @@ def test_every_axis_has_a_place_for_what_it_shows(
         assert math.isfinite(axis.at(value))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(any_number, any_number), max_size=30))
 def test_lines_of_any_numbers_are_drawings(places: list[tuple[float, float]]) -> None:
     svg, left_out = line_plot([line_of(*places), line_of((1.0, 1.0))], WORDS)
@@ -95,12 +97,22 @@ def test_lines_of_any_numbers_are_drawings(places: list[tuple[float, float]]) ->
     assert left_out >= unfit
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abc"), any_number))
 def test_heatmaps_and_bars_of_any_numbers_are_drawings(values: dict[str, float]) -> None:
     cells = {(name, name): value for name, value in values.items()}
     is_clean(heatmap(cells, "abc", "abc", words=("x", "y")))
     bars = [Bar(name=name, value=one, said="", low=one, high=one) for name, one in values.items()]
     is_clean(bar_plot(bars, "bars"))
+
+
+def test_a_zero_is_the_palest_field_of_a_logarithmic_heatmap() -> None:
+    svg = heatmap(
+        {("a", "a"): 0.0, ("b", "a"): 1.0, ("c", "a"): 21.0}, "abc", "a", words=("x", "y")
+    )
+    fields = [one for one in ElementTree.fromstring(svg).iter() if one.find("./") is not None]
+    shades = [one.get("fill-opacity") for one in fields if one.tag.endswith("rect")]
+    assert shades == ["0.07", "0.07", "0.95"]
 
 
 def test_hostile_names_are_only_words() -> None:

@@ -32,8 +32,10 @@ def heatmap(
     """Draw a field for each pair of (across, down) that has a finite value."""
     finite = {pair: value for pair, value in values.items() if math.isfinite(value)}
     axis = axis_for(finite.values())
-    least, greatest = min(finite.values(), default=0.0), max(finite.values(), default=0.0)
-    low, high = axis.at(least) if finite else 0, axis.at(greatest) if finite else 1
+    # What has no place on a logarithmic axis is zero: the palest of all.
+    placed = [value for value in finite.values() if axis.shows(value)] or [axis.low]
+    least, greatest = min(placed), max(placed)
+    low, high = axis.at(least), axis.at(greatest)
     left = 40 + max((svg.width_of(_short(name)) for name in down), default=0)
     wide = (_WIDTH - left - 12) / max(1, len(across))
     tall = min(_TALLEST, max(_LOWEST, _HEIGHT / max(1, len(down))))
@@ -46,7 +48,9 @@ def heatmap(
             value = finite.get((other, name))
             if value is None:
                 continue
-            share = (axis.at(value) - low) / (high - low) if high > low else 0.5
+            share = 0.5 if high == low else 0.0
+            if high > low and axis.shows(value):
+                share = (axis.at(value) - low) / (high - low)
             opacity = _PALEST + (_STRONGEST - _PALEST) * share
             x = left + column * wide
             title = f"{words[0]} {other}, {words[1]} {name}: {number(value)} {unit}".rstrip()
