@@ -83,6 +83,7 @@ def test_the_shared_world_has_all_ranks_and_is_started_once(tmp_path: Path) -> N
             "size": 8,
             "threads": 1,
             "venue": "shared",
+            "seats": list(range(8)),
             "door": "/warm",
             "environment": {WORLD: "0"},
         }

@@ -121,7 +121,15 @@ class SlurmSite:
         assert self._srun is not None
         found = [number for number, tasks in enumerate(self._tasks) for _ in range(tasks)]
         width = self._wishes.tasks
-        return found[:width] if self._wishes.is_pool and len(found) >= width else [0] * width
+        return found[:width] if len(found) >= width else [0] * width
+
+    def _node_of(self, seats: Sequence[int]) -> str:
+        """Name the node that all these seats are on; empty: there are several, or none is known."""
+        assert self._srun is not None
+        found = {self.domains()[seat] for seat in seats}
+        if len(found) != 1 or not any(self._tasks):
+            return ""
+        return self._srun.nodes[found.pop()]
 
     # Messages
 
@@ -213,8 +221,12 @@ class SlurmSite:
         assert self._srun is not None, "worlds are started when there are nodes"
         if not self._wishes.uses_srun:
             return
+        is_alone = order["venue"] == "fresh"
         order["launch"] = self._srun.of_world(
-            order["size"], order["threads"], is_alone=order["venue"] == "fresh"
+            order["size"],
+            order["threads"],
+            is_alone=is_alone,
+            node=self._node_of(order["seats"]) if is_alone else "",
         )
         if self._memory:
             cores = self._wishes.cores_per_task * order["threads"]

@@ -35,13 +35,17 @@ class Srun:
         """The nodes that are still there."""
         return [node for node in self.nodes if node not in self.lost]
 
-    def of_world(self, size: int, threads: int, *, is_alone: bool) -> list[str]:
+    def of_world(self, size: int, threads: int, *, is_alone: bool, node: str = "") -> list[str]:
         """Give what comes before the program that is to run on `size` ranks.
 
-        A world that is used again shares its cores with others: they take turns there.
+        With a node, all of them are there. A world that is used again shares its cores with
+        others: they take turns.
         """
         cores = self.wishes.cores_per_task * threads
         share = ["--exact" if is_alone and not self.shares else "--overlap"]
+        if node:
+            # Slurm would spread it over all nodes of the job, and start a daemon on each.
+            share += ["--nodes=1", f"--nodelist={node}"]
         if self.lost:
             # What ran on a lost node holds its cores until Slurm has noticed, and there may be
             # fewer cores than ranks now.

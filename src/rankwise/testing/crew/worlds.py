@@ -168,6 +168,7 @@ class Worlds:
                 "size": size,
                 "threads": threads,
                 "venue": venue,
+                "seats": list(seats),
                 "door": self._doors[door],
                 "environment": environment,
             }
