@@ -53,6 +53,12 @@ def test_the_work_of_others_is_noise() -> None:
     )
 
 
+def test_what_ticks_cannot_tell_is_no_noise() -> None:
+    # A tenth of a second on two cores: 20 ticks, of which 3 may be anybody's.
+    assert noise(joined(at(0), at(0.1, busy=20), own_cpu_seconds=0.17)) == ()
+    assert noise(joined(at(0), at(0.1, busy=20), own_cpu_seconds=0.05)) != ()
+
+
 def test_without_the_own_work_what_was_before_counts() -> None:
     assert noise(joined(at(0), at(10, busy=2000))) == ()
     found = joined(at(0, load=6.1, psi_avg10=30.0, psi_total=0), at(10, psi_total=5_000_000))

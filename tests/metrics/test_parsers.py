@@ -147,6 +147,22 @@ def test_a_person_may_name_it_and_say_the_unit() -> None:
     assert reading.remarks == ("latency is taken in ms, though the output says us",)
 
 
+def test_a_name_chooses_or_renames() -> None:
+    chosen = read(Metric(parser="mpi4py.bench", name="pingpong_time"), outputs.PINGPONG)
+    assert {sample.unit for sample in chosen.samples} == {"s"}
+    unclear = read(Metric(parser="mpi4py.bench", name="speed"), outputs.PINGPONG)
+    assert unclear.samples == ()
+    assert "say which with `only`" in unclear.faults[0]
+
+
+def test_names_are_fit_to_be_shown() -> None:
+    line = '{"metric": "\\u001b[2Jloss", "value": 1, "unit": "\\u001b[31ms", "point": {"a": "\\u0007"}}'
+    (sample,) = read(Metric(parser="json-lines"), line).samples
+    assert (sample.metric, sample.unit, sample.point) == ("loss", "s", {"a": ""})
+    nameless = '{"metric": "", "value": 1, "unit": "s"}'
+    assert "without a name" in read(Metric(parser="json-lines"), nameless).faults[0]
+
+
 LINES = """\
 started
 {"metric": "loss", "value": 0.5, "unit": "1", "better": "lower", "point": {"step": 1}}
@@ -313,6 +329,8 @@ def test_numbers_at_the_edge_are_values() -> None:
     reading = read(Metric(parser="osu"), text)
     assert [sample.value for sample in reading.samples] == [1e308, -0.0]
     assert reading.faults == ()
+    twice = read(Metric(parser="regex", name="a", unit="s", pattern="(.+)"), "1e308\n1e308\n")
+    assert [sample.value for sample in twice.samples] == [1e308]
 
 
 def test_colours_and_progress_bars_are_no_obstacle() -> None:

@@ -26,6 +26,8 @@ _COUNTERS = 8
 MOST_STEAL = 2.0
 MOST_OTHERS = 10.0
 MOST_PRESSURE = 10.0
+# In seconds of a core: what others have used is known by ticks of 10 ms, and by differences.
+_UNSURE = 0.05
 
 Conditions = Mapping[str, Any]
 
@@ -81,7 +83,9 @@ def noise(conditions: Conditions) -> tuple[str, ...]:
     if (steal := conditions.get("steal_percent", 0.0)) > MOST_STEAL:
         reasons.append(f"{steal:.0f} % of the CPU time was given to other virtual machines")
     if (others := conditions.get("others_percent")) is not None:
-        if others > MOST_OTHERS:
+        core_seconds = conditions.get("seconds", 0.0) * conditions.get("cores", 1)
+        unsure = 100 * _UNSURE / core_seconds if core_seconds > 0 else 0.0
+        if others > MOST_OTHERS + unsure:
             reasons.append(f"other processes used {others:.0f} % of the machine")
         return tuple(reasons)
     # Nobody knows whose work it was meanwhile: only that of before is certainly another's.
