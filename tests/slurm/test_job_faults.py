@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import NODES, Cluster
+from cluster import Cluster
 
 from tests.acceptance.jobs import Shop, wait_for
 from tests.slurm.shops import (
@@ -144,27 +144,22 @@ def test_a_client_that_is_killed_around_sbatch_has_the_job_run_once(
     assert len((shop.folder / "began").read_text().split()) == 1
 
 
-def test_slurmctld_may_be_away_for_a_while(shop: Shop, slurm: Cluster) -> None:
-    client = start(shop, command_job(WAITS_FOR_GO))
-    wait_for(shop.folder / "began")
-    slurm.kill("slurmctld")
-    (shop.folder / "go").touch()
-    try:
+def test_slurmctld_may_be_away_for_a_while(tmp_path: Path, own_slurm: Cluster) -> None:
+    with cluster_shop(tmp_path / "shop", own_slurm) as shop:
+        client = start(shop, command_job(WAITS_FOR_GO))
+        wait_for(shop.folder / "began")
+        own_slurm.kill("slurmctld")
+        (shop.folder / "go").touch()
         # What has ended is known at once: it is the runner's word that counts.
         code, said = end_of(client)
         assert code == 0, said
         # One that is to be sent meanwhile waits.
         other = start(shop, command_job("echo sent later"))
         time.sleep(1)
-    finally:
-        slurm.start_controller()
-        for node in NODES:
-            slurm.wait_for_node(node, "idle", "mixed", "allocated")
-    code, said = end_of(other)
-    assert code == 0, said
-    assert "sent later" in said
-    # That the first has ended, a controller that was killed hears only after a minute or two.
-    slurm.run("scancel", "--user=root")
+        own_slurm.start_controller()
+        code, said = end_of(other)
+        assert code == 0, said
+        assert "sent later" in said
 
 
 def test_a_job_that_must_make_way_runs_again_and_is_one_attempt(shop: Shop, slurm: Cluster) -> None:
