@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rankwise.metrics.conditions import joined
 from rankwise.metrics.reading import read_all
 from rankwise.plan import Check, Task
 from rankwise.records import CONDITIONS, AttemptEnd, read_processes
-from rankwise.store import Store
+from rankwise.store import ProcessRow, Store
 from rankwise.store.samples import Sample
 
 
@@ -69,7 +70,19 @@ def _conditions(folder: Path) -> dict[str, Any] | None:
     """Join what the runner has read before and afterwards; None: it could not."""
     try:
         data = json.loads((folder / CONDITIONS).read_bytes())
-        used = sum(one.cpu_seconds or 0.0 for one in read_processes(folder))
+        used = _own_seconds(read_processes(folder))
         return joined(data["before"], data["after"], own_cpu_seconds=used)
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def _own_seconds(processes: Iterable[ProcessRow]) -> float:
+    """Give the CPU time of an attempt. A launcher's has that of its ranks in it, if they are its
+    children: whichever is more, counts."""
+    ranks, others = 0.0, 0.0
+    for one in processes:
+        if one.rank is None:
+            others += one.cpu_seconds or 0.0
+        else:
+            ranks += one.cpu_seconds or 0.0
+    return max(ranks, others)
