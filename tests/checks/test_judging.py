@@ -177,6 +177,26 @@ def test_a_file_from_before_does_not_count(tmp_path: Path, monkeypatch: pytest.M
     assert "model.pt was not written: the one that is there is 9" in end.reason
 
 
+def test_the_age_of_a_file_is_told_by_the_clock_of_files(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    (tmp_path / "work/old.pt").touch()
+    time.sleep(0.1)
+    (attempt / "claim").touch()
+    (tmp_path / "work/new.pt").touch()
+    # Whatever the runner's own clock says.
+    assert judged(attempt, Check(kind="exists", what="new.pt")).outcome == "passed"
+    assert "was not written" in judged(attempt, Check(kind="exists", what="old.pt")).reason
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 5000, "work/" * 2000])
+def test_a_name_that_no_file_can_have_fails_the_check(tmp_path: Path, name: str) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    for check in (Check(kind="exists", what=name), Check(kind="contains", what="x", on=name)):
+        end = judged(attempt, check)
+        assert end.outcome == "failed"
+        assert end.reason.replace("\n", "").isprintable()
+
+
 def test_a_file_that_was_copied_with_its_old_times_counts(tmp_path: Path) -> None:
     attempt = make_attempt(tmp_path, FOUR)
     (tmp_path / "work/model.pt").touch()

@@ -40,7 +40,9 @@ def test_a_message_is_kept_within_limits(tmp_path: Path) -> None:
     assert one.message.endswith("x end")
 
 
-@pytest.mark.parametrize("text", ["", "not XML", "<a><b></a>"])
+@pytest.mark.parametrize(
+    "text", ["", "not XML", "<a><b></a>", "<?xml version='1.0' encoding='odd'?><a/>"]
+)
 def test_what_is_no_xml_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match=r"results\.xml is no XML"):
         read(tmp_path, text)

@@ -10,7 +10,7 @@ from rankwise.checks.limits import TooLong, at_most
 from rankwise.checks.material import Material, Missing
 from rankwise.checks.texts import fault_in_text
 from rankwise.checks.values import fault_in_values
-from rankwise.checks.words import describe
+from rankwise.checks.words import describe, harmless
 from rankwise.plan import Check, Task
 from rankwise.records import AttemptEnd
 
@@ -69,7 +69,10 @@ def _fault(check: Check, material: Material, end: AttemptEnd) -> str:
             return fault_in_text(check, material)
     except (Missing, TooLong) as problem:
         return str(problem)
+    except (OSError, ValueError, RecursionError) as problem:
+        # A name that no file can have, a folder that may not be entered.
+        return f"it could not be made: {problem}"
 
 
 def _told(number: int, check: Check, fault: str) -> str:
-    return f"check {number} ({describe(check)}): {fault}"
+    return harmless(f"check {number} ({describe(check)}): {fault}")

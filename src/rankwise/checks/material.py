@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankwise.plan import Check, Task
-from rankwise.records import LOGS, ORDER, PROCESSES, read_processes
+from rankwise.records import CLAIM, LOGS, ORDER, PROCESSES, read_processes
 from rankwise.store.rows import ProcessRow
 
 STREAMS = ("output", "stdout", "stderr")
 _MOST_BYTES = 100_000_000
 # The kernel's clock for files runs behind by a few milliseconds.
-_CLOCK_SECONDS = 0.1
+_CLOCK_SECONDS = 0.05
 
 
 class Missing(Exception):
@@ -115,12 +115,20 @@ class Material:
             )
         return self._logs[key]
 
+    def _began(self) -> float | None:
+        """Tell when the attempt began, by the clock that files have: that of a server, perhaps."""
+        try:
+            return (self.folder / CLAIM).stat().st_mtime
+        except OSError:
+            return self.started
+
     def _refuse_old(self, name: str, path: Path) -> None:
         """Raise Missing for what was there before: it says nothing about this attempt."""
         status = path.stat()
         newest = max(status.st_mtime, status.st_ctime)
-        if self.started is not None and newest < self.started - _CLOCK_SECONDS:
-            age = self.started - newest
+        began = self._began()
+        if began is not None and newest < began - _CLOCK_SECONDS:
+            age = began - newest
             raise Missing(
                 f"{path} was not written: the one that is there is {age:.1f} s older than the start"
             )

@@ -72,9 +72,13 @@ def _of_rank(check: Check) -> str:
 
 def shown(text: str) -> str:
     """Make a text fit for one line of any terminal."""
-    text = text[: _LONGEST_LINE + 1].expandtabs(4)
-    safe = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    safe = harmless(text[: _LONGEST_LINE + 1].expandtabs(4).replace("\n", "\\n"))
     return safe if len(safe) <= _LONGEST_LINE else safe[:_LONGEST_LINE] + "…"
+
+
+def harmless(text: str) -> str:
+    """Show what a terminal would obey, and leave the ends of lines."""
+    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
 
 
 def quote(lines: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rankwise.checks.words import describe
 from rankwise.plan import Plan, Process, Resources, RuntimeChoice, Task, show, to_data
 from rankwise.report.words import counted, duration, fold, label, listed, size
 
@@ -79,6 +80,7 @@ def _show_task(console: Console, task: Task) -> None:
     for name, text in task.files.items():
         _show_block(console, f"file {show(name)}", show(text).splitlines())
     _show_processes(console, task.processes, common)
+    _show_block(console, "checks", [describe(check) for check in task.checks])
     _show_block(console, "derived", task.notes)
 
 
