@@ -139,15 +139,10 @@ def test_flaky_tests_are_found_and_shares_add_up(shop: Shop) -> None:
     assert "flaky is flaky: it passed 2 of 4 times" in said.output, said
     assert states(shop).keys() == {f"{name}.{n}" for name in ("good", "flaky") for n in range(1, 5)}
     found: list[str] = []
-    for number in (1, 2, 3):
-        planned = shop.rankwise("plan", "suite.yaml", "--shard", f"{number}/3", "--json")
+    for number in (1, 2):
+        planned = shop.rankwise("plan", "suite.yaml", "--shard", f"{number}/2", "--json")
         found += [task["key"] for task in json.loads(planned.output)["tasks"]]
     assert sorted(found) == ["bad", "expected", "flaky", "good"]
-    wrong = shop.rankwise("plan", "suite.yaml", "--shard", "4/3")
-    assert wrong.exit_code == 2
-    assert "--shard 4/3: write it as 2/5" in wrong.errors
-    misspelt = shop.rankwise("run", "suite.yaml", "--only", "flakey")
-    assert "did you mean flaky?" in misspelt.errors
 
 
 def test_the_first_failure_may_be_the_last(shop: Shop) -> None:

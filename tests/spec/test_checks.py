@@ -68,6 +68,14 @@ def test_a_check_means_what_it_says(written: str, meant: plan.Check) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "meant"), [("4", 4), ("4.0", 4.0), ("'4'", "4"), ("true", True), ("yes", "yes")]
+)
+def test_a_value_stays_what_it_is(written: str, meant: str | float) -> None:
+    found = planned(f"{{json: $.n, equals: {written}}}").value
+    assert (found, type(found)) == (meant, type(meant))
+
+
+@pytest.mark.parametrize(
     ("written", "complaint"),
     [
         ("contain: x", "5:5: unknown field `contain`: did you mean `contains`?"),

@@ -200,7 +200,7 @@ class Check(Model):
         ),
     ] = ""
     equals: Annotated[
-        str | float | bool | None,
+        str | int | float | bool | None,
         BeforeValidator(_plain),
         WithJsonSchema({"type": ["string", "number", "boolean"]}),
         Field(description="The value in JSON must be this one.", examples=[4, "ok"]),
