@@ -75,6 +75,10 @@ _CHECKS: dict[str, Callable[[Any, dict[str, Any], dict[str, Any]], bool]] = {
     "properties": _properties,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional,
+    "propertyNames": lambda value, schema, root: (
+        not isinstance(value, dict)
+        or all(is_valid(name, schema["propertyNames"], root) for name in value)
+    ),
     "required": lambda value, schema, root: (
         not isinstance(value, dict) or all(name in value for name in schema["required"])
     ),

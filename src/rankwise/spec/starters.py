@@ -51,9 +51,12 @@ name: my-pipeline
 # Variables of all stages.
 env:
   RELEASE_ROOT: ./releases
+# The folder in which stages work, and the compute of those that name none.
+# workspace: ./work
+# on: local
 
 stages:
-  # What a stage exports, later stages see.
+  # The lines are bash's, and the first that fails ends them. What they export, later stages see.
   setup:
     run: |
       export BUILD_ROOT="$PWD/build"
@@ -70,11 +73,15 @@ stages:
 
   test:
     needs: build
-    # `on: NAME` runs it on another compute, `ranks: 4` on so many MPI ranks.
     run: python "$BUILD_ROOT/hello.py"
+    # On a compute of rankwise.toml, and on so many MPI ranks.
+    # on: local
+    # ranks: 2
+    # What must be true of the output.
     checks:
       - contains: hello
 
+  # Copied at once or not at all; `rankwise rollback ./releases` goes back.
   deploy:
     needs: test
     deploy:
@@ -90,7 +97,6 @@ stages:
 """
 
 _STARTERS = {
-    "Pipeline": _PIPELINE,
     "MpiJob": f"""\
 # An MPI job: one command starts the ranks on all nodes.
 type: MpiJob
@@ -213,6 +219,7 @@ distribution:
 limits:
   timeout: 1h
 {_COMMON}""",
+    "Pipeline": _PIPELINE,
     "Suite": """\
 # A suite of tests: scripts and commands, each by itself or as ranks.
 type: Suite
