@@ -1,0 +1,141 @@
+"""From pipelines to tasks."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from rankwise.errors import InputError
+from rankwise.plan import Plan, show, task_from_data, to_data
+from rankwise.planning import plan_from
+
+
+def plan_of(folder: Path, text: str, *, site: str = "", **choice: object) -> Plan:
+    (folder / "rankwise.toml").write_text(site)
+    path = folder / "p.yaml"
+    path.write_text(textwrap.dedent(text))
+    plan, _ = plan_from([path], choice=choice)
+    return plan
+
+
+def needs(plan: Plan) -> dict[str, tuple[str, ...]]:
+    return {task.key: task.needs for task in plan.tasks}
+
+
+def test_without_needs_each_stage_comes_after_the_one_before(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "type: Pipeline\nstages: {b: x, a: x, c: x}\n")
+    assert needs(plan) == {"b": (), "a": ("b",), "c": ("a",)}
+
+
+def test_with_needs_only_what_is_said_counts(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path,
+        """\
+        type: Pipeline
+        stages:
+          last: {needs: [test, docs], run: x}
+          test: {needs: build, run: x, matrix: {python: [3.11, 3.12], mpi: [a b, a/b]}}
+          docs: x
+          build: x
+        """,
+    )
+    cells = ("test.3.11-a-b", "test.3.11-a-b-2", "test.3.12-a-b", "test.3.12-a-b-2")
+    assert needs(plan) == {
+        "docs": (),
+        "build": (),
+        **dict.fromkeys(cells, ("build",)),
+        "last": (*cells, "docs"),
+    }
+    # Each after what it needs, so that the later one's variables win.
+    assert [task.key for task in plan.tasks][-1] == "last"
+
+
+def test_a_stage_is_where_and_what_it_says(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path,
+        """\
+        type: Pipeline
+        workspace: work
+        on: cluster
+        env: {A: 1, B: 1}
+        secrets: [TOKEN]
+        stages:
+          one:
+            run: echo ${{matrix.n}} in ${{artifacts.one}} of ${{run.id}}
+            env: {B: "2-${{matrix.n}}"}
+            matrix: {n: [7]}
+            folder: sub
+            retries: 2
+            timeout: 1m
+            cores: 2
+            secrets: [KEY]
+            artifacts: out/*
+            inputs: []
+            checks: [done]
+          two: {ranks: 4, nodes: 2, run: python x.py}
+          three: {deploy: {from: out, to: there, name: v1}}
+        """,
+        site='[compute.cluster]\nbackend = "local"\n',
+    )
+    one, two, three = plan.tasks
+    assert (one.key, one.compute, one.folder) == ("one.7", "cluster", str(tmp_path / "work/sub"))
+    assert one.environment == {"A": "1", "B": "2-7"}
+    assert (one.secrets, one.timeout, one.restart.most) == (("TOKEN", "KEY"), 60.0, 2)
+    assert one.resources.cores == 2
+    assert show(one.files["run.sh"]) == "echo 7 in <artifacts of one> of <the run>\n"
+    assert [check.what for check in one.checks] == ["done"]
+    assert one.exports
+    assert (two.nodes, two.width, two.exports) == (2, 4, False)
+    assert two.inherits == ("one.7",)
+    # What deals with folders of this machine stays here.
+    assert three.compute == "local"
+    assert three.processes[0].command[-6:] == ("out", "there", "--name", "v1", "--keep", "3")
+    for task in plan.tasks:
+        assert task_from_data(to_data(task)) == task
+
+
+def test_what_is_forced_is_noted_but_not_taken_over(tmp_path: Path) -> None:
+    text = "type: Pipeline\nstages:\n  a: {run: x, inputs: f}\n  b: {run: y, inputs: f}\n  c: z\n"
+    first = plan_of(tmp_path, text)
+    a, b, c = (task.reuse for task in first.tasks)
+    assert a
+    assert b
+    assert a.definition != b.definition
+    assert a.is_wanted
+    assert c is None
+    again = plan_of(tmp_path, text, force=True).tasks[0].reuse
+    assert again
+    assert not again.is_wanted
+    assert again.definition == a.definition
+    parts = [task.reuse for task in plan_of(tmp_path, text, **{"from": "b"}).tasks]
+    assert [reuse is not None and reuse.is_taken for reuse in parts] == [True, False, False]
+    changed = plan_of(tmp_path, text.replace("run: x", "run: xx")).tasks[0].reuse
+    assert changed
+    assert changed.definition != a.definition
+
+
+def test_what_is_detached_is_one_task_and_can_be_planned_alone(tmp_path: Path) -> None:
+    text = "type: Pipeline\nstages:\n  a: x\n  b: {run: y $V, detach: true, matrix: {n: [1, 2]}}\n"
+    plan = plan_of(tmp_path, text)
+    assert [(task.key, task.submits) for task in plan.tasks] == [("a", False), ("b", True)]
+    alone = plan_of(tmp_path, text, only="b", environment={"V": "1"})
+    assert needs(alone) == {"b.1": (), "b.2": ()}
+    assert alone.tasks[0].environment == {"V": "1"}
+
+
+def test_documents_become_part_of_the_pipeline(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("type: command\ncommand: echo\n")
+    plan = plan_of(tmp_path, "type: Pipeline\nstages: {a: x, b: {job: job.yaml}, c: x}\n")
+    assert needs(plan) == {"a": (), "b": ("a",), "c": ("b",)}
+    with pytest.raises(InputError, match=r"p.yaml:2:\d+: job.yaml is a command, not a suite"):
+        plan_of(tmp_path, "type: Pipeline\nstages: {b: {suite: job.yaml}}\n")
+
+
+def test_targets_that_only_a_stage_can_know_are_left_to_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    text = "type: Pipeline\nenv: {HERE: file}\nstages: {a: {deploy: {from: x, to: $%s/y}}}\n"
+    plan_of(tmp_path, text % "NOT_KNOWN_YET")
+    with pytest.raises(InputError, match="is a file, not a folder"):
+        plan_of(tmp_path, text % "HERE")

@@ -1,0 +1,82 @@
+"""Artifacts and caches: what stages keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rankwise.errors import InputError
+from rankwise.files import digest_of_files, matching
+from rankwise.steps.artifacts import keep
+from rankwise.steps.cache import key_of, restore, save
+
+
+def test_files_are_found_by_patterns_in_a_stable_order(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "sub/deep/c.txt", ".hidden", "other.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert matching(["*.txt"], tmp_path) == ["a.txt", "b.txt"]
+    assert matching(["**/*.txt", "a.txt"], tmp_path) == ["a.txt", "b.txt", "sub/deep/c.txt"]
+    assert matching(["sub", ".hidden"], tmp_path) == [".hidden", "sub/deep/c.txt"]
+    assert matching(["nothing", "*.none"], tmp_path) == []
+
+
+def test_a_digest_knows_names_and_contents(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    first = digest_of_files(["*"], tmp_path)
+    assert digest_of_files(["a"], tmp_path) == first
+    (tmp_path / "a").write_text("2")
+    changed = digest_of_files(["*"], tmp_path)
+    (tmp_path / "a").rename(tmp_path / "b")
+    renamed = digest_of_files(["*"], tmp_path)
+    (tmp_path / "broken").symlink_to("nowhere")
+    assert len({first, changed, renamed, digest_of_files(["*"], tmp_path)}) == 4
+
+
+def test_equal_artifacts_are_kept_once(tmp_path: Path) -> None:
+    work, objects = tmp_path / "work", tmp_path / "objects"
+    work.mkdir()
+    (work / "a").write_text("same")
+    (work / "b").write_text("same")
+    (work / "program").write_text("same")
+    (work / "program").chmod(0o755)
+    assert keep(["a", "b", "program"], work, tmp_path / "run" / "1", objects) == [
+        *("a", "b", "program")
+    ]
+    assert keep(["*"], work, tmp_path / "run" / "2", objects) == ["a", "b", "program"]
+    kept = [tmp_path / "run" / number / name for number in "12" for name in "ab"]
+    assert len({path.stat().st_ino for path in kept}) == 1
+    assert (tmp_path / "run" / "1" / "program").stat().st_mode & 0o100
+    (work / "a").write_text("changed")
+    assert kept[0].read_text() == "same"
+    keep(["a"], work, tmp_path / "run" / "1", objects)
+    assert [path.name for path in (tmp_path / "run" / "1").iterdir()] == ["a"]
+    with pytest.raises(InputError, match=r"no artifact fits '\*.whl'"):
+        keep(["a", "*.whl"], work, tmp_path / "run" / "3", objects)
+    assert not (tmp_path / "run" / "3").exists()
+
+
+def test_a_cache_is_put_back_while_its_key_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "key.txt").write_text("1")
+    (tmp_path / "made" / "deep").mkdir(parents=True)
+    (tmp_path / "made" / "deep" / "file").write_text("made")
+    (tmp_path / "made" / "link").symlink_to("deep/file")
+
+    def cache() -> Path:
+        return tmp_path / "store" / f"{key_of(['key.txt'], 'make', ['made'], tmp_path)}.tar"
+
+    first = cache()
+    assert save(first, ["made"], tmp_path)
+    assert not save(first, ["made"], tmp_path)
+    assert not restore(first, ["made"], tmp_path)
+    (tmp_path / "made").rename(tmp_path / "gone")
+    assert restore(first, ["made"], tmp_path)
+    assert (tmp_path / "made" / "link").read_text() == "made"
+    (tmp_path / "key.txt").write_text("2")
+    assert cache() != first
+    assert not restore(cache(), ["other"], tmp_path)
+    with pytest.raises(InputError, match="has not made 'other'"):
+        save(cache(), ["other"], tmp_path)
+    with pytest.raises(InputError, match="the key of the cache is wrong"):
+        key_of(["nothing"], "", [], tmp_path)
