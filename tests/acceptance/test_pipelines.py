@@ -94,7 +94,7 @@ type: Pipeline
 stages:
   build:
     run: echo built > built; exec cat built
-    artifacts: bui*
+    artifacts: buil*
     cache: {key: [key], paths: [warm]}
   flaky:
     needs: build
@@ -197,13 +197,15 @@ def test_a_stage_that_is_detached_goes_on_by_itself(shop: Shop) -> None:
             matrix: {n: [1, 2]}
             run: while [[ ! -e go ]]; do sleep 0.05; done; echo ${{matrix.n}} >> $ROOT/ledger
           summary: {report: summary.md}
+          report: {report: "report-${{run.id}}.html"}
           tell: {notify: {file: news.txt}}
         """,
     )
     said = shop.rankwise("run", "p.yaml")
     assert said.exit_code == 0, said
     assert "Goes on by itself: nightly-bench-1" in (shop.folder / "summary.md").read_text()
-    assert "nightly-1: 3 of 3 stages passed so far" in (shop.folder / "news.txt").read_text()
+    assert "nightly-1: 4 of 4 stages passed so far" in (shop.folder / "news.txt").read_text()
+    assert "nightly-1" in (shop.folder / "report-nightly-1.html").read_text()
     status = json.loads(shop.rankwise("status", "nightly-1", "--json").output)
     (child,) = status["children"]
     assert (child["id"], child["parent"]) == ("nightly-bench-1", "nightly-1")
@@ -247,7 +249,7 @@ def test_included_documents_are_stages(shop: Shop) -> None:
             "p.yaml:3:7: a circle: `a` needs `c` needs `b` needs `a`",
         ),
         ("a: x\n  b: {needs: [a, aa], run: x}", "there is no stage `aa`; did you mean `a`?"),
-        ("a: {run: x, checks: [{contians: y}]}", "did you mean `contains`?"),
+        ("a: {run: x, checks: [{contain: y}]}", "did you mean `contains`?"),
         ("a: {deploy: {from: x, to: file}}", "`a` cannot deploy to"),
         ("a: {checkout: {repository: other, into: dirty}}", "changed by hand in"),
         ("a: {run: x, job: y.yaml}", "a stage is `run` or `job`, not both"),
@@ -259,6 +261,7 @@ def test_included_documents_are_stages(shop: Shop) -> None:
         ("a: {when: failed, run: x}", "`when: failed` needs stages to come after"),
         ("a: {ranks: 3, nodes: 2, run: x}", "3 ranks cannot be shared evenly by 2 nodes"),
         ("a: {run: x, matrix: {n: []}}", "`n` has no values"),
+        ("a: {notify: {to: nobody}}", "nobody"),
         ("a.b: x", "the name of a stage has no `.`"),
     ],
 )

@@ -86,6 +86,7 @@ def _notify(stage: Stage) -> Line:
     if (step := stage.notify) is None:
         return ()
     line = [*_option("--command", step.run), *_option("--file", step.file)]
+    line += [word for name in step.to for word in ("--to", name)]
     return program("notify", *line, "--store", later("store"), "--run", later("run"))
 
 

@@ -15,11 +15,15 @@ from rankwise.spec.stages import Stage
 
 
 def check_targets(scene: Scene) -> None:
-    """Raise InputError for places that cannot be deployed to, and checkouts with changes."""
+    """Raise InputError for places that cannot be deployed to, checkouts with changes, strangers."""
     found = [
         complaint
         for name, stage in scene.model.stages.items()
-        for complaint in (*_deploys(scene, name, stage), *_checkouts(scene, name, stage))
+        for complaint in (
+            *_deploys(scene, name, stage),
+            *_checkouts(scene, name, stage),
+            *_notices(scene, stage),
+        )
     ]
     if found:
         raise InputError("\n".join(found))
@@ -61,6 +65,14 @@ def _checkouts(scene: Scene, name: str, stage: Stage) -> Iterator[str]:
             f"{place}: `{name}` would overwrite what was changed by hand in {folder}: {shown}; "
             "commit it, or say `clean: true` to throw it away"
         )
+
+
+def _notices(scene: Scene, stage: Stage) -> Iterator[str]:
+    for name in stage.notify.to if stage.notify is not None else ():
+        try:
+            scene.ask.site.notify(name)
+        except InputError as error:
+            yield f"{scene.document.place(('to',), name)}: {error}"
 
 
 def _folder(scene: Scene, stage: Stage, written: str) -> Path | None:

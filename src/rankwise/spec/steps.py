@@ -141,7 +141,10 @@ class Report(Model):
     to: Annotated[
         Text,
         Field(
-            description="The file; `.json` gets JSON, others get Markdown.", examples=["summary.md"]
+            description=(
+                "The file. Its ending says what it gets: `.html`, `.pdf`, `.json`, else Markdown."
+            ),
+            examples=["summary.md", "report.html"],
         ),
     ]
 
@@ -151,6 +154,13 @@ class Notify(Model):
 
     short_form: ClassVar[str] = "run"
 
+    to: Annotated[
+        Texts,
+        Field(
+            description="Whom to tell by mail or in a chat: names in rankwise.toml.",
+            examples=["team"],
+        ),
+    ] = ()
     run: Annotated[
         Text,
         Field(
@@ -164,8 +174,8 @@ class Notify(Model):
 
     @classmethod
     def clashes(cls, contents: Mapping[str, Any]) -> Iterator[Clash]:
-        if contents.get("run") is None and contents.get("file") is None:
-            yield Clash((), "somebody must be told: give a `run` or a `file`")
+        if all(contents.get(name) is None for name in ("to", "run", "file")):
+            yield Clash((), "somebody must be told: give a `to`, a `run` or a `file`")
 
 
 class Wait(Model):
