@@ -87,6 +87,7 @@ _CHECKS: dict[str, Callable[[Any, dict[str, Any], dict[str, Any]], bool]] = {
     ),
     "anyOf": lambda value, schema, root: _number_of_matches(value, schema["anyOf"], root) > 0,
     "oneOf": lambda value, schema, root: _number_of_matches(value, schema["oneOf"], root) == 1,
+    "not": lambda value, schema, root: not is_valid(value, schema["not"], root),
     "const": lambda value, schema, root: value == schema["const"],
     "enum": lambda value, schema, root: value in schema["enum"],
     "pattern": lambda value, schema, root: (

@@ -139,5 +139,5 @@ def unknown_references(
             yield Clash(path, f"{shown} is unknown; there is {kinds}")
         elif name not in known[kind]:
             meant = nearest(name, known[kind])
-            remedy = f"did you mean `{meant}`?" if meant else f"add it to `{kind}`"
+            remedy = f"did you mean {code(meant)}?" if meant else f"add it to `{kind}`"
             yield Clash(path, f"{shown}: `{kind}` has no {code(name)}; {remedy}")

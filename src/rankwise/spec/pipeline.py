@@ -123,8 +123,8 @@ def _unknown_needs(stages: Mapping[str, Any]) -> Iterator[Clash]:
             where = path if isinstance(mapping_in(stage).get("needs"), str) else (*path, at)
             if need not in stages:
                 meant = nearest(need, [each for each in stages if each != name])
-                names = listed([f"`{each}`" for each in stages], "and")
-                remedy = f"did you mean `{meant}`?" if meant else f"there are {names}"
+                names = listed([code(each) for each in stages], "and")
+                remedy = f"did you mean {code(meant)}?" if meant else f"there are {names}"
                 yield Clash(where, f"there is no stage {code(need)}; {remedy}")
     for name, stage in stages.items():
         when = mapping_in(stage).get("when")

@@ -75,6 +75,12 @@ class Range(Model):
 
 _WRITTEN = {"type": ["string", "number", "boolean"]}
 _COUNT = {"type": "integer", "minimum": 1}
+# What has these is a range.
+_NAMES = {
+    "type": "object",
+    "additionalProperties": _WRITTEN,
+    "not": {"anyOf": [{"required": ["from"]}, {"required": ["to"]}]},
+}
 
 
 def _shape(given: Any) -> str:
@@ -86,7 +92,7 @@ def _shape(given: Any) -> str:
 Values = Annotated[
     Annotated[list[Written], Tag("list")]
     | Annotated[Range, Tag("range")]
-    | Annotated[dict[Name, Written], Tag("names")],
+    | Annotated[dict[Name, Written], Tag("names"), WithJsonSchema(_NAMES)],
     Discriminator(_shape),
 ]
 """Values as they are, numbers of a range, or values with names by which cases are known."""
@@ -365,7 +371,7 @@ def _unknown(contents: Mapping[str, Any], known: Sequence[str]) -> Iterator[Clas
 
 def _no_parameter(shown: str, name: str, known: Sequence[str]) -> str:
     meant = nearest(name, known)
-    remedy = f"did you mean `{meant}`?" if meant else "add it to `parameters`"
+    remedy = f"did you mean {code(meant)}?" if meant else "add it to `parameters`"
     return f"{code(shown)}: there is no parameter {code(name)}; {remedy}"
 
 
