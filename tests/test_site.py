@@ -153,7 +153,7 @@ def test_a_cluster_is_read_with_all_that_it_has() -> None:
         ('options = ["--array=1-4"]', '"--array" is given by rankwise itself'),
         ('options = ["exclusive"]', '"exclusive" is no option of sbatch'),
         ("max_queued = 0", "max_queued must be more than 0"),
-        ('partion = "x"', '[compute.big] has no "partion"; did you mean "partition"?'),
+        ('partitoin = "x"', '[compute.big] has no "partitoin"; did you mean "partition"?'),
         ("oversubscribe = true", '[compute.big] has no "oversubscribe"'),
         ("modules = [1]", "modules must be a list"),
     ],
