@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from rankwise.plan import later
 
-RUN, STAGE, AROUND = "run.sh", "stage.sh", "around.sh"
+# Those with a dot are ours: a plan that is shown to people leaves them out.
+RUN, STAGE, AROUND = "run.sh", ".stage.sh", ".around.sh"
 _BASH = ("bash", "-eo", "pipefail")
 
 # Everything is done by bash itself: a process more for each stage would cost as much as the rest.

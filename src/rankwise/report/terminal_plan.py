@@ -78,6 +78,9 @@ def _show_task(console: Console, task: Task) -> None:
     common = _common_environment(task.processes)
     _show_block(console, "environment", _assignments({**task.environment, **common}))
     for name, text in task.files.items():
+        if name.startswith("."):
+            # Around what people have written, and the same for all.
+            continue
         _show_block(console, f"file {show(name)}", show(text).splitlines())
     _show_processes(console, task.processes, common)
     _show_block(console, "checks", [describe(check) for check in task.checks])
