@@ -94,7 +94,7 @@ type: Pipeline
 stages:
   build:
     run: echo built > built; exec cat built
-    artifacts: buil*
+    artifacts: built*
     cache: {key: [key], paths: [warm]}
   flaky:
     needs: build
