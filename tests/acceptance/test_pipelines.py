@@ -18,7 +18,7 @@ from rankwise.store import State, Store
 from tests.acceptance.jobs import Shop, opened, wait_for
 
 KILLS = 4
-"""By hand: RANKWISE_KILLS=30, and RANKWISE_SEED for other moments."""
+"""By hand: RANKWISE_KILLS=30 and pytest --timeout=1200, and RANKWISE_SEED for other moments."""
 
 
 @pytest.fixture
