@@ -24,7 +24,7 @@ _LOOK_SECONDS = 0.1
 # Other ranks of the test may be on their way out too, and what a rank said last may yet arrive.
 _SETTLE_SECONDS = 0.05
 # A rank that has closed its line is gone, or has closed more than is its own.
-_STATUS_SECONDS = 1.0
+_STATUS_SECONDS = 3.0
 _START_SECONDS = 120.0
 # There is room for a step when it is started: it need not wait for others.
 _STUCK_SECONDS = 8.0
