@@ -1,4 +1,4 @@
-"""Ten thousand communicators, one after the other: an MPI has far fewer than that at once."""
+"""Thousands of communicators, one after the other: an MPI has far fewer than that at once."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ import pytest
 
 from tests.acceptance.conftest import require
 from tests.acceptance.harness import Project
-
-TESTS = 10_000
+from tests.lengths import part
 
 # One in ten is on one rank: its communicator is made and freed in another way.
 SUITE = """
+    import os
     import pytest
 
+    TENTH = int(os.environ["TESTS"]) // 10
+
     @pytest.mark.parallel(2)
-    @pytest.mark.parametrize("number", range(9_000))
+    @pytest.mark.parametrize("number", range(9 * TENTH))
     def test_two(comm, number, seen):
         seen.append(comm.py2f())
         assert comm.size == 2
 
-    @pytest.mark.parametrize("number", range(1_000))
+    @pytest.mark.parametrize("number", range(TENTH))
     def test_one(comm, number, seen):
         seen.append(comm.py2f())
         assert comm.size == 1
@@ -49,27 +51,30 @@ CONFTEST = """
 
 
 @pytest.mark.parametrize(
-    ("mpi", "scheduler"),
+    ("mpi", "scheduler", "tests"),
     [
-        ("mpich", "sequential"),
-        ("mpich", "static"),
-        ("mpich", "dynamic"),
-        ("openmpi5", "dynamic"),
+        ("mpich", "sequential", part(2_000, 10_000)),
+        ("mpich", "static", part(2_000, 10_000)),
+        ("mpich", "dynamic", 10_000),
+        ("openmpi5", "dynamic", part(2_000, 10_000)),
     ],
 )
-def test_ten_thousand_tests_pass_and_leave_no_communicators_behind(
-    tmp_path: Path, mpi: str, scheduler: str
+def test_thousands_of_tests_pass_and_leave_no_communicators_behind(
+    tmp_path: Path, mpi: str, scheduler: str, tests: int
 ) -> None:
     project = Project(tmp_path, require(mpi))
     project.write({"test_many.py": SUITE, "conftest.py": CONFTEST})
     outcome = project.pytest(
-        *("-p", "no:randomly", "-q", f"--scheduler={scheduler}"), ranks=2, limit=280.0
+        *("-p", "no:randomly", "-q", f"--scheduler={scheduler}"),
+        ranks=2,
+        limit=280.0,
+        environment={"TESTS": str(tests)},
     )
     assert outcome.exit_code == pytest.ExitCode.OK, outcome
-    assert f"{TESTS} passed" in outcome.output, outcome
-    assert len(outcome.verdicts) == TESTS
+    assert f"{tests} passed" in outcome.output, outcome
+    assert len(outcome.verdicts) == tests
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
-    assert sum(rank["tests"] for rank in ranks) == TESTS + 9_000
+    assert sum(rank["tests"] for rank in ranks) == tests + 9 * tests // 10
     assert all(rank["communicators"] < 100 for rank in ranks), ranks
 
 

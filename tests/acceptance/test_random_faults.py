@@ -21,9 +21,11 @@ from tests.acceptance.conftest import require
 from tests.acceptance.harness import Outcome, Project
 from tests.acceptance.inner import run_pytest
 from tests.acceptance.leftovers import check_that_nothing_is_left, short_folder
+from tests.lengths import part
 
 WORKERS = 3
 BATCHES = 10
+BATCHES_TO_RUN = part(4, BATCHES)
 RUNS_IN_A_BATCH = 20
 
 Phase = Literal["setup", "call", "teardown"]
@@ -272,7 +274,7 @@ def blame(test: Test) -> str:
     return rf"{test.name} _+\nE   {who} {how}.* in {test.when}\n"
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("batch", range(BATCHES_TO_RUN))
 def test_whatever_dies_or_hangs_every_test_has_its_one_true_verdict(
     tmp_path: Path, batch: int
 ) -> None:
