@@ -125,6 +125,8 @@ class Project:
         variables |= LAUNCH_VARIABLES
         variables |= {
             "RANKWISE_TEST_RECORD": str(record),
+            # These import more than all the rest, numpy among it.
+            "PYTEST_ADDOPTS": "-p no:randomly -p no:hypothesispytest",
             "PYTHONPATH": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",
             "COLUMNS": "100",

@@ -8,6 +8,8 @@ import pytest
 
 from tests.acceptance.harness import Outcome, Project
 
+SHUFFLED = {"PYTEST_ADDOPTS": ""}
+
 
 def outcomes(outcome: Outcome, name: str) -> list[str]:
     """Give what was reported about a test in order, without the phases that passed beside it."""
@@ -52,11 +54,15 @@ def test_ranks_shuffle_alike_and_as_one_process_does(project: Project) -> None:
             """,
         }
     )
-    plain = project.pytest("--randomly-seed=11", ranks=None)
-    seeded = project.pytest("--randomly-seed=11", ranks=2)
-    again = project.pytest("--randomly-seed=last", "--scheduler=dynamic", ranks=2)
+    plain = project.pytest("--randomly-seed=11", ranks=None, environment=SHUFFLED)
+    seeded = project.pytest("--randomly-seed=11", ranks=2, environment=SHUFFLED)
+    again = project.pytest(
+        "--randomly-seed=last", "--scheduler=dynamic", ranks=2, environment=SHUFFLED
+    )
     shutil.rmtree(project.folder / ".pytest_cache")
-    first = project.pytest("--randomly-seed=last", "--scheduler=static", ranks=2)
+    first = project.pytest(
+        "--randomly-seed=last", "--scheduler=static", ranks=2, environment=SHUFFLED
+    )
     order = [nodeid for nodeid, when, _ in plain.reports if when == "setup"]
     assert order != sorted(order), str(plain)
     assert [nodeid for nodeid, when, _ in seeded.reports if when == "setup"] == order
