@@ -6,16 +6,19 @@ from pathlib import Path
 
 import pytest
 
-# Side by side, the whole run takes as long as what is begun last: these take longest.
+# Side by side, the whole run takes as long as what is begun last: these take longest. What depends on
+# time comes after what keeps all cores busy.
 _LONGEST = (
     "acceptance/test_job_examples.py",
-    "acceptance/test_random_faults.py",
     "acceptance/test_documentation.py",
-    "acceptance/test_pool_starts.py",
+    "acceptance/test_many_tests.py",
     "test_runner_mpi.py",
-    "slurm/test_tests_faults.py",
+    "acceptance/test_pool_starts.py",
+    "acceptance/test_random_faults.py",
+    "slurm/test_job_runs.py",
+    "slurm/test_job_faults.py",
     "acceptance/test_pool_disturbances.py",
-    "acceptance/test_job_kills.py",
+    "acceptance/test_pool_trust.py",
     "acceptance/test_seed_example.py",
 )
 _HERE = Path(__file__).parent

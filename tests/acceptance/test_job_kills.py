@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.jobs import Shop, opened
+from tests.lengths import part
 
 TASKS = 20
 KILLS_IN_A_RUN = 5
@@ -49,7 +50,7 @@ def next_command(shop: Shop, documents: list[Path]) -> list[str | Path]:
     return ["run", *documents, "--quiet"]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(part(5, 10)))
 def test_a_client_may_be_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     with opened(tmp_path / "shop") as shop:

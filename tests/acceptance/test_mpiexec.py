@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import ENVIRONMENTS, LAUNCH_VARIABLES, Environment
+from environments import LAUNCH_VARIABLES, Environment
 
-from tests.acceptance.conftest import require
+from tests.acceptance.conftest import EVERY_MPI, require
 
 LIMIT_SECONDS = 60
 RANKS = 4
@@ -136,7 +136,7 @@ def check(said: Mapping[str, Any], mpi: Environment) -> None:
     assert sorted(said["output"].splitlines()) == expected
 
 
-@pytest.mark.parametrize("name", sorted(ENVIRONMENTS))
+@pytest.mark.parametrize("name", EVERY_MPI)
 def test_a_job_starts_in_a_clean_environment(name: str, scripts: Mapping[str, Path]) -> None:
     mpi = require(name)
     said = run(start_ranks(mpi, scripts), clean_environment())
@@ -144,8 +144,8 @@ def test_a_job_starts_in_a_clean_environment(name: str, scripts: Mapping[str, Pa
     assert said["family"] == {"impi": "intel", "debian-openmpi": "openmpi4"}.get(name, name)
 
 
-@pytest.mark.parametrize("outer", sorted(ENVIRONMENTS))
-@pytest.mark.parametrize("name", sorted(ENVIRONMENTS))
+@pytest.mark.parametrize("outer", EVERY_MPI)
+@pytest.mark.parametrize("name", EVERY_MPI)
 def test_a_job_starts_within_a_rank_of_a_job(
     name: str, outer: str, scripts: Mapping[str, Path]
 ) -> None:
@@ -190,7 +190,7 @@ def allocations(folder: Path) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("surroundings", ["slurm", "hostfile", "pbs"])
-@pytest.mark.parametrize("name", sorted(ENVIRONMENTS))
+@pytest.mark.parametrize("name", EVERY_MPI)
 def test_a_job_stays_on_this_machine_within_an_allocation_of_others(
     name: str, surroundings: str, scripts: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -199,7 +199,7 @@ def test_a_job_stays_on_this_machine_within_an_allocation_of_others(
     check(run(start_ranks(mpi, scripts), clean_environment() | variables), mpi)
 
 
-@pytest.mark.parametrize("name", sorted(ENVIRONMENTS))
+@pytest.mark.parametrize("name", EVERY_MPI)
 def test_a_job_starts_without_ssh(name: str, scripts: Mapping[str, Path], tmp_path: Path) -> None:
     mpi = require(name)
     if mpi.mpiexec.parent == Path("/usr/bin"):
