@@ -63,13 +63,17 @@ def show_suite_end(
     show_next(console, steps)
 
 
+# However little it was.
+_ALWAYS_TIMED = (State.PASSED, State.FAILED)
+
+
 def _cells(case: Case) -> list[Cell]:
     reason = clean(case.headline, keep_colours=False)
     shown = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…"
     return [
         (clean(case.name, keep_colours=False), "bold"),
         (str(case.state), STATE_STYLES[case.state]),
-        (duration(case.seconds) if case.seconds else "", ""),
+        (duration(case.seconds) if case.seconds or case.state in _ALWAYS_TIMED else "", ""),
         (shown, ""),
     ]
 
