@@ -1,10 +1,12 @@
-"""The order in which files of tests are handed out."""
+"""Which tests are run, and the order in which files of them are handed out."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
+from tests.lengths import IS_FULL
 
 # Side by side, the whole run takes as long as what is begun last: these take longest. What depends on
 # time comes after what keeps all cores busy.
@@ -24,7 +26,15 @@ _LONGEST = (
 _HERE = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full_length: only with RANKWISE_FULL_LENGTH=1")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the files first that take longest; the tests of a file stay together."""
+    if not IS_FULL:
+        long = [item for item in items if item.get_closest_marker("full_length")]
+        items[:] = [item for item in items if item not in long]
+        config.hook.pytest_deselected(items=long)
     places = {_HERE / name: number for number, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))

@@ -13,6 +13,7 @@ from cluster import Cluster
 
 from tests.acceptance.conftest import require
 from tests.acceptance.harness import Project
+from tests.acceptance.inner import run_pytest
 from tests.acceptance.leftovers import wait_until_gone
 from tests.slurm.inner_suites import (
     NOTE,
@@ -258,3 +259,54 @@ def test_a_client_that_is_killed_leaves_no_allocation_behind(
     wait_for("the job to be gone", lambda: jobs_of(slurm, project) == [])
     wait_until_gone(project)
     assert not [path for path in node_folders() if path.owner() != "root"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_client_that_is_killed_at_its_sbatch_leaves_nothing_behind(
+    project: Project, slurm: Cluster, when: str
+) -> None:
+    """An sbatch that comes first on PATH kills who calls it, and may do its work first."""
+    submit = '/usr/bin/env sbatch "$@"' if when == "after" else ":"
+    trap = project.folder / "bin" / "sbatch"
+    trap.parent.mkdir()
+    script = (
+        f"#!/bin/sh\nPATH=${{PATH#*:}}\n{submit}\ntouch {project.folder}/called\nkill -9 $PPID\n"
+    )
+    trap.write_text(script)
+    trap.chmod(0o755)
+    before = node_folders()
+    path = f"{trap.parent}{os.pathsep}{os.environ['PATH']}"
+    outcome = run_pytest(
+        project,
+        *("--scheduler=slurm", "--n-workers=2"),
+        ranks=None,
+        limit=60.0,
+        environment={**slurm.variables, "PATH": path},
+    )
+    assert outcome.exit_code == -signal.SIGKILL, outcome
+    assert (project.folder / "called").exists()
+    wait_until_gone(project)
+    wait_for("the job to be gone", lambda: jobs_of(slurm, project) == [], 60)
+    wait_for("the folders to be gone", lambda: node_folders() <= before)
+
+
+# Slurm counts in minutes.
+@pytest.mark.full_length
+def test_a_step_that_meets_slurms_time_limit_is_a_report_of_its_test(
+    project: Project, slurm: Cluster
+) -> None:
+    project.write(
+        {
+            "test_long.py": """
+            import time, rankwise
+
+            @rankwise.mark.parallel(2)
+            def test_long(comm):
+                time.sleep(300)
+            """
+        }
+    )
+    outcome = run_slurm(project, slurm, "--slurm-srun-options=--time=1", limit=200.0)
+    assert outcome.exit_code == 1, outcome
+    assert outcome.counts() == {"passed": 3, "failed": 1}, outcome
+    assert "time limit" in outcome.output, outcome

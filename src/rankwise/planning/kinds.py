@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from rankwise.planning.contract import Planner
-from rankwise.spec.models import DocumentModel, Job
-from rankwise.spec.pipeline import Pipeline
-from rankwise.spec.suite import Suite
-from rankwise.spec.sweep import Sweep
+from rankwise.spec.models import DocumentModel
+
+_JOBS = ("jobs", "plan_job")
+PLANNERS = {
+    "MpiJob": _JOBS,
+    "PytorchJob": _JOBS,
+    "TensorflowJob": _JOBS,
+    "command": _JOBS,
+    "Sweep": ("sweeps", "plan_sweep"),
+    "Suite": ("suites", "plan_suite"),
+    "Pipeline": ("pipelines", "plan_pipeline"),
+}
+"""The module and the function for each type."""
 
 
 def planner_for(model: DocumentModel) -> Planner:
     """Find who plans such a document; loads nothing for other kinds."""
-    if isinstance(model, Job):
-        from rankwise.planning.jobs import plan_job
-
-        return plan_job
-    if isinstance(model, Sweep):
-        from rankwise.planning.sweeps import plan_sweep
-
-        return plan_sweep
-    if isinstance(model, Suite):
-        from rankwise.planning.suites import plan_suite
-
-        return plan_suite
-    if isinstance(model, Pipeline):
-        from rankwise.planning.pipelines import plan_pipeline
-
-        return plan_pipeline
-    raise NotImplementedError(f"nobody plans {type(model).__name__}")
+    module, name = PLANNERS[model.type]
+    planner: Planner = getattr(import_module(f"rankwise.planning.{module}"), name)
+    return planner
