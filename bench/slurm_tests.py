@@ -39,7 +39,7 @@ print(count, "steps")
 
 def run_steps(folder: Path, repetitions: int) -> Table:
     """Measure a job step for each test."""
-    suite = suites.write(folder, _TESTS, spellings.RANKWISE)
+    suite = suites.write(folder / "suite", _TESTS, spellings.RANKWISE)
     bare = Contestant(
         name=f"{_TESTS} times srun -n 2 python, {_WORKERS // 2} at once",
         command=[*_allocated(), *python("-c", _DRIVER, str(_TESTS), str(_WORKERS))],
@@ -63,7 +63,7 @@ def run_steps(folder: Path, repetitions: int) -> Table:
 
 def run_pool(folder: Path, repetitions: int) -> Table:
     """Measure a pool on the nodes of an allocation."""
-    suite = suites.write(folder, _TESTS, spellings.RANKWISE)
+    suite = suites.write(folder / "suite", _TESTS, spellings.RANKWISE)
     local = Contestant(
         name=f"pytest --n-workers={_WORKERS}",
         command=pytest(f"--n-workers={_WORKERS}"),

@@ -94,6 +94,22 @@ from otava.analysis import compute_change_points
 found, _ = compute_change_points([1.0, 1.1] * 20 + [2.0, 2.1] * 20)
 print(1 + len(found), "Otava", version("apache-otava"))
 """
+AZURE_PROBE = """
+from importlib.metadata import version
+from azure.ai.ml import command
+print(1 + len([command]), "azure-ai-ml", version("azure-ai-ml"))
+"""
+KUBEFLOW_PROBE = """
+from importlib.metadata import version
+from kubeflow.training import KubeflowOrgV1TFJob
+from kubeflow_trainer_api import models
+print(len([KubeflowOrgV1TFJob, models]), "kubeflow-training", version("kubeflow-training"))
+"""
+DOCS_PROBE = """
+from importlib.metadata import version
+import mkdocs
+print(1 + len([mkdocs]), "mkdocs-material", version("mkdocs-material"))
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +227,19 @@ RUNTIMES: Mapping[str, VirtualEnvironment] = {
         ),
         # Finds changes in histories of measurements: the tests ask it what ours should find.
         _framework("otava", "apache-otava==0.8.0", library="Otava 0.8", trial=["-c", OTAVA_PROBE]),
+        # Loads what `rankwise export --to azureml` writes.
+        _framework("azure", "azure-ai-ml", library="azure-ai-ml 1", trial=["-c", AZURE_PROBE]),
+        # Has the schemas of what Kubeflow's operators take.
+        _framework(
+            "kubeflow",
+            *("kubeflow-training", "kubeflow-trainer-api"),
+            library="kubeflow-training 1",
+            trial=["-c", KUBEFLOW_PROBE],
+        ),
+        # Makes the site of the documentation.
+        _framework(
+            "docs", "mkdocs-material", library="mkdocs-material 9", trial=["-c", DOCS_PROBE]
+        ),
     )
 }
 

@@ -126,7 +126,7 @@ class Project:
         variables |= {
             "RANKWISE_TEST_RECORD": str(record),
             # These import more than all the rest, numpy among it.
-            "PYTEST_ADDOPTS": "-p no:randomly -p no:hypothesispytest",
+            "PYTEST_ADDOPTS": "-p no:anyio -p no:randomly -p no:hypothesispytest",
             "PYTHONPATH": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",
             "COLUMNS": "100",

@@ -55,7 +55,7 @@ class Shop:
     def environment(self) -> dict[str, str]:
         kept = {name: v for name, v in os.environ.items() if not name.startswith(_SCRUBBED)}
         # These import more than all the rest, numpy among it.
-        kept["PYTEST_ADDOPTS"] = "-p no:randomly -p no:hypothesispytest"
+        kept["PYTEST_ADDOPTS"] = "-p no:anyio -p no:randomly -p no:hypothesispytest"
         return {**kept, "NO_COLOR": "1", "COLUMNS": "100", _MARK: self.mark, **self.variables}
 
     def start(
