@@ -265,6 +265,15 @@ class Task:
     """None: nothing is read from its output."""
     is_optional: bool = False
     """Whether all is well as well if it does not run at all."""
+    skip: str = ""
+    """Why it does not run at all; empty: it does. It is skipped where it is optional, as when the
+    document says so, and otherwise it was not run, because something is missing."""
+    is_soft: bool = False
+    """Whether its failure is shown but does not make the run fail."""
+    lane: str = ""
+    """Tasks of one lane are counted together."""
+    lane_width: int = 0
+    """How many of its lane may run at a time; 0: as many as fit."""
     ends_run: bool = False
     """Whether its failure ends the run: what runs is cancelled, and nothing more starts."""
     results: str = ""

@@ -372,3 +372,65 @@ def test_a_crash_stays_a_crash_whatever_the_tests_say(store: Store) -> None:
     one = dataclasses.replace(task("py"), results="results.xml")
     ended, _ = drive(store, FakeCompute(with_results(text, "crashed", 139)), one)
     assert ended.state is State.CRASHED
+
+
+def test_what_the_plan_does_not_want_is_over_with_its_reason_and_never_started(
+    store: Store,
+) -> None:
+    said = dataclasses.replace(task("said"), skip="too slow there", is_optional=True)
+    missing = dataclasses.replace(task("missing"), skip="no GPU was found", compute="nowhere")
+    compute = FakeCompute(always("passed"))
+    tasks = (said, missing, task("after", "said"), task("late", "missing"), task("a"))
+    result, events = drive(store, compute, *tasks)
+    assert compute.submitted == ["a"]
+    assert states(store) == {
+        "said": "skipped",
+        "missing": "not run",
+        "after": "skipped",
+        "late": "not run",
+        "a": "passed",
+    }
+    assert store.task_row("p-1", "said").reason == "too slow there"
+    assert store.task_row("p-1", "missing").reason == "no GPU was found"
+    assert store.attempts("p-1", "said") == []
+    assert (result.state, result.exit_code) == (State.FAILED, 1)
+    assert {event.task: event.reason for event in events if event.state is State.SKIPPED} == {
+        "said": "too slow there",
+        "after": "needs said, which was not needed",
+    }
+
+
+def test_a_run_is_green_where_the_document_itself_leaves_something_out(store: Store) -> None:
+    said = dataclasses.replace(task("said"), skip="too slow there", is_optional=True)
+    result, _ = drive(store, FakeCompute(always("passed")), said, task("a"))
+    assert (result.state, result.exit_code) == (State.PASSED, 0)
+
+
+def test_a_soft_failure_is_shown_but_is_not_the_runs(store: Store) -> None:
+    def ends(job: Job) -> tuple[str, int]:
+        return ("passed", 0) if job.task.key == "a" else ("failed", 7)
+
+    soft = dataclasses.replace(task("soft"), is_soft=True)
+    result, _ = drive(store, FakeCompute(ends), task("a"), soft)
+    assert (result.state, result.exit_code) == (State.PASSED, 0)
+    assert states(store) == {"a": "passed", "soft": "failed"}
+    hard, _ = drive(store, FakeCompute(ends), task("a"), soft, task("hard"))
+    assert (hard.state, hard.exit_code) == (State.FAILED, 7)
+
+
+def test_a_client_that_takes_over_forgives_what_the_first_has_forgiven(store: Store) -> None:
+    soft = dataclasses.replace(task("soft"), is_soft=True)
+    run = store.create_run(Plan(name="p", kind="k", tasks=(soft, task("a"))), "", now=0.0)
+    store.task_over(run, "soft", State.FAILED, exit_code=7, now=1.0)
+    result, _ = drive(store, FakeCompute(always("passed")), run=run)
+    assert (result.state, result.exit_code) == (State.PASSED, 0)
+
+
+def test_no_more_of_one_lane_run_at_once_than_it_is_wide(store: Store) -> None:
+    compute = FakeCompute(always("passed"), cores=8)
+    narrow = [dataclasses.replace(task(f"n{n}"), lane="machine", lane_width=2) for n in range(6)]
+    drive(store, compute, *narrow)
+    assert compute.most_at_once == 2
+    compute = FakeCompute(always("passed"), cores=8)
+    drive(store, compute, *narrow, *(task(f"t{n}") for n in range(3)))
+    assert compute.most_at_once == 5

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from rankwise.engine.ends import end_of
 from rankwise.engine.events import Event, Kind, Observer
 from rankwise.engine.inheritance import Inheritance
 from rankwise.engine.known import Known
+from rankwise.engine.lanes import Lanes
 from rankwise.engine.measuring import keep, measure
 from rankwise.engine.queue import Hopeless, Queue, Waiting
 from rankwise.engine.reuse import Reusing
@@ -78,6 +80,10 @@ class Drive:
         first = {id(computes[name]): name for name in reversed(list(computes))}
         self._pools = {name: first[id(compute)] for name, compute in computes.items()}
         self._free = {name: computes[name].room() for name in self._pools.values()}
+        self._lanes = Lanes()
+        self._soft: set[str] = set()
+        self._forgiven: Counter[State] = Counter()
+        """How often soft tasks have ended in which state."""
         self._exit_code = 0
         self._is_cancelled = False
         self.is_cancel_wanted = False
@@ -143,22 +149,31 @@ class Drive:
         """Find out what is still to be done, and what runners are doing already."""
         waiting: dict[str, Waiting] = {}
         passed, skipped, failed = [], [], []
+        unwanted: list[Hopeless] = []
         for row in self._store.task_rows(self._run, bodies=True):
+            self._lanes.know(row.body)
+            if row.body is not None and row.body.is_soft:
+                self._soft.add(row.key)
             if row.state is State.PASSED:
                 passed.append(row.key)
             elif row.state is State.SKIPPED:
                 skipped.append(row.key)
             elif row.state.is_over:
                 failed.append(row)
-                self._exit_code = self._exit_code or row.exit_code or 1
+                self._count(row.key, row.state, row.exit_code)
                 if row.body is not None:
                     self._note_culprit(row.body, row.state)
+            elif row.body is not None and row.body.skip:
+                is_well = row.body.is_optional
+                unwanted.append(Hopeless(key=row.key, reason=row.body.skip, is_well=is_well))
             else:
                 assert row.body is not None
                 waiting[row.key] = self._waiting(row.body)
         open_ones = [row for row in self._store.attempts(self._run) if not row.state.is_over]
         in_flight = {row.task: waiting.pop(row.task) for row in open_ones}
         self._queue = Queue(waiting.values(), passed=passed)
+        with self._at_once():
+            self._leave_out(unwanted)
         self._give_up(self._queue.idle)
         for key in skipped:
             self._give_up(self._queue.skipped(key))
@@ -166,6 +181,16 @@ class Drive:
             self._give_up(self._queue.failed(row.key, _in_words(row.state)))
         for attempt in open_ones:
             self._adopt(attempt, in_flight[attempt.task])
+
+    def _leave_out(self, unwanted: Iterable[Hopeless]) -> None:
+        """Have those be over that the plan does not want to run, and what waits for them."""
+        for one in unwanted:
+            self._give_up([one])
+            self._give_up(
+                self._queue.skipped(one.key)
+                if one.is_well
+                else self._queue.failed(one.key, _in_words(State.NOT_RUN))
+            )
 
     def _waiting(self, task: Task) -> Waiting:
         capacity = self._computes[task.compute].capacity()
@@ -182,6 +207,7 @@ class Drive:
             submits=task.submits,
             compute=pool,
             claim=claim,
+            lane=task.lane,
             is_optional=task.is_optional,
             is_checked=bool(task.checks or task.results or task.measuring),
         )
@@ -205,7 +231,7 @@ class Drive:
     # Starting
 
     def _start_what_fits(self) -> None:
-        while (waiting := self._queue.take(self._free)) is not None:
+        while (waiting := self._queue.take(self._free, self._lanes.full)) is not None:
             self._start(waiting)
         if not self._flights:
             # What does not fit into an empty machine never will.
@@ -311,6 +337,7 @@ class Drive:
         flight = _Flight(attempt=attempt, number=number, waiting=waiting)
         self._flights[attempt.marker] = flight
         self._free[waiting.compute] -= waiting.claim
+        self._lanes.enter(waiting.lane)
         return flight
 
     # Ending
@@ -326,6 +353,7 @@ class Drive:
                 count += 1
                 flight = self._flights.pop(attempt.marker)
                 self._free[name] += flight.waiting.claim
+                self._lanes.leave(flight.waiting.lane)
                 end = self._computes[name].end_of(attempt) or end_of(attempt.folder)
                 if end.outcome == State.LOST:
                     self._computes[name].clean(attempt)
@@ -420,15 +448,23 @@ class Drive:
         self._store.task_over(
             self._run, key, state, reason=reason, exit_code=exit_code, now=time.time()
         )
-        if not state.is_green:
-            self._exit_code = self._exit_code or exit_code or 1
+        self._count(key, state, exit_code)
         self._tell("task over", task=key, state=state, exit_code=exit_code, reason=reason)
+
+    def _count(self, key: str, state: State, exit_code: int | None) -> None:
+        """Have a failure be the run's, unless its task is soft."""
+        if state.is_green:
+            return
+        if key in self._soft and state is not State.CANCELLED:
+            self._forgiven[state] += 1
+        else:
+            self._exit_code = self._exit_code or exit_code or 1
 
     def _finish(self) -> RunEnd:
         counts = self._store.counts(self._run)
         # What had ended before it could be cancelled has ended well, or not, all the same.
         is_cancelled = counts[State.CANCELLED] and not self._culprit
-        state = State.CANCELLED if is_cancelled else _worst(counts)
+        state = State.CANCELLED if is_cancelled else _worst(counts, self._forgiven)
         code = CANCELLED_CODE if state is State.CANCELLED else self._exit_code
         self._store.run_ended(self._run, state, exit_code=code, now=time.time())
         self._tell("run over", state=state, exit_code=code, counts=counts)
@@ -463,8 +499,9 @@ def _outcome(end: AttemptEnd) -> Outcome:
     )
 
 
-def _worst(counts: Mapping[State, int]) -> State:
-    """Give the state of a run from those of its tasks."""
+def _worst(all_counts: Mapping[State, int], forgiven: Mapping[State, int]) -> State:
+    """Give the state of a run from those of its tasks, without what is forgiven."""
+    counts = {state: count - forgiven[state] for state, count in all_counts.items()}
     if all(state.is_green for state, count in counts.items() if count):
         return State.PASSED
     only = {state for state, count in counts.items() if count and not state.is_green}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rankwise.plan import Resources, When
+
+_Line = tuple[str, Resources, str]
+"""The compute, the claim and the lane of those who wait in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,8 @@ class Waiting:
     """Whether it leaves runs behind that are to be driven."""
     compute: str = "local"
     claim: Resources = Resources()
+    lane: str = ""
+    """Those of one lane are counted together; empty: they are not counted."""
     is_optional: bool = False
     """Whether all is well as well if there is too little for it to run."""
     is_checked: bool = False
@@ -39,8 +44,8 @@ class Hopeless:
 class Queue:
     """Gives tasks away in their order, those first that can start now.
 
-    Tasks that claim the same of the same compute wait in one line: looking for one that fits takes
-    as long as there are different claims, not tasks.
+    Tasks of one lane that claim the same of the same compute wait in one line: looking for one that
+    fits takes as long as there are different claims, not tasks.
     """
 
     def __init__(self, tasks: Iterable[Waiting], *, passed: Iterable[str] = ()) -> None:
@@ -52,7 +57,7 @@ class Queue:
         """What has gone wrong before a task that waits for the rest of what it needs."""
         self._idle: dict[str, str] = {}
         """What it needs but was not needed itself."""
-        self._lines: dict[tuple[str, Resources], list[tuple[int, str]]] = {}
+        self._lines: dict[_Line, list[tuple[int, str]]] = {}
         done = set(passed)
         for task in self._tasks.values():
             needs = [need for need in task.needs if need not in done]
@@ -71,12 +76,16 @@ class Queue:
         self._position.setdefault(task.key, len(self._position))
         self._line_up(task)
 
-    def take(self, free: Mapping[str, Resources]) -> Waiting | None:
-        """Give away the first task that fits into what is free on its compute."""
-        best: tuple[int, tuple[str, Resources]] | None = None
+    def take(self, free: Mapping[str, Resources], full: Container[str] = ()) -> Waiting | None:
+        """Give away the first task that fits into what is free on its compute.
+
+        Those wait whose lane is full.
+        """
+        best: tuple[int, _Line] | None = None
         for line, waiting in self._lines.items():
-            compute, claim = line
-            if waiting and fits(claim, free[compute]) and (best is None or waiting[0][0] < best[0]):
+            compute, claim, lane = line
+            is_first = waiting and (best is None or waiting[0][0] < best[0])
+            if is_first and lane not in full and fits(claim, free[compute]):
                 best = waiting[0][0], line
         if best is None:
             return None
@@ -157,7 +166,7 @@ class Queue:
         return given_up
 
     def _line_up(self, task: Waiting) -> None:
-        line = self._lines.setdefault((task.compute, task.claim), [])
+        line = self._lines.setdefault((task.compute, task.claim, task.lane), [])
         heapq.heappush(line, (self._position[task.key], task.key))
 
 

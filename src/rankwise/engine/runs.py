@@ -24,7 +24,7 @@ from rankwise.store import State, Store
 
 def check_secrets(plan: Plan) -> None:
     """Make sure that every secret has a value, before anything is started."""
-    _check_secrets(name for task in plan.tasks for name in task.secrets)
+    _check_secrets(name for task in plan.tasks if not task.skip for name in task.secrets)
 
 
 def _check_secrets(names: Iterable[str]) -> None:
@@ -42,8 +42,9 @@ def drive(store: Store, run: str, *, observer: Observer) -> RunEnd:
     InputError: a secret of what is still to be done has no value.
     """
     if store.wanted(run) != "cancel":
-        waiting = store.tasks_in(run, (State.QUEUED,), bodies=True)
-        _check_secrets(name for row in waiting if row.body for name in row.body.secrets)
+        rows = store.tasks_in(run, (State.QUEUED,), bodies=True)
+        waiting = [row.body for row in rows if row.body and not row.body.skip]
+        _check_secrets(name for task in waiting for name in task.secrets)
     with driving(store.run_folder(run), run):
         one = _drive(store, run, observer)
         with _ended_by_signals(one):
@@ -73,7 +74,9 @@ def cancel(store: Store, run: str) -> None:
 def _drive(store: Store, run: str, observer: Observer) -> Drive:
     source = store.run(run).source
     site = find_site(Path(source).parent if source else Path.cwd())
-    tasks = [row.body for row in store.task_rows(run, bodies=True) if row.body]
+    rows = store.task_rows(run, bodies=True)
+    # What does not run needs nowhere to run: its compute may not even be there.
+    tasks = [row.body for row in rows if row.body and not row.body.skip]
     names = {task.compute for task in tasks}
     secrets = {name for task in tasks for name in task.secrets}
 

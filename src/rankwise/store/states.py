@@ -22,7 +22,8 @@ class State(StrEnum):
     """Whoever watched over it is gone and has left no outcome."""
     NOT_RUN = "not run"
     SKIPPED = "skipped"
-    """It need not run: there was no failure for it, or too little for something optional."""
+    """It need not run: the document says so, there was no failure for it, or too little for
+    something optional."""
 
     @property
     def is_over(self) -> bool:
