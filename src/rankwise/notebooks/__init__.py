@@ -1,0 +1,1 @@
+"""Notebooks: run as tests, with an outcome that can be trusted."""
