@@ -26,7 +26,19 @@ from rankwise.stats.compare import Comparison, Pair, Trials, compare
 
 _TRIALS = 7
 _THRESHOLD = 0.10
-_COMMAND = ("-m", "mpi4py.bench", "pingpong", "-m", "1024", "-n", "1024", "-l", "5000", "-s", "500")
+_COMMAND = (
+    "-m",
+    "mpi4py.bench",
+    "pingpong",
+    "-m",
+    "1024",
+    "-n",
+    "1024",
+    "-l",
+    "100000",
+    "-s",
+    "5000",
+)
 _LIMIT_SECONDS = 120.0
 # MPICH's, which the environment of the benches has.
 _TCP = {"MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "tcp", "UCX_TLS": "tcp,self"}

@@ -155,7 +155,8 @@ def _scaling(
 ) -> Iterator[Figure]:
     """Draw how well more ranks are used, where more of them should mean less time or more work."""
     better = {row.better for row in rows} - {""}
-    is_time = unit in _TIMES and better <= {"lower"}
+    # How long something small takes is no work that more ranks could share.
+    is_time = unit in _TIMES and better <= {"lower"} and "latency" not in metric.lower()
     if not is_time and better != {"higher"}:
         return
     words = Words(x=_worded(across), y="efficiency", y_unit="%")

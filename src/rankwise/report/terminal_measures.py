@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from rankwise.report.measures import Measure
 from rankwise.report.terminal import clean
 from rankwise.report.terminal_status import show_rows
-from rankwise.report.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +31,7 @@ def show_measures(console: Console, measures: Sequence[Measure], run: str) -> No
     ]
     show_rows(console, rows)
     if left := len(measures) - len(rows):
-        console.print(f"  ... and {counted(left, 'more')}")
+        console.print(f"  ... and {left:,} more")
     console.print(f"  all of them  rankwise report {run} --html report.html")
 
 
