@@ -6,9 +6,10 @@ import contextlib
 import enum
 import fcntl
 import json
+import math
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ ORDER = "order.json"
 CONDITIONS = "conditions.json"
 """What the machine was doing before and after, for tasks that measure."""
 PROCESSES = "processes"
+USAGE = "usage.json"
+"""What everything that an attempt has started uses over time."""
 EXPORTS = "exports"
 """Variables that a task leaves behind: NAME=VALUE, or NAME for one that it has unset."""
 IDENTITY = "identity"
@@ -52,6 +55,25 @@ class AttemptEnd:
     reason: str = ""
     started: float | None = None
     ended: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What the processes of an attempt on one node have used, over time; all lists are as long."""
+
+    began: float
+    time: Sequence[float]
+    """Seconds since then."""
+    cpu: Sequence[float]
+    """How many cores were busy."""
+    memory: Sequence[float]
+    """In bytes; what processes share is counted once."""
+    gpu: Sequence[float] = ()
+    """How busy the busiest GPU was, from 0 to 1; empty: there was none."""
+    gpu_memory: Sequence[float] = ()
+    cores: int = 0
+    cpu_seconds: float = 0.0
+    peak_memory: float = 0
 
 
 def claim_of(folder: Path) -> Claim:
@@ -116,6 +138,30 @@ def read_processes(folder: Path) -> list[ProcessRow]:
         known = {field.name: data[field.name] for field in fields(ProcessRow) if field.name in data}
         found.append(ProcessRow(**{"role": "", **known, "name": place.name}))
     return found
+
+
+def read_usage(folder: Path) -> list[Usage]:
+    """Give what an attempt has used over time, on its first node and then on others; if known."""
+    places = [folder / USAGE, *(place / USAGE for place in process_folders(folder))]
+    return [usage for place in places if (usage := _usage(_read(place))) is not None]
+
+
+def _usage(data: Mapping[str, Any]) -> Usage | None:
+    """Take what a runner has written, if it is whole."""
+    lists = ("time", "cpu", "memory", "gpu", "gpu_memory")
+    columns = {name: data[name] for name in lists if name in data}
+    names = ("began", "cores", "cpu_seconds", "peak_memory")
+    single = {name: data[name] for name in names if name in data}
+    if not all(isinstance(column, list) for column in columns.values()):
+        return None
+    values = [*single.values(), *(one for column in columns.values() for one in column)]
+    if not all(isinstance(one, int | float) and math.isfinite(one) for one in values):
+        return None
+    lengths = {len(column) for column in columns.values()}
+    try:
+        return Usage(**single, **columns) if len(lengths) == 1 and 0 not in lengths else None
+    except TypeError:
+        return None
 
 
 def read_exports(folder: Path) -> dict[str, str | None]:

@@ -17,6 +17,8 @@ The output is kept in up to three files that never hold more than `log_bytes` to
 which is written, output.log.1, which it was before it was full, and output.log.first, the
 beginning, where settings and versions stand; it ends in a line that says how much is missing.
 With RANKWISE_STREAMS=apart there are stdout.log and stderr.log as well, in the same way.
+What all of them use over time is in usage.json, beside `processes`: for those on another node, in
+their own folders.
 """
 
 # Neither pathlib nor contextlib: they take longer to load than all the rest.
@@ -69,6 +71,9 @@ NOTICE_BYTES = 100
 HEARTBEAT_SECONDS = 5.0
 # How often the records of ranks are looked at that a launcher has started.
 LOOK_SECONDS = 0.25
+# How often it is looked at what processes use, at first; with how many looks kept at most; and how
+# many times longer than a look takes the pause after it is at least.
+USAGE_SECONDS, USAGE_POINTS, USAGE_PAUSE = 0.5, 200, 200
 # How long records are tried to be written while that fails, by a gang and by a rank, for which its
 # launcher waits.
 PATIENCE_SECONDS, RANK_PATIENCE_SECONDS = 15.0, 5.0
@@ -821,6 +826,194 @@ def machine_reading() -> dict[str, Any]:
     return found
 
 
+# What processes use
+
+
+def read_small(path: str) -> bytes:
+    """Read a file of the kernel's; empty if it is gone."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.read(file, CHUNK_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Give all that a process has started, in however many steps, where the kernel tells that."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for thread in threads:
+        for child in read_small(f"/proc/{pid}/task/{thread}/children").split():
+            yield int(child)
+            yield from descendants(int(child))
+
+
+def used_by(pids: Iterator[int]) -> tuple[float, int]:
+    """Give the seconds of CPU and the bytes of memory that processes use together.
+
+    With the seconds of those that they have waited for. What processes share is counted once.
+    """
+    ticks = pages = most_shared = 0
+    for pid in pids:
+        fields = read_small(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        memory = read_small(f"/proc/{pid}/statm").split()
+        if len(fields) < 15 or len(memory) < 3:
+            continue  # It has just ended.
+        ticks += sum(map(int, fields[11:15]))
+        pages += int(memory[1]) - int(memory[2])
+        most_shared = max(most_shared, int(memory[2]))
+    seconds = ticks / os.sysconf("SC_CLK_TCK")
+    return seconds, (pages + most_shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_of_ended() -> float:
+    """Give the seconds of CPU of all that this process has waited for."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+class Gpus:
+    """What the GPUs do, asked of NVIDIA's library in a thread: a broken driver lets one wait."""
+
+    def __init__(self, visible: str) -> None:
+        self.latest: tuple[float, int] | None = None
+        """How busy the busiest is, from 0 to 1, and the bytes in use on all; None: not known."""
+        self._is_wanted = True
+        try:
+            self._library = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            return
+        import _thread
+
+        numbers = visible.split(",")
+        self._wanted = [int(text) for text in numbers] if all(map(str.isdigit, numbers)) else None
+        _thread.start_new_thread(self._watch, ())
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._is_wanted = False
+
+    def _watch(self) -> None:
+        try:
+            if self._library.nvmlInit_v2() == 0:
+                devices = self._devices()
+                while devices and self._is_wanted:
+                    self.latest = self._ask(devices)
+                    time.sleep(USAGE_SECONDS)
+        except AttributeError:
+            pass  # It is too old, or something else.
+
+    def _devices(self) -> list[ctypes.c_void_p]:
+        count = ctypes.c_uint()
+        self._library.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        found = []
+        for number in range(count.value):
+            if self._wanted is not None and number not in self._wanted:
+                continue
+            device = ctypes.c_void_p()
+            ask = self._library.nvmlDeviceGetHandleByIndex_v2
+            if ask(ctypes.c_uint(number), ctypes.byref(device)) == 0:
+                found.append(device)
+        return found
+
+    def _ask(self, devices: Sequence[ctypes.c_void_p]) -> tuple[float, int]:
+        busiest, used = 0, 0
+        for device in devices:
+            rates = (ctypes.c_uint * 2)()  # of the processor, of its memory
+            if self._library.nvmlDeviceGetUtilizationRates(device, rates) == 0:
+                busiest = max(busiest, rates[0])
+            sizes = (ctypes.c_ulonglong * 3)()  # total, free, used
+            if self._library.nvmlDeviceGetMemoryInfo(device, sizes) == 0:
+                used += sizes[2]
+        return busiest / 100, used
+
+
+class Usage:
+    """What everything that this process has started uses, over time; in a file of bounded size."""
+
+    def __init__(self, path: str, visible_gpus: str) -> None:
+        self.due = time.monotonic() + USAGE_SECONDS
+        """When to look next."""
+        self._path = path
+        self._visible_gpus = visible_gpus
+        self._gpus: Gpus | None = None
+        self._began, self._started = time.time(), time.monotonic()
+        self._last, self._last_cpu = self._started, cpu_of_ended()
+        self._every = USAGE_SECONDS
+        self._points: list[list[float]] = []
+        """The time since the start, cores, bytes; and with GPUs how busy they are, and bytes."""
+        self._peak = 0
+        self._is_new = False
+
+    def look(self) -> None:
+        """Look at what is used now."""
+        now = time.monotonic()
+        self._gpus = self._gpus or Gpus(self._visible_gpus)
+        cpu, memory = used_by(descendants(os.getpid()))
+        cpu += cpu_of_ended()
+        rate = max(0.0, cpu - self._last_cpu) / max(now - self._last, 1e-3)
+        gpu = self._gpus.latest or (0.0, 0)
+        self._points.append([round(now - self._started, 2), round(rate, 3), memory, *gpu])
+        self._last, self._last_cpu, self._is_new = now, max(cpu, self._last_cpu), True
+        self._peak = max(self._peak, memory)
+        if len(self._points) >= USAGE_POINTS:
+            self._thin()
+        pause = max(self._every, USAGE_PAUSE * (time.monotonic() - now))
+        self.due = now + pause
+
+    def _thin(self) -> None:
+        """Make one point of two: the mean of what flows, the most of what is there."""
+        pairs = zip(self._points[::2], self._points[1::2], strict=False)
+        self._points = [
+            [b[0], round((a[1] + b[1]) / 2, 3), max(a[2], b[2]), (a[3] + b[3]) / 2, max(a[4], b[4])]
+            for a, b in pairs
+        ]
+        self._every *= 2
+
+    def write(self) -> None:
+        """Write what is new; one look alone tells nothing."""
+        if not self._is_new or len(self._points) < 2:
+            return
+        names = ["time", "cpu", "memory"]
+        if self._gpus and self._gpus.latest:
+            names += ["gpu", "gpu_memory"]
+        columns = zip(*self._points, strict=True)
+        data = {
+            "version": VERSION,
+            "began": self._began,
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+            "cpu_seconds": round(max(self._last_cpu, cpu_of_ended()), 2),
+            "peak_memory": self._peak,
+            **{name: list(column) for name, column in zip(names, columns, strict=False)},
+        }
+        try:
+            write_file(self._path, to_json(data) + "\n")
+        except OSError:
+            pass  # Nobody's outcome depends on it.
+        self._is_new = False
+
+    def close(self) -> None:
+        """Write the last of it."""
+        self.write()
+        if self._gpus:
+            self._gpus.stop()
+
+
+def usage_for(order: Mapping[str, Any], folder: str) -> Usage | None:
+    """Have it looked at what is used; not where something is measured, which is left alone."""
+    if order.get("is_measured") or not os.path.isdir("/proc/self/task"):
+        return None
+    variables = {**os.environ, **order.get("environment", {})}
+    return Usage(f"{folder}/usage.json", variables.get("CUDA_VISIBLE_DEVICES", ""))
+
+
 # Virtual nodes
 
 
@@ -1046,6 +1239,7 @@ class Rank(Child):
         self._signals: list[int] = []
         self._line = -1
         """Where it is heard that we are to end it, because nobody is at the other end."""
+        self._usage: Usage | None = None
 
     def run(self, command: Sequence[str], *, leave: bool = True) -> int:
         """Run it to its end, and end in the same way; or only say how."""
@@ -1063,6 +1257,8 @@ class Rank(Child):
         self._wait(awake)
         for stream in self.streams:
             stream.close()
+        if self._usage:
+            self._usage.close()
         assert self.end is not None
         self.end["may_restart"] = may_restart(os.environ)
         self._records.put(f"{self.folder}/end.json", self.end)
@@ -1097,8 +1293,15 @@ class Rank(Child):
             if time.monotonic() >= beat:
                 touch(f"{self.folder}/heartbeat")
                 self._records.retry()
+                if self._usage:
+                    self._usage.write()
                 beat = time.monotonic() + self._beat
-            for source, _ in poll.poll(self._beat * 1000):
+            seconds = self._beat
+            if self._usage:
+                if time.monotonic() >= self._usage.due:
+                    self._usage.look()
+                seconds = max(0.0, min(seconds, self._usage.due - time.monotonic()))
+            for source, _ in poll.poll(seconds * 1000 + 1):
                 if source == awake:
                     empty(awake)
                 elif source == self._line:
@@ -1122,6 +1325,8 @@ class Seat(Rank):
         self._line = 0
         # Sooner than the gang loses patience, so that it is us who write down how it ended.
         self._patience = 0.8 * float(order.get("grace", 5.0))
+        # Of the ranks of launchers, those look at it who have started the launcher.
+        self._usage = usage_for(order, folder)
 
     def prepare(self) -> None:
         """Put it on its node, as a gang does."""
@@ -1344,6 +1549,7 @@ class Gang:
         """When the patience with those that still run ends."""
         self._is_ending = False
         self._before: dict[str, Any] | None = None
+        self._usage: Usage | None = None
 
     def start(self, secrets: Mapping[str, str]) -> None:
         """Start all processes, or none if somebody has cancelled it already."""
@@ -1373,6 +1579,7 @@ class Gang:
         if order.get("timeout") is not None:
             self._limit = now + float(order["timeout"])
         self._next_beat, self._next_look = now, now + LOOK_SECONDS
+        self._usage = usage_for(order, order["folder"])
 
     def _start(
         self,
@@ -1442,6 +1649,8 @@ class Gang:
         for stream in list(self._streams.values()):
             stream.drain()
             stream.close()
+        if self._usage:
+            self._usage.close()
         if self._before is not None:
             readings = {"before": self._before, "after": machine_reading()}
             self._records.put(f"{self._order['folder']}/conditions.json", readings)
@@ -1457,7 +1666,9 @@ class Gang:
 
     def _pump(self) -> None:
         """Wait until something happens, and take what processes have written."""
-        times = (self._next_beat, self._next_look, self._limit, self._deadline or self._next_beat)
+        times = [self._next_beat, self._next_look, self._limit, self._deadline or self._next_beat]
+        if self._usage:
+            times.append(self._usage.due)
         seconds = max(0.0, min(times) - time.monotonic())
         for descriptor, _ in self._poll.poll(seconds * 1000 + 1):
             if descriptor == self._awake:
@@ -1503,7 +1714,11 @@ class Gang:
             for process in self._running():
                 if not process.reach:
                     touch(f"{process.folder}/heartbeat")
+            if self._usage:
+                self._usage.write()
             self._next_beat = now + self._beat_every
+        if self._usage and now >= self._usage.due:
+            self._usage.look()
         if now >= self._next_look:
             self._ranks.look()
             self._next_look = now + LOOK_SECONDS

@@ -28,8 +28,8 @@ VERSION = 1
 # Which abilities of a processor change what a compiled program does, or whether it runs at all.
 FLAGS = re.compile(
     r"sse4_[12]|ssse3|popcnt|avx\w*|fma|f16c|bmi[12]|amx_\w+|sha_ni|vaes"  # x86
-    r"|asimd\w*|sve\w*|sme\w*|bf16|i8mm|fphp|atomics"  # Arm
-    r"|vsx|altivec|v"  # POWER, RISC-V
+    r"|asimd\w*|sve\w*|sme2?|bf16|i8mm|fphp|atomics"  # Arm
+    r"|vsx|altivec"  # POWER
 )
 # Which variables change what numerical programs, Python and MPI do.
 VARIABLES = re.compile(
