@@ -1,0 +1,280 @@
+"""Timelines: lanes down, time across, a bar for each test or task in the tone of its outcome."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rankwise.report.lanes import Bar, Span, Timeline
+from rankwise.report.markup import Markup
+from rankwise.report.outcomes import TONES
+from rankwise.report.plots import svg
+from rankwise.report.plots.scale import Axis, axis_for
+from rankwise.report.words import counted, duration, fold
+
+MOST_SHAPES = 1200
+"""So many shapes has a drawing at most; of more bars, short ones are drawn together."""
+_WIDTH = 1080.0
+_TOP, _BOTTOM, _RIGHT = 26.0, 40.0, 14.0
+_HEIGHT, _TALLEST, _LOWEST = 320.0, 30.0, 3.0
+_MOST_ROWS = 240
+_NAMED_ROWS = 32
+_LONGEST_NAME = 14
+_LONGEST_TITLE = 160
+# Nobody can point at less.
+_NARROWEST = 1.5
+_LETTER = 6.2
+_UNITS = ((3 * 3600.0, 3600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
+# What is drawn together has the tone that matters most of those.
+_WEIGHTS = {tone: weight for weight, tone in enumerate(("idle", "good", "busy", "warn", "bad"))}
+
+
+@dataclass(slots=True)
+class _Cluster:
+    """Bars that are too short to be drawn one by one."""
+
+    start: float
+    end: float
+    tone: str
+    busy: float = 0.0
+    names: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """Where lanes and times are on the drawing."""
+
+    axis: Axis
+    unit: float
+    left: float
+    rows: int
+    lanes: int
+    tall: float
+
+    def x(self, seconds: float) -> float:
+        return self.left + (_WIDTH - self.left - _RIGHT) * self.axis.at(seconds / self.unit)
+
+    def row(self, lane: int) -> int:
+        return lane if self.rows == self.lanes else lane * self.rows // self.lanes
+
+    def y(self, row: int) -> float:
+        return _TOP + row * self.tall
+
+    @property
+    def bottom(self) -> float:
+        return self.y(self.rows)
+
+    @property
+    def gap(self) -> float:
+        """What is left free between two rows."""
+        return 1.0 if self.tall < 8 else 3.0
+
+
+def draw(timeline: Timeline, *, bound: float = 0.0, most: int = MOST_SHAPES) -> Markup:
+    """Draw a timeline; `bound` is a time to mark as the earliest that its end could be."""
+    sheet, unit_name = _sheet(timeline)
+    parts = [*_ground(timeline, sheet)]
+    narrowest = _NARROWEST
+    shapes = _shapes(timeline, sheet, narrowest)
+    while len(shapes) > most and narrowest < 2 * _WIDTH:
+        narrowest *= 2
+        shapes = _shapes(timeline, sheet, narrowest)
+    parts += shapes
+    parts += _marks(timeline, sheet, bound)
+    middle = (sheet.left + _WIDTH) / 2
+    parts.append(svg.text(middle, sheet.bottom + 34, unit_name, anchor="middle", kind="faint"))
+    label = (
+        f"Timeline of {timeline.title}: {counted(len(timeline.bars), timeline.noun)} on "
+        f"{counted(len(timeline.lanes), timeline.lane_noun)} in {duration(timeline.end)}. "
+        "The table has the same in words."
+    )
+    return svg.drawing(_WIDTH, sheet.bottom + _BOTTOM, label, parts)
+
+
+def _sheet(timeline: Timeline) -> tuple[_Sheet, str]:
+    lanes = max(1, len(timeline.lanes))
+    rows = min(lanes, _MOST_ROWS)
+    end = max(timeline.end, max((bar.end for bar in timeline.bars), default=0.0), 1e-3)
+    _, unit, unit_name = next(one for one in _UNITS if end >= one[0])
+    names = [_short(name) for name in timeline.lanes]
+    sheet = _Sheet(
+        axis=_until(axis_for([0.0, end / unit], is_log=False), end / unit),
+        unit=unit,
+        left=20 + max((svg.width_of(name) for name in names), default=0.0),
+        rows=rows,
+        lanes=lanes,
+        tall=min(_TALLEST, max(_LOWEST, _HEIGHT / rows)),
+    )
+    return sheet, unit_name
+
+
+def _until(axis: Axis, end: float) -> Axis:
+    """End an axis where the time does: room behind it would look like waiting."""
+    ticks = tuple(tick for tick in axis.ticks if tick[0] <= end)
+    return Axis(low=0.0, high=end, ticks=ticks)
+
+
+def _ground(timeline: Timeline, sheet: _Sheet) -> Iterator[Markup]:
+    """Draw the lanes, on which what nothing covers is waiting, and the times below."""
+    wide = _WIDTH - sheet.left - _RIGHT
+    step = math.ceil(sheet.rows / _NAMED_ROWS)
+    for row in range(sheet.rows):
+        yield svg.rectangle(sheet.left, sheet.y(row), wide, sheet.tall - sheet.gap, "lane")
+        if row % step == 0:
+            lane = row if sheet.rows == sheet.lanes else row * sheet.lanes // sheet.rows
+            middle = sheet.y(row) + (sheet.tall - sheet.gap) / 2 + 4
+            name = _short(timeline.lanes[lane]) if lane < len(timeline.lanes) else ""
+            yield svg.text(sheet.left - 8, middle, name, anchor="end", kind="faint")
+    for place, words in sheet.axis.ticks:
+        x = sheet.x(place * sheet.unit)
+        yield svg.line(x, sheet.bottom, x, sheet.bottom + 4, "axis")
+        yield svg.text(x, sheet.bottom + 17, words, anchor="middle", kind="faint")
+
+
+def _marks(timeline: Timeline, sheet: _Sheet, bound: float) -> Iterator[Markup]:
+    """Draw lines at moments that explain what is left and right of them."""
+    moments = [(when, words, "axis") for when, words in timeline.milestones]
+    if bound > 0:
+        moments.append((bound, f"lower bound {duration(bound)}", "ideal"))
+    last = -math.inf
+    for when, words, kind in sorted(moments):
+        x = sheet.x(when)
+        yield svg.line(x, _TOP - 6, x, sheet.bottom, kind)
+        wide = svg.width_of(words)
+        is_left = x + wide > _WIDTH - _RIGHT
+        first = x - wide if is_left else x
+        # Two moments that are close would be written over each other.
+        if first > last:
+            yield svg.text(x, _TOP - 10, words, anchor="end" if is_left else "", kind="faint")
+            last = first + wide
+
+
+def _shapes(timeline: Timeline, sheet: _Sheet, narrowest: float) -> list[Markup]:
+    """Draw the bars; what is narrower than that is drawn together, row by row."""
+    shapes: list[tuple[int, Markup]] = []
+    clusters: dict[tuple[int, int], _Cluster] = {}
+    for bar in timeline.bars:
+        weight = _WEIGHTS[TONES[bar.state]]
+        for rows, span in _runs(bar, sheet):
+            if sheet.x(span[1]) - sheet.x(span[0]) < narrowest:
+                column = int(sheet.x(span[0]) / narrowest)
+                for row in rows:
+                    _gather(clusters, (row, column), span, bar)
+            else:
+                shapes += [(weight, one) for one in _shape(bar, rows, span, timeline, sheet)]
+    for row, cluster in _joined(clusters, sheet, narrowest):
+        shapes.append((_WEIGHTS[cluster.tone], _together(row, cluster, timeline, sheet)))
+    # What is wrong is drawn last, on top of all.
+    shapes.sort(key=lambda one: one[0])
+    return [shape for _, shape in shapes]
+
+
+def _runs(bar: Bar, sheet: _Sheet) -> list[tuple[range, Span]]:
+    """Put lanes together that are side by side and had the bar at the same time, to the eye."""
+    runs: list[tuple[range, Span]] = []
+    for lane, span in sorted(bar.on_lanes()):
+        row = sheet.row(lane)
+        if runs:
+            rows, known = runs[-1]
+            alike = all(abs(sheet.x(a) - sheet.x(b)) < 1 for a, b in zip(span, known, strict=True))
+            if alike and row in (rows.stop, rows.stop - 1):
+                runs[-1] = range(rows.start, row + 1), known
+                continue
+        runs.append((range(row, row + 1), span))
+    return runs
+
+
+def _shape(
+    bar: Bar, rows: range, span: Span, timeline: Timeline, sheet: _Sheet
+) -> Iterator[Markup]:
+    x, end = sheet.x(span[0]), sheet.x(span[1])
+    y = sheet.y(rows.start)
+    tall = len(rows) * sheet.tall - sheet.gap
+    # A hair is left free, so that two that follow on each other are two.
+    wide = max(1.0, end - x - (0.8 if end - x > 4 else 0.0))
+    tone = TONES[bar.state]
+    yield svg.rectangle(x, y, wide, tall, f"b {tone}", title=title_of(bar, timeline))
+    room = int((wide - 8) / _LETTER)
+    name = bar.name.rpartition("::")[2] or bar.name
+    if room >= min(len(name), 5) and tall >= 11:
+        shown = name if len(name) <= room else f"{name[: room - 1]}…"
+        middle = y + tall / 2 + 3.5
+        yield svg.text(x + 4, middle, shown, kind="on cell")
+
+
+def title_of(bar: Bar, timeline: Timeline) -> str:
+    """Say all of a bar in a line."""
+    name = bar.name if len(bar.name) <= _LONGEST_TITLE else f"{bar.name[:_LONGEST_TITLE]} …"
+    state = f"{bar.state} ({bar.note})" if bar.note else f"{bar.state}"
+    where = fold([timeline.lanes[lane].replace(" ", "-") for lane in bar.lanes])
+    return f"{name}: {state}, {duration(bar.seconds)} on {where}, from {duration(bar.start)}"
+
+
+def _gather(
+    clusters: dict[tuple[int, int], _Cluster], place: tuple[int, int], span: Span, bar: Bar
+) -> None:
+    tone = TONES[bar.state]
+    cluster = clusters.get(place)
+    if cluster is None:
+        cluster = clusters[place] = _Cluster(span[0], span[1], tone)
+    cluster.start = min(cluster.start, span[0])
+    cluster.end = max(cluster.end, span[1])
+    cluster.busy += span[1] - span[0]
+    cluster.names.add(bar.name)
+    if _WEIGHTS[tone] > _WEIGHTS[cluster.tone]:
+        cluster.tone = tone
+
+
+def _joined(
+    clusters: dict[tuple[int, int], _Cluster], sheet: _Sheet, narrowest: float
+) -> Iterator[tuple[int, _Cluster]]:
+    """Join clusters of a row that touch and look the same."""
+    before: tuple[int, _Cluster] | None = None
+    for (row, _), cluster in sorted(clusters.items(), key=lambda one: one[0]):
+        if before is not None:
+            known = before[1]
+            distance = sheet.x(cluster.start) - sheet.x(known.end)
+            if before[0] == row and known.tone == cluster.tone and distance < narrowest:
+                known.end = max(known.end, cluster.end)
+                known.busy += cluster.busy
+                known.names |= cluster.names
+                continue
+            yield before
+        before = row, cluster
+    if before is not None:
+        yield before
+
+
+def _together(row: int, cluster: _Cluster, timeline: Timeline, sheet: _Sheet) -> Markup:
+    x, end = sheet.x(cluster.start), sheet.x(cluster.end)
+    length = cluster.end - cluster.start
+    # As pale as there was waiting in between.
+    share = min(1.0, cluster.busy / length) if length > 0 else 1.0
+    count = len(cluster.names)
+    what = next(iter(cluster.names)) if count == 1 else counted(count, timeline.noun)
+    state = "not all of them well" if cluster.tone in ("bad", "warn") and count > 1 else ""
+    title = ", ".join(one for one in (what, state, f"{duration(cluster.busy)} together") if one)
+    return svg.rectangle(
+        x,
+        sheet.y(row),
+        max(1.0, end - x),
+        sheet.tall - sheet.gap,
+        f"b {cluster.tone}",
+        opacity=0.3 + 0.7 * share,
+        title=f"{title}, from {duration(cluster.start)}",
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def tones_of(bars: Sequence[Bar]) -> list[tuple[str, str, int]]:
+    """Give the outcomes that there are, with tone and number, for a legend."""
+    counts: dict[str, tuple[str, int]] = {}
+    for bar in bars:
+        tone, count = counts.get(str(bar.state), (TONES[bar.state], 0))
+        counts[str(bar.state)] = tone, count + 1
+    order = sorted(counts.items(), key=lambda one: -_WEIGHTS[one[1][0]])
+    return [(state, tone, count) for state, (tone, count) in order]
