@@ -4,7 +4,7 @@
 #   make demo PYTHON=/opt/python3.12/bin/python3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types docs bench environments venv clean
+.PHONY: help demo test lint types links docs bench environments venv clean
 
 ARGS ?=
 # Files of tests that run side by side: most tests wait more than they compute.
@@ -41,7 +41,7 @@ environments: ## Make the virtual environments of the tests, and install Slurm a
 venv:
 	@$(find_python); "$$python" scripts/environments.py mpich
 
-lint: venv docs ## Check style, types, spelling and links
+lint: venv links ## Check style, types, spelling and links
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	@$(MAKE) --no-print-directory types
@@ -51,8 +51,14 @@ lint: venv docs ## Check style, types, spelling and links
 types:
 	.venv/bin/mypy $(CODE)
 
-docs: ## Check the links between the documents
+links:
 	@$(find_python); "$$python" scripts/check_links.py
+
+docs: links ## Make the site of the documentation: build/site
+	@$(find_python); "$$python" scripts/environments.py docs
+	@NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --strict --quiet
+	@echo "The site is in build/site: open index.html, or, to search in it too, run"
+	@echo "  python3 -m http.server --bind 127.0.0.1 --directory build/site"
 
 bench: venv ## Measure speed (bench/)
 	@$(call IN_VENV,.venv) .venv/bin/python -m bench $(ARGS)

@@ -5,7 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from environments import ENVIRONMENTS, Environment, why_unavailable
+from environments import (
+    ENVIRONMENTS,
+    EVERYTHING,
+    Environment,
+    VirtualEnvironment,
+    why_unavailable,
+)
 
 from tests.acceptance.harness import Project
 from tests.acceptance.leftovers import short_folder
@@ -21,12 +27,18 @@ EVERY_MPI = sorted(ENVIRONMENTS if IS_FULL else ENVIRONMENTS.keys() - {"openmpi4
 
 def require(name: str) -> Environment:
     """Give an MPI to test with; skip without it, or fail where everything is required."""
-    reason = why_unavailable(ENVIRONMENTS[name])
+    require_environment(name)
+    return ENVIRONMENTS[name]
+
+
+def require_environment(name: str) -> VirtualEnvironment:
+    """Give a virtual environment; skip without it, or fail where everything is required."""
+    reason = why_unavailable(EVERYTHING[name])
     if reason is not None:
         if os.environ.get("RANKWISE_REQUIRE_ALL"):
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
-    return ENVIRONMENTS[name]
+    return EVERYTHING[name]
 
 
 @pytest.fixture
