@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rankwise.errors import InputError
 from rankwise.plan import Resources, RuntimeChoice
 from rankwise.site import ComputeChoice, Site, find_site
+from rankwise.site.choices import KubernetesChoice
 
 PYTORCH = "azureml:pytorch-1.7:1"
 
@@ -114,18 +115,53 @@ def test_memory_is_read_as_people_write_it(written: str, size: int) -> None:
     assert site_of(f"[compute.local]\nmemory = {written}\n").compute().memory == size
 
 
-def test_a_backend_that_is_not_there_yet_is_an_error_when_it_is_used() -> None:
+def test_a_kubernetes_cluster_has_keys_of_its_own() -> None:
     site = site_of(
-        '\n[compute.big]\nbackend = "kubernetes"\nnamespace = "gpu"\n[compute.k]\nbackend = "local"\n'
+        """
+[compute.big]
+backend = "kubernetes"
+namespace = "gpu"
+image = "python:3.12"
+user = "image"
+gpus = 8
+tolerations = [{ key = "gpu", operator = "Exists", effect = "NoSchedule" }]
+pull_secrets = "registry"
+[compute.big.node_selector]
+zone = "a"
+"""
     )
-    assert site.has_compute("big")
-    assert site.check(computes={"big": ""}, runtimes={}) == ()
+    found = site.compute("big")
+    assert (found.backend, found.gpus) == ("kubernetes", 8)
+    assert found.kubernetes == KubernetesChoice(
+        namespace="gpu",
+        image="python:3.12",
+        user=None,
+        tolerations=({"key": "gpu", "operator": "Exists", "effect": "NoSchedule"},),
+        pull_secrets=("registry",),
+        node_selector={"zone": "a"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('partition = "a"', 'has no "partition"'),
+        ('pull_policy = "always"', 'pull_policy cannot be "always"; did you mean "Always"?'),
+        ('code = "git"', 'code cannot be "git"; there are configmap, image, claim'),
+        ('code = "image"', 'code = "image" needs code_path: the folder in pods'),
+        ('namespace = "A_b"', '"A_b" cannot be the name of a namespace'),
+        ("user = -1", 'user must be the number of a user, or "image", not -1'),
+        ('mount = "rankwise"', 'mount must be a folder such as "/rankwise", not "rankwise"'),
+        ('tolerations = [{ kay = "a" }]', 'a toleration has no "kay"; did you mean "key"?'),
+        ("node_selector = { gpu = 1 }", "node_selector must be a table such as"),
+        ('labels = { "rankwise.dev/run" = "x" }', "cannot be a label here"),
+    ],
+)
+def test_what_is_wrong_with_the_table_of_a_kubernetes_cluster(line: str, complaint: str) -> None:
     with pytest.raises(InputError) as raised:
-        site.compute("big")
-    assert str(raised.value) == (
-        'rankwise.toml:2: compute "big" has backend = "kubernetes", which is not yet in this '
-        'version of rankwise; backend = "local" there runs it on this machine'
-    )
+        site_of(f'[compute.big]\nbackend = "kubernetes"\n{line}\n')
+    assert str(raised.value).startswith("rankwise.toml:3: ")
+    assert complaint in str(raised.value)
 
 
 def test_a_cluster_is_read_with_all_that_it_has() -> None:

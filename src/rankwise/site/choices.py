@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rankwise.plan import Resources, RuntimeChoice
 
@@ -12,6 +13,8 @@ LOCAL = "local"
 """The compute that is always there."""
 SLURM = "slurm"
 """The backend of a cluster with Slurm."""
+KUBERNETES = "kubernetes"
+"""The backend of a cluster with Kubernetes."""
 CURRENT = "current"
 """The runtime that is always there."""
 
@@ -47,6 +50,53 @@ class SlurmChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesChoice:
+    """What a site file says of a Kubernetes cluster; what is empty is left to the cluster."""
+
+    kubeconfig: str = ""
+    """The file; empty: KUBECONFIG, ~/.kube/config, or the account of the pod that we are in."""
+    context: str = ""
+    namespace: str = ""
+    image: str = ""
+    """For tasks whose runtime is no image."""
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    service_account: str = ""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    priority_class: str = ""
+    runtime_class: str = ""
+    host_network: bool = False
+    user: int | None = 1000
+    """Who runs in the containers; None: as the image says."""
+    python: str = ""
+    """What runs our part in the image; empty: the first that is found."""
+    code: str = "configmap"
+    """How code gets into pods: `configmap`, `image` (it is there) or `claim` (a volume has it)."""
+    code_path: str = ""
+    """Where code is in the image or in the claim."""
+    claims: Mapping[str, str] = field(default_factory=dict)
+    """Persistent volume claims, and where pods have them."""
+    host_paths: Mapping[str, str] = field(default_factory=dict)
+    """Folders of the nodes, and where pods have them."""
+    gpu_resource: str = "nvidia.com/gpu"
+    mount: str = "/rankwise"
+    """The folder in pods under which our own files are."""
+    port: int = 28967
+    """Where the first pod of a task listens for the others."""
+    autoscale: bool = False
+    """Whether nodes come when they are needed: then those that are there are no limit."""
+    max_parallel: int | None = None
+    """How many tasks of ours may be there at a time; None: any number."""
+    pending_limit: float | None = None
+    """After how many seconds without a node a task is given up; None: never."""
+    keep_seconds: int = 86400
+    """For how long the cluster keeps what nobody has fetched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeChoice:
     """Where tasks run, and what that place is said to have; None: what is found there."""
 
@@ -60,6 +110,7 @@ class ComputeChoice:
     oversubscribe: bool = False
     """Whether tasks may run at once that need more than there is."""
     slurm: SlurmChoice = SlurmChoice()
+    kubernetes: KubernetesChoice = field(default_factory=KubernetesChoice)
     is_mapped: bool = True
     """False: no site file has the name, and this machine stands in."""
     place: str = ""

@@ -13,7 +13,6 @@ from rankwise.plan import RuntimeChoice
 from rankwise.site.choices import (
     CURRENT,
     LOCAL,
-    SLURM,
     ComputeChoice,
     Layer,
     MailChoice,
@@ -22,7 +21,6 @@ from rankwise.site.choices import (
 from rankwise.site.page import did_you_mean, shown, toml_key
 
 _T = TypeVar("_T")
-_READY = (LOCAL, SLURM)
 _REMEDIES = {
     "compute": 'backend = "local"',
     "runtime": "current = true, python = …, requirements = […] or image = …",
@@ -38,20 +36,12 @@ class Site:
     layers: Sequence[Layer] = ()
 
     def compute(self, name: str = "") -> ComputeChoice:
-        """Give the compute that a document calls `name`; empty: the default.
-
-        InputError: this version of rankwise has no such backend.
-        """
+        """Give the compute that a document calls `name`; empty: the default."""
         name = name or self.default_compute
         found = self._named_compute(name)
         if found is None:
             local = self._named_compute(LOCAL) or ComputeChoice()
             return dataclasses.replace(local, name=name, is_mapped=name == LOCAL)
-        if found.backend not in _READY:
-            raise InputError(
-                f'{found.place}: compute "{name}" has backend = "{found.backend}", which is not '
-                f'yet in this version of rankwise; backend = "local" there runs it on this machine'
-            )
         return dataclasses.replace(found, name=name)
 
     def runtime(self, name: str = "") -> RuntimeChoice:

@@ -10,14 +10,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from rankwise.plan import RuntimeChoice
-from rankwise.site.choices import LOCAL, SLURM, ComputeChoice, SlurmChoice
+from rankwise.site.choices import (
+    KUBERNETES,
+    LOCAL,
+    SLURM,
+    ComputeChoice,
+    KubernetesChoice,
+    SlurmChoice,
+)
+from rankwise.site.kubernetes_table import KUBERNETES_KEYS, read_kubernetes
 from rankwise.site.page import Key, Page, did_you_mean
 from rankwise.site.slurm_table import SLURM_KEYS, read_slurm
 from rankwise.site.values import from_file, read_number, read_size, read_text, read_truth, written
 
-BACKENDS = (LOCAL, SLURM, "kubernetes")
+BACKENDS = (LOCAL, SLURM, KUBERNETES)
 ENGINES = ("docker", "podman", "apptainer")
 _COMPUTE_KEYS = ("backend", "cores", "gpus", "memory")
+_OWN_KEYS: Mapping[str, tuple[str, ...]] = {
+    LOCAL: ("oversubscribe",),
+    SLURM: SLURM_KEYS,
+    KUBERNETES: KUBERNETES_KEYS,
+}
 _RUNTIME_KEYS = ("python", "requirements", "image", "engine", "current")
 _WAYS = "python, requirements, image or current = true"
 _VERSION = re.compile(r"\d+(\.\d+){0,2}t?")
@@ -31,16 +44,15 @@ def read_compute(name: str, table: Mapping[str, Any], page: Page) -> ComputeChoi
     if backend not in BACKENDS or (name == LOCAL != backend):
         _complain_of_backend(name, backend, page)
         return ComputeChoice(name=name, place=place)
-    if backend not in (LOCAL, SLURM):
-        # Its keys are not known before it is.
-        return ComputeChoice(name=name, backend=backend, place=place)
-    keys = (*_COMPUTE_KEYS, *(SLURM_KEYS if backend == SLURM else ("oversubscribe",)))
-    page.complain_of_unknown(at, table, keys)
+    page.complain_of_unknown(at, table, (*_COMPUTE_KEYS, *_OWN_KEYS[backend]))
     gpus = read_number((*at, "gpus"), table, page, least=0, is_whole=True)
     return ComputeChoice(
         name=name,
         backend=backend,
         slurm=read_slurm(at, table, page) if backend == SLURM else SlurmChoice(),
+        kubernetes=read_kubernetes(at, table, page)
+        if backend == KUBERNETES
+        else KubernetesChoice(),
         cores=read_number((*at, "cores"), table, page, least=0.01),
         gpus=None if gpus is None else int(gpus),
         memory=read_size((*at, "memory"), table, page),
