@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,6 +11,14 @@ from rankwise.report.words import counted
 
 Cause = Literal["start-up", "too wide", "order", "long tail", "ending"]
 
+# The same in the picture as in the words beside it.
+_COLOURS: Mapping[Cause, str] = {
+    "start-up": "c0",
+    "too wide": "c1",
+    "order": "c2",
+    "long tail": "c3",
+    "ending": "c4",
+}
 _ORDERS = {
     "sequential": "one {noun} at a time, though others would have fitted beside it",
     "static": "each {noun} had its place before the first one started",
@@ -19,14 +28,33 @@ _ORDERS = {
 
 
 @dataclass(slots=True)
+class Gap:
+    """A time in which lanes were idle for one reason."""
+
+    cause: Cause
+    start: float
+    end: float
+    seconds: float
+    """All lanes together."""
+
+
+@dataclass(slots=True)
 class Waiting:
     """Idle lane-seconds by cause, and by the bar that is to blame."""
 
     seconds: dict[Cause, float] = field(default_factory=dict)
     blamed: dict[Cause, dict[str, tuple[float, Bar]]] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
 
-    def add(self, cause: Cause, seconds: float, bar: Bar | None) -> None:
-        """Note that lanes were idle."""
+    def add(self, cause: Cause, start: float, end: float, lanes: int, bar: Bar | None) -> None:
+        """Note that so many lanes were idle."""
+        seconds = lanes * (end - start)
+        last = self.gaps[-1] if self.gaps else None
+        if last is not None and last.cause == cause and last.end == start:
+            last.end = end
+            last.seconds += seconds
+        else:
+            self.gaps.append(Gap(cause, start, end, seconds))
         self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
         if bar is not None:
             those = self.blamed.setdefault(cause, {})
@@ -56,6 +84,11 @@ class Waiting:
             case "order":
                 rule = _ORDERS.get(timeline.order, _ORDERS["dynamic"])
                 return f"waiting: {rule.format(noun=noun)}"
+
+
+def colour_of(cause: Cause) -> str:
+    """Give the class that a cause is shown in."""
+    return _COLOURS[cause]
 
 
 def lanes_of(bar: Bar, timeline: Timeline) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rankwise.report.advice import advice_on
-from rankwise.report.causes import Cause, Waiting
+from rankwise.report.causes import Cause, Gap, Waiting
 from rankwise.report.lanes import Bar, Timeline
 
 _LONGEST = 3
@@ -39,6 +39,8 @@ class Findings:
     longest: tuple[Bar, ...]
     causes: tuple[Idle, ...]
     """Why lanes were idle, what cost most first."""
+    gaps: tuple[Gap, ...]
+    """When that was."""
     advice: tuple[str, ...]
     """What to change, what helps most first."""
 
@@ -72,6 +74,7 @@ def findings(timeline: Timeline) -> Findings:
             for cause, seconds in causes
             if seconds > 0
         ),
+        gaps=tuple(waiting.gaps),
         advice=tuple(advice_on(timeline, waiting, longest=longest, makespan=makespan)),
     )
 
@@ -82,7 +85,7 @@ def _waiting(timeline: Timeline, makespan: float) -> Waiting:
     lanes = len(timeline.lanes)
     waiting = Waiting()
     if not bars:
-        waiting.add("start-up", makespan * lanes, None)
+        waiting.add("start-up", 0.0, makespan, lanes, None)
         return waiting
     least = _least_widths(bars)
     running: dict[int, Bar] = {}
@@ -101,10 +104,8 @@ def _waiting(timeline: Timeline, makespan: float) -> Waiting:
             continue
         is_stuck = upcoming < len(bars) and least[upcoming] > free
         after = bars[upcoming] if upcoming < len(bars) else None
-        cause, bar_to_blame = _cause(
-            timeline, running, after, is_first=not upcoming, is_stuck=is_stuck
-        )
-        waiting.add(cause, free * (until - now), bar_to_blame)
+        cause, culprit = _cause(timeline, running, after, is_first=not upcoming, is_stuck=is_stuck)
+        waiting.add(cause, now, until, free, culprit)
     return waiting
 
 

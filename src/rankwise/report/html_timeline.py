@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from rankwise import __version__
+from rankwise.report.causes import colour_of
 from rankwise.report.html_page import html_page
 from rankwise.report.lanes import Bar
-from rankwise.report.markup import Markup, joined, tag
+from rankwise.report.markup import Markup, escaped, joined, tag
 from rankwise.report.outcomes import TONES, moment
 from rankwise.report.plots.timeline import MOST_SHAPES, draw, tones_of
-from rankwise.report.timeline import Findings, Timeline, findings
+from rankwise.report.timeline import Findings, Idle, Timeline, findings
 from rankwise.report.words import counted, duration, fold
 
+_OPTION = re.compile(r"(--[\w-]+(?:=[\w-]+)?|`[^`]+`)")
 _MOST_ROWS = 500
 _LONGEST_NAME = 200
-_SLIVER = 0.005
+_SLIVER = 0.002
 
 
 def timeline_page(timeline: Timeline) -> str:
@@ -28,7 +31,7 @@ def _page(timeline: Timeline, found: Findings) -> Iterator[Markup]:
     states = tones_of(timeline.bars)
     tone = states[0][1] if states else "idle"
     counts = ", ".join(f"{count:,} {state}" for state, _, count in states)
-    what = counted(len(timeline.bars), timeline.noun)
+    what = _many(timeline)
     where = counted(len(timeline.lanes), timeline.lane_noun)
     yield tag(
         "header",
@@ -79,13 +82,17 @@ def _cards(timeline: Timeline, found: Findings) -> Iterator[Markup]:
 
 
 def _picture(timeline: Timeline, found: Findings, most: int) -> Iterator[Markup]:
-    drawing = draw(timeline, bound=found.lower_bound if timeline.is_over else 0.0, most=most)
+    bound = found.lower_bound if timeline.is_over else 0.0
+    drawing = draw(timeline, bound=bound, gaps=found.gaps, most=most)
     yield tag("div", drawing, class_="plot", tabindex="0", role="region", aria_label="Timeline")
     keys = [
         tag("li", f"{count:,} {state}", class_=tone)
         for state, tone, count in tones_of(timeline.bars)
     ]
-    keys.append(tag("li", f"{timeline.lane_noun} without work", class_="gap"))
+    keys += [
+        tag("li", f"waiting: {idle.cause}", class_=f"gap {colour_of(idle.cause)}")
+        for idle in _telling(found)
+    ]
     yield tag("ul", *keys, class_="legend")
 
 
@@ -102,21 +109,35 @@ def _answers(timeline: Timeline, found: Findings) -> Iterator[Markup]:
 def _changes(found: Findings) -> Markup:
     if not found.advice:
         return tag("p", "Nothing stands out.", class_="soft")
-    return tag("ol", *(tag("li", words) for words in found.advice))
+    return tag("ol", *(tag("li", _with_options(words)) for words in found.advice))
+
+
+def _with_options(words: str) -> Markup:
+    """Set options and words between backticks as such, so that they are not broken in two."""
+    parts = _OPTION.split(words)
+    return joined(
+        tag("code", part.strip("`")) if number % 2 else escaped(part)
+        for number, part in enumerate(parts)
+    )
 
 
 def _lost(found: Findings) -> Iterator[Markup]:
-    shown = [one for one in found.causes if one.seconds >= _SLIVER * found.idle]
+    shown = _telling(found)
     bars = (
-        tag("i", class_=f"c{number}", style=f"flex:{one.seconds:.4g}", title=one.words)
-        for number, one in enumerate(shown)
+        tag("i", class_=colour_of(one.cause), style=f"flex:{one.seconds:.4g}", title=one.words)
+        for one in shown
     )
     yield tag("div", *bars, class_="bar", aria_hidden="true")
     rows = (
-        tag("li", tag("b", duration(one.seconds)), f" {one.words}", class_=f"c{number}")
-        for number, one in enumerate(shown)
+        tag("li", tag("b", duration(one.seconds)), f" {one.words}", class_=colour_of(one.cause))
+        for one in shown
     )
     yield tag("ul", *rows, class_="causes")
+
+
+def _telling(found: Findings) -> list[Idle]:
+    """Leave out what nobody could see."""
+    return [one for one in found.causes if one.seconds >= _SLIVER * (found.idle + found.busy)]
 
 
 def _longest(timeline: Timeline, bars: Sequence[Bar]) -> Markup:
@@ -149,7 +170,7 @@ def _table(timeline: Timeline) -> Markup:
     table = tag(
         "table", tag("thead", head), tag("tbody", Markup("\n" + "\n".join(rows))), data_tools=True
     )
-    count = counted(len(timeline.bars), timeline.noun)
+    count = _many(timeline)
     if len(shown) < len(timeline.bars):
         count = f"the first {len(shown)} of {count}"
     return tag(
@@ -171,6 +192,11 @@ def _row(bar: Bar, timeline: Timeline) -> Markup:
         tag("td", duration(bar.seconds), class_="n", data_v=f"{bar.seconds:.6g}"),
         data_s=str(bar.state),
     )
+
+
+def _many(timeline: Timeline) -> str:
+    count = len(timeline.bars)
+    return f"{count:,} {timeline.noun}{'s' * (count != 1)}"
 
 
 def _cut(name: str) -> str:

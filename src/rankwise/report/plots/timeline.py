@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rankwise.report.causes import Gap, colour_of
 from rankwise.report.lanes import Bar, Span, Timeline
 from rankwise.report.markup import Markup
 from rankwise.report.outcomes import TONES
@@ -25,6 +26,8 @@ _LONGEST_TITLE = 160
 # Nobody can point at less.
 _NARROWEST = 1.5
 _LETTER = 6.2
+_FEWEST_LETTERS = 4
+_TALL_ENOUGH = 11.0
 _UNITS = ((3 * 3600.0, 3600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 # What is drawn together has the tone that matters most of those.
 _WEIGHTS = {tone: weight for weight, tone in enumerate(("idle", "good", "busy", "warn", "bad"))}
@@ -42,18 +45,31 @@ class _Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class _Piece:
+    """A bar, or a part of one: rows side by side that had it at the same time."""
+
+    bar: Bar
+    rows: range
+    span: Span
+    wide: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Sheet:
     """Where lanes and times are on the drawing."""
 
     axis: Axis
     unit: float
+    """So many seconds is one of the axis."""
     left: float
+    scale: float
+    """So wide is a second."""
     rows: int
     lanes: int
     tall: float
 
     def x(self, seconds: float) -> float:
-        return self.left + (_WIDTH - self.left - _RIGHT) * self.axis.at(seconds / self.unit)
+        return self.left + seconds * self.scale
 
     def row(self, lane: int) -> int:
         return lane if self.rows == self.lanes else lane * self.rows // self.lanes
@@ -71,15 +87,29 @@ class _Sheet:
         return 1.0 if self.tall < 8 else 3.0
 
 
-def draw(timeline: Timeline, *, bound: float = 0.0, most: int = MOST_SHAPES) -> Markup:
-    """Draw a timeline; `bound` is a time to mark as the earliest that its end could be."""
+def draw(
+    timeline: Timeline,
+    *,
+    bound: float = 0.0,
+    gaps: Sequence[Gap] = (),
+    most: int = MOST_SHAPES,
+) -> Markup:
+    """Draw a timeline.
+
+    `bound` is a time to mark as the earliest that its end could be; `gaps` say why lanes are idle.
+    """
     sheet, unit_name = _sheet(timeline)
-    parts = [*_ground(timeline, sheet)]
+    parts = [*_ground(timeline, sheet), *_gaps(gaps, sheet)]
+    pieces = [
+        _Piece(bar, rows, span, sheet.x(span[1]) - sheet.x(span[0]))
+        for bar in timeline.bars
+        for rows, span in _runs(bar, sheet)
+    ]
     narrowest = _NARROWEST
-    shapes = _shapes(timeline, sheet, narrowest)
+    shapes = _shapes(pieces, timeline, sheet, narrowest)
     while len(shapes) > most and narrowest < 2 * _WIDTH:
         narrowest *= 2
-        shapes = _shapes(timeline, sheet, narrowest)
+        shapes = _shapes(pieces, timeline, sheet, narrowest)
     parts += shapes
     parts += _marks(timeline, sheet, bound)
     middle = (sheet.left + _WIDTH) / 2
@@ -97,11 +127,12 @@ def _sheet(timeline: Timeline) -> tuple[_Sheet, str]:
     rows = min(lanes, _MOST_ROWS)
     end = max(timeline.end, max((bar.end for bar in timeline.bars), default=0.0), 1e-3)
     _, unit, unit_name = next(one for one in _UNITS if end >= one[0])
-    names = [_short(name) for name in timeline.lanes]
+    left = 20 + max((svg.width_of(_short(name)) for name in timeline.lanes), default=0.0)
     sheet = _Sheet(
         axis=_until(axis_for([0.0, end / unit], is_log=False), end / unit),
         unit=unit,
-        left=20 + max((svg.width_of(name) for name in names), default=0.0),
+        left=left,
+        scale=(_WIDTH - left - _RIGHT) / end,
         rows=rows,
         lanes=lanes,
         tall=min(_TALLEST, max(_LOWEST, _HEIGHT / rows)),
@@ -150,19 +181,31 @@ def _marks(timeline: Timeline, sheet: _Sheet, bound: float) -> Iterator[Markup]:
             last = first + wide
 
 
-def _shapes(timeline: Timeline, sheet: _Sheet, narrowest: float) -> list[Markup]:
+def _gaps(gaps: Sequence[Gap], sheet: _Sheet) -> Iterator[Markup]:
+    """Tint the time in which lanes were idle by the cause: bars cover what was busy."""
+    for gap in gaps:
+        x, end = sheet.x(gap.start), sheet.x(gap.end)
+        if end - x >= _NARROWEST:
+            tall = sheet.bottom - sheet.gap - _TOP
+            title = f"{gap.cause}: {duration(gap.seconds)} lost"
+            kind = f"g {colour_of(gap.cause)}"
+            yield svg.rectangle(x, _TOP, end - x, tall, kind, title=title)
+
+
+def _shapes(
+    pieces: Sequence[_Piece], timeline: Timeline, sheet: _Sheet, narrowest: float
+) -> list[Markup]:
     """Draw the bars; what is narrower than that is drawn together, row by row."""
     shapes: list[tuple[int, Markup]] = []
     clusters: dict[tuple[int, int], _Cluster] = {}
-    for bar in timeline.bars:
-        weight = _WEIGHTS[TONES[bar.state]]
-        for rows, span in _runs(bar, sheet):
-            if sheet.x(span[1]) - sheet.x(span[0]) < narrowest:
-                column = int(sheet.x(span[0]) / narrowest)
-                for row in rows:
-                    _gather(clusters, (row, column), span, bar)
-            else:
-                shapes += [(weight, one) for one in _shape(bar, rows, span, timeline, sheet)]
+    for piece in pieces:
+        if piece.wide < narrowest:
+            column = int(sheet.x(piece.span[0]) / narrowest)
+            for row in piece.rows:
+                _gather(clusters, (row, column), piece.span, piece.bar)
+        else:
+            weight = _WEIGHTS[TONES[piece.bar.state]]
+            shapes += [(weight, one) for one in _shape(piece, timeline, sheet)]
     for row, cluster in _joined(clusters, sheet, narrowest):
         shapes.append((_WEIGHTS[cluster.tone], _together(row, cluster, timeline, sheet)))
     # What is wrong is drawn last, on top of all.
@@ -185,22 +228,29 @@ def _runs(bar: Bar, sheet: _Sheet) -> list[tuple[range, Span]]:
     return runs
 
 
-def _shape(
-    bar: Bar, rows: range, span: Span, timeline: Timeline, sheet: _Sheet
-) -> Iterator[Markup]:
-    x, end = sheet.x(span[0]), sheet.x(span[1])
-    y = sheet.y(rows.start)
-    tall = len(rows) * sheet.tall - sheet.gap
+def _shape(piece: _Piece, timeline: Timeline, sheet: _Sheet) -> Iterator[Markup]:
+    bar = piece.bar
+    x, y = sheet.x(piece.span[0]), sheet.y(piece.rows.start)
+    tall = len(piece.rows) * sheet.tall - sheet.gap
     # A hair is left free, so that two that follow on each other are two.
-    wide = max(1.0, end - x - (0.8 if end - x > 4 else 0.0))
+    wide = piece.wide - (0.8 if piece.wide > 4 else 0.0)
     tone = TONES[bar.state]
-    yield svg.rectangle(x, y, wide, tall, f"b {tone}", title=title_of(bar, timeline))
-    room = int((wide - 8) / _LETTER)
+    yield svg.rectangle(x, y, max(1.0, wide), tall, f"b {tone}", title=title_of(bar, timeline))
+    name = _name_in(bar, int((wide - 8) / _LETTER), is_wrong=tone == "bad")
+    if name and tall >= _TALL_ENOUGH:
+        yield svg.text(x + 4, y + tall / 2 + 3.5, name, kind="on cell")
+
+
+def _name_in(bar: Bar, room: int, *, is_wrong: bool) -> str:
+    """Give as much of a name as there is room for; what is wrong is so without colours, too."""
     name = bar.name.rpartition("::")[2] or bar.name
-    if room >= min(len(name), 5) and tall >= 11:
-        shown = name if len(name) <= room else f"{name[: room - 1]}…"
-        middle = y + tall / 2 + 3.5
-        yield svg.text(x + 4, middle, shown, kind="on cell")
+    if len(name) > room:
+        name = name.removeprefix("test_")
+    mark = "✗ " if is_wrong else ""
+    room -= len(mark)
+    if len(name) <= room:
+        return f"{mark}{name}"
+    return f"{mark}{name[: room - 1]}…" if room >= _FEWEST_LETTERS else mark[: max(0, room + 2)]
 
 
 def title_of(bar: Bar, timeline: Timeline) -> str:
