@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rankwise.errors import ComputeFailure
@@ -50,6 +51,20 @@ def copy_code(source: Path, target: Path) -> None:
         shutil.copytree(source, target, symlinks=True, ignore=ignored, dirs_exist_ok=True)
     except (OSError, shutil.Error) as error:
         raise ComputeFailure(f"{source}: could not be copied to {target}: {error}") from error
+
+
+def files_of_code(source: Path) -> Iterator[Path]:
+    """Give the files that a copy of a folder would have, in a fixed order."""
+    patterns = (*_NEVER, *_read_patterns(source))
+    for folder, folders, names in os.walk(source):
+        place = Path(folder)
+        folders[:] = sorted(
+            name for name in folders if not _matches(place / name, source, patterns)
+        )
+        for name in sorted(names):
+            path = place / name
+            if path.is_file() and not _matches(path, source, patterns):
+                yield path
 
 
 def _read_patterns(folder: Path) -> list[str]:

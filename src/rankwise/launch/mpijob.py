@@ -34,7 +34,7 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
     found = counts(request, facts, reading.launch)
     line, notes = role.command, [*found.notes, *unused_commands(request, role)]
     if request.generate_launcher and not reading.has_launcher:
-        line = _generated(role.command, found.processes)
+        line = generated(role.command, found.processes)
         reading = read_command(line, family, said)
     if facts.srun_plugin is not None and reading.launch is not None:
         size = {"nodes": found.instances, "processes": found.processes}
@@ -140,7 +140,7 @@ def _names_hosts(line: str) -> bool:
     return _HOST_OPTIONS.search(line) is not None
 
 
-def _generated(command: str, processes: int) -> str:
+def generated(command: str, processes: int) -> str:
     """Write the mpiexec for a plain program.
 
     What the shell would do with the program's line, it must do on every rank: `$RANK` differs.
