@@ -1,4 +1,4 @@
-"""What is known about a notebook before it runs: its command line, and whether it needs a person."""
+"""What is known of a notebook before it runs: its command line, and whether it needs a person."""
 
 from __future__ import annotations
 
