@@ -11,13 +11,13 @@ _COLOUR = re.compile(r"\x1b\[([0-9;:]*)m")
 _MOST_LETTERS = 400
 
 
-def as_markup(line: str) -> Markup:
+def as_markup(line: str, *, most: int = _MOST_LETTERS) -> Markup:
     """Make markup of one line that a process has written; a long one is cut."""
     kept = clean(line, keep_colours=True)
     pieces = _COLOUR.split(kept)
     parts: list[Markup] = []
     classes: set[str] = set()
-    room = _MOST_LETTERS
+    room = most
     for number, piece in enumerate(pieces):
         if number % 2:
             classes = _after(classes, piece)

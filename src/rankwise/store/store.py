@@ -9,6 +9,7 @@ from typing import Self
 from rankwise.store.attempts import AttemptWrites
 from rankwise.store.database import Database
 from rankwise.store.opening import open_for_reading, open_for_writing
+from rankwise.store.pages import Pages
 from rankwise.store.queries import Queries
 from rankwise.store.results import Results
 from rankwise.store.samples import SampleQueries, SampleWrites
@@ -20,7 +21,7 @@ FILE = "store.db"
 PATIENCE = 30.0
 
 
-class Store(Queries, RunWrites, AttemptWrites, SampleQueries, SampleWrites, Results):
+class Store(Queries, Pages, RunWrites, AttemptWrites, SampleQueries, SampleWrites, Results):
     """A store that is open; many processes may have it open, each for itself."""
 
     def __init__(self, database: Database) -> None:

@@ -1,0 +1,252 @@
+"""The application: which address shows which page."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from rankwise.errors import InputError, RankwiseError
+from rankwise.report.facts import gather
+from rankwise.report.html import html_report
+from rankwise.store import Store
+from rankwise.web import actions
+from rankwise.web.ask import Ask, run_address
+from rankwise.web.caretaker import Caretaker
+from rankwise.web.compare_page import compare_page
+from rankwise.web.failure_page import failure_page
+from rankwise.web.feed import Feed
+from rankwise.web.graph_page import graph_page
+from rankwise.web.guard import Guard, Keys, is_same
+from rankwise.web.log_page import log_file, log_of, log_page, log_stream
+from rankwise.web.matrix_page import matrix_page
+from rankwise.web.page import FILES, Page, problem, static_file, whole
+from rankwise.web.readers import Desk, Readers
+from rankwise.web.run_list import run_list
+from rankwise.web.run_pages import document_page, tasks_page, tests_page
+from rankwise.web.streams import EventStream, changes
+from rankwise.web.tails import Position
+from rankwise.web.task_page import task_page
+from rankwise.web.timeline_page import timeline_page
+from rankwise.web.trend_page import trend_page
+
+View = Callable[[Store, Ask], Page]
+
+PAGES: Mapping[str, View] = {
+    "/": run_list,
+    "/trends": trend_page,
+    "/compare": compare_page,
+    "/runs/{run}": tasks_page,
+    "/runs/{run}/task": task_page,
+    "/runs/{run}/tests": tests_page,
+    "/runs/{run}/failures": failure_page,
+    "/runs/{run}/graph": graph_page,
+    "/runs/{run}/matrix": matrix_page,
+    "/runs/{run}/timeline": timeline_page,
+    "/runs/{run}/logs": log_page,
+    "/runs/{run}/document": document_page,
+}
+"""The pages, by their addresses."""
+_MOST_REMEMBERED = 16
+_MOST_BYTES = 300_000
+_MOST_STREAMS = 200
+_MOST_OF_A_FORM = 10_000
+# A report says what a browser may do with it in itself.
+_REPORT_RULES = {"Content-Security-Policy": "frame-ancestors 'none'"}
+
+
+class Site:
+    """What answers browsers, with all that is behind it."""
+
+    def __init__(self, folder: Path, keys: Keys) -> None:
+        self._folder = folder
+        self._keys = keys
+        self._readers = Readers(folder)
+        # What is new must not wait for a page that takes long.
+        self._scout = Readers(folder, threads=1)
+        self.feed = Feed(self._scout)
+        self._caretaker = Caretaker(folder)
+
+    def app(self) -> ASGIApp:
+        """Make the application."""
+        routes = [Route(path, self._showing(view)) for path, view in PAGES.items()]
+        routes += [
+            Route("/changes", self._changes),
+            Route("/static/{name}", self._static),
+            Route("/runs/{run}/changes", self._changes),
+            Route("/runs/{run}/log-stream", self._log_stream),
+            Route("/runs/{run}/log-file", self._log_file),
+            Route("/runs/{run}/report", self._report),
+            Route("/runs/{run}/cancel", self._cancel, methods=["POST"]),
+            Route("/runs/{run}/again", self._again, methods=["POST"]),
+        ]
+        inner = Starlette(
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers={404: self._missing, 405: self._missing, Exception: self._broken},
+        )
+        return Guard(inner, self._keys)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        del app
+        tasks = [asyncio.create_task(one.go()) for one in (self.feed, self._caretaker)]
+        try:
+            yield
+        finally:
+            self.feed.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for closing in (self._readers.close, self._scout.close, self._caretaker.close):
+                await asyncio.to_thread(closing)
+
+    def _showing(self, view: View) -> Callable[[Request], object]:
+        async def show(request: Request) -> Response:
+            ask = self._ask(request)
+            # Who asks for the same in the same second is shown the same.
+            key = f"{view.__name__} {request.url.path}?{request.url.query}"
+            body, status = await self._readers.ask(lambda desk: _rendered(desk, view, ask, key))
+            return HTMLResponse(body, status_code=status)
+
+        return show
+
+    def _ask(self, request: Request) -> Ask:
+        return Ask(
+            path=request.url.path,
+            query=dict(request.query_params),
+            run=request.path_params.get("run", ""),
+            now=time.time(),
+            form=self._keys.form,
+        )
+
+    async def _changes(self, request: Request) -> Response | EventStream:
+        if self.feed.count >= _MOST_STREAMS:
+            return Response("too many look on", status_code=503)
+        run = request.path_params.get("run")
+        # A browser that comes back says what it was told last.
+        given = request.headers.get("last-event-id") or request.query_params.get("seen", "")
+        seen = int(given) if given.isascii() and given.isdigit() and len(given) < 19 else 0
+        return EventStream(lambda: changes(self.feed, run, seen))
+
+    async def _log_stream(self, request: Request) -> Response | EventStream:
+        ask = self._ask(request)
+        try:
+            found = await self._readers.ask(lambda desk: log_of(desk.store, ask))
+        except InputError:
+            found = None
+        if found is None:
+            # Browsers do not come back after this.
+            return Response(status_code=204)
+        position = Position.read(request.headers.get("last-event-id") or ask.text("at"))
+        return EventStream(lambda: log_stream(self._readers, self.feed, found, position))
+
+    async def _log_file(self, request: Request) -> Response:
+        ask = self._ask(request)
+        try:
+            found = await self._readers.ask(lambda desk: log_of(desk.store, ask))
+        except InputError as error:
+            return await self._say(ask, problem("There is no such log", str(error), 404))
+        if found is None:
+            return await self._say(ask, problem("There is no log yet", "Nothing ran so far.", 404))
+        headers = {"Content-Disposition": 'attachment; filename="log.txt"'}
+        return StreamingResponse(log_file(found), media_type="text/plain", headers=headers)
+
+    async def _report(self, request: Request) -> Response:
+        ask = self._ask(request)
+        try:
+            text = await self._readers.ask(
+                lambda desk: html_report(gather(desk.store, desk.store.run(ask.run), now=ask.now))
+            )
+        except RankwiseError as error:
+            return await self._say(ask, problem("There is no such report", str(error), 404))
+        return HTMLResponse(text, headers=_REPORT_RULES)
+
+    async def _cancel(self, request: Request) -> Response:
+        return await self._act(request, self._ended)
+
+    async def _again(self, request: Request) -> Response:
+        return await self._act(request, self._repeated)
+
+    def _ended(self, run: str) -> str:
+        actions.cancel(self._folder, run)
+        return run_address(run, note="cancel")
+
+    def _repeated(self, run: str) -> str:
+        return run_address(actions.run_again(self._folder, run), note="again")
+
+    async def _act(self, request: Request, act: Callable[[str], str]) -> Response:
+        """Do what a button says, if the form is ours, and lead to the page that shows it."""
+        ask = self._ask(request)
+        if not await _is_own_form(request, self._keys):
+            words = "This form was not made by this server. Go back, and load the page again."
+            return await self._say(ask, problem("That was not done", words, 403))
+        try:
+            where = await asyncio.to_thread(act, ask.run)
+        except RankwiseError as error:
+            return await self._say(ask, problem("That could not be done", str(error), 422))
+        return RedirectResponse(where, status_code=303)
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in FILES:
+            return Response(status_code=404)
+        data, kind, _ = static_file(name)
+        # Its address changes with it.
+        headers = {"Cache-Control": "private, max-age=86400"}
+        return Response(data, media_type=kind, headers=headers)
+
+    async def _missing(self, request: Request, error: Exception) -> Response:
+        status = getattr(error, "status_code", 404)
+        return await self._say(
+            self._ask(request), problem("There is no such page", request.url.path, status)
+        )
+
+    async def _broken(self, request: Request, error: Exception) -> Response:
+        traceback.print_exception(error, file=sys.stderr)
+        words = "This is a fault of rankwise; where it runs, it has written more about it."
+        return await self._say(self._ask(request), problem("Something is broken", words, 500))
+
+    async def _say(self, ask: Ask, page: Page) -> Response:
+        return HTMLResponse(whole(page, ask, str(self._folder)), status_code=page.status)
+
+
+def _rendered(desk: Desk, view: View, ask: Ask, key: str) -> tuple[bytes, int]:
+    """Make a page, unless nothing has changed since it was made a moment ago."""
+    now = (desk.store.data_version(), int(ask.now))
+    known = desk.memory.get(key)
+    if known is not None and known[0] == now:
+        return known[1], 200
+    try:
+        page = view(desk.store, ask)
+    except InputError as error:
+        page = problem("There is no such page", str(error), 404)
+    except RankwiseError as error:
+        page = problem("The store cannot be read", str(error), 503)
+    body = whole(page, ask, str(desk.store.folder)).encode()
+    if page.status == 200 and len(body) < _MOST_BYTES:
+        while len(desk.memory) >= _MOST_REMEMBERED:
+            del desk.memory[next(iter(desk.memory))]
+        desk.memory[key] = (now, body)
+    return body, page.status
+
+
+async def _is_own_form(request: Request, keys: Keys) -> bool:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MOST_OF_A_FORM:
+            return False
+    fields = parse_qs(body.decode(errors="replace"), max_num_fields=20)
+    return is_same(fields.get("form", [""])[0], keys.form)
