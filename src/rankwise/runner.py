@@ -313,7 +313,7 @@ class Marks:
                 case "address":
                     return str(node["address"])
                 case "host":
-                    return str(node["name"])
+                    return str(node.get("host") or node["name"])
                 case "port":
                     return str(self._ports.get(rest, node["address"]))
                 case "folder":
@@ -1901,7 +1901,9 @@ def common_environment(order: Mapping[str, Any], marks: Marks) -> dict[str, str]
         **marks.fill_in_all(order.get("environment", {})),
         "RANKWISE_ATTEMPT": order["marker"],
         "RANKWISE_FOLDER": order["folder"],
-        "RANKWISE_HOSTS": " ".join(node["name"] for node in order["nodes"]),
+        "RANKWISE_HOSTS": " ".join(
+            node.get("host") or node["name"] for node in order["nodes"] if not node.get("is_apart")
+        ),
     }
 
 

@@ -43,6 +43,8 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
         notes.append(note)
     prepared = prepare(line, reading, family, has_mpi4py=facts.has_mpi4py)
     own = Resources() if role is instance_role(request) else role.resources
+    # The launcher claims less than the ranks do: where it can be, it is by itself.
+    is_apart = facts.has_pods and (found.instances > 1 or role is not instance_role(request))
     launcher, told = process_of(
         request,
         role,
@@ -50,6 +52,7 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
         Process(
             name="launcher-0",
             role="launcher",
+            node=found.instances if is_apart else 0,
             command="",
             speaks_for_ranks=request.success == "launcher",
             resources=own,
@@ -59,10 +62,12 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
     return assemble(
         request,
         [launcher],
-        nodes=found.instances,
+        nodes=found.instances + is_apart,
         width=found.processes,
         files={"hostfile": hostfile(family, found, _named(reading))},
-        environment=mpi_variables(family, found.instances, said, names_hosts=_names_hosts(line)),
+        environment=mpi_variables(
+            family, found.instances + is_apart, said, names_hosts=_names_hosts(line)
+        ),
         resources=_resources(request, role, found.instances),
         notes=[*notes, *prepared.notes, *told],
     )

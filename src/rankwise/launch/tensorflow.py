@@ -48,8 +48,7 @@ class _Member:
 
 
 def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
-    """Plan a TensorFlow job; its replicas go to the nodes in turn."""
-    del facts  # How many processes there are is said, never derived from the machine.
+    """Plan a TensorFlow job; its replicas go to the nodes in turn, or each has one of its own."""
     commanding_role(request)
     instances, derived = instances_of(request, None)
     replicas = sum(role.replicas or 0 for role in request.roles)
@@ -58,7 +57,7 @@ def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
             f"{request.name}: {replicas} replicas are more than {_MOST_MEMBERS}: check "
             "`num_replicas`"
         )
-    members = list(_members(request, instances))
+    members = list(_members(request, instances, has_pods=facts.has_pods))
     if not any(member.rank == 0 for member in members):
         raise InputError(f"{request.name}: there is neither a chief nor a worker: add `worker:`")
     success, why = _success(request, members)
@@ -83,25 +82,24 @@ def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
         processes.append(process)
         notes += told
     resources = sum((member.role.resources for member in members), Resources())
-    return assemble(request, processes, nodes=instances, resources=resources, notes=notes)
+    nodes = len(members) if facts.has_pods else instances
+    return assemble(request, processes, nodes=nodes, resources=resources, notes=notes)
 
 
-def _members(request: JobRequest, instances: int) -> Iterator[_Member]:
+def _members(request: JobRequest, instances: int, *, has_pods: bool) -> Iterator[_Member]:
     types = {role.name: _TYPES.get(role.name, role.name) for role in request.roles}
     roles = [role for role in request.roles if role.command.strip()]
     known = [role for role in roles if types[role.name] in _ORDER]
     known.sort(key=lambda role: _ORDER.index(types[role.name]))
-    rank = 0
+    rank = count = 0
     for role in [*known, *(role for role in roles if role not in known)]:
         is_ranked = types[role.name] in _RANKED
         # A lone role that does not say how many it is has one on each instance.
         default = instances if role.name == "worker" else 1
         for index in range(default if role.replicas is None else role.replicas):
-            place = rank if is_ranked else index
-            yield _Member(
-                role, types[role.name], index, place % instances, rank if is_ranked else None
-            )
-            rank += is_ranked
+            place = count if has_pods else (rank if is_ranked else index) % instances
+            yield _Member(role, types[role.name], index, place, rank if is_ranked else None)
+            rank, count = rank + is_ranked, count + 1
 
 
 def _configuration(member: _Member, members: list[_Member]) -> str:

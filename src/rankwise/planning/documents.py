@@ -9,6 +9,7 @@ from pathlib import Path
 from rankwise.errors import InputError
 from rankwise.plan import REPORTED, Plan, Task
 from rankwise.planning.contract import Ask
+from rankwise.planning.images import with_image
 from rankwise.planning.kinds import planner_for
 from rankwise.planning.selection import Selection, select
 from rankwise.site import find_site
@@ -39,7 +40,7 @@ def plan_from(
         ask = Ask(site=site, on=on, is_strict=strict, choice=choice or {})
         planned = planner_for(document.model)(document, ask)
         notices += [notice for notice in planned.notices if notice not in notices]
-        tasks += _renamed(planned.tasks, taken)
+        tasks += _renamed([with_image(task, site) for task in planned.tasks], taken)
     chosen, said = select(tasks, wanted or Selection())
     notices += said
     first = documents[0].model

@@ -14,7 +14,7 @@ from rankwise.planning.contract import Ask, Planned
 from rankwise.planning.mpi_here import family_for, has_mpi4py
 from rankwise.planning.requests import code_of, compute_of, request_of, runtimes_of
 from rankwise.site import ComputeChoice, Site
-from rankwise.site.choices import SLURM
+from rankwise.site.choices import KUBERNETES, SLURM
 from rankwise.spec.command_job import CommandJob
 from rankwise.spec.documents import Document
 
@@ -46,6 +46,9 @@ def facts_for(request: JobRequest, site: Site) -> Facts:
         count = request.instance_count or 1
         node = node_of(choice) or machine()
         facts = Facts(cores=max(1, int(node.cores)) * count, gpus=node.gpus * count)
+    elif choice.backend == KUBERNETES:
+        # Nothing is asked for a plan: only what is told is known of it.
+        return Facts(cores=max(1, int(choice.cores or 1)), gpus=choice.gpus or 0, has_pods=True)
     else:
         capacity = choice.capacity(machine())
         facts = Facts(cores=max(1, int(capacity.cores)), gpus=capacity.gpus)
