@@ -126,6 +126,14 @@ class Flight:
     """What those said who were done with it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtWork:
+    """A test that runs now, and on which seats."""
+
+    case: int
+    seats: tuple[int, ...]
+
+
 class Dispatcher:
     """Runs one suite on `width` seats."""
 
@@ -249,6 +257,34 @@ class Dispatcher:
                     )
         return found
 
+    def at_work(self) -> list[AtWork]:
+        """Give the tests that run now; of those that travel together, the first."""
+        found = []
+        for row in {id(row): row for row in self._rows.values()}.values():
+            next_ones = {left[0] for left in row.left.values() if left}
+            case = next((one for one in row.assignment.cases if one in next_ones), None)
+            if case is not None:
+                found.append(AtWork(case=case, seats=row.assignment.ranks))
+        return found
+
+    def seconds_left(self) -> float | None:
+        """Estimate how long the rest takes, if nothing has to wait; None: nothing is known."""
+        work = longest = 0.0
+        for case in self._suite.cases:
+            if case.index in self._given and case.index not in self._running:
+                continue
+            seconds = self._pace.estimate(case)
+            if seconds is None:
+                return None
+            work += case.size * seconds
+            longest = max(longest, seconds)
+        return max(work / self._width, longest)
+
+    def seats_of(self, index: int) -> tuple[int, ...]:
+        """Give the seats that a test has which is not over."""
+        running = self._running.get(index)
+        return running.seats if running is not None else ()
+
     def not_started(self) -> list[int]:
         """Give the tests that no member has been given, as far as they are known."""
         return [case.index for case in self._suite.cases if case.index not in self._given]
@@ -307,6 +343,8 @@ class Dispatcher:
             "ranks": running.ranks,
             "lengths": [len(body) for body in bodies],
         }
+        if running.seats != running.ranks:
+            header["seats"] = running.seats
         self.outbox.append((self._reporter, header, b"".join(bodies)))
 
     def _dispatch(self) -> None:

@@ -32,6 +32,7 @@ from rankwise.testing.exchange import Exchange
 from rankwise.testing.interop.coverage import CombineAnyway
 from rankwise.testing.limits import grace_from
 from rankwise.testing.listing import Layout, ListedTest, make_cases, restore_tests
+from rankwise.testing.live import live_view
 from rankwise.testing.policy import Pace, Sequential
 from rankwise.testing.reporter import Reporter
 from rankwise.testing.results import unpack_any_report
@@ -431,15 +432,29 @@ class ControllerSession:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if self._policy != "sequential" and isinstance(terminal, TerminalReporter):
             terminal.showfspath = False
+        times = self._config.pluginmanager.get_plugin("rankwise-timeline")
+        if times is not None:
+            wishes = self._wishes
+            times.know(width=wishes.width, order=self._policy, is_fresh=wishes.fresh)
         self._worlds.know(self._tests)
         self._dispatcher = self._make_dispatcher(reporter)
         self._pool.begin(self._tests, self._dispatcher, str(self._temporary.getbasetemp()))
+        view = live_view(
+            terminal,
+            self._dispatcher,
+            [test.nodeid for test in self._tests],
+            self._wishes.width,
+        )
+        if view is not None:
+            self._pool.on_look = view.refresh
         try:
             self._pool.run()
             self._pool.end(_GOODBYE_SECONDS)
         except PoolFailure as failure:
             session.shouldfail = str(failure)
         finally:
+            if view is not None:
+                view.close()
             reporter.save_durations()
         if self._interrupted is not None:
             self._end_by(self._interrupted)
@@ -512,12 +527,14 @@ class ControllerSession:
     def _log(self, header: Header, body: bytes) -> None:
         self._reporter.take(header, body)
 
-    def _log_ending(self, test: ListedTest, ending: Ending) -> None:
+    def _log_ending(self, case: int, ending: Ending) -> None:
+        test = self._tests[case]
         reports = report_ending(test, ending, self._config.rootpath)
         if ending.phase == "closing":
             self._reporter.log_more(reports)
         else:
-            self._reporter.log_ended(test, reports)
+            seats = self._dispatcher.seats_of(case)
+            self._reporter.log_ended(test, reports, how=ending.how, seats=seats)
 
     def _note_interrupt(self, header: Header) -> None:
         reason = f"{header['reason']} (rank {header['rank']})"

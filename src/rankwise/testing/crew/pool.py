@@ -72,9 +72,11 @@ class Pool:
         self.servers: Callable[[], Sequence[str]] = lambda: (KEEPER, TEMPLATE)
         """Names those who start, end and know ranks."""
         self.on_verdict: Callable[[Header, bytes], None]
-        self.on_ending: Callable[[ListedTest, Ending], None]
+        self.on_ending: Callable[[int, Ending], None]
         self.on_interrupt: Callable[[Header], None]
         self.on_notice: Callable[[str], None]
+        self.on_look: Callable[[], None] = lambda: None
+        """Called several times a second, for those who look on."""
 
     # The run
 
@@ -134,6 +136,7 @@ class Pool:
             self._last_look = now
             self._look(now)
             self._resume_after_pause(now)
+            self.on_look()
         self._deliver()
         self._lines.flush()
 
@@ -326,7 +329,7 @@ class Pool:
     def _end_test(self, case: int, ending: Ending) -> None:
         if ending.phase != "closing":
             self._reported.add(case)
-        self.on_ending(self._tests[case], ending)
+        self.on_ending(case, ending)
 
     def _conclude(self, world: World) -> None:
         """Blame the tests that ended a world, and have the others run again."""
