@@ -485,7 +485,7 @@ def test_an_unknown_key_with_nothing_like_it_lists_the_known_ones() -> None:
     [line] = complaints_about('[compute.a]\nbackend = "local"\nzzz = 1\n')
     assert line == (
         'rankwise.toml:3: [compute.a] has no "zzz"; there are backend, cores, gpus, memory, '
-        "oversubscribe"
+        "features, oversubscribe"
     )
 
 

@@ -130,10 +130,16 @@ class RuntimeChoice:
     name: str = "current"
     """As the document calls it."""
     kind: str = "current"
-    """`current` (the interpreter of rankwise), `python` (that of a folder), `uv`, `container`."""
+    """`current` (the interpreter of rankwise), `python` (that of a folder), `uv`, `container`,
+    `modules`."""
     python: str = ""
     """python: the interpreter; uv: the version that is wanted."""
     requirements: tuple[str, ...] = ()
+    lock: str = ""
+    """uv: a file with more of them."""
+    lock_digest: str = ""
+    """What was in it when it was planned."""
+    modules: tuple[str, ...] = ()
     image: str = ""
     engine: str = ""
     """docker, podman or apptainer; empty: the first that is there."""
@@ -318,7 +324,7 @@ def task_from_data(data: Mapping[str, Any]) -> Task:
             "processes": tuple(map(_process, data["processes"])),
             "resources": Resources(**data["resources"]),
             "restart": Restart(most=restart["most"], on_exit_codes=tuple(restart["on_exit_codes"])),
-            "runtime": RuntimeChoice(**{**runtime, "requirements": tuple(runtime["requirements"])}),
+            "runtime": _runtime(runtime),
             "checks": tuple(map(_check, data.get("checks", ()))),
             "reuse": _reuse(data.get("reuse")),
             "inherits": tuple(data.get("inherits", ())),
@@ -326,6 +332,11 @@ def task_from_data(data: Mapping[str, Any]) -> Task:
             **{name: tuple(data[name]) for name in ("needs", "secrets", "notes")},
         }
     )
+
+
+def _runtime(data: Mapping[str, Any]) -> RuntimeChoice:
+    lists = {name: tuple(data.get(name, ())) for name in ("requirements", "modules")}
+    return RuntimeChoice(**{**data, **lists})
 
 
 def _reuse(data: Mapping[str, Any] | None) -> Reuse | None:

@@ -94,7 +94,7 @@ def test_what_cannot_be_resolved_is_a_clear_failure_and_leaves_nothing(tmp_path:
     )
     assert "iniconfig==99.0" in " ".join(said)
     assert "\x1b" not in text
-    assert last.startswith("correct its table in rankwise.toml; if the package index cannot be")
+    assert last.startswith("correct it in rankwise.toml or in the document; if the package ")
     assert not list(tmp_path.rglob("complete.json"))
 
 

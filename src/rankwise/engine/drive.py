@@ -15,7 +15,7 @@ from typing import Any
 from rankwise.checks.judging import judge
 from rankwise.checks.single_tests import judge_tests
 from rankwise.compute.capacity import shortfall
-from rankwise.compute.contract import Attempt, Compute, Job
+from rankwise.compute.contract import Attempt, Compute, Job, makes_runtimes
 from rankwise.engine.background import start_children
 from rankwise.engine.ends import end_of
 from rankwise.engine.events import Event, Kind, Observer
@@ -71,7 +71,7 @@ class Drive:
         self._prepare = prepare
         self._observer = observer
         self._secrets = secrets
-        self._runtimes: dict[RuntimeChoice, Prepared] = {}
+        self._runtimes: dict[RuntimeChoice, Prepared | ComputeFailure] = {}
         self._inheritance = Inheritance(store, run)
         self._known = Known(store, run)
         self._reusing = Reusing(store, run, self._inheritance)
@@ -106,8 +106,7 @@ class Drive:
                 self._end_early()
             self._start_what_fits()
             self._wait(_WAIT_SECONDS)
-        for compute in self._computes.values():
-            compute.close()
+        self._close()
         return self._finish()
 
     def look(self) -> bool:
@@ -117,8 +116,15 @@ class Drive:
             pass
         if self._queue or self._flights:
             return False
+        self._close()
         self._finish()
         return True
+
+    def _close(self) -> None:
+        """Give back what computes have had for the run, and tell what could not be."""
+        for compute in self._computes.values():
+            compute.close()
+            self._take_in_news(compute)
 
     def _is_unwanted(self) -> bool:
         return self.is_cancel_wanted or self._store.wanted(self._run) == "cancel"
@@ -319,7 +325,9 @@ class Drive:
             attempt.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ComputeFailure(f"{attempt.folder}: {error.strerror}") from error
-        task, runtime = self._inheritance.given_to(task, self._runtime(task.runtime))
+        is_made_there = makes_runtimes(self._computes[task.compute])
+        made = Prepared() if is_made_there else self._runtime(task.runtime)
+        task, runtime = self._inheritance.given_to(task, made)
         job = Job(
             attempt=attempt,
             task=self._known.filled_in(task),
@@ -329,9 +337,16 @@ class Drive:
         return self._computes[task.compute].submit(job)
 
     def _runtime(self, choice: RuntimeChoice) -> Prepared:
+        """Make a runtime ready, once: what cannot be had is not tried for every task again."""
         if choice not in self._runtimes:
-            self._runtimes[choice] = self._prepare(choice)
-        return self._runtimes[choice]
+            try:
+                self._runtimes[choice] = self._prepare(choice)
+            except ComputeFailure as failure:
+                self._runtimes[choice] = failure
+        found = self._runtimes[choice]
+        if isinstance(found, ComputeFailure):
+            raise ComputeFailure(str(found))
+        return found
 
     def _fly(self, attempt: Attempt, number: int, waiting: Waiting) -> _Flight:
         flight = _Flight(attempt=attempt, number=number, waiting=waiting)

@@ -158,12 +158,12 @@ def fits(condition: Condition, case: Case) -> bool:
     """Tell whether a case has the values that are wanted."""
     known = case.names
     return all(
-        any(_is_met(one, known.get(name, "")) for one in wanted)
+        any(is_met(one, known.get(name, "")) for one in wanted)
         for name, wanted in condition.items()
     )
 
 
-def _is_met(wanted: str, value: str) -> bool:
+def is_met(wanted: str, value: str) -> bool:
     comparison = _COMPARISON.fullmatch(wanted)
     if comparison is None:
         return _is_same(wanted, value) or fnmatch.fnmatchcase(value, wanted)

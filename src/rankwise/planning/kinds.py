@@ -16,6 +16,7 @@ PLANNERS = {
     "Sweep": ("sweeps", "plan_sweep"),
     "Suite": ("suites", "plan_suite"),
     "Pipeline": ("pipelines", "plan_pipeline"),
+    "Matrix": ("matrix", "plan_matrix"),
 }
 """The module and the function for each type."""
 

@@ -57,7 +57,7 @@ def plan_suite(document: Document, ask: Ask) -> Planned:
         runtimes={model.environment: document.place(("environment",), model.environment)},
         is_strict=ask.is_strict,
     )
-    return Planned(tasks=_SuitePlanner(document, model, ask, compute).tasks(), notices=notices)
+    return Planned(tasks=SuitePlanner(document, model, ask, compute).tasks(), notices=notices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class _Case:
         return Resources(**amounts)
 
 
-class _SuitePlanner:
+class SuitePlanner:
     """Plans the tests of one suite."""
 
     def __init__(self, document: Document, model: Suite, ask: Ask, compute: str) -> None:
@@ -133,6 +133,11 @@ class _SuitePlanner:
         if faults:
             raise InputError("\n".join(dict.fromkeys(faults)))
         return tasks
+
+    def tasks_of(self, index: int, entry: SuiteTest) -> list[Task]:
+        """Plan the tests of one entry, which may say more than that of the document there."""
+        cases = list(self._cases(index, entry))
+        return [self._task(case, key) for case, key in zip(cases, self._keys(cases), strict=True)]
 
     # What there is to run
 

@@ -60,6 +60,7 @@ def _show_many(console: Console, tasks: Sequence[Task]) -> None:
     lines = []
     for task in tasks:
         command = _command(task.processes[0]) if task.processes else ""
+        command = _left_out(task) or command
         line = f"  {task.key:{width}}  {command}"
         lines.append(line if len(line) <= widest else f"{line[: widest - 1]}…")
     # All at once, and as it is: there may be thousands.
@@ -90,6 +91,7 @@ def _show_task(console: Console, task: Task) -> None:
 def _facts(task: Task) -> dict[str, str]:
     width = task.width or len(task.processes)
     facts = {
+        "not run": _left_out(task),
         "compute": f"{task.compute}, {counted(task.nodes, 'node')}, {counted(width, 'process')}",
         "runtime": _runtime(task.runtime),
         "code": f"{task.code}, copied for each node" if task.code else "",
@@ -104,6 +106,12 @@ def _facts(task: Task) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
+def _left_out(task: Task) -> str:
+    if not task.skip:
+        return ""
+    return f"{'skipped' if task.is_optional else 'not run'}: {task.skip}"
+
+
 def _runtime(choice: RuntimeChoice) -> str:
     match choice.kind:
         case "current":
@@ -111,8 +119,11 @@ def _runtime(choice: RuntimeChoice) -> str:
         case "python":
             how = choice.python
         case "uv":
-            how = f"made by uv: {listed(choice.requirements) or 'no packages'}"
+            packages = filter(None, (choice.lock, *choice.requirements))
+            how = f"made by uv: {listed(list(packages)) or 'no packages'}"
             how += f", Python {choice.python}" if choice.python else ""
+        case "modules":
+            how = f"modules {listed(choice.modules)}"
         case _:
             how = f"{choice.image}, {choice.engine}".removesuffix(", ")
     return how if choice.name == choice.kind else f"{choice.name}: {how}"

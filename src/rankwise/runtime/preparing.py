@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
-from rankwise.runtime import container, current, python, uv
+from rankwise.runtime import container, current, modules, python, uv
 from rankwise.runtime.contract import Prepared, Runtime, Say
 
 _KINDS: dict[str, Runtime] = {
@@ -12,6 +12,7 @@ _KINDS: dict[str, Runtime] = {
     "python": python.prepare,
     "uv": uv.prepare,
     "container": container.prepare,
+    "modules": modules.prepare,
 }
 
 

@@ -11,13 +11,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
 from rankwise.runtime.cache import cache_folder, made_once
 from rankwise.runtime.contract import Prepared, Say
+from rankwise.runtime.lock import digest_of
 from rankwise.runtime.package_index import settings_for_uv
 
 _LIMIT_SECONDS = 3600
@@ -31,10 +32,14 @@ def prepare(choice: RuntimeChoice, say: Say) -> Prepared:
     folder = cache_folder() / "runtimes" / _digest(choice)
 
     def make(place: Path, lock: int) -> Mapping[str, object]:
-        listed = ", ".join(choice.requirements) or "no requirements"
+        listed = _listed(choice) or "no requirements"
         say(f'making the environment of runtime "{choice.name}" in {place}: {listed}')
         _Maker(choice, lock).make(place)
-        return {"python": choice.python, "requirements": list(choice.requirements)}
+        return {
+            "python": choice.python,
+            "requirements": list(choice.requirements),
+            "lock": choice.lock,
+        }
 
     environment = made_once(
         folder,
@@ -67,7 +72,14 @@ def _digest(choice: RuntimeChoice) -> str:
     """Name what an environment is made from; a home folder may serve unlike machines."""
     ours = "" if choice.python else f"{sys.version} {sys.base_prefix}"
     parts = [1, sysconfig.get_platform(), ours, choice.python, sorted(choice.requirements)]
+    if choice.lock:
+        parts.append(choice.lock_digest)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _listed(choice: RuntimeChoice) -> str:
+    """Say what it is made from."""
+    return ", ".join(filter(None, (choice.lock, *choice.requirements)))
 
 
 class _Maker:
@@ -91,19 +103,39 @@ class _Maker:
         wanted = self._choice.python or sys.executable
         command = [*uv, "--color", "never", "--quiet"]
         self._run("uv", [*command, "venv", "--python", wanted, str(place)], settings)
-        if self._choice.requirements:
-            install = ["pip", "install", "--python", str(place / "bin" / "python")]
+        install = ["pip", "install", "--python", str(place / "bin" / "python")]
+        for file in self._files(requirements):
             # Bytecode at once: later, all ranks would make it at the same time.
-            self._run(
-                "uv", [*command, *install, "--compile-bytecode", "-r", str(requirements)], settings
-            )
+            self._run("uv", [*command, *install, "--compile-bytecode", "-r", file], settings)
 
     def _with_pip(self, place: Path, requirements: Path) -> None:
         self._run("venv", [self._python_for_venv(), "-m", "venv", str(place)], {})
+        pip = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+        quiet = ["--no-input", "--quiet"]
+        for file in self._files(requirements):
+            self._run("pip", [*pip, "install", *quiet, "-r", file], {})
+
+    def _files(self, requirements: Path) -> Iterator[str]:
+        """Give what is to be installed, one after the other.
+
+        Not at once: a lock with hashes allows nothing that has none.
+        """
+        lock = self._choice.lock
+        if lock:
+            self._check(lock)
+            yield lock
+            self._check(lock)
         if self._choice.requirements:
-            pip = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-            quiet = ["--no-input", "--quiet"]
-            self._run("pip", [*pip, "install", *quiet, "-r", str(requirements)], {})
+            yield str(requirements)
+
+    def _check(self, lock: str) -> None:
+        """Make sure that what is kept under the name of a content is made from it."""
+        try:
+            is_same = digest_of(Path(lock)) == self._choice.lock_digest
+        except OSError as error:
+            raise self._failure("it", f"has no file {lock}: {error.strerror}") from error
+        if not is_same:
+            raise self._failure("it", f"is not made, since {lock} has changed: run it again")
 
     def _python_for_venv(self) -> str:
         wanted = self._choice.python
@@ -145,12 +177,12 @@ class _Maker:
             raise self._failure(tool, f"ended with exit code {done.returncode}:{said}\n")
 
     def _failure(self, tool: str, what: str) -> ComputeFailure:
-        asked = ", ".join(self._choice.requirements) or "empty"
+        asked = _listed(self._choice) or "empty"
         python = f", Python {self._choice.python}" if self._choice.python else ""
         name = f'"{self._choice.name}" ({asked}{python})'
         text = f"the environment of runtime {name} could not be made: {tool} {what}"
         separator = "" if text.endswith("\n") else "; "
         return ComputeFailure(
-            f"{text}{separator}correct its table in rankwise.toml; if the package index cannot be "
-            f"reached, set UV_DEFAULT_INDEX, or pip's index-url, to one that can"
+            f"{text}{separator}correct it in rankwise.toml or in the document; if the package "
+            f"index cannot be reached, set UV_DEFAULT_INDEX, or pip's index-url, to one that can"
         )

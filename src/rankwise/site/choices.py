@@ -15,6 +15,10 @@ SLURM = "slurm"
 """The backend of a cluster with Slurm."""
 KUBERNETES = "kubernetes"
 """The backend of a cluster with Kubernetes."""
+SSH = "ssh"
+"""The backend of hosts with a login."""
+COMMAND = "command"
+"""The backend of instances that a provider's command line makes."""
 CURRENT = "current"
 """The runtime that is always there."""
 
@@ -97,6 +101,60 @@ class KubernetesChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SshChoice:
+    """What a site file says of hosts with a login; what is empty is left to ssh."""
+
+    hosts: tuple[str, ...] = ()
+    """As ssh has them: `gpu1`, `user@gpu2`, `ssh://user@gpu3:2222`, or a name of its config."""
+    options: tuple[str, ...] = ()
+    """More options of ssh."""
+    config: str = ""
+    """A file in place of ~/.ssh/config."""
+    folder: str = "~/.cache/rankwise/remote"
+    """Where our files go over there."""
+    python: str = ""
+    """What runs our part there, and what commands find as `python`; empty: its python3."""
+    init: tuple[str, ...] = ()
+    """Lines of shell to run before anything else."""
+    shared: bool = False
+    """Whether hosts see the files of this machine, under the same names."""
+    patience: float = 600.0
+    """For how many seconds a host may be silent before what ran there is taken for lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandChoice:
+    """What a site file says of a provider's command line; `${{NAME}}` is filled in."""
+
+    create: tuple[str, ...] = ()
+    ready: tuple[str, ...] = ()
+    """Ends with 0 once an instance can be used; empty: as soon as it is created."""
+    run: tuple[str, ...] = ()
+    """Runs `${{command}}`, a line for the shell, in an instance."""
+    send: tuple[str, ...] = ()
+    """Copies a file there; empty: `run` hands on its standard input."""
+    fetch: tuple[str, ...] = ()
+    """Copies a file from there; empty: `run` hands on what the line writes."""
+    delete: tuple[str, ...] = ()
+    list: tuple[str, ...] = ()
+    """Says what there is, to find an instance by its name."""
+    capture: tuple[tuple[str, str], ...] = ()
+    """What to find in the output of `create`, and of `list`: name, and path or pattern."""
+    instances: int = 1
+    """How many there may be at a time."""
+    reuse: bool = True
+    """Whether an instance serves several tasks."""
+    folder: str = "/tmp/rankwise"
+    python: str = ""
+    init: tuple[str, ...] = ()
+    patience: float = 600.0
+    create_seconds: float = 1800.0
+    ready_seconds: float = 1800.0
+    look_seconds: float = 0.4
+    """How long an instance may wait for news before it answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeChoice:
     """Where tasks run, and what that place is said to have; None: what is found there."""
 
@@ -109,7 +167,11 @@ class ComputeChoice:
     gpus: int | None = None
     oversubscribe: bool = False
     """Whether tasks may run at once that need more than there is."""
+    features: tuple[str, ...] = ()
+    """What matrices may need, as words or such as `mem>=64`."""
     slurm: SlurmChoice = SlurmChoice()
+    ssh: SshChoice = SshChoice()
+    command: CommandChoice = CommandChoice()
     kubernetes: KubernetesChoice = field(default_factory=KubernetesChoice)
     is_mapped: bool = True
     """False: no site file has the name, and this machine stands in."""

@@ -11,25 +11,41 @@ from typing import Any
 
 from rankwise.plan import RuntimeChoice
 from rankwise.site.choices import (
+    COMMAND,
     KUBERNETES,
     LOCAL,
     SLURM,
+    SSH,
+    CommandChoice,
     ComputeChoice,
     KubernetesChoice,
     SlurmChoice,
+    SshChoice,
 )
+from rankwise.site.command_table import COMMAND_KEYS, read_command
 from rankwise.site.kubernetes_table import KUBERNETES_KEYS, read_kubernetes
 from rankwise.site.page import Key, Page, did_you_mean
 from rankwise.site.slurm_table import SLURM_KEYS, read_slurm
-from rankwise.site.values import from_file, read_number, read_size, read_text, read_truth, written
+from rankwise.site.ssh_table import SSH_KEYS, read_ssh
+from rankwise.site.values import (
+    from_file,
+    read_number,
+    read_size,
+    read_text,
+    read_truth,
+    read_words,
+    written,
+)
 
-BACKENDS = (LOCAL, SLURM, KUBERNETES)
+BACKENDS = (LOCAL, SLURM, KUBERNETES, SSH, COMMAND)
 ENGINES = ("docker", "podman", "apptainer")
-_COMPUTE_KEYS = ("backend", "cores", "gpus", "memory")
+_COMPUTE_KEYS = ("backend", "cores", "gpus", "memory", "features")
 _OWN_KEYS: Mapping[str, tuple[str, ...]] = {
     LOCAL: ("oversubscribe",),
     SLURM: SLURM_KEYS,
     KUBERNETES: KUBERNETES_KEYS,
+    SSH: SSH_KEYS,
+    COMMAND: COMMAND_KEYS,
 }
 _RUNTIME_KEYS = ("python", "requirements", "image", "engine", "current")
 _WAYS = "python, requirements, image or current = true"
@@ -53,10 +69,13 @@ def read_compute(name: str, table: Mapping[str, Any], page: Page) -> ComputeChoi
         kubernetes=read_kubernetes(at, table, page)
         if backend == KUBERNETES
         else KubernetesChoice(),
+        ssh=read_ssh(at, table, page) if backend == SSH else SshChoice(),
+        command=read_command(at, table, page) if backend == COMMAND else CommandChoice(),
         cores=read_number((*at, "cores"), table, page, least=0.01),
         gpus=None if gpus is None else int(gpus),
         memory=read_size((*at, "memory"), table, page),
         oversubscribe=read_truth((*at, "oversubscribe"), table, page),
+        features=read_words((*at, "features"), table, page),
         place=place,
     )
 

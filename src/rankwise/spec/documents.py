@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rankwise.spec.base import Review
 from rankwise.spec.command_job import CommandJob
 from rankwise.spec.complaints import choice, complaints
+from rankwise.spec.matrix import Matrix
 from rankwise.spec.mistakes import Mistake, Position, as_error, code, listed, nearest
 from rankwise.spec.models import DocumentModel, MpiJob, PytorchJob, TensorflowJob
 from rankwise.spec.pipeline import Pipeline
@@ -29,6 +30,7 @@ TYPES: dict[str, type[DocumentModel]] = {
     "Pipeline": Pipeline,
     "Suite": Suite,
     "Sweep": Sweep,
+    "Matrix": Matrix,
 }
 """What `type:` may say, and the model of each. A new type is one entry more."""
 

@@ -306,6 +306,46 @@ budget:
 compute: local
 # parallel: true
 """,
+    "Matrix": """\
+# A matrix: the same tests in every runtime, on every machine.
+type: Matrix
+name: my-matrix
+
+# What tests run in. Each is made once, and kept for the next time.
+runtimes:
+  # The Python of rankwise itself.
+  current: current
+  # Packages for a new environment; or a file of them, as `lock: requirements.lock`.
+  numpy-1.26:
+    requirements: [numpy==1.26.4]
+    # python: "3.12"
+    # Tests of this runtime alone, and what a machine must have for it.
+    # tests: [specific.ipynb]
+    # needs: [gpu]
+  # Others have an `image`, `modules`, or the name of a runtime in rankwise.toml.
+
+# Where tests run: `local` is this machine, others are named in rankwise.toml.
+machines:
+  here:
+    compute: local
+    # How many tests at a time, and what they can rely on.
+    max_parallel: 2
+    # features: [gpu, "mem>=64"]
+
+# What is run in every cell: scripts, notebooks, commands, pytest, suites.
+tests:
+  - python -c "import sys; print(sys.version)"
+  # - hello.sh
+  # - {run: plots.ipynb, needs: [gpu, -avx512]}
+  # - pytest: tests/
+
+# Cells to leave out, each with the reason; more of them; and what is different in some.
+# exclude: [{when: {runtime: numpy-*, machine: here}, reason: known not to work}]
+# add: [{runtime: current, machine: here}]
+# set: [{when: {runtime: current}, timeout: 5m, soft_fail: true}]
+
+timeout: 10m
+""",
 }
 
 

@@ -61,6 +61,8 @@ class SuiteTest(Model):
     """One test, or those that are found. A text alone is `run`."""
 
     short_form: ClassVar[str] = "run"
+    kinds: ClassVar[tuple[str, ...]] = KINDS
+    """What says what a test is; only one may."""
     hints: ClassVar[Mapping[str, str]] = {
         "command": "did you mean `run`?",
         "script": "did you mean `run`?",
@@ -137,11 +139,12 @@ class SuiteTest(Model):
 
     @classmethod
     def clashes(cls, contents: Mapping[str, Any]) -> Iterator[Clash]:
-        given = [kind for kind in KINDS if contents.get(kind) is not None]
+        given = [kind for kind in cls.kinds if contents.get(kind) is not None]
         if not given:
             unknown = [name for name in contents if name not in cls.fields()]
-            if not any(name in cls.hints or nearest(name, KINDS) for name in unknown):
-                yield Clash((), f"a test needs one of {listed([f'`{kind}`' for kind in KINDS])}")
+            if not any(name in cls.hints or nearest(name, cls.kinds) for name in unknown):
+                kinds = listed([f"`{kind}`" for kind in cls.kinds])
+                yield Clash((), f"a test needs one of {kinds}")
         if len(given) > 1:
             yield Clash((given[1],), f"a test has `{given[0]}` or `{given[1]}`, not both")
         if contents.get("name") is not None and contents.get("files") is not None:

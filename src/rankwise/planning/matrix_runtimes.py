@@ -1,0 +1,128 @@
+"""What the runtimes and machines of a matrix are here."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankwise.compute.capacity import machine as this_machine
+from rankwise.errors import InputError
+from rankwise.plan import Resources, RuntimeChoice
+from rankwise.planning.cells import MachineFacts
+from rankwise.planning.features import check_here, found_here, stated
+from rankwise.planning.matrix_tests import TestOfCells
+from rankwise.runtime.lock import digest_of, texts_of
+from rankwise.site import Site
+from rankwise.site.choices import LOCAL, SLURM
+from rankwise.spec.documents import Document
+from rankwise.spec.matrix import Matrix, MatrixMachine
+from rankwise.spec.matrix_runtime import MatrixRuntime
+from rankwise.spec.matrix_tests import COMPARISON, FEATURE
+from rankwise.spec.written import Found
+
+KERNEL = "ipykernel"
+# All of these bring it along.
+_WITH_KERNEL = re.compile(r"^\s*(ipykernel|jupyter|jupyterlab|notebook)\b", re.I | re.M)
+_IN_LOCK = re.compile(r'^\s*(name\s*=\s*")?ipykernel\b', re.I | re.M)
+
+
+def check_names(document: Document, model: Matrix, site: Site) -> None:
+    """Raise InputError for names that no site file has: nothing may stand in for a machine."""
+    site.check(
+        computes={
+            one.compute: document.place(("compute", name), one.compute)
+            for name, one in model.machines.items()
+        },
+        runtimes={
+            one.runtime: document.place(("runtime", name), one.runtime)
+            for name, one in model.runtimes.items()
+            if one.runtime
+        },
+        is_strict=True,
+    )
+
+
+def facts_of(machine: MatrixMachine, site: Site) -> MachineFacts:
+    """Find out what a machine has, as far as that can be known here."""
+    choice = site.compute(machine.compute)
+    for feature in choice.features:
+        if not FEATURE.fullmatch(feature) and not COMPARISON.fullmatch(feature):
+            raise InputError(
+                f"{choice.place}: features: {feature!r} must be a word, or such as mem>=64"
+            )
+    said = (*choice.features, *machine.features)
+    if choice.backend == LOCAL:
+        here = found_here(choice.capacity(this_machine()))
+        features, missing = check_here(said, here)
+        if missing:
+            missing = f"{missing} was not found on this machine"
+        return MachineFacts(features=features, missing=missing)
+    size = Resources(cores=choice.cores or 0, memory=choice.memory or 0, gpus=choice.gpus or 0)
+    missing = ""
+    if choice.backend == SLURM and shutil.which("sbatch") is None:
+        missing = "it is a Slurm cluster, and sbatch is not on PATH here"
+    return MachineFacts(features=stated(said, size), missing=missing)
+
+
+def runtimes_for(
+    document: Document, model: Matrix, site: Site, tests: Sequence[TestOfCells]
+) -> tuple[dict[str, RuntimeChoice], list[str]]:
+    """Say what each runtime is, and what people must know; raises InputError for a lock's."""
+    found, notices, faults = {}, [], []
+    for name, one in model.runtimes.items():
+        try:
+            choice = _choice(document, name, one, site)
+            if _has_notebooks(name, model, tests) and _lacks_kernel(choice):
+                choice = dataclasses.replace(choice, requirements=(*choice.requirements, KERNEL))
+                notices.append(f"runtime {name}: {KERNEL} is added, for the notebooks in it")
+            found[name] = choice
+        except InputError as error:
+            faults.append(str(error))
+    if faults:
+        raise InputError("\n".join(faults))
+    return found, notices
+
+
+def _choice(document: Document, name: str, one: MatrixRuntime, site: Site) -> RuntimeChoice:
+    folder = document.path.absolute().parent
+    if one.runtime:
+        return dataclasses.replace(site.runtime(one.runtime), name=name)
+    if one.image:
+        is_file = one.image.endswith(".sif") or one.image.startswith((".", "/"))
+        image = str(folder / one.image) if is_file else one.image
+        return RuntimeChoice(name=name, kind="container", image=image, engine=one.engine)
+    if one.modules:
+        return RuntimeChoice(name=name, kind="modules", modules=one.modules)
+    if one.lock:
+        path = folder / one.lock
+        try:
+            digest = digest_of(path)
+        except OSError as error:
+            at = Found(document.contents, ("runtimes", name, "lock")).value_at
+            place = f"{document.path}:{at.line}:{at.column}"
+            raise InputError(f"{place}: {error.filename}: {error.strerror}") from None
+        return RuntimeChoice(
+            name=name, kind="uv", python=one.python, lock=str(path), lock_digest=digest
+        )
+    if "requirements" in one.model_fields_set:
+        return RuntimeChoice(name=name, kind="uv", python=one.python, requirements=one.requirements)
+    path = Path(one.python).expanduser()
+    return RuntimeChoice(name=name, kind="python", python=str(folder / path))
+
+
+def _has_notebooks(name: str, model: Matrix, tests: Sequence[TestOfCells]) -> bool:
+    return any(
+        test.kind == "notebook" and any(test.is_for(name, machine) for machine in model.machines)
+        for test in tests
+    )
+
+
+def _lacks_kernel(choice: RuntimeChoice) -> bool:
+    if choice.kind != "uv":
+        return False
+    if choice.lock and any(_IN_LOCK.search(text) for text in texts_of(Path(choice.lock))):
+        return False
+    return not _WITH_KERNEL.search("\n".join(choice.requirements))
