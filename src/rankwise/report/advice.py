@@ -45,6 +45,11 @@ def _remedy(cause: Cause, timeline: Timeline, waiting: Waiting, seconds: float) 
             return _on_tail(timeline, waiting)
         case "order":
             return _on_order(timeline, seconds)
+        case "restart":
+            return (
+                f"{duration(seconds)} of {timeline.lane_noun} time are lost to starting again what "
+                f"crashed or hung: these {timeline.noun}s cost more than their own time."
+            )
         case "ending":
             return (
                 f"After the last {timeline.noun} there is still work: fixtures of modules and of "

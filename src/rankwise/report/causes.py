@@ -9,7 +9,7 @@ from typing import Literal
 from rankwise.report.lanes import Bar, Timeline
 from rankwise.report.words import counted
 
-Cause = Literal["start-up", "too wide", "order", "long tail", "ending"]
+Cause = Literal["start-up", "too wide", "order", "restart", "long tail", "ending"]
 
 # The same in the picture as in the words beside it.
 _COLOURS: Mapping[Cause, str] = {
@@ -18,6 +18,7 @@ _COLOURS: Mapping[Cause, str] = {
     "order": "c2",
     "long tail": "c3",
     "ending": "c4",
+    "restart": "c5",
 }
 _ORDERS = {
     "sequential": "one {noun} at a time, though others would have fitted beside it",
@@ -79,6 +80,8 @@ class Waiting:
                 return f"a {noun} too wide: fewer {lanes} were free than any that waited needs"
             case "long tail":
                 return f"a long tail: nothing was left to start while the last {noun}s went on"
+            case "restart":
+                return f"restart: {timeline.lane_noun}s that a {noun} had ended were started again"
             case "ending":
                 return f"the end: what comes after the last {noun}"
             case "order":

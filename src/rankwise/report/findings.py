@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from rankwise.report.advice import advice_on
 from rankwise.report.causes import Cause, Gap, Waiting
 from rankwise.report.lanes import Bar, Timeline
+from rankwise.store import State
 
 _LONGEST = 3
+# What ends the processes it ran on.
+_DEADLY = (State.CRASHED, State.TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,7 @@ def _waiting(timeline: Timeline, makespan: float) -> Waiting:
         return waiting
     least = _least_widths(bars)
     running: dict[int, Bar] = {}
+    last: Bar | None = None
     busy = upcoming = 0
     for (now, changes), until in _moments(bars, makespan):
         for number, bar, change in changes:
@@ -97,13 +101,17 @@ def _waiting(timeline: Timeline, makespan: float) -> Waiting:
                 running[number] = bar
             elif now >= bar.end:
                 running.pop(number, None)
+                last = bar
         while upcoming < len(bars) and bars[upcoming].start <= now:
             upcoming += 1
         free = lanes - min(busy, lanes)
         if free * (until - now) <= 0:
             continue
-        is_stuck = upcoming < len(bars) and least[upcoming] > free
         after = bars[upcoming] if upcoming < len(bars) else None
+        is_stuck = after is not None and least[upcoming] > free
+        if after is not None and last is not None and not running and last.state in _DEADLY:
+            waiting.add("restart", now, until, free, last)
+            continue
         cause, culprit = _cause(timeline, running, after, is_first=not upcoming, is_stuck=is_stuck)
         waiting.add(cause, now, until, free, culprit)
     return waiting

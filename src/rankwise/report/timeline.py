@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rankwise.plan import Task
 from rankwise.report.findings import Findings, Idle, findings
 from rankwise.report.lanes import Bar, Claim, Timeline, pack
 from rankwise.store import AttemptRow, State, Store
 
-__all__ = ["Bar", "Findings", "Idle", "Timeline", "findings", "timeline_of_run"]
+__all__ = ["Bar", "Findings", "Idle", "Timeline", "findings", "timeline_data", "timeline_of_run"]
 
 # More lanes than this are no picture any more; each task has one then.
 _MOST_LANES = 64
@@ -65,6 +67,20 @@ def timeline_of_run(store: Store, run_id: str, *, now: float | None = None) -> T
         is_over=run.ended is not None,
         begun=zero,
     )
+
+
+def timeline_data(timeline: Timeline) -> dict[str, Any]:
+    """Make plain data of a timeline and what it says, for JSON."""
+    found = findings(timeline)
+    names = ("makespan", "lower_bound", "efficiency", "busy", "idle", "advice")
+    return {
+        **dataclasses.asdict(timeline),
+        "findings": {
+            **{name: getattr(found, name) for name in names},
+            "causes": {one.cause: one.seconds for one in found.causes},
+            "longest": [bar.name for bar in found.longest],
+        },
+    }
 
 
 def _measure(tasks: Iterable[Task]) -> tuple[str, dict[str, int]]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
@@ -57,6 +58,7 @@ class Ending:
     size: int
     phase: Phase
     headline: str
+    how: Literal["failed", "timed out", "crashed"] = "crashed"
     seconds: float = 0.0
     crashes: Mapping[int, Stack] = field(default_factory=dict)
     """Where ranks were that a signal ended."""

@@ -17,6 +17,7 @@ from rankwise.testing.communicators import Communicators
 from rankwise.testing.fixtures import comm, mpi_ranks, mpi_tmp_path, mpi_tmpdir
 from rankwise.testing.limits import seconds_option
 from rankwise.testing.mark import MARKERS
+from rankwise.testing.notebook_flags import add_notebook_options
 from rankwise.testing.sizes import mark_by_size, parametrize, settle_size, skip_if_impossible
 from rankwise.testing.slurm_flags import SLURM_SCHEDULERS, add_slurm_options
 
@@ -37,6 +38,7 @@ POLICIES = ("sequential", "static", "dynamic")
 
 _WORLD: pytest.StashKey[World] = pytest.StashKey()
 _WORKERS = pytest.StashKey[int]()
+_BEGUN = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -100,6 +102,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Keep each rank on cores of its own (default with --scheduler=shell, if there are "
         "enough cores), or on none.",
     )
+    group.addoption(
+        "--timeline",
+        metavar="FILE",
+        help="Write when which test ran on which rank, and why the suite takes as long as it does, "
+        "as a page (FILE.html) or as data (FILE.json).",
+    )
     parser.addini("test_timeout", "the default of --test-timeout, in seconds", default="")
     parser.addini("rank_grace", "the default of --rank-grace, in seconds", default="")
     group.addoption(
@@ -109,6 +117,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Run every test marked with a number of ranks on N ranks instead.",
     )
     add_slurm_options(parser)
+    add_notebook_options(parser)
 
 
 def _workers(text: str) -> str:
@@ -128,6 +137,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     An error in a conftest on one rank is then something that the others are told. It is also
     before output is captured: what MPI has to say when it cannot start is for the user's eyes.
     """
+    early_config.stash[_BEGUN] = time.time()
     _join_world(early_config)
     try:
         return (yield)
@@ -223,6 +233,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     world = config.stash.get(_WORLD, None)
     config.stash[Communicators.KEY] = Communicators(world.comm if world else None)
+    if config.getoption("notebooks"):
+        from rankwise.testing.notebooks import register
+
+        register(config)
+    timeline = config.getoption("timeline", None)
+    # Of many processes, one writes files.
+    if timeline and not hasattr(config, "workerinput"):
+        from rankwise.testing.timekeeping import NAME, Timekeeper
+
+        begun = config.stash.get(_BEGUN, None) or time.time()
+        config.pluginmanager.register(Timekeeper(config, timeline, begun), NAME)
 
 
 def _available(config: pytest.Config) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.cacheprovider import Cache
@@ -21,6 +21,9 @@ from rankwise.testing.results import (
 )
 from rankwise.testing.verdict import merge_phase, merge_phases
 from rankwise.testing.wire import Header, WireError
+
+if TYPE_CHECKING:
+    from rankwise.testing.timekeeping import Timekeeper
 
 _DURATIONS = "rankwise/durations"
 
@@ -49,6 +52,7 @@ class Reporter:
         self._started: set[str] = set()
         self._gone: set[int] = set()
         self._durations: dict[str, float] = {}
+        self._times: Timekeeper | None = self._config.pluginmanager.get_plugin("rankwise-timeline")
         option = self._config.getoption
         self.maxfail: int = option("maxfail", 0) or 0
         self.careful = bool(self.maxfail or option("stepwise", False))
@@ -69,6 +73,8 @@ class Reporter:
             self._kept[index] = result
         else:
             self._remember(self._tests[index], result.reports)
+            if self._times is not None:
+                self._times.note(self._tests[index].nodeid, {ranks[0]: result})
 
     def take(self, header: Header, body: bytes) -> None:
         """Report what the switchboard passes on.
@@ -96,6 +102,13 @@ class Reporter:
         own = self._kept.pop(index, None)
         parts = _cut(body, header["lengths"])
         others = [part for rank, part in zip(ranks, parts, strict=True) if rank != self._rank]
+        if self._times is not None:
+            seats: Sequence[int] = header.get("seats") or ranks
+            said = {
+                seat: own if own and rank == self._rank else unpack(part, item)
+                for seat, rank, part in zip(seats, ranks, parts, strict=True)
+            }
+            self._times.note(item.nodeid, said)
         if own is not None and self._is_uneventful(own, others):
             self._log_single(item, own)
         else:
@@ -173,9 +186,18 @@ class Reporter:
             merged = merge_phase({rank: report}, self._size) if self._size > 1 else report
             self._config.hook.pytest_runtest_logreport(report=merged)
 
-    def log_ended(self, item: ReportedTest, reports: Sequence[pytest.TestReport]) -> None:
+    def log_ended(
+        self,
+        item: ReportedTest,
+        reports: Sequence[pytest.TestReport],
+        *,
+        how: str,
+        seats: Sequence[int],
+    ) -> None:
         """Report a test that did not come to its end by itself."""
         self._announce(item)
+        if self._times is not None:
+            self._times.note_ended(item.nodeid, seats, how, reports)
         self.log_more(reports)
         self._finish(item, reports)
 

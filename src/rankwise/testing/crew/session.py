@@ -180,6 +180,9 @@ class WorldSession:
             in_order=scheduler == "sequential",
         )
         self._arrange_terminal(scheduler)
+        times = self._config.pluginmanager.get_plugin("rankwise-timeline")
+        if times is not None:
+            times.know(width=self._world.size, order=scheduler)
         try:
             try:
                 collections = reporter.gather_collections()
