@@ -81,12 +81,15 @@ def _view(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) -> Vie
             return QuietView(sys.stderr)
     are_tests = run.kind == _SUITE
     if len(tasks) > _MOST_TASKS_WITH_OUTPUT or are_tests:
+        from rankwise.report.forecast import durations_before
         from rankwise.report.terminal import make_console
         from rankwise.report.terminal_tasks import TasksView
 
         counts = store.counts(run.id)
         over = sum(count for state, count in counts.items() if state.is_over)
-        return TasksView(make_console(), total=len(tasks), over=over, are_tests=are_tests)
+        console = make_console()
+        known = durations_before(store, run) if console.is_terminal else {}
+        return TasksView(console, total=len(tasks), over=over, are_tests=are_tests, known=known)
     from rankwise.report.terminal_output import OutputView
 
     return OutputView(sys.stdout, tasks)

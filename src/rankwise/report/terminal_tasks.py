@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rankwise.engine.events import Event
 from rankwise.logs import Line
+from rankwise.report.forecast import Forecast
 from rankwise.report.terminal import STATE_STYLES, clean
 from rankwise.report.terminal_output import ending_words
 from rankwise.report.words import counted, duration, listed
@@ -18,19 +20,27 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _REFRESH_SECONDS = 0.2
+# Less is over before anybody has read it.
+_LEAST_SECONDS_LEFT = 3.0
 _WELL = ("passed", "skipped")
 
 
 class TasksView:
     """Shows a line for each task that is over; on a terminal, also how far the run has come.
 
-    Tests are also announced when they start, and on a terminal named while they run.
+    Tests are also announced when they start where there is no terminal to name them on.
     """
 
     follows = False
 
     def __init__(
-        self, console: Console, *, total: int, over: int = 0, are_tests: bool = False
+        self,
+        console: Console,
+        *,
+        total: int,
+        over: int = 0,
+        are_tests: bool = False,
+        known: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeElapsedColumn as Elapsed
@@ -40,6 +50,7 @@ class TasksView:
         self._started: dict[str, float] = {}
         self._running: set[str] = set()
         self._counts: Counter[str] = Counter()
+        self._forecast = Forecast(waiting=total - over, known=known)
         self._waiting: list[Text] = []
         self._shown = 0.0
         self._progress = Progress(
@@ -63,6 +74,7 @@ class TasksView:
             case "task started":
                 self._started.setdefault(event.task, event.time)
                 self._running.add(event.task)
+                self._forecast.started(event.task, event.time)
                 if self._are_tests:
                     self._announce(event)
             case "attempt ended":
@@ -108,6 +120,7 @@ class TasksView:
 
         self._running.discard(event.task)
         self._counts[event.state] += 1
+        self._forecast.over(event.task, event.time)
         self._progress.advance(self._bar)
         started = self._started.pop(event.task, None)
         took = duration(event.time - started) if started is not None else ""
@@ -132,9 +145,13 @@ class TasksView:
 
     def _how_it_goes(self) -> str:
         bad = sum(count for state, count in self._counts.items() if state not in _WELL)
-        parts = [f"{len(self._running)} running"]
-        if self._are_tests and self._running:
-            parts = [f"Running: {listed(sorted(self._running), most=3)}"]
+        parts = []
         if bad:
             parts.append(f"{counted(bad, 'test' if self._are_tests else 'task')} not passed")
+        left = self._forecast.seconds_left(time.time())
+        if left is not None and left >= _LEAST_SECONDS_LEFT:
+            parts.append(f"about {duration(left)} left")
+        if self._running:
+            # Last: where the window is narrow, it is what can be done without.
+            parts.append(f"running: {listed(sorted(self._running), most=3)}")
         return ", ".join(parts)
