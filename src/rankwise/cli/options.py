@@ -77,13 +77,27 @@ Only = Annotated[
     typer.Option(
         "--only",
         metavar="NAME",
-        help="Only this task or test, and what it needs; a pattern such as 'check*'. May be given "
-        "several times.",
+        help="Only this task or test, and what it needs; a pattern such as 'check*'; of a matrix, "
+        "runtime=NAME,machine=NAME. May be given several times.",
         show_default=False,
     ),
 ]
 Failed = Annotated[
-    bool, typer.Option("--failed", help="Only what was not green in the last run of the document.")
+    bool,
+    typer.Option(
+        "--failed",
+        help="Only what was not green in the last run of the document; of a matrix, whole cells.",
+    ),
+]
+Limit = Annotated[
+    int,
+    typer.Option(
+        "--limit", min=0, metavar="N", help="Ask before more cells of a matrix are started."
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start them all, and do not ask.")]
+List = Annotated[
+    bool, typer.Option("--list", help="Only show the cells of a matrix, and start nothing.")
 ]
 FailFast = Annotated[
     bool, typer.Option("--fail-fast", help="End everything after the first failure.")

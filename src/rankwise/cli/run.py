@@ -12,6 +12,8 @@ from rankwise.cli.options import (
     Force,
     From,
     Junit,
+    Limit,
+    List,
     Markdown,
     Notified,
     On,
@@ -21,6 +23,7 @@ from rankwise.cli.options import (
     Shard,
     StoreFolder,
     Strict,
+    Yes,
 )
 
 
@@ -38,6 +41,9 @@ def command(
     fail_fast: FailFast = False,
     repeat: Repeat = 1,
     shard: Shard = None,
+    limit: Limit = 50,
+    yes: Yes = False,
+    listed: List = False,
     junit: Junit = None,
     markdown: Markdown = None,
     notify: Notified = None,
@@ -57,8 +63,10 @@ def command(
       rankwise run pipeline.yaml --from test
       rankwise run suite.yaml --failed --junit results.xml
       rankwise run suite.yaml --only checkpoint --repeat 20
+      rankwise run matrix.yaml --only runtime=torch-2.13,machine=cpu*
     """
     from rankwise.cli.afterwards import remembering
+    from rankwise.cli.cells import check_count, list_cells
     from rankwise.cli.foreground import chosen, drive_shown
     from rankwise.cli.outcomes import tell_outside
     from rankwise.cli.selection import Options, selection
@@ -73,6 +81,10 @@ def command(
     wanted = selection(options, files, folder)
     choice = {"from": begin, "force": force}
     plan, text = plan_from(files, strict=strict, on=on, choice=choice, wanted=wanted)
+    if listed:
+        list_cells(plan)
+        return 0
+    check_count(plan, limit=limit, is_agreed=yes)
     plan = remembering(plan, notify or ())
     check_secrets(plan)
     with Store.open(folder) as opened:

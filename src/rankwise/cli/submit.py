@@ -11,6 +11,7 @@ from rankwise.cli.options import (
     Files,
     Force,
     From,
+    Limit,
     Notified,
     On,
     Only,
@@ -18,6 +19,7 @@ from rankwise.cli.options import (
     Shard,
     StoreFolder,
     Strict,
+    Yes,
 )
 
 
@@ -33,6 +35,8 @@ def command(
     fail_fast: FailFast = False,
     repeat: Repeat = 1,
     shard: Shard = None,
+    limit: Limit = 50,
+    yes: Yes = False,
     notify: Notified = None,
     store: StoreFolder = None,
 ) -> None:
@@ -46,6 +50,7 @@ def command(
       rankwise logs -f $run
     """
     from rankwise.cli.afterwards import remembering
+    from rankwise.cli.cells import check_count
     from rankwise.cli.selection import Options, selection
     from rankwise.cli.stores import store_folder
     from rankwise.engine.background import start_in_background
@@ -59,6 +64,7 @@ def command(
     wanted = selection(options, files, folder)
     choice = {"from": begin, "force": force}
     plan, text = plan_from(files, strict=strict, on=on, choice=choice, wanted=wanted)
+    check_count(plan, limit=limit, is_agreed=yes)
     plan = remembering(plan, notify or ())
     check_secrets(plan)
     with Store.open(folder) as opened:

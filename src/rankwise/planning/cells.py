@@ -113,8 +113,8 @@ def _skip(
     if reason := next(filter(None, said), ""):
         return Skip(reason=reason)
     for need in (*runtime.needs, *test.entry.needs):
-        if lack := facts.features.lacks(need):
-            return Skip(reason=f"{lack} ({names['machine']})")
+        if lack := facts.features.lacks(need, who=names["machine"]):
+            return Skip(reason=lack)
     return Skip(reason=facts.missing, is_said=False) if facts.missing else None
 
 

@@ -38,23 +38,26 @@ class Features:
     amounts: Mapping[str, float] = field(default_factory=dict)
     """Of `mem` (in GB), `cores` and `gpus`, as far as they are known."""
 
-    def lacks(self, need: str) -> str:
-        """Say what is missing, or too much, for one need; empty: nothing is."""
+    def lacks(self, need: str, *, who: str = "it") -> str:
+        """Say what is missing, or too much, for one need; empty: nothing is.
+
+        `who` is what the machine is called.
+        """
         comparison = COMPARISON.fullmatch(need)
         if comparison is not None:
             name, number = comparison["name"], float(comparison["number"])
             has = self.amounts.get(name)
             if has is None:
-                return f"needs {need}, and nobody says what it has of that"
+                return f"needs {need}, and nobody says what {who} has of that"
             if _SIGNS[comparison["sign"]](has, number):
                 return ""
-            return f"needs {need}, and it has {round(has, 1):g}"
+            return f"needs {need}, and {who} has {round(has, 1):g}"
         found = FEATURE.fullmatch(need)
         assert found is not None, need
         has_word = found["word"] in self.words
         if found["minus"]:
-            return f"must not have {found['word']}, and it has" if has_word else ""
-        return "" if has_word else f"needs {need}, which it does not have"
+            return f"must not have {found['word']}, which {who} has" if has_word else ""
+        return "" if has_word else f"needs {need}, which {who} does not have"
 
 
 def found_here(resources: Resources, *, root: Path = Path("/")) -> Features:

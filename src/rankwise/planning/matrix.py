@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rankwise.errors import InputError
 from rankwise.plan import Process, RuntimeChoice, Task, later
+from rankwise.planning.cell_names import PART, TEST, cell_of, cells_to_run, is_test
 from rankwise.planning.cells import Entry, MachineFacts, cells_that_are_there, entries_of
 from rankwise.planning.contract import Ask, Planned
 from rankwise.planning.matrix_commands import CellPlanner
@@ -18,8 +19,6 @@ from rankwise.spec.documents import Document
 from rankwise.spec.matrix import ENVIRONMENT, Matrix
 from rankwise.spec.written import Found
 
-PART = "part"
-"""The tag that says what a task of a cell is: `environment` or `test`."""
 SURROUNDINGS = Path(__file__).parent.parent / "surroundings.py"
 """Says what a program finds around itself; it is run by the runtime's own Python."""
 _LOOK_SECONDS = 300.0
@@ -126,7 +125,7 @@ class _MatrixPlanner:
             lane=f"machine {entry.machine}" if width else "",
             lane_width=width,
             place=task.place or entry.test.place,
-            tags={**task.tags, **_tags(entry, name, "test")},
+            tags={**task.tags, **_tags(entry, name, TEST)},
         )
 
     def _not_run(self, entry: Entry) -> Task:
@@ -182,11 +181,10 @@ def _summary(
     model: Matrix, tasks: Sequence[Task], machines: Mapping[str, MachineFacts]
 ) -> list[str]:
     """Say how much it is before it starts, and what cannot be had here."""
-    tests = [task for task in tasks if task.tags[PART] == "test"]
-    cells = {(task.tags["runtime"], task.tags["machine"]) for task in tests}
-    running = [task for task in tests if not task.skip]
-    busy = {(task.tags["runtime"], task.tags["machine"]) for task in running}
+    cells = {cell_of(task) for task in tasks}
+    count = sum(is_test(task) and not task.skip for task in tasks)
     size = f"{len(model.runtimes)} runtimes on {len(model.machines)} machines"
-    said = [f"{size}: {len(busy)} of {len(cells)} cells run, with {len(running)} tests in all"]
+    running = len(cells_to_run(tasks))
+    said = [f"{size}: {running} of {len(cells)} cells run, with {count} tests in all"]
     said += [f"machine {name}: {one.missing}" for name, one in machines.items() if one.missing]
     return said

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 
 from rankwise.errors import InputError
 from rankwise.plan import REPEATED, Task
+from rankwise.planning.cell_names import cell_of, is_test
 from rankwise.spec.mistakes import nearest
 
 
@@ -18,7 +19,7 @@ class Selection:
     """What the command line says about which tasks are wanted."""
 
     only: tuple[str, ...] = ()
-    """Names, or patterns such as `check*`; none: all."""
+    """Names, patterns such as `check*`, or `runtime=torch-*,machine=cpu`; none: all."""
     failed: Collection[str] | None = None
     """Those that were not green before; None: that does not matter."""
     shard: tuple[int, int] | None = None
@@ -38,8 +39,9 @@ def select(tasks: Sequence[Task], wanted: Selection) -> tuple[list[Task], list[s
     if wanted.only:
         chosen = _with_needs(chosen, _named(chosen, wanted.only))
     if wanted.failed is not None:
-        chosen = _with_needs(chosen, {one.key for one in chosen} & set(wanted.failed))
-        notices.append(f"{len(chosen)} of {len(tasks)} tasks were not green the last time")
+        keys = _of_their_cells(chosen, {one.key for one in chosen} & set(wanted.failed))
+        chosen = _with_needs(chosen, keys)
+        notices.append(_said_of_failed(chosen, tasks))
     if wanted.shard is not None:
         before = len(chosen)
         chosen, print_ = _share(chosen, *wanted.shard, wanted.seconds)
@@ -59,6 +61,9 @@ def _named(tasks: Sequence[Task], names: Sequence[str]) -> set[str]:
     keys = [task.key for task in tasks]
     found: set[str] = set()
     for name in names:
+        if "=" in name:
+            found.update(_tagged(tasks, name))
+            continue
         fitting = [key for key in keys if key == name or fnmatchcase(key, name)]
         if not fitting:
             meant = nearest(name, keys)
@@ -69,10 +74,58 @@ def _named(tasks: Sequence[Task], names: Sequence[str]) -> set[str]:
     return found
 
 
+def _tagged(tasks: Sequence[Task], condition: str) -> set[str]:
+    """Name the tasks whose tags are as `runtime=torch-*,machine=cpu` says."""
+    wanted = dict(part.strip().partition("=")[::2] for part in condition.split(","))
+    known = {name: {task.tags[name] for task in tasks if name in task.tags} for name in wanted}
+    for name, pattern in wanted.items():
+        if not pattern:
+            raise InputError(f"--only {condition}: write it as runtime=NAME,machine=NAME")
+        if not known[name]:
+            tags = sorted({tag for task in tasks for tag in task.tags})
+            meant = nearest(name, tags)
+            hint = f"did you mean {meant}?" if meant else f"there are {', '.join(tags) or 'none'}"
+            raise InputError(f"--only {condition}: nothing has a {name!r}: {hint}")
+        if not any(fnmatchcase(value, pattern) for value in known[name]):
+            meant = nearest(pattern, known[name])
+            shown = ", ".join(sorted(known[name])[:10])
+            hint = f"did you mean {meant}?" if meant else f"there are {shown}"
+            raise InputError(f"--only {condition}: there is no {name} {pattern}: {hint}")
+    fitting = {
+        task.key
+        for task in tasks
+        if all(fnmatchcase(task.tags.get(tag, ""), one) for tag, one in wanted.items())
+    }
+    if not fitting:
+        raise InputError(f"--only {condition}: there are both, but nothing that is all of it")
+    return fitting
+
+
+def _of_their_cells(tasks: Sequence[Task], keys: Collection[str]) -> set[str]:
+    """Take the cells of a matrix as a whole: what is green beside it is what one compares with."""
+    cells = {cell_of(task) for task in tasks if task.key in keys and is_test(task)}
+    whole = {task.key for task in tasks if cell_of(task) in cells - {None}}
+    return set(keys) | whole
+
+
+def _said_of_failed(chosen: Sequence[Task], tasks: Sequence[Task]) -> str:
+    cells = {cell_of(task) for task in chosen} - {None}
+    if not cells:
+        return f"{len(chosen)} of {len(tasks)} tasks were not green the last time"
+    every = {cell_of(task) for task in tasks} - {None}
+    return f"{len(cells)} of {len(every)} cells were not green the last time"
+
+
 def _with_needs(tasks: Sequence[Task], keys: Collection[str]) -> list[Task]:
-    """Give these tasks and all that they need, in the order of the plan."""
+    """Give these tasks and all that they need, in the order of the plan.
+
+    With a test of a cell goes the look at what it has around it.
+    """
     needs = {task.key: task.needs for task in tasks}
-    wanted, waiting = set(keys), list(keys)
+    cells = {cell_of(task) for task in tasks if task.key in keys and not task.skip} - {None}
+    around = {task.key for task in tasks if cell_of(task) in cells and not is_test(task)}
+    wanted = {*keys, *around}
+    waiting = list(wanted)
     while waiting:
         new = [need for need in needs[waiting.pop()] if need not in wanted]
         wanted.update(new)
