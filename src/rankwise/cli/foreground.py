@@ -108,8 +108,19 @@ def _show_end(store: Store, run: RunRow, shown: Shown) -> None:
         _show_suite_end(store, now, console)
         return
     explained = explain_run(store, run.id, lines=10)
+    _show_matrix(store, now, console)
     show_end(console, now, store.counts(run.id), explained, store.run_folder(run.id))
     _show_measures(store, now, console)
+
+
+def _show_matrix(store: Store, run: RunRow, console: Console) -> None:
+    """Show the table of a matrix, if it is one."""
+    from rankwise.report.matrix import matrix_of
+
+    if matrix := matrix_of(store, run):
+        from rankwise.report.terminal_matrix import show_matrix
+
+        show_matrix(console, matrix)
 
 
 def _show_measures(store: Store, run: RunRow, console: Console) -> None:

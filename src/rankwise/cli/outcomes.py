@@ -22,11 +22,12 @@ def tell_outside(
     from rankwise.report.files import write_whole
     from rankwise.report.junit import junit_report
     from rankwise.report.markdown import markdown_report
+    from rankwise.report.matrix import matrix_of
 
     row, cases = store.run(run), cases_of(store, run)
     if junit is not None:
         write_whole(junit, junit_report(row, cases))
-    summary = markdown_report(row, cases, repeated_of(store, run))
+    summary = markdown_report(row, cases, repeated_of(store, run), matrix_of(store, row))
     if markdown is not None:
         write_whole(markdown, summary.encode())
     if is_github and not is_quiet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,7 +67,8 @@ def command(
             places = {"html": str(opened.run_folder(chosen.id) / "report.html")}
         data = gather(opened, chosen, now=time.time())
         for kind, place in places.items():
-            _write(_WRITERS[kind](opened, chosen, data), place)
+            seen = data if place == _SCREEN else replace(data, folder=Path(place).absolute().parent)
+            _write(_WRITERS[kind](opened, chosen, seen), place)
             if place != _SCREEN and not quiet:
                 _say(place, is_screen_taken=_SCREEN in places.values())
 
@@ -106,7 +108,8 @@ def _markdown(store: Store, run: RunRow, data: ReportData) -> bytes:
     from rankwise.report.cases import cases_of, repeated_of
     from rankwise.report.markdown import markdown_report
 
-    return markdown_report(run, cases_of(store, run.id), repeated_of(store, run.id)).encode()
+    cases, repeated = cases_of(store, run.id), repeated_of(store, run.id)
+    return markdown_report(run, cases, repeated, data.matrix).encode()
 
 
 _WRITERS: dict[str, Callable[[Store, RunRow, ReportData], bytes]] = {

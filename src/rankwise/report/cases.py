@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from rankwise.plan import REPEATED
 from rankwise.report.explanation import Explanation, explain_task
@@ -32,6 +33,12 @@ class Case:
     place: str = ""
     """Where it is asked for: FILE:LINE:COLUMN."""
     log: Path | None = None
+    cell: str = ""
+    """RUNTIME.MACHINE, in a matrix."""
+    test: str = ""
+    """What the task is called there."""
+    is_soft: bool = False
+    """Whether nobody minds that it has failed."""
 
     @property
     def headline(self) -> str:
@@ -88,6 +95,7 @@ def _single_tests(row: TaskRow, results: list[ResultRow]) -> Iterator[Case]:
             reason=_last_words(one.message),
             details=one.message,
             place=_place(row, one.message),
+            **_in_matrix(row),
         )
 
 
@@ -124,7 +132,26 @@ def _of_task(store: Store, row: TaskRow) -> Case:
         details=details,
         place=row.body.place if row.body is not None else "",
         log=log,
+        **_in_matrix(row),
     )
+
+
+class _Place(TypedDict):
+    cell: str
+    test: str
+    is_soft: bool
+
+
+def _in_matrix(row: TaskRow) -> _Place:
+    task = row.body
+    if task is None:
+        return {"cell": "", "test": "", "is_soft": False}
+    names = [task.tags.get(name, "") for name in ("runtime", "machine")]
+    return {
+        "cell": ".".join(names) if all(names) else "",
+        "test": task.tags.get("test", "") if all(names) else "",
+        "is_soft": task.is_soft,
+    }
 
 
 def _quoted(explained: Explanation) -> str:

@@ -32,10 +32,10 @@ def contrasts_of(matrix: Matrix, cell: Cell) -> tuple[Contrast, ...]:
     A cell need not be all green for that: only what fails here has to pass there. One in the same
     column has another runtime on the same machine, one in the same row is the other way round.
     """
-    failing = [one.name for one in cell.tests if one.has_failed]
-    words = "\n".join(line for one in cell.tests if one.has_failed for line in one.tail)
+    failed = [one for one in cell.tests if one.has_failed and not one.is_environment]
+    words = "\n".join(line for one in failed for line in (one.reason, *one.tail))
     found: dict[tuple[str, str], list[str]] = {}
-    for name in dict.fromkeys(failing):
+    for name in dict.fromkeys(one.name for one in failed):
         for neighbours in (_column(matrix, cell), _row(matrix, cell)):
             passing = [one for one in neighbours if _passes(one, name)]
             if passing:

@@ -6,10 +6,12 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rankwise.report.explanation import Explanation, Group, explain_run
 from rankwise.report.figures import Figure, figures_of
 from rankwise.report.judging import judged
+from rankwise.report.matrix import Matrix, matrix_of
 from rankwise.report.measures import Measure, Trend, measures_of, run_before, trends_of
 from rankwise.report.words import short_path
 from rankwise.store import RunRow, State, Store, TaskRow
@@ -67,6 +69,10 @@ class ReportData:
     """The run that measures are compared with."""
     conditions: Sequence[tuple[str, str]] = ()
     document: str = ""
+    matrix: Matrix | None = None
+    """None: the run is of another kind."""
+    folder: Path = Path()
+    """Where the report will be: links to files begin there."""
     made: float = 0.0
 
     @property
@@ -106,6 +112,8 @@ def gather(store: Store, run: RunRow, *, now: float) -> ReportData:
         before=before or "",
         conditions=_conditions(store.conditions(run.id).values()),
         document=store.spec_text(run.id),
+        matrix=matrix_of(store, run),
+        folder=store.run_folder(run.id),
         made=now,
     )
 

@@ -11,6 +11,7 @@ from rankwise import __version__
 from rankwise.report.ansi import as_markup
 from rankwise.report.explanation import Explanation
 from rankwise.report.facts import ReportData, cut
+from rankwise.report.html_matrix import matrix_section
 from rankwise.report.html_tables import cases_table, conditions_list, measures_table, tests_table
 from rankwise.report.markup import Markup, escaped, joined, tag
 from rankwise.report.outcomes import TONES, cards_of, moment, outcomes_of, said_of, verdict_of
@@ -23,11 +24,13 @@ _MOST_GROUPS = 30
 _MOST_DOCUMENT = 40_000
 # Of a page of a thousand cases, without its style and script: mail programs take that much.
 _MOST_BYTES = 950_000
+_MOST_OF_MATRIX = 600_000
 
 
 def html_report(data: ReportData) -> str:
     """Write a report of a run."""
     style, script = _template("report.css"), _template("report.js")
+    style += _template("matrix.css") if data.matrix else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     rules = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
@@ -55,7 +58,8 @@ def _template(name: str) -> str:
 
 def _sections(data: ReportData) -> Iterator[Markup]:
     banner = _banner(data)
-    parts = {
+    parts: dict[tuple[str, str], Markup | None] = {
+        ("matrix", "Matrix"): None,
         ("failed", "What went wrong"): _failures(data),
         ("figures", "At a glance"): _figures(data),
         ("measured", "Measured"): None,
@@ -65,6 +69,11 @@ def _sections(data: ReportData) -> Iterator[Markup]:
         ("document", "The document"): _document(data.document),
     }
     taken = sum(len(part.encode()) for part in (banner, *parts.values()) if part is not None)
+    if data.matrix:
+        room = min(_MOST_OF_MATRIX, _MOST_BYTES - taken)
+        matrix = matrix_section(data.matrix, folder=data.folder, room=room)
+        parts["matrix", "Matrix"] = matrix
+        taken += len(matrix.encode())
     # What is measured may be more than all the rest.
     parts["measured", "Measured"] = measures_table(data, room=_MOST_BYTES - taken)
     there = {names: content for names, content in parts.items() if content}

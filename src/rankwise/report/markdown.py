@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from rankwise.report.cases import Case, Repeated
 from rankwise.report.junit import fit
+from rankwise.report.markdown_matrix import matrix_lines
+from rankwise.report.matrix import Matrix
 from rankwise.report.words import counted, duration
 from rankwise.store import RunRow, State
 
@@ -19,12 +21,19 @@ _LONGEST_CELL = 300
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~#@&!])")
 
 
-def markdown_report(run: RunRow, cases: Sequence[Case], repeated: Sequence[Repeated] = ()) -> str:
+def markdown_report(
+    run: RunRow,
+    cases: Sequence[Case],
+    repeated: Sequence[Repeated] = (),
+    matrix: Matrix | None = None,
+) -> str:
     """Write what became of a run: the verdict, a table, and what the failures have to say."""
-    return "\n".join(_lines(run, cases, repeated)) + "\n"
+    return "\n".join(_lines(run, cases, repeated, matrix)) + "\n"
 
 
-def _lines(run: RunRow, cases: Sequence[Case], repeated: Sequence[Repeated]) -> Iterator[str]:
+def _lines(
+    run: RunRow, cases: Sequence[Case], repeated: Sequence[Repeated], matrix: Matrix | None
+) -> Iterator[str]:
     took = ""
     if run.started is not None and run.ended is not None:
         took = f" after {duration(run.ended - run.started)}"
@@ -35,7 +44,12 @@ def _lines(run: RunRow, cases: Sequence[Case], repeated: Sequence[Repeated]) -> 
     yield f"{counted(len(cases), 'test')}: {', '.join(parts) or 'none'}"
     yield ""
     yield from _flaky(repeated)
-    yield from _table(cases)
+    if matrix is not None:
+        yield from matrix_lines(matrix, safe)
+        # The matrix has the green ones already.
+        cases = [case for case in cases if not case.state.is_green]
+    if cases:
+        yield from _table(cases)
     red = [case for case in cases if case.state.is_over and not case.state.is_green]
     for case in red[:_MOST_DETAILS]:
         yield from _details(case)

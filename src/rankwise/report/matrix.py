@@ -96,7 +96,8 @@ class Cell:
     @property
     def reason(self) -> str:
         """Say why it is not green, in the words of the first that is not."""
-        return next((one.reason for one in _telling(self.tests) if one.reason), "")
+        told = (one.reason.partition("\n")[0] for one in _telling(self.tests))
+        return next((reason for reason in told if reason), "")
 
     @property
     def seconds(self) -> float:
@@ -172,7 +173,7 @@ def _test(row: TaskRow, attempt: AttemptRow | None, tail: Sequence[str]) -> Cell
         task=row.key,
         name=tags.get("test") or row.key,
         state=row.state,
-        is_soft=tags.get("soft_fail") == "true",
+        is_soft=tags.get("soft_fail") == "true" or (row.body is not None and row.body.is_soft),
         is_environment=tags.get("part") == "environment",
         reason=row.reason,
         seconds=(row.ended or 0.0) - (row.started or 0.0) if is_over else None,
@@ -216,7 +217,11 @@ def _environment(tests: Sequence[CellTest]) -> Environment | None:
 
 
 def verdict_of(tests: Sequence[CellTest]) -> Verdict:
-    """Say what became of a cell from what became of its tasks."""
+    """Say what became of a cell from what became of its tasks.
+
+    That nobody could look around there is no matter of its tests.
+    """
+    tests = [one for one in tests if not (one.is_environment and one.is_soft)] or tests
     hard = {one.state for one in tests if one.has_failed and not one.is_soft}
     if hard:
         return Verdict(next(iter(hard))) if len(hard) == 1 else Verdict.FAILED

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from rankwise.report.facts import ReportData, cut
+from rankwise.report.matrix import Verdict
 from rankwise.report.words import counted, duration, listed
 from rankwise.store import State
 
@@ -23,6 +24,9 @@ TONES = {
     State.QUEUED: "idle",
 }
 """In which tone each state is shown."""
+
+
+_GREEN_CELLS = (Verdict.PASSED, Verdict.SKIPPED)
 
 
 def verdict_of(data: ReportData) -> str:
@@ -59,6 +63,11 @@ def cards_of(data: ReportData) -> Iterator[tuple[str, str]]:
     retried = sum(case.attempts > 1 for case in data.cases)
     if retried:
         yield "tried again", counted(retried, "case")
+    if data.matrix:
+        green = sum(
+            count for verdict, count in data.matrix.counts.items() if verdict in _GREEN_CELLS
+        )
+        yield "green cells", f"{green:,} of {len(data.matrix.cells):,}"
     if data.measures:
         yield "measured", f"{len(data.measures):,} series"
     compared = [one for one in data.measures if one.verdict]

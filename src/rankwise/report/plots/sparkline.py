@@ -9,7 +9,7 @@ from rankwise.report.plots.svg import coordinate
 
 WIDTH, HEIGHT = 120.0, 26.0
 # More points than this are closer to each other than the eye can tell.
-_MOST_POINTS = 60
+_MOST_POINTS = 32
 
 
 def sparkline(

@@ -1,0 +1,173 @@
+"""The matrix of an HTML report: a coloured table, and behind each cell what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rankwise.report.environments import Environment
+from rankwise.report.facts import cut
+from rankwise.report.html_cells import Page, cell_panel
+from rankwise.report.html_environments import environment_numbers, environments_list, machine_words
+from rankwise.report.markup import Markup, joined, tag
+from rankwise.report.matrix import Cell, Matrix, Verdict
+from rankwise.report.matrix_words import counts_words
+from rankwise.report.outcomes import TONES
+from rankwise.report.words import counted, duration
+from rankwise.store import State
+
+VERDICT_TONES: dict[Verdict, str] = {
+    **{one: TONES[State(one)] for one in Verdict if one is not Verdict.SOFT_FAILED},
+    Verdict.SOFT_FAILED: "warn",
+}
+_LONGEST = 80
+# A row of more marks than this is no longer seen at a glance.
+_MOST_PIPS = 24
+_OPEN = 2
+_TOLD_BY_REASON = (Verdict.SKIPPED, Verdict.NOT_RUN)
+
+
+def matrix_section(matrix: Matrix, *, folder: Path, room: int) -> Markup:
+    """Make the table with all that is behind it, as much as there is room for, in bytes.
+
+    Files are named as they are seen from `folder`.
+    """
+    numbers = {place: number for number, place in enumerate(_places(matrix))}
+    table = _table(matrix, numbers)
+    environments = environments_list(matrix, room=room // 3)
+    page = Page(
+        left=room - len(table.encode()) - len(environments.encode()),
+        folder=folder,
+        cells=numbers,
+        environments=environment_numbers(matrix),
+    )
+    parts = [_legend(matrix), table, tag("h3", "Cells", class_="later")]
+    return joined([*parts, *_panels(matrix, page), environments])
+
+
+def _panels(matrix: Matrix, page: Page) -> Iterator[Markup]:
+    """Make what is behind the cells; what is red comes first, and has the room if it is small."""
+    groups: dict[Verdict, list[Cell]] = {}
+    for cell in sorted(matrix.in_order, key=lambda cell: _rank(cell.verdict)):
+        groups.setdefault(cell.verdict, []).append(cell)
+    count = 0
+    for verdict, cells in groups.items():
+        panels = []
+        for cell in cells:
+            panels.append(_panel(cell, page, is_open=count < _OPEN and verdict.is_red))
+            count += 1
+        if verdict.is_red:
+            yield from panels
+        else:
+            tone = VERDICT_TONES[verdict]
+            word = tag("b", str(verdict), class_=f"o {tone}")
+            head = tag("summary", word, counted(len(cells), "cell"))
+            yield tag("details", head, tag("div", *panels), class_="rest")
+
+
+def _panel(cell: Cell, page: Page, *, is_open: bool) -> Markup:
+    return cell_panel(
+        cell,
+        tone=VERDICT_TONES[cell.verdict],
+        summary=_said(cell),
+        page=page,
+        is_open=is_open,
+    )
+
+
+def _said(cell: Cell) -> str:
+    """Say in a few words why a cell is as it is."""
+    return cut(cell.reason, 120) if cell.verdict in _TOLD_BY_REASON else counts_words(cell)
+
+
+def _places(matrix: Matrix) -> list[tuple[str, str]]:
+    return [(cell.runtime, cell.machine) for cell in matrix.in_order]
+
+
+def _rank(verdict: Verdict) -> int:
+    if verdict.is_red:
+        return 1 if verdict is Verdict.SOFT_FAILED else 0
+    order = (Verdict.CANCELLED, Verdict.RUNNING, Verdict.NOT_RUN, Verdict.QUEUED, Verdict.PASSED)
+    return 2 + (order.index(verdict) if verdict in order else len(order))
+
+
+def _legend(matrix: Matrix) -> Markup:
+    said = f"{counted(len(matrix.runtimes), 'runtime')} down, "
+    said += f"{counted(len(matrix.machines), 'machine')} across. "
+    said += "Click on a cell for its tests, logs, notebooks and what differs."
+    counts = sorted(matrix.counts.items(), key=lambda one: _rank(one[0]))
+    items = (
+        tag("li", f"{count:,} {verdict}", class_=VERDICT_TONES[verdict])
+        for verdict, count in counts
+    )
+    return joined([tag("p", said, class_="soft"), tag("ul", *items, class_="legend")])
+
+
+def _table(matrix: Matrix, numbers: dict[tuple[str, str], int]) -> Markup:
+    heads = [tag("td"), *(_machine_head(matrix, name) for name in matrix.machines)]
+    rows = []
+    for runtime in matrix.runtimes:
+        cells = [_runtime_head(matrix, runtime)]
+        for machine in matrix.machines:
+            cell = matrix.cell(runtime, machine)
+            cells.append(
+                tag("td", class_="void", title="not asked for")
+                if cell is None
+                else _cell(cell, numbers[runtime, machine])
+            )
+        rows.append(tag("tr", *cells))
+    body = tag("tbody", Markup("\n" + "\n".join(rows)))
+    caption = tag("caption", "What became of every runtime on every machine")
+    table = tag("table", caption, tag("thead", tag("tr", *heads)), body, class_="matrix")
+    return tag("div", table, class_="table whole", tabindex="0")
+
+
+def _machine_head(matrix: Matrix, machine: str) -> Markup:
+    found = (matrix.cell(runtime, machine) for runtime in matrix.runtimes)
+    known = [cell.environment for cell in found if cell is not None and cell.environment]
+    about = machine_words(known[0]) if known else ""
+    return _head(machine, about, scope="col")
+
+
+def _runtime_head(matrix: Matrix, runtime: str) -> Markup:
+    found = (matrix.cell(runtime, machine) for machine in matrix.machines)
+    known = [cell.environment for cell in found if cell is not None and cell.environment]
+    return _head(runtime, _runtime_words(known[0]) if known else "", scope="row")
+
+
+def _runtime_words(one: Environment) -> str:
+    python = one.python.replace("CPython", "Python")
+    return f"{python} · {counted(len(one.packages), 'package')}"
+
+
+def _head(name: str, about: str, *, scope: str) -> Markup:
+    below = [tag("small", cut(about, _LONGEST))] if about else []
+    return tag("th", cut(name, _LONGEST), *below, scope=scope)
+
+
+def _cell(cell: Cell, number: int) -> Markup:
+    said = _said(cell)
+    small = [cut(said, 60)]
+    if cell.verdict not in _TOLD_BY_REASON:
+        took = duration(cell.seconds) if cell.seconds else ""
+        small = [joined([tag("span", words), " "]) for words in (said, took) if words]
+    link = tag(
+        "a",
+        tag("b", str(cell.verdict)),
+        tag("span", *_pips(cell), class_="pips", aria_hidden="true"),
+        tag("small", *small),
+        href=f"#cell-{number}",
+        aria_label=f"{cut(cell.runtime, 60)} on {cut(cell.machine, 60)}: {cell.verdict}, {said}",
+    )
+    tone = VERDICT_TONES[cell.verdict]
+    return tag("td", link, class_=f"cell {tone}", title=cut(cell.reason, 200) or None)
+
+
+def _pips(cell: Cell) -> Iterator[Markup]:
+    """Draw a mark for each test, in the order of the plan: the same test is at the same place."""
+    if cell.verdict in _TOLD_BY_REASON:
+        return
+    tests = [one for one in cell.tests if not one.is_environment]
+    for one in tests[:_MOST_PIPS]:
+        tone = "warn" if one.has_failed and one.is_soft else TONES[one.state]
+        yield tag("i", class_=tone)

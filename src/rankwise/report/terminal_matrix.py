@@ -1,0 +1,98 @@
+"""A matrix on the screen: a table that needs no colours, and what to know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from rankwise.report.matrix import Cell, Matrix, Verdict
+from rankwise.report.matrix_words import (
+    cell_words,
+    differences,
+    legend,
+    reasons,
+    short_words,
+)
+from rankwise.report.terminal import STATE_STYLES, clean
+from rankwise.report.words import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_STYLES = {**STATE_STYLES, Verdict.SOFT_FAILED: "yellow"}
+_GAP = 2
+_LONGEST_RUNTIME, _LONGEST_MACHINE = 24, 16
+_MOST_LINES = 8
+
+
+def show_matrix(console: Console, matrix: Matrix) -> None:
+    """Show every cell; where the window is narrow in short words, and in several tables."""
+    console.print()
+    widths = [_width(matrix, name, cell_words) for name in matrix.machines]
+    first = _GAP + max(len(_cut(name, _LONGEST_RUNTIME)) for name in matrix.runtimes)
+    if first + sum(widths) + _GAP * len(widths) <= console.width:
+        console.print(_table(matrix, matrix.machines, cell_words))
+    else:
+        widths = [_width(matrix, name, short_words) for name in matrix.machines]
+        for machines in _parts(matrix.machines, widths, console.width - first):
+            console.print(_table(matrix, machines, short_words))
+            console.print()
+        console.print(f"  {legend(matrix)}", style="dim")
+    console.print()
+    for lines in (differences(matrix), reasons(matrix)):
+        _show_lines(console, lines)
+
+
+def _show_lines(console: Console, lines: Iterator[tuple[str, str]]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for names, words in islice(lines, _MOST_LINES):
+        name, said = (clean(text, keep_colours=False) for text in (names, words))
+        console.print(Padding(Text(name, "bold"), (0, 0, 0, _GAP)))
+        console.print(Padding(Text(said), (0, 0, 0, 2 * _GAP)))
+    if left := sum(1 for _ in lines):
+        console.print(f"  ... and {counted(left, 'other')}: the report has them all")
+
+
+def _cut(name: str, longest: int) -> str:
+    shown = clean(name, keep_colours=False).replace("\n", " ").replace("\t", " ")
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def _width(matrix: Matrix, machine: str, say: Callable[[Cell], str]) -> int:
+    cells = (matrix.cell(runtime, machine) for runtime in matrix.runtimes)
+    widest = max(len(say(cell)) for cell in cells if cell is not None)
+    return max(widest, len(_cut(machine, _LONGEST_MACHINE)))
+
+
+def _parts(machines: Sequence[str], widths: Sequence[int], room: int) -> Iterator[list[str]]:
+    """Put as many machines beside each other as there is room for, and at least one."""
+    part: list[str] = []
+    left = room
+    for name, width in zip(machines, widths, strict=True):
+        if part and width + _GAP > left:
+            yield part
+            part, left = [], room
+        part.append(name)
+        left -= width + _GAP
+    yield part
+
+
+def _table(matrix: Matrix, machines: Sequence[str], say: Callable[[Cell], str]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 0, 0, _GAP), header_style="bold")
+    table.add_column("", no_wrap=True)
+    for machine in machines:
+        table.add_column(Text(_cut(machine, _LONGEST_MACHINE)), no_wrap=True)
+    for runtime in matrix.runtimes:
+        row = [Text(_cut(runtime, _LONGEST_RUNTIME), "bold")]
+        for machine in machines:
+            cell = matrix.cell(runtime, machine)
+            row.append(Text(say(cell), _STYLES[cell.verdict]) if cell else Text("."))
+        table.add_row(*row)
+    return table
