@@ -258,6 +258,19 @@ class Channel:
             self._messages.extend(self._decoder.feed(data))
         return self._messages.popleft()
 
+    def receive_only(self, kind: str) -> Header:
+        """Wait for a message of this kind; what comes before it is kept for later.
+
+        Raises WireError when the other side is gone.
+        """
+        earlier: list[tuple[Header, bytes]] = []
+        while True:
+            header, body = self.receive()
+            if header["kind"] == kind:
+                self._messages.extendleft(reversed(earlier))
+                return header
+            earlier.append((header, body))
+
     def set_timeout(self, seconds: float | None) -> None:
         """Bound each further wait; WireError when one takes longer."""
         self._connection.settimeout(seconds)

@@ -24,6 +24,7 @@ from rankwise.testing.crew.keeper import OUTPOSTS, remove_folder
 from rankwise.testing.crew.member import KEEPER, TEMPLATE, Invitation, name_and_node, name_on_node
 from rankwise.testing.crew.pool import Pool, PoolFailure
 from rankwise.testing.crew.reporting_rank import show_difference
+from rankwise.testing.crew.terminal_loan import terminal_lent
 from rankwise.testing.crew.wishes import Wishes
 from rankwise.testing.crew.worlds import Binding, Worlds
 from rankwise.testing.dispatch import NOBODY, Dispatcher, Suite, make_policy
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 # So long ranks may take to tear down what they have set up, after the last test or Ctrl-C.
 _GOODBYE_SECONDS = 10.0
 _INTERRUPTED_SECONDS = 3.0
+_LOAN_SECONDS = 0.1
+# What a rank says that has no use for the terminal any more.
+_ENDS_OF_LOANS = ("debugged", "interrupt", "done", "broken")
 # A server asks its ranks for no longer than 2 s.
 _ANSWER_SECONDS = 4.0
 
@@ -168,14 +172,38 @@ class ControllerSession:
         self._held = []
         while len(answers) < len(asked) and time.monotonic() < deadline:
             self._lines.step(0.1)
-        held, self._held = self._held, None
         del self._answers[number]
-        for name, header, body in held:
+        self._catch_up()
+        return answers
+
+    def _catch_up(self) -> None:
+        """Deal with what has come while something else was waited for."""
+        held, self._held = self._held, None
+        for name, header, body in held or ():
             if header is None:
                 self._gone(name)
             else:
                 self._take(name, header, body)
-        return answers
+
+    def _lend_terminal(self, member: int, words: str) -> None:
+        """Let a member's debugger talk to the user; all else waits until it is done."""
+        pid = self._pool.pid_of(member)
+        held = self._held = []
+
+        def interrupt() -> None:
+            if pid:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGINT)
+
+        with terminal_lent(self._config, words, interrupt):
+            self._lines.send(member, {"kind": "terminal", "pid": os.getpid()})
+            self._lines.flush()
+            while not any(
+                name == member and (header is None or header["kind"] in _ENDS_OF_LOANS)
+                for name, header, _ in held
+            ):
+                self._lines.step(_LOAN_SECONDS)
+        self._catch_up()
 
     # Configuration
 
@@ -189,6 +217,7 @@ class ControllerSession:
         self._pool.on_ending = self._log_ending
         self._pool.on_interrupt = self._note_interrupt
         self._pool.on_notice = self._notices.append
+        self._pool.on_debug = self._lend_terminal
         site = self._site
         if site is not None:
             self._pool.servers = lambda: [KEEPER, *site.servers()]
@@ -202,10 +231,15 @@ class ControllerSession:
 
     def _refuse_what_cannot_work(self) -> None:
         option = self._config.getoption
-        if option("usepdb", False) or option("trace", False):
+        if option("trace", False):
             raise pytest.UsageError(
-                "--pdb and --trace need a terminal, and the ranks of --n-workers have none. Run "
-                "the one test without --n-workers."
+                "--trace would stop every rank of every test, and there is one terminal. Write "
+                "breakpoint() where one rank is to stop, or run the one test without --n-workers."
+            )
+        if option("usepdb", False) and self._site is not None:
+            raise pytest.UsageError(
+                "--pdb needs a terminal, and ranks on the nodes of Slurm have none. Run the one "
+                "test with --n-workers on one machine."
             )
         if option("dist", "no") != "no" or option("numprocesses", None):
             raise pytest.UsageError(

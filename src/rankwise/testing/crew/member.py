@@ -31,6 +31,7 @@ from rankwise.launch.mpiexec import loaded_library
 from rankwise.testing import wire
 from rankwise.testing.blackbox import BlackBox, BoxFiles
 from rankwise.testing.communicators import Communicators
+from rankwise.testing.crew.debugging import RankDebugger, postpone_debugger
 from rankwise.testing.crew.forkserver import Errand, ForkServer, exit_as_c_does
 from rankwise.testing.crew.loop import Loop
 from rankwise.testing.crew.rank import Rank
@@ -212,6 +213,13 @@ class MemberSession(WorldSession):
         )
         session.add_to(config)
 
+    def _refuse_what_cannot_work(self) -> None:
+        """Leave that to the controller."""
+
+    def rearrange_plugins(self) -> None:
+        super().rearrange_plugins()
+        postpone_debugger(self._config)
+
     # Collection
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -282,6 +290,8 @@ class MemberSession(WorldSession):
         self._config.pluginmanager.register(rank, "rankwise-rank")
         loop = Loop(session, rank, channel, None, at_once=True)
         rank.on_failure = loop.tell_of_failure
+        if not self._world.invitation.is_distant:
+            RankDebugger.add_to(self._config, channel, communicators)
         channel.send({"kind": "ready", "outputs": _captured_files(self._config)})
         header, body = channel.receive()
         if header["kind"] == "order":

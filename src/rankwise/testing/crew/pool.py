@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rankwise.errors import RankwiseError
@@ -12,6 +14,7 @@ from rankwise.testing.blackbox import Moment, OutputTail
 from rankwise.testing.crew.inquest import Inquest, find_culprit, was_at
 from rankwise.testing.crew.keeper import log_path
 from rankwise.testing.crew.member import KEEPER, TEMPLATE, member_number, world_and_rank
+from rankwise.testing.crew.terminal_loan import overlap
 from rankwise.testing.crew.worlds import World, Worlds
 from rankwise.testing.dispatch import NOBODY, Dispatcher, Flight
 from rankwise.testing.ended import Ending, describe_status
@@ -75,6 +78,10 @@ class Pool:
         self.on_ending: Callable[[int, Ending], None]
         self.on_interrupt: Callable[[Header], None]
         self.on_notice: Callable[[str], None]
+        self.on_debug: Callable[[int, str], None] = lambda _member, _words: None
+        """Lends the terminal to a member, and comes back when it is free again."""
+        self._petitions: deque[tuple[int, str]] = deque()
+        self._pauses: list[tuple[float, float]] = []
         self.on_look: Callable[[], None] = lambda: None
         """Called several times a second, for those who look on."""
 
@@ -128,6 +135,8 @@ class Pool:
         """Deal with what has happened, or wait a moment for something to happen."""
         self._lines.step(_LOOK_SECONDS)
         self._deliver()
+        if self._petitions:
+            self._lend_terminal()
         now = time.monotonic()
         for world in list(self.worlds.alive.values()):
             if world.conclude_at is not None and now >= world.conclude_at:
@@ -199,11 +208,28 @@ class Pool:
             case "interrupt":
                 if not world.leaving:
                     self.on_interrupt({**header, "rank": rank})
+            case "debug":
+                self._petitions.append((member, header["words"]))
             case "broken":
                 raise PoolFailure(f"rank {rank} has failed to go on:\n{header['reason']}")
             case "bye" if world.leaving or self._is_stopped:
                 world.leaving = True
                 world.ended.setdefault(rank, 0)
+
+    def _lend_terminal(self) -> None:
+        """Let debuggers talk to the user, one after the other; time stands still meanwhile."""
+        while self._petitions:
+            member, words = self._petitions.popleft()
+            if self._lines.has(member):
+                start = time.monotonic()
+                self.on_debug(member, words)
+                self._pauses.append((start, time.monotonic()))
+
+    def pid_of(self, member: int) -> int:
+        """Give the process of a member; 0: it has none that is known."""
+        number, rank = world_and_rank(member)
+        world = self.worlds.alive.get(number)
+        return world.pids.get(rank, 0) if world is not None else 0
 
     def watched(self, header: Header) -> None:
         """Learn that a rank elsewhere is ready, and that its output is kept."""
@@ -446,7 +472,10 @@ class Pool:
     def _look(self, now: float) -> None:
         if self._dispatcher is None:
             return
-        stumbles = {case: since for case, (since, _) in self._stumbles.items()}
+        stumbles = {
+            case: since + overlap(since, self._pauses)
+            for case, (since, _) in self._stumbles.items()
+        }
         for world in list(self.worlds.alive.values()):
             if not world.is_ready:
                 # Slurm may keep a step waiting, and says so when it does not.
@@ -472,7 +501,9 @@ class Pool:
         for rank in range(world.size):
             moment = world.box(rank).read_moment()
             if moment is not None and rank not in world.ended:
-                found[rank] = moment
+                # What was held by a debugger has that much longer.
+                held = overlap(moment.since, self._pauses)
+                found[rank] = replace(moment, since=moment.since + held) if held else moment
         return found
 
     def _end_overdue(

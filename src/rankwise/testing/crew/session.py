@@ -97,8 +97,8 @@ class WorldSession:
         if option("usepdb", False) or option("trace", False):
             raise pytest.UsageError(
                 f"--pdb and --trace need a terminal on every rank, and mpirun gives none to "
-                f"{self._world.size - 1} of these {self._world.size} ranks. Run the one test "
-                f"without --pdb, or a test on one rank without mpirun."
+                f"{self._world.size - 1} of these {self._world.size} ranks. With --n-workers in "
+                f"the place of mpirun, --pdb gives the terminal to the rank that fails."
             )
         if option("dist", "no") != "no" or option("numprocesses", None):
             raise pytest.UsageError(
