@@ -426,6 +426,11 @@ def _make(environment: VirtualEnvironment) -> str:
     return library
 
 
+def _compile_sources() -> None:
+    """Write the bytecode of our own modules, for all who may write none: see above."""
+    _run([PYTHON, "-m", "compileall", "-q", "src"], PYTHONDONTWRITEBYTECODE="")
+
+
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Let one process at a time make environments in this checkout."""
@@ -457,6 +462,7 @@ def main() -> int:
     try:
         with _alone():
             there = [_prepare(EVERYTHING[name]) for name in names]
+            _compile_sources()
     except EnvironmentFailure as failure:
         print(f"environments: {failure}", file=sys.stderr)
         return 1
