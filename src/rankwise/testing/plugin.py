@@ -103,6 +103,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "enough cores), or on none.",
     )
     group.addoption(
+        "--rank-output",
+        choices=("all", "0", "failed"),
+        default="all",
+        help="Of which ranks of a test the captured output is shown: all (default), rank 0, or "
+        "those that failed.",
+    )
+    group.addoption(
+        "--tmux",
+        action="store_true",
+        help="With --n-workers: show what each rank prints, as it prints it, in a pane of tmux.",
+    )
+    group.addoption(
         "--timeline",
         metavar="FILE",
         help="Write when which test ran on which rank, and why the suite takes as long as it does, "
@@ -165,6 +177,9 @@ def _join_world(early_config: pytest.Config) -> None:
                 "mpirun and --n-workers cannot both start the ranks: leave one of them out"
             )
         raise SystemExit(pytest.ExitCode.USAGE_ERROR)
+    known = early_config.known_args_namespace
+    if known.tmux and known.n_workers is None and (place is None or place.rank == 0):
+        raise pytest.UsageError("--tmux shows the ranks of --n-workers, and there are none")
     if place is None or place.size == 1:
         forget_job_of_parent()
         return

@@ -10,6 +10,7 @@ import pytest
 from _pytest.cacheprovider import Cache
 
 from rankwise.testing.interop import rerunfailures
+from rankwise.testing.rank_output import silence
 from rankwise.testing.results import (
     RankResult,
     RecordedWarning,
@@ -153,6 +154,7 @@ class Reporter:
         self, item: ReportedTest, results: Mapping[int, RankResult], own: int | None
     ) -> None:
         self._announce(item)
+        silence(results, self._config.getoption("rank_output", "all"))
         others = [result for number, result in results.items() if number != own]
         self._warn(others, known=results[own].warnings if own is not None else ())
         for result in others:

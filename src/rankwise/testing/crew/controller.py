@@ -22,6 +22,7 @@ from rankwise.launch.cores import domains_of
 from rankwise.testing.crew.hearsay import Answers, Hearsay
 from rankwise.testing.crew.keeper import OUTPOSTS, remove_folder
 from rankwise.testing.crew.member import KEEPER, TEMPLATE, Invitation, name_and_node, name_on_node
+from rankwise.testing.crew.panes import open_panes, refuse_without_tmux
 from rankwise.testing.crew.pool import Pool, PoolFailure
 from rankwise.testing.crew.reporting_rank import show_difference
 from rankwise.testing.crew.terminal_loan import terminal_lent
@@ -35,6 +36,7 @@ from rankwise.testing.limits import grace_from
 from rankwise.testing.listing import Layout, ListedTest, make_cases, restore_tests
 from rankwise.testing.live import live_view
 from rankwise.testing.policy import Pace, Sequential
+from rankwise.testing.rank_output import silence_ended
 from rankwise.testing.reporter import Reporter
 from rankwise.testing.results import unpack_any_report
 from rankwise.testing.wire import Header, Name
@@ -228,6 +230,8 @@ class ControllerSession:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self) -> None:
         CombineAnyway.add_to(self._config)
+        if self._config.getoption("tmux", False):
+            self._show(open_panes(self._folder, self._wishes.width))
 
     def _refuse_what_cannot_work(self) -> None:
         option = self._config.getoption
@@ -236,6 +240,10 @@ class ControllerSession:
                 "--trace would stop every rank of every test, and there is one terminal. Write "
                 "breakpoint() where one rank is to stop, or run the one test without --n-workers."
             )
+        if option("tmux", False):
+            if self._site is not None:
+                raise pytest.UsageError("--tmux shows ranks of this machine, not of Slurm's nodes")
+            refuse_without_tmux()
         if option("usepdb", False) and self._site is not None:
             raise pytest.UsageError(
                 "--pdb needs a terminal, and ranks on the nodes of Slurm have none. Run the one "
@@ -563,6 +571,7 @@ class ControllerSession:
 
     def _log_ending(self, case: int, ending: Ending) -> None:
         test = self._tests[case]
+        silence_ended(ending, self._config.getoption("rank_output", "all"))
         reports = report_ending(test, ending, self._config.rootpath)
         if ending.phase == "closing":
             self._reporter.log_more(reports)

@@ -290,6 +290,12 @@ class MemberSession(WorldSession):
         self._config.pluginmanager.register(rank, "rankwise-rank")
         loop = Loop(session, rank, channel, None, at_once=True)
         rank.on_failure = loop.tell_of_failure
+        if self._config.getoption("tmux", False):
+            from rankwise.testing.crew.live_output import LiveOutput
+
+            folder = self._world.invitation.own_folder
+            live = LiveOutput(folder, self._world.rank, _captured_files(self._config))
+            self._config.pluginmanager.register(live, "rankwise-live-output")
         if not self._world.invitation.is_distant:
             RankDebugger.add_to(self._config, channel, communicators)
         channel.send({"kind": "ready", "outputs": _captured_files(self._config)})
