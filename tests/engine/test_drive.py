@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -434,3 +435,81 @@ def test_no_more_of_one_lane_run_at_once_than_it_is_wide(store: Store) -> None:
     compute = FakeCompute(always("passed"), cores=8)
     drive(store, compute, *narrow, *(task(f"t{n}") for n in range(3)))
     assert compute.most_at_once == 5
+
+
+def in_runtime(key: str, name: str) -> Task:
+    choice = RuntimeChoice(name=name, kind="uv", requirements=(name,))
+    return dataclasses.replace(task(key), runtime=choice)
+
+
+def drive_with(
+    store: Store, prepare: Callable[[RuntimeChoice], Prepared], *tasks: Task
+) -> tuple[RunEnd, FakeCompute]:
+    run = store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)
+    compute = FakeCompute(always("passed"))
+    computes = {"local": compute}
+    one = Drive(store, run, computes, prepare=prepare, observer=lambda _: None, secrets={})
+    return one.go(), compute
+
+
+def test_tasks_run_while_the_runtime_of_others_is_made(store: Store) -> None:
+    has_run = threading.Event()
+
+    def prepare(choice: RuntimeChoice) -> Prepared:
+        if choice.name == "slow":
+            assert has_run.wait(30)
+        return Prepared()
+
+    class Watched(FakeCompute):
+        def submit(self, job: Job) -> str:
+            if job.task.key == "plain":
+                has_run.set()
+            return super().submit(job)
+
+    tasks = (in_runtime("a", "slow"), in_runtime("b", "slow"), task("plain"))
+    run = store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)
+    compute = Watched(always("passed"))
+    one = Drive(
+        store, run, {"local": compute}, prepare=prepare, observer=lambda _: None, secrets={}
+    )
+    assert one.go().state is State.PASSED
+    assert compute.submitted == ["plain", "a", "b"]
+
+
+def test_a_runtime_that_cannot_be_made_is_tried_once_and_others_go_on(store: Store) -> None:
+    asked: list[str] = []
+
+    def prepare(choice: RuntimeChoice) -> Prepared:
+        asked.append(choice.name)
+        if choice.name == "broken":
+            raise ComputeFailure("no version of it is there")
+        return Prepared()
+
+    broken = [in_runtime(f"b{number}", "broken") for number in range(3)]
+    result, compute = drive_with(store, prepare, *broken, in_runtime("a", "good"))
+    assert asked == ["broken", "good"]
+    assert compute.submitted == ["a"]
+    assert states(store) == {**{f"b{n}": "not run" for n in range(3)}, "a": "passed"}
+    assert {store.task_row("p-1", f"b{n}").reason for n in range(3)} == {
+        "no version of it is there"
+    }
+    assert result.exit_code == 1
+
+
+def test_a_run_that_is_cancelled_does_not_wait_for_its_runtimes(store: Store) -> None:
+    is_never = threading.Event()
+    driven: list[Drive] = []
+
+    def prepare(choice: RuntimeChoice) -> Prepared:
+        driven[0].is_cancel_wanted = True
+        is_never.wait(60)
+        return Prepared()
+
+    tasks = (in_runtime("a", "slow"), in_runtime("b", "slow"))
+    run = store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)
+    computes = {"local": FakeCompute(always("passed"))}
+    one = Drive(store, run, computes, prepare=prepare, observer=lambda _: None, secrets={})
+    driven.append(one)
+    assert one.go().state is State.CANCELLED
+    is_never.set()
+    assert states(store) == {"a": "cancelled", "b": "cancelled"}

@@ -22,6 +22,7 @@ from rankwise.engine.events import Event, Kind, Observer
 from rankwise.engine.inheritance import Inheritance
 from rankwise.engine.known import Known
 from rankwise.engine.lanes import Lanes
+from rankwise.engine.making import Making
 from rankwise.engine.measuring import keep, measure
 from rankwise.engine.queue import Hopeless, Queue, Waiting
 from rankwise.engine.reuse import Reusing
@@ -68,10 +69,11 @@ class Drive:
         self._store = store
         self._run = run
         self._computes = computes
-        self._prepare = prepare
         self._observer = observer
         self._secrets = secrets
-        self._runtimes: dict[RuntimeChoice, Prepared | ComputeFailure] = {}
+        self._making = Making(prepare)
+        self._parked: list[tuple[RuntimeChoice, Waiting]] = []
+        """Those whose runtime is being made."""
         self._inheritance = Inheritance(store, run)
         self._known = Known(store, run)
         self._reusing = Reusing(store, run, self._inheritance)
@@ -98,13 +100,15 @@ class Drive:
         self._store.run_started(self._run, now=time.time())
         self._tell("run started")
         self._take_up()
-        while self._queue or self._flights:
+        while self._queue or self._flights or self._parked:
             if not self._is_cancelled and self._is_unwanted():
                 self._tell("notice", reason="cancelled: what runs is being ended")
                 self._cancel()
             if self._culprit and not self._is_ending and not self._is_cancelled:
                 self._end_early()
             self._start_what_fits()
+            if self._parked and not self._flights:
+                self._making.wait(_WAIT_SECONDS)
             self._wait(_WAIT_SECONDS)
         self._close()
         return self._finish()
@@ -132,6 +136,7 @@ class Drive:
     def _cancel(self) -> None:
         """End what runs, and start nothing more."""
         self._is_cancelled = True
+        self._fetch_parked(all_of_them=True)
         self._give_up(self._queue.give_up_all("the run was cancelled"))
         self._cancel_flights()
 
@@ -139,6 +144,7 @@ class Drive:
         """End what runs and start nothing more, because a failure is enough."""
         self._is_ending = True
         self._tell("notice", reason=f"{self._why_early()}: what runs is being ended")
+        self._fetch_parked(all_of_them=True)
         self._give_up(self._queue.give_up_all(self._why_early()))
         self._cancel_flights()
 
@@ -236,7 +242,17 @@ class Drive:
 
     # Starting
 
+    def _fetch_parked(self, *, all_of_them: bool = False) -> None:
+        """Have those wait in the queue again whose runtime is there, or cannot be had."""
+        parked, self._parked = self._parked, []
+        for choice, waiting in parked:
+            if all_of_them or self._making.is_over(choice):
+                self._queue.put_back(waiting)
+            else:
+                self._parked.append((choice, waiting))
+
     def _start_what_fits(self) -> None:
+        self._fetch_parked()
         while (waiting := self._queue.take(self._free, self._lanes.full)) is not None:
             self._start(waiting)
         if not self._flights:
@@ -266,6 +282,10 @@ class Drive:
                 self._give_up(self._queue.skipped(waiting.key))
                 return
         if self._is_taken_over(task):
+            return
+        is_made_there = makes_runtimes(self._computes[task.compute])
+        if not is_made_there and not self._making.is_over(task.runtime):
+            self._parked.append((task.runtime, waiting))
             return
         number = self._store.task_row(self._run, waiting.key).attempts + 1
         own = self._store.run_folder(self._run) / task.key / str(number)
@@ -326,7 +346,7 @@ class Drive:
         except OSError as error:
             raise ComputeFailure(f"{attempt.folder}: {error.strerror}") from error
         is_made_there = makes_runtimes(self._computes[task.compute])
-        made = Prepared() if is_made_there else self._runtime(task.runtime)
+        made = Prepared() if is_made_there else self._making.made(task.runtime)
         task, runtime = self._inheritance.given_to(task, made)
         job = Job(
             attempt=attempt,
@@ -335,18 +355,6 @@ class Drive:
             secrets={name: self._secrets[name] for name in task.secrets},
         )
         return self._computes[task.compute].submit(job)
-
-    def _runtime(self, choice: RuntimeChoice) -> Prepared:
-        """Make a runtime ready, once: what cannot be had is not tried for every task again."""
-        if choice not in self._runtimes:
-            try:
-                self._runtimes[choice] = self._prepare(choice)
-            except ComputeFailure as failure:
-                self._runtimes[choice] = failure
-        found = self._runtimes[choice]
-        if isinstance(found, ComputeFailure):
-            raise ComputeFailure(str(found))
-        return found
 
     def _fly(self, attempt: Attempt, number: int, waiting: Waiting) -> _Flight:
         flight = _Flight(attempt=attempt, number=number, waiting=waiting)

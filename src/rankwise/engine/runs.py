@@ -86,7 +86,7 @@ def _drive(store: Store, run: str, observer: Observer) -> Drive:
     return Drive(
         store,
         run,
-        open_computes(names, site, secrets=secrets),
+        open_computes(names, site, secrets=secrets, store=store.folder, run=run),
         prepare=lambda choice: prepare(choice, say),
         observer=observer,
         secrets=os.environ,

@@ -85,15 +85,19 @@ def stated(features: Iterable[str], resources: Resources | None = None) -> Featu
 
 
 def check_here(said: Iterable[str], here: Features) -> tuple[Features, str]:
-    """Compare what people say of this machine with what is found; give it, and what is missing."""
-    own = set()
-    for feature in said:
-        if COMPARISON.fullmatch(feature) or _LOOKED_FOR.fullmatch(feature.lstrip("-")):
-            if here.lacks(feature):
-                return here, feature
-        else:
-            own.add(feature)
-    return Features(words=here.words | own, amounts=here.amounts), ""
+    """Compare what people say of this machine with what is found.
+
+    Give what it has, with all that was said, and the first of that which is missing.
+    """
+    said = list(said)
+    missing = next((one for one in said if _can_be_looked_for(one) and here.lacks(one)), "")
+    told = stated(said)
+    words = here.words | {word for word in told.words if not word.startswith("-")}
+    return Features(words=words, amounts={**told.amounts, **here.amounts}), missing
+
+
+def _can_be_looked_for(feature: str) -> bool:
+    return bool(COMPARISON.fullmatch(feature) or _LOOKED_FOR.fullmatch(feature.lstrip("-")))
 
 
 def _amounts(resources: Resources) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from rankwise.planning.matrix_runtimes import check_names, facts_of, runtimes_fo
 from rankwise.planning.matrix_tests import tests_in
 from rankwise.spec.documents import Document
 from rankwise.spec.matrix import ENVIRONMENT, Matrix
+from rankwise.spec.mistakes import nearest
 from rankwise.spec.written import Found
 
 SURROUNDINGS = Path(__file__).parent.parent / "surroundings.py"
@@ -40,6 +42,7 @@ def plan_matrix(document: Document, ask: Ask) -> Planned:
         place = document.place(("code", "folder"), model.code or model.folder)
         raise InputError(f"{place}: there is no folder {folder}")
     tests = tests_in(document, model, folder)
+    _check_tests(document, model, [test.name for test in tests])
     machines = {name: facts_of(one, ask.site) for name, one in model.machines.items()}
     runtimes, notices = runtimes_for(document, model, ask.site, tests)
     entries = list(entries_of(model, tests, machines))
@@ -60,6 +63,22 @@ def _check_added(document: Document, model: Matrix) -> None:
                 "already: `set` changes what is there"
             )
         there.add((one.runtime, one.machine))
+
+
+def _check_tests(document: Document, model: Matrix, names: Sequence[str]) -> None:
+    """Complain of names in conditions that no test has: they would do nothing."""
+    faults = []
+    for key in ("exclude", "set"):
+        for index, one in enumerate(getattr(model, key)):
+            for name in one.when.get("test", ()):
+                if not any(fnmatchcase(test, name) for test in names):
+                    at = Found(document.contents, (key, index, "when", "test")).value_at
+                    meant = nearest(name, names)
+                    hint = f"did you mean {meant}?" if meant else f"there are {', '.join(names)}"
+                    place = f"{document.path}:{at.line}:{at.column}"
+                    faults.append(f"{place}: there is no test `{name}`: {hint}")
+    if faults:
+        raise InputError("\n".join(faults))
 
 
 class _MatrixPlanner:

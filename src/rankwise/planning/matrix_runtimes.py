@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankwise.compute.capacity import machine as this_machine
-from rankwise.errors import InputError
+from rankwise.compute.slurm.script import node_of
+from rankwise.errors import ComputeFailure, InputError
 from rankwise.plan import Resources, RuntimeChoice
 from rankwise.planning.cells import MachineFacts
 from rankwise.planning.features import check_here, found_here, stated
 from rankwise.planning.matrix_tests import TestOfCells
 from rankwise.runtime.lock import digest_of, texts_of
-from rankwise.site import Site
+from rankwise.site import ComputeChoice, Site
 from rankwise.site.choices import LOCAL, SLURM
+from rankwise.slurm import commands
 from rankwise.spec.documents import Document
 from rankwise.spec.matrix import Matrix, MatrixMachine
 from rankwise.spec.matrix_runtime import MatrixRuntime
@@ -60,11 +62,31 @@ def facts_of(machine: MatrixMachine, site: Site) -> MachineFacts:
         if missing:
             missing = f"{missing} was not found on this machine"
         return MachineFacts(features=features, missing=missing)
-    size = Resources(cores=choice.cores or 0, memory=choice.memory or 0, gpus=choice.gpus or 0)
-    missing = ""
-    if choice.backend == SLURM and shutil.which("sbatch") is None:
-        missing = "it is a Slurm cluster, and sbatch is not on PATH here"
-    return MachineFacts(features=stated(said, size), missing=missing)
+    size, missing = Resources(), ""
+    if choice.backend == SLURM:
+        size, missing = _node_of_cluster(choice)
+    told = Resources(cores=choice.cores or 0, memory=choice.memory or 0, gpus=choice.gpus or 0)
+    known = Resources(
+        cores=told.cores or size.cores,
+        memory=told.memory or size.memory,
+        gpus=told.gpus or size.gpus,
+    )
+    return MachineFacts(features=stated(said, known), missing=missing)
+
+
+def _node_of_cluster(choice: ComputeChoice) -> tuple[Resources, str]:
+    """Ask Slurm what a node has; if it does not answer, say why."""
+    if shutil.which("sinfo") is None:
+        return Resources(), "there is no Slurm here: sinfo is not on PATH"
+    try:
+        commands.nodes(choice.slurm.partition)
+    except ComputeFailure as failure:
+        last = str(failure).rpartition("; ")[2]
+        return Resources(), f"Slurm does not answer here: {last}"
+    node = node_of(choice)
+    if node is None:
+        return Resources(), f"Slurm has no nodes in the partition {choice.slurm.partition!r}"
+    return node, ""
 
 
 def runtimes_for(

@@ -109,18 +109,18 @@ def _expanded(place: _Place, folder: Path, entry: MatrixTest) -> Iterator[TestOf
     elif entry.suite:
         path = place.document.path.absolute().parent / entry.suite
         _check_file(path, entry.suite, place("suite"), "*.y*ml")
-        yield test(Path(entry.suite).name, kind="suite", file=str(path))
+        yield test(path.name, kind="suite", file=str(path))
     elif entry.run.strip().endswith(NOTEBOOK):
         path = folder / entry.run.strip()
         _check_file(path, entry.run.strip(), place("run"), f"*{NOTEBOOK}")
-        yield test(entry.run.strip(), kind="notebook", file=entry.run.strip())
+        yield test(path.name, kind="notebook", file=entry.run.strip())
     elif entry.pytest:
         first = entry.pytest.split()[0]
         yield test("pytest" if first.startswith("-") else f"pytest-{first}", kind="script")
     else:
         first = entry.run.split()[0]
         is_script = Path(first).suffix in (".py", ".sh")
-        yield test(first if is_script else entry.run, kind="script")
+        yield test(Path(first).name if is_script else entry.run, kind="script")
 
 
 def _files(folder: Path, pattern: str, place: str) -> list[Path]:
