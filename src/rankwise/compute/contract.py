@@ -86,3 +86,8 @@ class Compute(Protocol):
 
     def close(self) -> None:
         """Keep nothing for later: the run is over."""
+
+
+def makes_runtimes(compute: Compute) -> bool:
+    """Tell whether a compute makes runtimes where its tasks run; others are made here for it."""
+    return bool(getattr(compute, "makes_runtimes", False))

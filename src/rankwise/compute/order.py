@@ -54,17 +54,19 @@ def write_order(
     `gpus` are those to be shared among them, `defaults` variables that anybody's own go before.
     With `starts_by_srun`, processes keep what srun must know of the job that they are in.
     """
-    order = _order(job, nodes, gpus, defaults or {})
+    order = make_order(job, nodes, gpus=gpus, defaults=defaults or {})
     order["starts_by_srun"] = starts_by_srun
     write_beside(job.attempt.folder / records.ORDER, json.dumps(order))
 
 
-def _order(
+def make_order(
     job: Job,
     nodes: Sequence[Mapping[str, Any]],
-    gpus: Sequence[str],
+    *,
+    gpus: Sequence[str] = (),
     defaults: Mapping[str, str],
 ) -> dict[str, Any]:
+    """Say in plain data what a runner has to do."""
     task, attempt, runtime = job.task, job.attempt, job.runtime
     outer = without_job(os.environ)
     environment = {

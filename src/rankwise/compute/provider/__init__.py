@@ -1,0 +1,1 @@
+"""Instances that a provider's own command line makes, uses and deletes."""

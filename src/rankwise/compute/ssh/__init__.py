@@ -1,0 +1,1 @@
+"""Hosts with a login, reached by OpenSSH."""

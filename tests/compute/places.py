@@ -1,0 +1,226 @@
+"""Places where attempts run, for the tests that every compute has to pass.
+
+A new one joins with an entry in `PLACES`: a function that gives its table of a site file, and
+whatever else it needs. It may skip, as the others do where something is not installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rankwise.compute.contract import Attempt, Compute, Job, News
+from rankwise.compute.opening import open_computes
+from rankwise.engine.ends import end_of
+from rankwise.plan import Process, Task
+from rankwise.records import AttemptEnd
+from rankwise.runtime import Prepared
+from rankwise.site import find_site
+
+LIMIT_SECONDS = 120.0
+NAME = "it"
+"""What the compute is called in the site file."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Place:
+    """One compute, and what the tests may do beside it."""
+
+    folder: Path
+    """Here is the site file, the code, the attempts and the store."""
+    table: str
+    """What `[compute.it]` has in it."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """The environment of the client."""
+    elsewhere: tuple[Path, ...] = ()
+    """Folders in which its tasks or its machines keep files, beside those of the attempt."""
+    sees_processes: bool = True
+    """Whether what runs there are processes of this machine, which a test can find and kill."""
+    finds_strangers: bool = True
+    """Whether what has left its parents behind is ended there too."""
+    _count: int = 0
+
+    def prepare(self) -> None:
+        (self.folder / "rankwise.toml").write_text(f"[compute.{NAME}]\n{self.table}\n")
+        (self.folder / "code").mkdir()
+        (self.folder / "code" / "greeting.txt").write_text("good morning\n")
+
+    def open(self) -> Compute:
+        """Open it, as a client does that knows nothing of the one before."""
+        opened = open_computes(
+            [NAME], find_site(self.folder), store=self.folder / "store", run="run-1"
+        )
+        return opened[NAME]
+
+    def attempt(self, compute: Compute) -> Attempt:
+        """Make one that is not known yet."""
+        self._count += 1
+        own = self.folder / "store" / "runs" / "run-1" / "task" / str(self._count)
+        folder = compute.place(own)
+        folder.mkdir(parents=True)
+        marker = f"rw-{secrets.token_hex(8)}"
+        return Attempt(label=f"run-1/task/{self._count}", marker=marker, folder=folder)
+
+    def job(self, attempt: Attempt, command: str, **more: object) -> Job:
+        """Make what runs one line of shell, in a copy of the code."""
+        values: dict[str, str] = more.pop("values", {})  # type: ignore[assignment]  # as it is given below
+        task = Task(
+            key="task",
+            processes=(Process(name="worker-0", role="worker", command=command),),
+            code=str(self.folder / "code"),
+            folder=str(self.folder / "code"),
+            compute=NAME,
+            secrets=tuple(values),
+            **more,  # type: ignore[arg-type]  # what a test wants different
+        )
+        return Job(attempt=attempt, task=task, runtime=Prepared(), secrets=values)
+
+    def marked(self, marker: str) -> list[psutil.Process]:
+        """Find the processes of an attempt."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("RANKWISE_ATTEMPT") == marker:
+                    found.append(process)
+        return found
+
+
+@dataclass(slots=True)
+class Watching:
+    """Waits for attempts, and notes what is told of them meanwhile."""
+
+    compute: Compute
+    news: list[News] = field(default_factory=list)
+
+    def until_over(self, *attempts: Attempt) -> list[AttemptEnd]:
+        """Give how they have ended."""
+        ends: dict[str, AttemptEnd] = {}
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while len(ends) < len(attempts):
+            assert time.monotonic() < deadline, f"no end; the news: {self.news}"
+            for attempt in self.compute.wait(0.5):
+                ends[attempt.marker] = self.compute.end_of(attempt) or end_of(attempt.folder)
+            self.news += self.compute.news()
+        return [ends[attempt.marker] for attempt in attempts]
+
+    def until_written(self, attempt: Attempt, text: str) -> None:
+        """Wait until a process has written something, and it is seen here."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while text not in output_of(attempt):
+            assert time.monotonic() < deadline, f"nothing written; the news: {self.news}"
+            assert self.compute.wait(0.1) == []
+            self.news += self.compute.news()
+
+
+def output_of(attempt: Attempt) -> str:
+    try:
+        return (attempt.folder / "processes" / "worker-0" / "output.log").read_text()
+    except OSError:
+        return ""
+
+
+def wait_until(what: str, is_so: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
+        time.sleep(0.05)
+
+
+def files_with(text: str, folders: Sequence[Path]) -> list[Path]:
+    """Find the files that have a text in them."""
+    wanted = text.encode()
+    found = []
+    for folder in folders:
+        for path in folder.rglob("*"):
+            with contextlib.suppress(OSError):
+                if path.is_file() and wanted in path.read_bytes():
+                    found.append(path)
+    return found
+
+
+def need(why_not: str | None) -> None:
+    """Skip what cannot be here; with RANKWISE_REQUIRE_ALL that is a failure."""
+    if why_not and os.environ.get("RANKWISE_REQUIRE_ALL"):
+        pytest.fail(why_not)
+    if why_not:
+        pytest.skip(why_not)
+
+
+# The places
+
+
+@contextlib.contextmanager
+def _local(folder: Path) -> Iterator[Place]:
+    yield Place(folder=folder, table='backend = "local"')
+
+
+@contextlib.contextmanager
+def _slurm(folder: Path) -> Iterator[Place]:
+    from cluster import cluster, obstacle
+
+    need(obstacle())
+    with cluster() as made:
+        # It follows processes by their parents (proctrack/linuxproc); those of centres have cgroups.
+        yield Place(
+            folder=folder,
+            table='backend = "slurm"',
+            variables=dict(made.variables),
+            finds_strangers=False,
+        )
+
+
+@contextlib.contextmanager
+def _ssh(folder: Path) -> Iterator[Place]:
+    from sshd import obstacle, sshd
+
+    need(obstacle())
+    with sshd() as made:
+        there = folder / "there"
+        table = (
+            f'backend = "ssh"\nhosts = ["here", "here-2"]\nconfig = "{made.config}"\n'
+            f'folder = "{there}"\npython = "{sys.executable}"\noversubscribe = true\n'
+        )
+        yield Place(folder=folder, table=table, elsewhere=(there,))
+
+
+def provider_table(cloud: Path, more: str = "") -> str:
+    """Give the table of a provider that makes folders and processes: see `provider_cli.py`."""
+    program = Path(__file__).with_name("provider_cli.py")
+    call = f'"{sys.executable}", "-I", "{program}", "{cloud}"'
+    return f"""\
+backend = "command"
+create = [{call}, "create", "${{{{name}}}}"]
+ready = [{call}, "ready", "${{{{id}}}}"]
+run = [{call}, "run", "${{{{id}}}}", "${{{{command}}}}"]
+delete = [{call}, "delete", "${{{{id}}}}"]
+list = [{call}, "list"]
+capture = {{ id = "$.id" }}
+folder = "~/rankwise"
+python = "{sys.executable}"
+{more}
+"""
+
+
+@contextlib.contextmanager
+def _command(folder: Path) -> Iterator[Place]:
+    cloud = folder / "cloud"
+    cloud.mkdir()
+    yield Place(folder=folder, table=provider_table(cloud, "instances = 2"), elsewhere=(cloud,))
+    assert list(cloud.glob("i-*")) == [], "an instance was not given back"
+
+
+PLACES: dict[str, Callable[[Path], contextlib.AbstractContextManager[Place]]] = {
+    "local": _local,
+    "slurm": _slurm,
+    "ssh": _ssh,
+    "command": _command,
+}
