@@ -33,8 +33,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the files first that take longest; the tests of a file stay together."""
     if not IS_FULL:
-        long = [item for item in items if item.get_closest_marker("full_length")]
-        items[:] = [item for item in items if item not in long]
-        config.hook.pytest_deselected(items=long)
+        left_out = [item for item in items if _is_for_another_day(item)]
+        items[:] = [item for item in items if not _is_for_another_day(item)]
+        config.hook.pytest_deselected(items=left_out)
     places = {_HERE / name: number for number, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def _is_for_another_day(item: pytest.Item) -> bool:
+    """Tell whether a test is run only with RANKWISE_FULL_LENGTH=1.
+
+    Where a test is for two MPIs and two crews, each of them is run every day, but not all pairs.
+    """
+    if item.get_closest_marker("full_length"):
+        return True
+    given = (
+        item.callspec.params
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        else {}
+    )
+    pair = given.get("project_on_both"), given.get("crew")
+    return pair in (("mpich", "shell"), ("openmpi5", "pool"))
