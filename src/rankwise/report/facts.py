@@ -13,6 +13,7 @@ from rankwise.report.figures import Figure, figures_of
 from rankwise.report.judging import judged
 from rankwise.report.matrix import Matrix, matrix_of
 from rankwise.report.measures import Measure, Trend, measures_of, run_before, trends_of
+from rankwise.report.timeline import Timeline, timeline_of_run
 from rankwise.report.words import short_path
 from rankwise.store import RunRow, State, Store, TaskRow
 
@@ -69,6 +70,8 @@ class ReportData:
     """The run that measures are compared with."""
     conditions: Sequence[tuple[str, str]] = ()
     document: str = ""
+    timeline: Timeline | None = None
+    """None: there is only one task."""
     matrix: Matrix | None = None
     """None: the run is of another kind."""
     folder: Path = Path()
@@ -112,6 +115,7 @@ def gather(store: Store, run: RunRow, *, now: float) -> ReportData:
         before=before or "",
         conditions=_conditions(store.conditions(run.id).values()),
         document=store.spec_text(run.id),
+        timeline=timeline_of_run(store, run.id, now=now) if len(rows) > 1 else None,
         matrix=matrix_of(store, run),
         folder=store.run_folder(run.id),
         made=now,

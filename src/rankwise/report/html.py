@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterator, Sequence
-from importlib import resources
 
 from rankwise import __version__
 from rankwise.report.ansi import as_markup
 from rankwise.report.explanation import Explanation
 from rankwise.report.facts import ReportData, cut
 from rankwise.report.html_matrix import matrix_section
+from rankwise.report.html_page import html_page
 from rankwise.report.html_tables import cases_table, conditions_list, measures_table, tests_table
+from rankwise.report.html_timeline import timeline_section
 from rankwise.report.markup import Markup, escaped, joined, tag
 from rankwise.report.outcomes import TONES, cards_of, moment, outcomes_of, said_of, verdict_of
 from rankwise.report.words import counted, fold, label, listed
@@ -25,35 +24,13 @@ _MOST_DOCUMENT = 40_000
 # Of a page of a thousand cases, without its style and script: mail programs take that much.
 _MOST_BYTES = 950_000
 _MOST_OF_MATRIX = 600_000
+_MOST_SHAPES = 400
 
 
 def html_report(data: ReportData) -> str:
     """Write a report of a run."""
-    style, script = _template("report.css"), _template("report.js")
-    style += _template("matrix.css") if data.matrix else ""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    rules = (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-    head = joined(
-        [
-            Markup('<meta charset="utf-8">'),
-            Markup(f'<meta http-equiv="Content-Security-Policy" content="{rules}">'),
-            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Markup('<meta name="color-scheme" content="light dark">'),
-            Markup('<meta name="robots" content="noindex"><link rel="icon" href="data:,">'),
-            tag("title", f"{data.run.id}: {verdict_of(data)}"),
-            tag("style", Markup(style)),
-        ]
-    )
-    body = tag("main", *_sections(data))
-    page = f'<html lang="en"><head>{head}</head><body>{body}<script>{script}</script></body></html>'
-    return f"<!doctype html>\n{page}\n"
-
-
-def _template(name: str) -> str:
-    return (resources.files("rankwise.report") / "templates" / name).read_text(encoding="utf-8")
+    styles = ("matrix.css",) if data.matrix else ()
+    return html_page(f"{data.run.id}: {verdict_of(data)}", _sections(data), styles=styles)
 
 
 def _sections(data: ReportData) -> Iterator[Markup]:
@@ -62,6 +39,7 @@ def _sections(data: ReportData) -> Iterator[Markup]:
         ("matrix", "Matrix"): None,
         ("failed", "What went wrong"): _failures(data),
         ("figures", "At a glance"): _figures(data),
+        ("timeline", "Timeline"): _timeline(data),
         ("measured", "Measured"): None,
         ("cases", "Cases"): cases_table(data),
         ("tests", "Single tests"): tests_table(data),
@@ -182,6 +160,13 @@ def _figures(data: ReportData) -> Markup | None:
         for one in data.figures
     )
     return tag("div", *cards, class_="figures")
+
+
+def _timeline(data: ReportData) -> Markup | None:
+    if data.timeline is None or not data.timeline.bars:
+        return None
+    # The cases are a table already.
+    return timeline_section(data.timeline, most=_MOST_SHAPES, has_table=False)
 
 
 def _document(text: str) -> Markup | None:

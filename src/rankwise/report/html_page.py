@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import resources
 
 from rankwise.report.markup import Markup, joined, tag
 
 
-def html_page(title: str, content: Iterable[Markup]) -> str:
-    """Make a page of its parts."""
-    style, script = _template("report.css"), _template("report.js")
+def html_page(title: str, content: Iterable[Markup], *, styles: Sequence[str] = ()) -> str:
+    """Make a page of its parts; `styles` are templates that it needs beside the usual one."""
+    style = "".join(map(_template, ("report.css", *styles)))
+    script = _template("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     rules = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "

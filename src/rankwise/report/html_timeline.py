@@ -49,16 +49,23 @@ def _page(timeline: Timeline, found: Findings) -> Iterator[Markup]:
 
 
 def timeline_section(
-    timeline: Timeline, *, found: Findings | None = None, most: int = MOST_SHAPES
+    timeline: Timeline,
+    *,
+    found: Findings | None = None,
+    most: int = MOST_SHAPES,
+    has_table: bool = True,
 ) -> Markup:
-    """Show a timeline and what it says; `most` limits how many shapes are drawn."""
+    """Show a timeline and what it says; `most` limits how many shapes are drawn.
+
+    Without a table, the page must have another that says the same.
+    """
     found = found or findings(timeline)
     return joined(
         [
             tag("dl", *_cards(timeline, found), class_="cards"),
             tag("div", *_picture(timeline, found, most), class_="card timeline"),
             tag("div", *_answers(timeline, found), class_="answers"),
-            _table(timeline),
+            *([_table(timeline)] if has_table else []),
         ]
     )
 
