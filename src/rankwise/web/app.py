@@ -94,7 +94,13 @@ class Site:
         inner = Starlette(
             routes=routes,
             lifespan=self._lifespan,
-            exception_handlers={404: self._missing, 405: self._missing, Exception: self._broken},
+            exception_handlers={
+                404: self._missing,
+                405: self._missing,
+                InputError: self._unknown,
+                RankwiseError: self._unreadable,
+                Exception: self._broken,
+            },
         )
         return Guard(inner, self._keys)
 
@@ -117,8 +123,8 @@ class Site:
             ask = self._ask(request)
             # Who asks for the same in the same second is shown the same.
             key = f"{view.__name__} {request.url.path}?{request.url.query}"
-            body, status = await self._readers.ask(lambda desk: _rendered(desk, view, ask, key))
-            return HTMLResponse(body, status_code=status)
+            body = await self._readers.ask(lambda desk: _rendered(desk, view, ask, key))
+            return HTMLResponse(body)
 
         return show
 
@@ -154,23 +160,17 @@ class Site:
 
     async def _log_file(self, request: Request) -> Response:
         ask = self._ask(request)
-        try:
-            found = await self._readers.ask(lambda desk: log_of(desk.store, ask))
-        except InputError as error:
-            return await self._say(ask, problem("There is no such log", str(error), 404))
+        found = await self._readers.ask(lambda desk: log_of(desk.store, ask))
         if found is None:
-            return await self._say(ask, problem("There is no log yet", "Nothing ran so far.", 404))
+            return self._say(ask, problem("There is no log yet", "Nothing ran so far.", 404))
         headers = {"Content-Disposition": 'attachment; filename="log.txt"'}
         return StreamingResponse(log_file(found), media_type="text/plain", headers=headers)
 
     async def _report(self, request: Request) -> Response:
         ask = self._ask(request)
-        try:
-            text = await self._readers.ask(
-                lambda desk: html_report(gather(desk.store, desk.store.run(ask.run), now=ask.now))
-            )
-        except RankwiseError as error:
-            return await self._say(ask, problem("There is no such report", str(error), 404))
+        text = await self._readers.ask(
+            lambda desk: html_report(gather(desk.store, desk.store.run(ask.run), now=ask.now))
+        )
         return HTMLResponse(text, headers=_REPORT_RULES)
 
     async def _cancel(self, request: Request) -> Response:
@@ -191,11 +191,11 @@ class Site:
         ask = self._ask(request)
         if not await _is_own_form(request, self._keys):
             words = "This form was not made by this server. Go back, and load the page again."
-            return await self._say(ask, problem("That was not done", words, 403))
+            return self._say(ask, problem("That was not done", words, 403))
         try:
             where = await asyncio.to_thread(act, ask.run)
         except RankwiseError as error:
-            return await self._say(ask, problem("That could not be done", str(error), 422))
+            return self._say(ask, problem("That could not be done", str(error), 422))
         return RedirectResponse(where, status_code=303)
 
     async def _static(self, request: Request) -> Response:
@@ -209,37 +209,37 @@ class Site:
 
     async def _missing(self, request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 404)
-        return await self._say(
+        return self._say(
             self._ask(request), problem("There is no such page", request.url.path, status)
         )
+
+    async def _unknown(self, request: Request, error: Exception) -> Response:
+        return self._say(self._ask(request), problem("There is no such page", str(error), 404))
+
+    async def _unreadable(self, request: Request, error: Exception) -> Response:
+        return self._say(self._ask(request), problem("The store cannot be read", str(error), 503))
 
     async def _broken(self, request: Request, error: Exception) -> Response:
         traceback.print_exception(error, file=sys.stderr)
         words = "This is a fault of rankwise; where it runs, it has written more about it."
-        return await self._say(self._ask(request), problem("Something is broken", words, 500))
+        return self._say(self._ask(request), problem("Something is broken", words, 500))
 
-    async def _say(self, ask: Ask, page: Page) -> Response:
+    def _say(self, ask: Ask, page: Page) -> Response:
         return HTMLResponse(whole(page, ask, str(self._folder)), status_code=page.status)
 
 
-def _rendered(desk: Desk, view: View, ask: Ask, key: str) -> tuple[bytes, int]:
+def _rendered(desk: Desk, view: View, ask: Ask, key: str) -> bytes:
     """Make a page, unless nothing has changed since it was made a moment ago."""
     now = (desk.store.data_version(), int(ask.now))
     known = desk.memory.get(key)
     if known is not None and known[0] == now:
-        return known[1], 200
-    try:
-        page = view(desk.store, ask)
-    except InputError as error:
-        page = problem("There is no such page", str(error), 404)
-    except RankwiseError as error:
-        page = problem("The store cannot be read", str(error), 503)
-    body = whole(page, ask, str(desk.store.folder)).encode()
-    if page.status == 200 and len(body) < _MOST_BYTES:
+        return known[1]
+    body = whole(view(desk.store, ask), ask, str(desk.store.folder)).encode()
+    if len(body) < _MOST_BYTES:
         while len(desk.memory) >= _MOST_REMEMBERED:
             del desk.memory[next(iter(desk.memory))]
         desk.memory[key] = (now, body)
-    return body, page.status
+    return body
 
 
 async def _is_own_form(request: Request, keys: Keys) -> bool:

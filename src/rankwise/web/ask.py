@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, urlencode
 
 _LONGEST = 300
+_LONGEST_NAME = 5000
 _MOST_PAGES = 1_000_000
 
 
@@ -24,6 +25,10 @@ class Ask:
     def text(self, name: str) -> str:
         """Give what was written in a field, without what no field has."""
         return self.query.get(name, "").replace("\0", "")[:_LONGEST].strip()
+
+    def name(self, name: str) -> str:
+        """Give the name of something that is there, as it is."""
+        return self.query.get(name, "")[:_LONGEST_NAME]
 
     def number(self, name: str, *, default: int = 1, least: int = 1) -> int:
         """Give a number; what is none is the default."""

@@ -35,8 +35,9 @@ class Feed:
         self._readers = readers
         self._pause = pause
         self._watches: set[Watch] = set()
-        self._version = -1
-        self._last = 0
+        # Versions are of one connection, and say nothing of another.
+        self._seen: tuple[Desk, int] | None = None
+        self._last: int | None = None
         self.is_closed = False
 
     @property
@@ -76,16 +77,17 @@ class Feed:
                 watch.news.set()
 
     def _news(self, desk: Desk) -> tuple[int, set[str]]:
-        store = desk.store
-        version = store.data_version()
-        if version == self._version:
+        """Give the newest event and whom it concerns; 0: nothing is new."""
+        seen = (desk, desk.store.data_version())
+        if seen == self._seen:
             return 0, set()
-        is_first = self._version == -1
-        before, self._version, self._last = self._last, version, store.last_event()
+        before, last = self._last, desk.store.last_event()
+        self._seen, self._last = seen, last
         # Of what was before anybody looked on, each watch has asked for itself.
-        if is_first or self._last < before:
-            return (0 if is_first else self._last), set()
-        return self._last, store.runs_with_news(before)
+        if before is None or last == before:
+            return 0, set()
+        # In another store that has taken its place, everything is new.
+        return last, desk.store.runs_with_news(before if last > before else 0)
 
     def close(self) -> None:
         """End all streams."""

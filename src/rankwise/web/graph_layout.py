@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 # Each sweep puts tasks nearer to what they need; more of them change little.
 _SWEEPS = 4
 
 
+_Edge = tuple[str, str]
+# A task, or a place in a layer that a line to a later one passes through.
+_Node = str | tuple[str, str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A layer and a row for each task."""
+    """A layer and a row for each task, and for each layer that a line passes through."""
 
     places: Mapping[str, tuple[int, int]]
-
-    @property
-    def layers(self) -> int:
-        return 1 + max((layer for layer, _ in self.places.values()), default=-1)
-
-    @property
-    def rows(self) -> int:
-        return 1 + max((row for _, row in self.places.values()), default=-1)
+    bends: Mapping[_Edge, Sequence[tuple[int, int]]]
+    layers: int
+    rows: int
 
 
 def lay_out(needs: Mapping[str, Sequence[str]]) -> Layout:
@@ -31,27 +32,52 @@ def lay_out(needs: Mapping[str, Sequence[str]]) -> Layout:
     """
     known = {key: [one for one in wanted if one in needs] for key, wanted in needs.items()}
     layer_of = _layers(known)
-    layers: list[list[str]] = [[] for _ in range(1 + max(layer_of.values(), default=-1))]
-    for key in known:
-        layers[layer_of[key]].append(key)
-    needed_by: dict[str, list[str]] = {key: [] for key in known}
+    layers: list[list[_Node]] = [[] for _ in range(1 + max(layer_of.values(), default=-1))]
+    before: dict[_Node, list[_Node]] = {}
+    after: dict[_Node, list[_Node]] = {}
     for key, wanted in known.items():
+        layers[layer_of[key]].append(key)
         for one in wanted:
-            needed_by[one].append(key)
-    for sweep in range(_SWEEPS):
-        neighbours = needed_by if sweep % 2 else known
-        rows = {key: row for layer in layers for row, key in enumerate(layer)}
-        for layer in layers[::-1] if sweep % 2 else layers:
-            layer.sort(key=lambda key: _middle(rows, neighbours[key], key))
-            rows |= {key: row for row, key in enumerate(layer)}
+            between = range(layer_of[one] + 1, layer_of[key])
+            passed: list[_Node] = [(one, key, number) for number in between]
+            for number, node in zip(between, passed, strict=True):
+                layers[number].append(node)
+            for first, second in pairwise([one, *passed, key]):
+                before.setdefault(second, []).append(first)
+                after.setdefault(first, []).append(second)
+    rows = _ordered(layers, before, after)
+    places = {key: (layer_of[key], rows[key]) for key in known}
+    bends: dict[_Edge, list[tuple[int, int]]] = {}
+    for node, row in rows.items():
+        if not isinstance(node, str):
+            bends.setdefault((node[0], node[1]), []).append((node[2], row))
     return Layout(
-        {key: (number, row) for number, layer in enumerate(layers) for row, key in enumerate(layer)}
+        places=places,
+        bends={edge: sorted(passed) for edge, passed in bends.items()},
+        layers=len(layers),
+        rows=max(map(len, layers), default=0),
     )
 
 
-def _middle(rows: Mapping[str, int], neighbours: Sequence[str], key: str) -> float:
+def _ordered(
+    layers: Sequence[list[_Node]],
+    before: Mapping[_Node, Sequence[_Node]],
+    after: Mapping[_Node, Sequence[_Node]],
+) -> dict[_Node, int]:
+    """Put the nodes of each layer in the order in which the fewest lines cross, and number them."""
+    rows = {node: row for layer in layers for row, node in enumerate(layer)}
+    for sweep in range(_SWEEPS):
+        neighbours = after if sweep % 2 else before
+        for layer in layers[::-1] if sweep % 2 else layers:
+            middles = {node: _middle(rows, neighbours.get(node, ()), node) for node in layer}
+            layer.sort(key=middles.__getitem__)
+            rows |= {node: row for row, node in enumerate(layer)}
+    return rows
+
+
+def _middle(rows: Mapping[_Node, int], neighbours: Sequence[_Node], node: _Node) -> float:
     if not neighbours:
-        return float(rows[key])
+        return float(rows[node])
     return sum(rows[one] for one in neighbours) / len(neighbours)
 
 

@@ -18,8 +18,8 @@ from rankwise.web.run_frame import framed
 from rankwise.web.states import outcome
 
 MOST_NODES = 300
-_WIDTH, _HEIGHT, _ACROSS, _DOWN, _EDGE = 178.0, 46.0, 64.0, 16.0, 8.0
-_LONGEST = 22
+_WIDTH, _HEIGHT, _ACROSS, _DOWN, _EDGE = 166.0, 46.0, 48.0, 16.0, 8.0
+_LONGEST = 21
 _MOST_NAMED = 8
 
 
@@ -73,22 +73,30 @@ def draw_graph(run: str, nodes: Sequence[Node]) -> Markup:
     )  # fmt: skip
 
 
-def _place(layout: Layout, key: str) -> tuple[float, float]:
-    layer, row = layout.places[key]
+def _place(place: tuple[int, int]) -> tuple[float, float]:
+    layer, row = place
     return _EDGE + layer * (_WIDTH + _ACROSS), _EDGE + row * (_HEIGHT + _DOWN)
 
 
 def _line(layout: Layout, first: str, second: str) -> Markup:
-    (left, top), (right, bottom) = _place(layout, first), _place(layout, second)
-    x1, y1, x2, y2 = left + _WIDTH, top + _HEIGHT / 2, right, bottom + _HEIGHT / 2
-    bend = max(24.0, (x2 - x1) / 2)
-    numbers = [x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2]
-    a, b, c, d, e, f, g, h = map(coordinate, numbers)
-    return Markup(f'<path d="M{a} {b}C{c} {d} {e} {f} {g} {h}" class="edge" fill="none"/>')
+    """Draw a line from a task to one that needs it, through the gaps between others."""
+    left, top = _place(layout.places[first])
+    x, y = left + _WIDTH, top + _HEIGHT / 2
+    path = f"M{coordinate(x)} {coordinate(y)}"
+    for place in (*layout.bends.get((first, second), ()), layout.places[second]):
+        across, down = _place(place)
+        down += _HEIGHT / 2
+        bend = (across - x) / 2
+        numbers = (x + bend, y, across - bend, down, across, down)
+        path += f"C{' '.join(map(coordinate, numbers))}"
+        if place != layout.places[second]:
+            path += f"H{coordinate(across + _WIDTH)}"
+        x, y = across + _WIDTH, down
+    return Markup(f'<path d="{path}" class="edge" fill="none"/>')
 
 
 def _box(run: str, layout: Layout, node: Node) -> Markup:
-    left, top = _place(layout, node.key)
+    left, top = _place(layout.places[node.key])
     name = node.key if len(node.key) <= _LONGEST else f"{node.key[: _LONGEST - 1]}…"
     took = "" if node.seconds is None else f" · {duration(node.seconds)}"
     shape = Markup(

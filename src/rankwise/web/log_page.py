@@ -59,7 +59,7 @@ def log_of(store: Store, ask: Ask) -> Log | None:
     Only names that are there are taken, so that none leads out of the attempt's folder.
     """
     run = store.run(ask.run)
-    task = ask.text("task") or _telling(store, run)
+    task = ask.name("task") or _telling(store, run)
     if not task:
         return None
     store.task_row(run.id, task)
@@ -73,7 +73,7 @@ def log_of(store: Store, ask: Ask) -> Log | None:
     names = tuple(place.name for place in process_folders(attempt.folder))
     if not names:
         return None
-    process = ask.text("process") or _speaker(attempt, names)
+    process = ask.name("process") or _speaker(attempt, names)
     if process not in names:
         known = listed(list(names), most=10)
         raise InputError(f"{run.id}: there is no log of {process!r}, but of {known}")

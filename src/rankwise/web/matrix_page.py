@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from rankwise.report.facts import cut
+from rankwise.report.html_matrix import VERDICT_TONES
 from rankwise.report.markup import Markup, joined, tag
-from rankwise.report.matrix import Cell, Matrix, Verdict, matrix_of
+from rankwise.report.matrix import Cell, Matrix, matrix_of
 from rankwise.report.words import counted, duration
 from rankwise.store import Store
 from rankwise.web.ask import Ask, run_address
 from rankwise.web.page import Page, live
 from rankwise.web.run_frame import framed
 
-_TONES = {
-    Verdict.PASSED: "good",
-    Verdict.SOFT_FAILED: "warn",
-    Verdict.NOT_RUN: "warn",
-    Verdict.CANCELLED: "warn",
-    Verdict.SKIPPED: "idle",
-    Verdict.QUEUED: "idle",
-    Verdict.RUNNING: "busy",
-}
 _MOST_TESTS = 30
 _INTERVAL_SECONDS = 5.0
 
@@ -63,7 +55,7 @@ def _table(run: str, matrix: Matrix) -> Markup:
 def _cell(run: str, cell: Cell | None) -> Markup:
     if cell is None:
         return tag("td", "not asked for", class_="soft")
-    tone = _TONES.get(cell.verdict, "bad")
+    tone = VERDICT_TONES[cell.verdict]
     counts = ", ".join(f"{count} {state}" for state, count in cell.counts.items())
     tests = [
         tag(

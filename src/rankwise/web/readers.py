@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 _THREADS = 4
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Desk:
     """What one thread has: the store, and what it remembers of it."""
 

@@ -69,7 +69,7 @@ def _row(store: Store, run: RunRow, ask: Ask) -> Markup:
     counts = counts_of(store, run)
     return tag(
         "tr",
-        tag("td", tag("a", cut(run.id, 160), href=run_address(run.id)), class_="k"),
+        tag("th", tag("a", cut(run.id, 160), href=run_address(run.id)), scope="row", class_="k"),
         outcome(run.state),
         tag("td", bar(counts), tag("span", _done(counts), class_="soft"), class_="bar-cell"),
         tag("td", run.kind, class_="p"),
@@ -104,5 +104,5 @@ def _tags(run: RunRow) -> Iterator[Markup]:
     shown = {name: value for name, value in run.tags.items() if not name.startswith("rankwise.")}
     for name, value in list(shown.items())[:_MOST_TAGS]:
         short = value[:10] if name == "git.commit" else cut(value, 30)
-        words = f"{cut(name, 30)}={short}"
+        words = short if name.startswith("git.") else f"{cut(name, 30)}={short}"
         yield tag("a", words, href=address("/", tag=f"{name}={value}"), class_="tag")

@@ -40,7 +40,7 @@ _MOST_ROWS = 500
 def task_page(store: Store, ask: Ask) -> Page:
     """Show one task."""
     run = store.run(ask.run)
-    key = ask.text("task")
+    key = ask.name("task")
     row, task = store.task_row(run.id, key), store.task(run.id, key)
     attempts = store.attempts(run.id, key)
     parts = [

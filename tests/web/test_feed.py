@@ -1,0 +1,200 @@
+"""Who is told when something is new."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from bench import served_runs
+from rankwise.store import Store
+from rankwise.web import streams
+from rankwise.web.ask import Ask
+from rankwise.web.feed import Feed
+from rankwise.web.log_page import log_of, log_stream
+from rankwise.web.readers import Readers
+from rankwise.web.streams import EventStream, changes
+from rankwise.web.tails import Position
+
+_PATIENCE = 20.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / ".rankwise")
+
+
+def in_loop(store: Store, act: Callable[[Readers, Feed], Awaitable[None]]) -> None:
+    """Do something with a feed of a store, and close all."""
+
+    async def do() -> None:
+        readers = Readers(store.folder, threads=1)
+        feed = Feed(readers, pause=0.01)
+        going = asyncio.create_task(feed.go())
+        try:
+            await asyncio.wait_for(act(readers, feed), _PATIENCE)
+        finally:
+            going.cancel()
+            readers.close()
+
+    asyncio.run(do())
+    store.close()
+
+
+async def told(source: AsyncGenerator[bytes, None]) -> int:
+    """Give the event that a stream tells of next."""
+    async for part in source:
+        if part.startswith(b"id:"):
+            assert b"event: change" in part
+            return int(part.split()[1])
+    raise AssertionError("the stream has ended")
+
+
+def test_those_are_told_whom_it_concerns(store: Store) -> None:
+    first = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
+    second = served_runs.make_run(store, "two", "Suite", [served_runs.task("a")], at=1.0)
+
+    async def act(readers: Readers, feed: Feed) -> None:
+        with (
+            feed.watching(first, store.last_event(first)) as one,
+            feed.watching(second, store.last_event(second)) as two,
+            feed.watching(None, store.last_event()) as both,
+        ):
+            await feed.look()
+            assert [watch.news.is_set() for watch in (one, two, both)] == [False] * 3
+            store.want_cancel(first, now=2.0)
+            await both.news.wait()
+            assert one.news.is_set()
+            assert not two.news.is_set()
+            assert one.last == both.last == store.last_event()
+            assert feed.count == 3
+        assert feed.count == 0
+
+    in_loop(store, act)
+
+
+def test_what_came_between_the_page_and_the_stream_is_told_at_once(store: Store) -> None:
+    run = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
+    seen = store.last_event(run)
+    store.want_cancel(run, now=2.0)
+
+    async def act(readers: Readers, feed: Feed) -> None:
+        for which in (run, None):
+            async with aclosing(changes(feed, which, seen)) as source:
+                assert await told(source) == store.last_event()
+
+    in_loop(store, act)
+
+
+def test_streams_end_with_the_server(store: Store) -> None:
+    run = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
+
+    async def act(readers: Readers, feed: Feed) -> None:
+        async with aclosing(changes(feed, run, store.last_event(run))) as source:
+            waiting = asyncio.create_task(anext(source))
+            while not feed.count:
+                await asyncio.sleep(0.01)
+            feed.close()
+            await waiting
+            assert [part async for part in source] == []
+        assert feed.count == 0
+
+    in_loop(store, act)
+
+
+def test_a_browser_that_leaves_is_forgotten(store: Store) -> None:
+    run = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
+
+    async def act(readers: Readers, feed: Feed) -> None:
+        sent = []
+        leave = asyncio.Event()
+
+        async def receive() -> dict[str, object]:
+            await leave.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: object) -> None:
+            sent.append(message)
+
+        answer = EventStream(lambda: changes(feed, run, store.last_event(run)))
+        going = asyncio.create_task(answer({"type": "http"}, receive, send))
+        while not feed.count:
+            await asyncio.sleep(0.01)
+        leave.set()
+        await going
+        assert feed.count == 0
+        assert len(sent) >= 1
+
+    in_loop(store, act)
+
+
+def test_silence_is_broken_now_and_then(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_HEARTBEAT_SECONDS", 0.01)
+    run = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
+
+    async def act(readers: Readers, feed: Feed) -> None:
+        async with aclosing(changes(feed, run, store.last_event(run))) as source:
+            assert await anext(source) == b": alive\n\n"
+
+    in_loop(store, act)
+
+
+def test_a_store_that_is_away_for_a_moment_ends_nothing(store: Store, tmp_path: Path) -> None:
+    run = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
+
+    async def act(readers: Readers, feed: Feed) -> None:
+        with feed.watching(run, store.last_event(run)) as watch:
+            await feed.look()
+            store.folder.rename(tmp_path / "away")
+            await asyncio.sleep(0.05)
+            (tmp_path / "away").rename(store.folder)
+            with Store.open(store.folder) as again:
+                again.want_cancel(run, now=2.0)
+            await watch.news.wait()
+
+    in_loop(store, act)
+
+
+def test_a_log_is_followed_to_its_end(store: Store) -> None:
+    run = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
+    folder = served_runs.begin(store, run, "a", at=2.0, logs={"rank-0": "one\n"})
+    log = folder / "processes" / "rank-0" / "output.log"
+
+    async def act(readers: Readers, feed: Feed) -> None:
+        found = await readers.ask(lambda desk: log_of(desk.store, Ask(run=run)))
+        assert found is not None
+        kinds, lines = [], []
+        async for part in log_stream(readers, feed, found, Position()):
+            kind, data = part.decode().strip().split("\n")
+            kinds.append(kind)
+            if kind == "event: lines":
+                lines += json.loads(data.removeprefix("data: "))
+            if lines == ["one"]:
+                with log.open("a") as file:
+                    file.write("<two>\nthree")
+                served_runs.end(store, run, "a", at=3.0)
+        assert lines == ["one", "&lt;two&gt;", "three"]
+        assert kinds[-1] == "event: over"
+
+    in_loop(store, act)
+
+
+def test_of_too_many_lines_the_last_ones_are_told(store: Store) -> None:
+    run = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
+    text = "".join(f"{number}\n" for number in range(5000))
+    served_runs.begin(store, run, "a", at=2.0, logs={"rank-0": text})
+    served_runs.end(store, run, "a", at=3.0)
+
+    async def act(readers: Readers, feed: Feed) -> None:
+        found = await readers.ask(lambda desk: log_of(desk.store, Ask(run=run)))
+        assert found is not None
+        parts = [part async for part in log_stream(readers, feed, found, Position())]
+        lines = json.loads(parts[0].decode().strip().split("\n")[1].removeprefix("data: "))
+        assert "4000 lines left out" in lines[0]
+        assert lines[1:] == [str(number) for number in range(4000, 5000)]
+
+    in_loop(store, act)

@@ -1,0 +1,230 @@
+"""Who may see the page, and who may press its buttons."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+
+from rankwise.web.guard import Keys, has_cookie, is_here, is_own_post, is_same
+from tests.web.conftest import HERE, KEYS
+
+SECRETS = (KEYS.cookie, KEYS.form)
+OWN_FORM = {"form": KEYS.form}
+CANCEL = "/runs/nightly-1/cancel"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8765", "localhost", "LOCALHOST:80", "[::1]:9000"])
+def test_names_of_this_machine_are_known_whatever_the_port(host: str) -> None:
+    assert is_here(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "evil.example",
+        "evil.example:8765",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:8765",
+        "evil.example@127.0.0.1",
+        "127.0.0.1:8765, evil.example",
+        "127.0.0.1:8765\n",
+        "127.0.0.2",
+        "0.0.0.0:8765",
+    ],
+)
+def test_other_names_are_refused(host: str) -> None:
+    assert not is_here(host)
+
+
+def test_secrets_are_compared_whatever_is_given() -> None:
+    assert is_same("abc", "abc")
+    assert not any(is_same(given, "abc") for given in ("", "ab", "abcd", "abc\0", "äöü", "\ud800"))
+
+
+def test_every_server_has_secrets_of_its_own() -> None:
+    made = [Keys() for _ in range(3)]
+    words = [word for keys in made for word in (keys.token, keys.cookie, keys.form)]
+    assert len(set(words)) == 9
+    assert min(map(len, words)) >= 32
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "rankwise=",
+        "rankwise=wrong",
+        "other=the-cookie",
+        "rankwise=the-cookie2",
+        ";;=\0",
+        "x" * 9999,
+    ],
+)
+def test_another_cookie_is_none(header: str) -> None:
+    assert not has_cookie(header, KEYS)
+    assert has_cookie(f"a=b; {KEYS.name}={KEYS.cookie}", KEYS)
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_own"),
+    [
+        ({}, True),
+        ({"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:1"}, True),
+        ({"sec-fetch-site": "cross-site"}, False),
+        ({"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:1"}, False),
+        ({"sec-fetch-site": "none"}, False),
+        ({"origin": "http://evil.example"}, False),
+        ({"origin": "http://127.0.0.1:2"}, False),
+        ({"origin": "https://127.0.0.1:1"}, False),
+        ({"origin": "null"}, False),
+    ],
+)
+def test_where_a_post_comes_from(headers: dict[str, str], is_own: bool) -> None:
+    assert is_own_post({"host": "127.0.0.1:1", **headers}) is is_own
+
+
+def test_the_token_is_good_for_a_cookie_that_scripts_and_other_sites_cannot_use(
+    stranger: TestClient,
+) -> None:
+    answer = stranger.get("/", params={"token": KEYS.token})
+    assert answer.status_code == 200
+    cookie = answer.headers["set-cookie"]
+    assert f"{KEYS.name}={KEYS.cookie}" in cookie
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    # The browser goes on to an address without it, and tells nobody of this one.
+    assert 'content="0;url=/"' in answer.text
+    assert KEYS.token not in answer.text
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    stranger.cookies.clear()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/?token=wrong",
+        "/?token=",
+        "/?token=the-token%00",
+        "/runs/nightly-1",
+        "/runs/nightly-1?token=the-token",
+        "/runs/nightly-1/logs",
+        "/runs/nightly-1/log-file?task=case-00000",
+        "/changes",
+        "/trends",
+        "/static/live.js",
+        "/nothing",
+    ],
+)
+def test_without_the_token_nothing_is_shown(stranger: TestClient, path: str) -> None:
+    answer = stranger.get(path)
+    assert answer.status_code == 403
+    assert "nightly" not in answer.text
+    assert "set-cookie" not in answer.headers
+    assert not any(secret in answer.text for secret in SECRETS)
+
+
+def test_a_wrong_cookie_is_none(stranger: TestClient) -> None:
+    for cookie in ("wrong", "", KEYS.token):
+        answer = stranger.get("/", headers={"cookie": f"{KEYS.name}={cookie}"})
+        assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8765", "127.0.0.1.nip.io"])
+def test_a_name_that_leads_here_is_refused_even_with_the_token(
+    visitor: TestClient, host: str
+) -> None:
+    for path in ("/", f"/?token={KEYS.token}", "/changes"):
+        answer = visitor.get(path, headers={"host": host})
+        assert answer.status_code == 421
+        assert "set-cookie" not in answer.headers
+
+
+def test_every_answer_forbids_what_a_page_does_not_need(
+    visitor: TestClient, stranger: TestClient
+) -> None:
+    answers = [
+        visitor.get("/"),
+        visitor.get("/nothing"),
+        visitor.get("/static/live.js"),
+        visitor.get("/runs/checks-1/log-file?task=halo"),
+        stranger.get("/"),
+    ]
+    for answer in answers:
+        rules = answer.headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self'; style-src 'self';" in rules
+        assert "frame-ancestors 'none'" in rules
+        assert "unsafe-eval" not in rules
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert "server" not in answer.headers
+    assert answers[0].headers["cache-control"] == "no-store"
+    # A report brings its own rules, and must not be in a frame either.
+    report = visitor.get("/runs/checks-1/report")
+    assert report.headers["content-security-policy"] == "frame-ancestors 'none'"
+    assert "script-src 'sha256-" in report.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../guard.py",
+        "/static/..%2fguard.py",
+        "/static/%2e%2e/%2e%2e/guard.py",
+        "/static//etc/passwd",
+        "/static/live.js%00",
+        "/runs/..%2f..%2fetc%2fpasswd",
+        "/runs/../../etc/passwd",
+        "/runs/checks-1/logs?task=..%2f..",
+        "/runs/checks-1/logs?task=halo&process=..%2f..%2frank-0",
+        "/runs/checks-1/logs?task=halo&process=%2fetc",
+        "/runs/checks-1/log-file?task=halo&process=..%2f..%2f..%2fstore.db",
+        "/runs/checks-1/log-file?task=halo&attempt=99",
+        "/runs/checks-1/task?task=..%2fhalo",
+    ],
+)
+def test_no_address_leads_out(visitor: TestClient, path: str) -> None:
+    answer = visitor.get(path)
+    assert answer.status_code == 404, path
+    assert "root:" not in answer.text
+    assert "def is_same" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "http://evil.example"},
+        {"origin": "http://127.0.0.1:9999"},
+        {"origin": "null"},
+    ],
+)
+def test_a_button_on_another_site_does_nothing(
+    visitor: TestClient, headers: dict[str, str]
+) -> None:
+    for path in (CANCEL, "/runs/nightly-1/again"):
+        answer = visitor.post(path, data=OWN_FORM, headers=headers)
+        assert answer.status_code == 403
+    assert "It is being ended" not in visitor.get("/runs/nightly-1").text
+
+
+@pytest.mark.parametrize("form", [{}, {"form": ""}, {"form": "wrong"}, {"form": KEYS.token}])
+def test_a_form_that_is_not_ours_does_nothing(visitor: TestClient, form: dict[str, str]) -> None:
+    answer = visitor.post(CANCEL, data=form, headers={"origin": HERE})
+    assert answer.status_code == 403
+    assert "It is being ended" not in visitor.get("/runs/nightly-1").text
+
+
+def test_a_form_without_end_is_not_read(visitor: TestClient) -> None:
+    answer = visitor.post(CANCEL, content=b"form=the-form&x=" + b"y" * 1_000_000)
+    assert answer.status_code == 403
+
+
+def test_buttons_cannot_be_pressed_by_an_address(visitor: TestClient) -> None:
+    for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"):
+        answer = visitor.request(method, CANCEL)
+        assert answer.status_code in (404, 405), method
+    assert visitor.post("/", data=OWN_FORM).status_code == 405

@@ -1,0 +1,95 @@
+"""The ends of logs: what is shown, what comes after, and how much of it is ever in memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from rankwise.records import LOGS
+from rankwise.web.log_page import line_markup
+from rankwise.web.tails import SHOWN_BYTES, Position, Tail, tail_of
+
+FIRST, OLD, LOG = LOGS
+
+
+def test_a_page_has_the_end_and_a_stream_goes_on_from_there(tmp_path: Path) -> None:
+    log = tmp_path / LOG
+    log.write_text("one\ntwo\nthr")
+    lines, position, before = tail_of(tmp_path, is_over=False)
+    assert (lines, before) == (["one", "two"], 0)
+    tail = Tail(tmp_path, Position.read(str(position)))
+    assert tail.read() == []
+    with log.open("a") as file:
+        file.write("ee\nfour\nfi")
+    assert tail.read() == ["three", "four"]
+    assert tail.read() == []
+    assert tail.rest() == ["fi"]
+
+
+def test_of_a_process_that_has_ended_all_is_shown(tmp_path: Path) -> None:
+    (tmp_path / LOG).write_text("one\ntwo")
+    assert tail_of(tmp_path, is_over=True)[0] == ["one", "two"]
+
+
+def test_without_a_log_there_is_nothing(tmp_path: Path) -> None:
+    assert tail_of(tmp_path, is_over=True) == ([], Position(), 0)
+    tail = Tail(tmp_path, Position())
+    assert tail.read() == []
+    (tmp_path / LOG).write_text("late\n")
+    assert tail.read() == ["late"]
+
+
+def test_a_log_that_is_moved_away_is_read_to_its_end_first(tmp_path: Path) -> None:
+    log = tmp_path / LOG
+    log.write_text("one\n")
+    _, position, _ = tail_of(tmp_path, is_over=False)
+    tail = Tail(tmp_path, position)
+    with log.open("a") as file:
+        file.write("two\n")
+    log.rename(tmp_path / OLD)
+    log.write_text("three\n")
+    assert [*tail.read(), *tail.read()] == ["two", "three"]
+    # The old one becomes the first one, and is gone from where it was.
+    (tmp_path / OLD).rename(tmp_path / FIRST)
+    log.rename(tmp_path / OLD)
+    log.write_text("four\n")
+    assert [*tail.read(), *tail.read()] == ["four"]
+
+
+def test_a_log_that_somebody_has_emptied_is_read_from_its_beginning(tmp_path: Path) -> None:
+    log = tmp_path / LOG
+    log.write_text("a long line\n")
+    tail = Tail(tmp_path, tail_of(tmp_path, is_over=False)[1])
+    log.write_text("new\n")
+    assert tail.read() == ["new"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "1", "1.", ".2", "-1.2", "1.2.3", "¹.²", "9" * 50 + ".1"]
+)
+def test_a_position_that_is_none_is_the_beginning(text: str) -> None:
+    assert Position.read(text) == Position()
+
+
+def test_of_a_big_log_only_the_end_is_read(tmp_path: Path) -> None:
+    (tmp_path / LOG).write_bytes(b"0123456789" * 5_000_000 + b"\nthe end\n")
+    tracemalloc.start()
+    lines, position, before = tail_of(tmp_path, is_over=True)
+    tail = Tail(tmp_path, Position(position.inode, 0))
+    behind = tail.read()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert lines[-1] == behind[-1] == "the end"
+    assert before == 50_000_009 - SHOWN_BYTES
+    assert tail.skipped == 50_000_009 - SHOWN_BYTES
+    assert peak < 3_000_000
+
+
+def test_a_line_is_only_text_with_its_colours() -> None:
+    assert (
+        line_markup("<b>\x1b[31mred\x1b[0m\x1b[2J\x07\x00")
+        == '&lt;b&gt;<span class="a1">red</span>'
+    )
+    assert len(line_markup("x" * 1_000_000)) < 5000
