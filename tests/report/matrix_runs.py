@@ -86,6 +86,7 @@ def make_matrix(
             key=f"{number}-{''.join(one for one in test if one.isalnum())}",
             processes=(Process(name="main", role="main", command=f"run {test}"),),
             tags=tags_of(runtime, machine, test, soft=done.is_soft),
+            is_soft=done.is_soft,
         )
         for number, ((runtime, machine, test), done) in enumerate(cells.items())
     ]

@@ -61,13 +61,13 @@ def read_environment(text: str) -> Environment | None:
         if line.startswith("{") and '"packages"' in line:
             try:
                 return environment_of(json.loads(line))
-            except (ValueError, TypeError, AttributeError, RecursionError):
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
                 continue
     return None
 
 
 def environment_of(data: Mapping[str, Any]) -> Environment:
-    """Take what was said; raises TypeError, ValueError or AttributeError where it is not fit."""
+    """Take what was said; raises what Python does where it is not of the right form."""
     python, system, cpu = data["python"], data.get("system", {}), data.get("cpu", {})
     gpus = [one for one in data.get("gpus", ()) if isinstance(one, dict)]
     names = ("distribution", "platform", "kernel", "libc")

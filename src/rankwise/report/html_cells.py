@@ -2,57 +2,27 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from urllib.parse import quote
+from collections.abc import Iterator, Sequence
 
 from rankwise.report.ansi import as_markup
 from rankwise.report.contrasts import Contrast
 from rankwise.report.environments import Change, Environment
 from rankwise.report.facts import cut
+from rankwise.report.html_cell_tests import Page, tests_of
 from rankwise.report.html_environments import environment_key, machine_words
 from rankwise.report.markup import Markup, tag
 from rankwise.report.matrix import Cell, CellTest
 from rankwise.report.notebook_files import Picture, notebook_files, pictures_of
 from rankwise.report.outcomes import TONES
-from rankwise.report.plots.sparkline import sparkline
-from rankwise.report.words import counted, duration, listed, size
+from rankwise.report.words import counted, listed
 
 _LONGEST = 120
 _LONGEST_LINE = 400
 _MOST_LINES = 16
 _MOST_CHANGES = 12
 _MOST_FOLDED = 150
-_MOST_TESTS = 40
 _MOST_PICTURES = 6
 _LARGEST_PICTURE = 60_000
-# So much of the room is for pictures, at most: words say more.
-_PICTURE_BYTES = 300_000
-_CPU, _MEMORY, _GPU = 0, 2, 3
-"""The colours of what was used."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Page:
-    """What panels share: how much may still be written, where files and other places are."""
-
-    left: int
-    folder: Path
-    """From which files are seen."""
-    cells: Mapping[tuple[str, str], int]
-    """The numbers of cells, by runtime and machine."""
-    environments: Mapping[str, int]
-    """The numbers of environments, by their keys."""
-    pictures: int = _PICTURE_BYTES
-    shown: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """The cell in which each picture is already."""
-
-    def link(self, path: Path, words: str) -> Markup:
-        """Make a link to a file."""
-        relative = os.path.relpath(path, self.folder)
-        return tag("a", words, href=quote(relative))
 
 
 def cell_panel(
@@ -95,7 +65,7 @@ def _parts(cell: Cell, page: Page) -> Iterator[Markup]:
         return
     for contrast in cell.contrasts:
         yield _contrast(contrast, cell, page)
-    yield _tests(cell.tests, page)
+    yield tests_of(cell.tests, page)
     if pictures := list(_pictures(cell, page)):
         yield tag("div", *pictures, class_="pictures")
     if cell.environment is not None:
@@ -168,60 +138,6 @@ def _changes(changes: Sequence[Change]) -> Markup:
     return tag("div", tag("table", head, tag("tbody", *rows), class_="changes"), class_="scroll")
 
 
-def _tests(tests: Sequence[CellTest], page: Page) -> Markup:
-    shown = sorted(tests, key=lambda one: one.state.is_green)[:_MOST_TESTS]
-    has_gpus = any(one.usage is not None and one.usage.gpu for one in shown)
-    heads = ["task", "outcome", "took", "CPU on cores", "memory", *(["GPU"] * has_gpus), "files"]
-    rows = [tag("tr", *_row(one, page, has_gpus=has_gpus)) for one in shown]
-    head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in heads)))
-    table = tag("div", tag("table", head, tag("tbody", *rows), class_="tests"), class_="scroll")
-    if len(shown) == len(tests):
-        return table
-    more = f"{counted(len(tests) - len(shown), 'more task')}: all are among the cases below."
-    return tag("div", table, tag("p", more, class_="soft"))
-
-
-def _row(one: CellTest, page: Page, *, has_gpus: bool) -> Iterator[Markup]:
-    yield tag("td", cut(one.name, _LONGEST), class_="k")
-    yield tag("td", str(one.state), class_=f"o {TONES[one.state]}")
-    yield tag("td", duration(one.seconds) if one.seconds is not None else "", class_="n")
-    yield from _used(one, has_gpus=has_gpus)
-    yield tag("td", *_links(one, page), class_="files")
-
-
-def _used(one: CellTest, *, has_gpus: bool) -> Iterator[Markup]:
-    usage = one.usage
-    if usage is None:
-        yield from [tag("td")] * (3 if has_gpus else 2)
-        return
-    cpu = f"{duration(one.cpu_seconds)} of CPU"
-    drawn = sparkline(usage.time, usage.cpu, label=f"CPU over time: {cpu}", series=_CPU, least=1.0)
-    said = f"{duration(one.cpu_seconds)} on {max(usage.cpu):.1f}"
-    yield tag("td", drawn, tag("small", said), class_="used")
-    memory = size(one.peak_memory)
-    label = f"memory over time: at most {memory}"
-    drawn = sparkline(usage.time, usage.memory, label=label, series=_MEMORY)
-    yield tag("td", drawn, tag("small", memory), class_="used")
-    if not has_gpus:
-        return
-    if not usage.gpu:
-        yield tag("td")
-        return
-    busy = f"{max(usage.gpu):.0%}, {size(max(usage.gpu_memory, default=0))}"
-    label = f"GPU over time: at most {busy}"
-    drawn = sparkline(usage.time, usage.gpu, label=label, series=_GPU, least=1.0)
-    yield tag("td", drawn, tag("small", busy), class_="used")
-
-
-def _links(one: CellTest, page: Page) -> Iterator[Markup]:
-    if one.log is not None:
-        yield page.link(one.log, "log")
-    for path in notebook_files(one.folder) if one.folder is not None else ():
-        words = {".ipynb": "notebook", ".html": "HTML", ".pdf": "PDF"}[path.suffix]
-        yield Markup(" ")
-        yield page.link(path, words)
-
-
 def _pictures(cell: Cell, page: Page) -> Iterator[Markup]:
     """Show the pictures of the notebooks; not again what is in another cell already."""
     count = 0
@@ -230,7 +146,7 @@ def _pictures(cell: Cell, page: Page) -> Iterator[Markup]:
             return
         if picture.digest in page.shown:
             runtime, machine = page.shown[picture.digest]
-            words = f"as in {cut(runtime, _LONGEST)} on {cut(machine, _LONGEST)}"
+            words = f"the same picture as in {cut(runtime, _LONGEST)} on {cut(machine, _LONGEST)}"
             place = page.cells[runtime, machine]
             yield _caption(test, picture, tag("a", words, href=f"#cell-{place}"))
         elif len(picture.data) <= min(page.pictures, page.left):

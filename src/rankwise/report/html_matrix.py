@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rankwise.report.environments import Environment
 from rankwise.report.facts import cut
-from rankwise.report.html_cells import Page, cell_panel
+from rankwise.report.html_cell_tests import Page
+from rankwise.report.html_cells import cell_panel
 from rankwise.report.html_environments import environment_numbers, environments_list, machine_words
 from rankwise.report.markup import Markup, joined, tag
 from rankwise.report.matrix import Cell, Matrix, Verdict
@@ -24,6 +25,8 @@ _LONGEST = 80
 # A row of more marks than this is no longer seen at a glance.
 _MOST_PIPS = 24
 _OPEN = 2
+# Of more tests than this, what they use is drawn only if they are not green.
+_MOST_DRAWN = 300
 _TOLD_BY_REASON = (Verdict.SKIPPED, Verdict.NOT_RUN)
 
 
@@ -40,6 +43,8 @@ def matrix_section(matrix: Matrix, *, folder: Path, room: int) -> Markup:
         folder=folder,
         cells=numbers,
         environments=environment_numbers(matrix),
+        pictures=room // 3,
+        is_large=sum(len(cell.tests) for cell in matrix.in_order) > _MOST_DRAWN,
     )
     parts = [_legend(matrix), table, tag("h3", "Cells", class_="later")]
     return joined([*parts, *_panels(matrix, page), environments])

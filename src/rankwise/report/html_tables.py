@@ -25,7 +25,8 @@ def cases_table(data: ReportData) -> Markup | None:
     cases = list(data.cases)
     if len(cases) > _MOST_CASES:
         cases = sorted(cases, key=lambda case: case.state.is_green)[:_MOST_CASES]
-    names = _varied([case.parameters for case in cases])
+    # The names of a matrix's cases say it all.
+    names = [] if data.matrix else _varied([case.parameters for case in cases])
     has_reasons = any(case.reason for case in cases)
     has_retries = any(case.attempts > 1 for case in cases)
     heads = ["case", "outcome", *names, "took", *(["tries"] * has_retries)]

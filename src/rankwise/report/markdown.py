@@ -48,7 +48,7 @@ def _lines(
         yield from matrix_lines(matrix, safe)
         # The matrix has the green ones already.
         cases = [case for case in cases if not case.state.is_green]
-    if cases:
+    if cases or matrix is None:
         yield from _table(cases)
     red = [case for case in cases if case.state.is_over and not case.state.is_green]
     for case in red[:_MOST_DETAILS]:
