@@ -62,7 +62,7 @@ def command(
         ),
     ] = "",
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--output",
             "-o",
@@ -94,8 +94,9 @@ def command(
 
     if to not in TARGETS:
         raise InputError(f"--to {to}: there is {_TARGETS}")
-    is_folder = output is not None and (output.is_dir() or str(output).endswith("/"))
-    beside = Path() if output is None else output if is_folder else output.parent
+    place = Path(output or ".")
+    is_folder = output is not None and (output.endswith("/") or place.is_dir())
+    beside = place if output is None or is_folder else place.parent
     wish = Wish(on=on, image=image, code_in_image=code_in_image, runtime=runtime, beside=beside)
     made = export_from(files, to, wish)
     for one in made:
@@ -106,9 +107,9 @@ def command(
         sys.stdout.write(to_yaml(data for one in made for data in one.objects))
     elif is_folder:
         for one in made:
-            _write(output / f"{one.name}.yaml", to_yaml(one.objects))
+            _write(place / f"{one.name}.yaml", to_yaml(one.objects))
     else:
-        _write(output, to_yaml(data for one in made for data in one.objects))
+        _write(place, to_yaml(data for one in made for data in one.objects))
     return 0
 
 
@@ -123,6 +124,7 @@ def _tell(one: Exported, *, is_error: bool) -> None:
 
 def _write(file: Path, text: str) -> None:
     """Write a file beside its place, and move it there."""
+    import contextlib
     import os
 
     from rankwise.errors import InputError
@@ -135,4 +137,5 @@ def _write(file: Path, text: str) -> None:
     except OSError as error:
         raise InputError(f"{file}: it cannot be written: {error.strerror}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()

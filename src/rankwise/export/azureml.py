@@ -116,9 +116,9 @@ def _plain(value: Any) -> Any:
 def _losses(job: Job) -> Iterator[str]:
     for role in job.request.roles:
         if role.resources != Resources():
-            inner = f"{role.name}.spec.resource_limits"
             yield job.loss(
-                inner, f"the machines of `{job.request.compute}` are as large as they are"
+                job.limits_field(role.name),
+                f"`{job.request.compute}` decides how large its machines are",
             )
     if job.request.secrets:
         names = ", ".join(job.request.secrets)

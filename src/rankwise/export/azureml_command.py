@@ -55,7 +55,7 @@ def _mpi(job: Job) -> Line:
     found = without_launcher(command, launch) if launch is not None else None
     if launch is None or found is None:
         raise InputError(
-            f"{job.at('launcher', 'spec', 'command')}: Azure ML writes the mpirun itself, and it "
+            f"{job.at('launcher.spec.command')}: Azure ML writes the mpirun itself, and it "
             "is not clear which program this starts: write it as `mpirun OPTIONS PROGRAM`"
         )
     program, variables, lost = found
@@ -98,7 +98,7 @@ def _tensorflow(job: Job) -> Line:
     commands = {role.command for role in job.request.roles}
     if len(commands) > 1:
         raise InputError(
-            f"{job.at('parameter_server', 'spec', 'command')}: all processes of an Azure ML job "
+            f"{job.at('parameter_server.spec.command')}: all processes of an Azure ML job "
             "run the same command: have the program look at TF_CONFIG for what it is"
         )
     replicas = {role.name: role.replicas for role in job.request.roles}

@@ -59,9 +59,9 @@ def code_map(job: Job, metadata: Object) -> CodeMap | None:
         items.append({"key": key, "path": f"{FOLDER}/{path}", **mode})
         if total > _MOST_BYTES:
             raise InputError(
-                f"{job.at('code')}: {folder} has more than the {_MOST_BYTES // 1000} kB that fit "
-                "into a ConfigMap: name what is not code in its .rankwiseignore, or build an image "
-                "with it and say --image IMAGE --code-in-image FOLDER"
+                f"{job.at(job.code_field)}: {folder} has more than the {_MOST_BYTES // 1000} kB "
+                "that fit into a ConfigMap: name what is not code in its .rankwiseignore, or build "
+                "an image with it and say --image IMAGE --code-in-image FOLDER"
             )
     if not items:
         return None

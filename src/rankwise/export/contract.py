@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from rankwise.launch.command import Launch
 from rankwise.launch.derive import Counts
 from rankwise.launch.request import JobRequest, RoleRequest
-from rankwise.site import ComputeChoice
+from rankwise.site import ComputeChoice, Site
+from rankwise.spec.base import mapping_in
 from rankwise.spec.documents import Document
 from rankwise.spec.models import Job as JobModel
 from rankwise.spec.written import Found
@@ -64,8 +65,13 @@ class Job:
     """The one whose command starts the job."""
     name: str
     """Of DNS, and unique in what is written."""
-    compute: ComputeChoice
+    site: Site
     wish: Wish
+
+    @property
+    def compute(self) -> ComputeChoice:
+        """What the site file says of the cluster."""
+        return self.site.compute(self.request.compute)
 
     @property
     def code(self) -> str:
@@ -78,18 +84,25 @@ class Job:
         site = self.compute.kubernetes
         return self.wish.code_in_image or (site.code_path if site.code != "configmap" else "")
 
-    def named(self, name: str) -> RoleRequest | None:
-        """Give a role by its name; None: the job has no such role."""
-        return next((role for role in self.request.roles if role.name == name), None)
+    @property
+    def code_field(self) -> str:
+        """The path into the document that names the folder of the code."""
+        is_role = mapping_in(self.document.contents, self.role.name)
+        return f"{self.role.name}.spec.code" if is_role else "code"
 
-    def at(self, *path: str) -> str:
-        """Name the place in the document to which a path leads."""
-        position = Found(self.document.contents, path).key_at
+    def limits_field(self, role: str) -> str:
+        """The path into the document under which a role has its limits."""
+        within = mapping_in(self.document.contents, role, "spec").get("resource_limits")
+        return f"{role}.spec.resource_limits" if within is not None else f"{role}.resource_limits"
+
+    def at(self, path: str) -> str:
+        """Name the place in the document to which a path leads, such as `restart.max`."""
+        position = Found(self.document.contents, path.split(".")).key_at
         return f"{self.document.path}:{position.line}:{position.column}"
 
     def loss(self, path: str, why: str) -> str:
-        """Say that what stands under a path, as `restart.max`, cannot be said elsewhere."""
-        return f"{self.at(*path.split('.'))}: {path}: {why}"
+        """Say that what stands under a path cannot be said elsewhere."""
+        return f"{self.at(path)}: {path}: {why}"
 
 
 class Target(Protocol):

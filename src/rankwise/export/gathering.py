@@ -56,7 +56,7 @@ def gather(document: Document, site: Site, wish: Wish, taken: set[str]) -> Job:
         launch=launch,
         role=role,
         name=name_for(model.name, taken),
-        compute=site.compute(compute),
+        site=site,
         wish=wish,
     )
 

@@ -125,10 +125,12 @@ def _losses(job: Job, code: CodeMap | None) -> list[str]:
         losses.append(job.loss("restart", "the runtime decides when a TrainJob starts again"))
     at_nodes = instance_role(job.request)
     if at_nodes is not job.role and job.role.resources != at_nodes.resources:
-        path = "launcher.spec.resource_limits"
+        path = job.limits_field(job.role.name)
         losses.append(job.loss(path, "a TrainJob has the same limits for all its nodes"))
     if code is not None and job.request.kind == "mpi":
-        losses.append(job.loss("code", f"{SOURCE}/{FOLDER}, where it runs, cannot be written to"))
+        losses.append(
+            job.loss(job.code_field, f"{SOURCE}/{FOLDER}, its folder there, is read-only")
+        )
     lost = scheduling(job.compute.kubernetes).keys() - set(_PATCHED)
     losses += [
         f"{job.compute.place}: {name}: a TrainJob has no field for it" for name in sorted(lost)

@@ -36,7 +36,7 @@ def for_shell(line: str) -> list[str]:
 
 def escaped(text: str) -> str:
     """Keep Kubernetes from replacing `$(NAME)` and `$$`, which it does before any shell."""
-    return _EXPANDED.sub("$$$$", text)
+    return _EXPANDED.sub("$$", text)
 
 
 def with_dollars(line: str, names: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankwise.compute.kubernetes.layout import label
-from rankwise.compute.kubernetes.manifests import quantities
+from rankwise.compute.kubernetes.quantities import quantities
 from rankwise.errors import InputError
 from rankwise.export.code_map import COPY, SOURCE, WORK, CodeMap
 from rankwise.export.contract import Job

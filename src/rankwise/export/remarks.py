@@ -32,12 +32,21 @@ def deadline(job: Job) -> int | None:
 
 def common_losses(job: Job, code: CodeMap | None) -> Iterator[str]:
     """Say what no operator can be told."""
-    model = job.model
     if job.request.restart.on_exit_codes:
         yield job.loss("restart.on_exit_codes", "it is restarted after every failure")
     if job.request.timeout is not None and job.request.restart.most:
-        field = "limits.timeout" if isinstance(model, CommandJob) else "timeout"
+        field = "limits.timeout" if isinstance(job.model, CommandJob) else "timeout"
         yield job.loss(field, "it counts for all attempts together, not for each")
+    yield from losses_of_data(job)
+    if code is None and not job.code_in_image:
+        yield job.loss(
+            job.code_field, "none is given: commands run in the working folder of the image"
+        )
+
+
+def losses_of_data(job: Job) -> Iterator[str]:
+    """Say what goes in and comes out that no cluster knows of."""
+    model = job.model
     for name, given in model.inputs.items():
         if given.path and "://" not in given.path and not given.path.startswith("azureml:"):
             yield job.loss(
@@ -51,10 +60,6 @@ def common_losses(job: Job, code: CodeMap | None) -> Iterator[str]:
             yield job.loss(f"outputs.{name}", f"`{where}` is of the pod and lost with it")
         for field in model.without_effect():
             yield job.loss(field, "only Azure ML has it")
-    if code is None and not job.code_in_image:
-        yield job.loss(
-            "code", "the document names no folder: commands run in the image's own working folder"
-        )
 
 
 def common_notes(job: Job, code: CodeMap | None) -> Iterator[str]:

@@ -1,0 +1,107 @@
+"""Plain objects of Kubernetes, the same that a compute of that kind makes: no operator is needed.
+
+The runner of rankwise is in the pods here too. It finds the ranks' variables, ends all processes
+when one has failed, and keeps the time limit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rankwise.compute.contract import Attempt
+from rankwise.compute.contract import Job as ComputeJob
+from rankwise.compute.kubernetes.delivery import copy_of_code, deliver
+from rankwise.compute.kubernetes.manifests import MARKER, objects_for
+from rankwise.errors import ComputeFailure, InputError
+from rankwise.export.contract import Exported, Job
+from rankwise.export.pods import image_of, metadata_of
+from rankwise.export.remarks import losses_of_data
+from rankwise.plan import RuntimeChoice, Task
+from rankwise.planning.jobs import task_of
+from rankwise.runtime.contract import Prepared
+from rankwise.site import ComputeChoice, Site
+from rankwise.site.choices import KUBERNETES, Layer
+
+_KEY_BYTES = 32
+
+
+def kubernetes(job: Job) -> Exported:
+    """Write the objects of a job; raises InputError if its code does not fit."""
+    choice = _choice(job)
+    task = _task(job, choice)
+    objects = _objects(job, choice, task)
+    (service,) = (one for one in objects if one["kind"] == "Service")
+    name, namespace = service["metadata"]["name"], choice.kubernetes.namespace
+    where = f" -n {namespace}" if namespace else ""
+    label = f"{MARKER}={service['metadata']['labels'][MARKER]}"
+    notes = [
+        *task.notes,
+        f"to remove all of it: kubectl delete{where} job,service,configmap,secret -l {label}",
+    ]
+    if job.request.secrets:
+        values = [f'--from-literal=secret.{one}="${one}"' for one in job.request.secrets]
+        key = '--from-literal=key="$(openssl rand -hex 32)"'
+        made = " ".join([f"kubectl create secret generic{where} {name}", key, *values])
+        notes.insert(0, f"before it is applied: {made}")
+    return Exported(name=job.name, objects=objects, losses=list(_losses(job)), notes=notes)
+
+
+def _choice(job: Job) -> ComputeChoice:
+    """Give what is said of the cluster; where nobody has said anything, what is usual."""
+    said = job.compute
+    choice = said if said.backend == KUBERNETES else ComputeChoice(name=said.name)
+    site = choice.kubernetes
+    noted = metadata_of(job).get("annotations", {})
+    site = dataclasses.replace(site, annotations={**site.annotations, **noted})
+    if job.code_in_image:
+        site = dataclasses.replace(site, code="image", code_path=job.code_in_image)
+    return dataclasses.replace(choice, backend=KUBERNETES, kubernetes=site)
+
+
+def _task(job: Job, choice: ComputeChoice) -> Task:
+    """Plan the job for that cluster, with its images."""
+    roles = tuple(
+        dataclasses.replace(role, runtime=_runtime(image_of(job, role), role.runtime))
+        for role in job.request.roles
+    )
+    layer = Layer(file=job.site.file, computes={choice.name: choice})
+    site = Site(file=job.site.file, layers=(layer, *job.site.layers))
+    return task_of(dataclasses.replace(job.request, roles=roles), site)
+
+
+def _runtime(image: str, runtime: RuntimeChoice) -> RuntimeChoice:
+    return RuntimeChoice(name=runtime.name, kind="container", image=image)
+
+
+def _objects(job: Job, choice: ComputeChoice, task: Task) -> list[dict[str, Any]]:
+    # What the pods know each other by. Where there are secrets beside it, people make the object.
+    key = None if job.request.secrets else {"key": secrets.token_hex(_KEY_BYTES)}
+    with TemporaryDirectory(prefix="rankwise-export-") as folder:
+        attempt = Attempt(label=job.name, marker=job.name, folder=Path(folder))
+        # Pods run in the image: nothing is to be put around their commands.
+        sent = ComputeJob(attempt=attempt, task=task, runtime=Prepared())
+        try:
+            code = copy_of_code(sent, choice.kubernetes)
+            delivery = deliver(sent, choice.kubernetes, code)
+        except ComputeFailure as failure:
+            raise InputError(f"{job.at(job.code_field)}: {failure}") from failure
+    return objects_for(
+        task,
+        choice,
+        run=job.name,
+        attempt=job.name,
+        order=delivery.order,
+        parts=delivery.parts,
+        secrets=key,
+    )
+
+
+def _losses(job: Job) -> Iterator[str]:
+    if job.request.restart.most:
+        yield job.loss("restart", "without a client nobody starts it again")
+    yield from losses_of_data(job)
