@@ -324,12 +324,9 @@ def choose_kernel(notebook: Any, order: Order) -> Choice:
     said = notebook.metadata.get("language_info") or {}
     name = str(spec.get("name") or "")
     language = str(spec.get("language") or said.get("name") or "").lower()
-    if name == "python2" or str(said.get("version", "")).startswith("2."):
-        if language in ("", "python"):
-            raise Trouble(MISSING_KERNEL, "the notebook is for Python 2")
-    elif language in ("python", "ipython") or (
-        not language and (not name or name.startswith("python"))
-    ):
+    if name == "python2":
+        raise Trouble(MISSING_KERNEL, "the notebook is for Python 2")
+    if language in ("python", "ipython") or not (language or name) or name.startswith("python"):
         return _python_kernel(order)
     return _other_kernel(name or language)
 
@@ -338,9 +335,9 @@ def _python_kernel(order: Order) -> Choice:
     python = shutil.which(order.kernel_python)
     if python is None:
         raise Trouble(MISSING_KERNEL, f"there is no {order.kernel_python} in PATH")
-    # What is run here is not what a person has typed: no history.
+    # What is run here is not what a person has typed: it does not belong into the history.
     words = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    return Choice([python, *words, "--HistoryManager.enabled=False"], name=python)
+    return Choice([python, *words, "--HistoryManager.hist_file=:memory:"], name=python)
 
 
 def _other_kernel(name: str) -> Choice:
@@ -700,7 +697,7 @@ class Run:
                     case.state, case.reason = "failed", trouble.reason
                     case.details = trouble.details
                     differing = differing or trouble
-            except Trouble:
+            except (Trouble, asyncio.CancelledError):
                 case.state = "failed"
                 raise
             finally:

@@ -43,14 +43,18 @@ def register(config: pytest.Config) -> None:
     for path in paths:
         if not path.exists():
             raise pytest.UsageError(f"--notebooks: there is no {path}")
-    _collect_also(config, [str(path) for path in paths])
-    config.pluginmanager.register(Notebooks(config, [path.resolve() for path in paths]), NAME)
-
-
-def _collect_also(config: pytest.Config, paths: list[str]) -> None:
-    """Make pytest look there too, and only there if it was told of no other place."""
+    # Of other places, only those that were named.
     has_others = config.args_source == pytest.Config.ArgsSource.ARGS
-    config.args = [*config.args, *paths] if has_others else paths
+    others = config.args if has_others else []
+    config.args = [*others, *map(str, paths)]
+    config.pluginmanager.register(
+        Notebooks(
+            config,
+            [path.resolve() for path in paths],
+            [(here / other.partition("::")[0]).resolve() for other in others],
+        ),
+        NAME,
+    )
 
 
 class Failed(Exception):
@@ -129,9 +133,10 @@ class NotebookItem(pytest.Item):
 class Notebooks:
     """What is done for notebooks in a run of pytest."""
 
-    def __init__(self, config: pytest.Config, paths: list[Path]) -> None:
+    def __init__(self, config: pytest.Config, paths: list[Path], others: list[Path]) -> None:
         self._config = config
         self._paths = paths
+        self._others = others
         self._press: Press | None = None
         # Others decide what comes next where tests are handed out: there is no looking ahead.
         self._is_member = hasattr(config, "workerinput") or config.pluginmanager.has_plugin(
@@ -167,10 +172,18 @@ class Notebooks:
         """Collect the notebooks that were asked for."""
         if file_path.suffix != ".ipynb" or ".ipynb_checkpoints" in file_path.parts:
             return None
-        found = file_path.resolve()
-        if not any(found == path or path in found.parents for path in self._paths):
+        if not _is_in(file_path, self._paths):
             return None
         return NotebookFile.from_parent(parent, path=file_path)
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leave out what is no notebook where only notebooks were asked for."""
+        if collection_path.suffix == ".ipynb" or collection_path.is_dir():
+            return None
+        is_left_out = _is_in(collection_path, self._paths) and not _is_in(
+            collection_path, self._others
+        )
+        return True if is_left_out else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
@@ -232,6 +245,11 @@ class Notebooks:
         if self._is_shared:
             return "notebooks: one kernel for all; what one leaves behind, the next one finds"
         return None
+
+
+def _is_in(path: Path, places: list[Path]) -> bool:
+    found = path.resolve()
+    return any(found == place or place in found.parents for place in places)
 
 
 class Press:

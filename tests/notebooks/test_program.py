@@ -1,0 +1,323 @@
+"""What the program for notebooks does without a kernel."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from rankwise.checks.single_tests import read_tests
+from rankwise.notebooks import program
+from rankwise.notebooks.planning import NotebookOptions, notebook_command
+from rankwise.notebooks.program import (
+    Case,
+    Order,
+    Result,
+    Trouble,
+    as_script,
+    choose_kernel,
+    differences,
+    inject,
+    junit_of,
+    literal,
+    page_of,
+    pictures_of,
+    readable,
+    write,
+)
+from tests.notebooks.books import Cell, notebook
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def book(*cells: Cell, **metadata: object) -> Any:
+    """Give a notebook as nbformat has it."""
+    nbformat: Any = pytest.importorskip("nbformat")
+    return nbformat.from_dict(notebook(*cells, metadata=metadata))
+
+
+def order(folder: Path) -> Order:
+    return Order(notebook=folder / "one.ipynb", out=folder / "out")
+
+
+def test_it_imports_nothing_of_ours_and_takes_what_the_planner_writes() -> None:
+    tree = ast.parse(Path(program.__file__).read_text())
+    names = {
+        name
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert not {name for name in names if name.startswith(("rankwise", "."))}
+    options = NotebookOptions(
+        timeout=3, cell_timeout=1, parameters={"a": 1}, pdf=True, as_script=True, compare="all"
+    )
+    words = notebook_command(Path("n.ipynb"), out="out", interpreter="python", options=options)
+    read = program._parser().parse_args(words[2:])
+    (made,) = program._orders(read)
+    assert made == Order(
+        notebook=Path("n.ipynb"),
+        out=Path("out"),
+        junit=Path("out/results.xml"),
+        timeout=3.0,
+        cell_timeout=1.0,
+        parameters={"a": 1},
+        html=True,
+        pdf=True,
+        as_script=True,
+        compare="all",
+    )
+
+
+def test_several_notebooks_of_one_name_have_a_folder_each() -> None:
+    read = program._parser().parse_args(["a/n.ipynb", "b/n.ipynb", "b/m.ipynb", "--out", "o"])
+    folders = [str(one.out) for one in program._orders(read)]
+    assert folders == ["o/n", "o/n-2", "o/m"]
+
+
+# Which kernel
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"kernelspec": {"name": "python3"}},
+        {"kernelspec": {"name": "my-env", "language": "python"}},
+        {"language_info": {"name": "python", "version": "2.7.1"}},
+        {"kernelspec": {"name": "conda-x"}, "language_info": {"name": "python"}},
+    ],
+)
+def test_a_notebook_in_python_runs_with_the_python_of_the_runtime(
+    tmp_path: Path, metadata: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    choice = choose_kernel(book("1", **metadata), order(tmp_path))
+    assert choice.command[0] == str(python)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"kernelspec": {"name": "python2", "language": "python"}}, "Python 2"),
+        ({"kernelspec": {"name": "no-such-kernel", "language": "R"}}, "'no-such-kernel'"),
+        ({}, "there is no python in PATH"),
+    ],
+)
+def test_a_kernel_that_is_missing_is_named(
+    tmp_path: Path, metadata: dict[str, object], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Trouble, match=reason) as raised:
+        choose_kernel(book("1", **metadata), order(tmp_path))
+    assert raised.value.outcome == "missing kernel"
+
+
+# Parameters
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1, -2.5, "a 'quoted'\n\"text\"", True, None, [1, "b", None], {"a": [1, {"b": False}]}],
+)
+def test_a_parameter_is_written_in_python(value: object) -> None:
+    assert ast.literal_eval(literal(value)) == value
+
+
+def test_a_parameter_that_is_no_number_is_written_too() -> None:
+    assert literal([float("inf"), float("nan")]) == "[float('inf'), float('nan')]"
+
+
+def test_parameters_come_after_the_cell_that_is_tagged_for_them() -> None:
+    made = book("#: text", ("a = 1", {"tags": ["parameters"]}), "a")
+    assert inject(made, {"a": 2, "b": "x"}) == 2
+    assert made.cells[2].source == "a = 2\nb = 'x'"
+    assert made.cells[2].metadata.tags == ["injected-parameters"]
+    # A second time they take the place of the first ones.
+    assert inject(made, {"a": 3}) is None
+    assert [cell.source for cell in made.cells] == ["text", "a = 1", "a = 3", "a"]
+
+
+def test_parameters_come_first_where_no_cell_is_tagged_and_not_at_all_where_there_are_none() -> (
+    None
+):
+    made = book("a")
+    assert inject(made, {}) is None
+    assert inject(made, {"a": 2}) == 0
+    assert [cell.source for cell in made.cells] == ["a = 2", "a"]
+
+
+# Outputs
+
+
+def stream(text: str, name: str = "stdout") -> dict[str, object]:
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+def shown(text: str) -> dict[str, object]:
+    return {"output_type": "execute_result", "data": {"text/plain": text}, "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([], []),
+        ([stream("a\nb\n")], [stream("a\n"), stream("b\n")]),
+        ([stream("a\n")], [stream("a\n"), stream("a warning\n", "stderr")]),
+        ([stream("\x1b[31mred\x1b[0m\n")], [stream("red  \n")]),
+        ([shown("<object at 0x7f0011223344>")], [shown("<object at 0x7fffffffffff>")]),
+        ([stream(["a\n", "b\n"])], [stream("a\nb\n")]),  # type: ignore[arg-type]
+    ],
+)
+def test_outputs_that_a_reader_would_call_equal_are(before: list[Any], after: list[Any]) -> None:
+    assert differences(before, after) == ""
+
+
+def test_outputs_that_differ_are_shown_line_by_line() -> None:
+    said = differences([stream("1\n2\n"), shown("x")], [stream("1\n3\n"), shown("x")])
+    assert said.splitlines()[2:] == ["@@ -1,3 +1,3 @@", " 1", "-2", "+3", " x"]
+
+
+def test_progress_bars_are_shown_as_a_terminal_shows_them() -> None:
+    assert readable("10%\r 50%\r100%\ndone\r\n\x1b[1mbold\x1b[0m") == "100%\ndone\nbold"
+
+
+def test_pictures_are_named_after_their_cells() -> None:
+    made = book("#: x", ("plot()", {"outputs": []}))
+    made.cells[1].outputs = [
+        {"output_type": "display_data", "data": {"image/png": PIXEL, "text/plain": "x"}},
+        {"output_type": "display_data", "data": {"image/svg+xml": ["<svg ", "/>"]}},
+        {"output_type": "display_data", "data": {"image/png": "!"}},
+        stream("none"),
+    ]
+    found = list(pictures_of(made, "book"))
+    assert [(number, name) for number, name, _ in found][:2] == [
+        (2, "book-cell2-1.png"),
+        (2, "book-cell2-2.svg"),
+    ]
+    assert found[0][2].startswith(b"\x89PNG")
+    assert found[1][2] == b"<svg />"
+
+
+# As a script
+
+
+def test_a_script_has_the_cells_one_after_the_other() -> None:
+    made = book("#: text", "a = 1", ("b", {"tags": ["skip-execution"]}), "display(a)")
+    assert as_script(made) == (
+        "from IPython.display import display\n\n# cell 2\na = 1\n\n# cell 4\ndisplay(a)\n",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        ("%matplotlib inline", "cell 1 has magics"),
+        ("!ls", "cell 1 has magics"),
+        ("x = await y", "cell 1 has magics, or is no plain Python"),
+        ("get_ipython().run_line_magic('time', '')", "cell 1 asks for IPython"),
+        (("1 / 0", {"tags": ["raises-exception"]}), "cell 1 is expected to fail"),
+    ],
+)
+def test_what_cannot_be_a_script_is_none(cell: Cell, reason: str) -> None:
+    text, said = as_script(book(cell))
+    assert (text, said.startswith(reason)) == ("", True)
+
+
+# What is left behind
+
+
+def test_the_results_of_cells_are_read_back_with_source_and_traceback(tmp_path: Path) -> None:
+    one = order(tmp_path)
+    one.notebook.write_text(json.dumps(notebook("a = 1", "boom(\x0b\n  a)", "3")))
+    result = Result(one, "error", "cell 2: Error: no \x1b", 2)
+    result.cases = [
+        Case(1, "a = 1", "passed", 0.5),
+        Case(2, "boom(", "failed", 0.1, "cell 2: Error: no \x1b", "Traceback …"),
+        Case(3, "3", "skipped", reason="not run: cell 2"),
+    ]
+    path = tmp_path / "results.xml"
+    path.write_bytes(junit_of(result))
+    rows = list(read_tests(path))
+    assert [(row.name, str(row.state), row.seconds) for row in rows] == [
+        ("one::cell 1: a = 1", "passed", 0.5),
+        ("one::cell 2: boom(", "failed", 0.1),
+        ("one::cell 3: 3", "skipped", 0.0),
+    ]
+    for part in ("cell 2: Error: no", "   1 | boom(", "Traceback …"):
+        assert part in rows[1].message
+    assert rows[2].message == "not run: cell 2"
+
+
+def test_what_no_cell_has_done_is_a_case_of_its_own(tmp_path: Path) -> None:
+    result = Result(order(tmp_path), "missing kernel", "there is none")
+    result.cases = [Case(1, "a", "skipped", reason="not run")]
+    suite = ElementTree.fromstring(junit_of(result))[0]
+    assert suite.attrib["failures"] == "1"
+    assert suite[-1].attrib["name"] == "missing kernel"
+
+
+def test_a_page_fetches_nothing_runs_nothing_and_shows_what_happened(tmp_path: Path) -> None:
+    made = book("#: # Title\n<script>alert(1)</script>\n\n![x](pixel.png)", "a < b", "plot")
+    (tmp_path / "pixel.png").write_bytes(b"\x89PNG")
+    made.cells[1].outputs = [
+        stream("<b>\x1b[31mout</b>\n"),
+        {
+            "output_type": "error",
+            "ename": "E",
+            "evalue": "v",
+            "traceback": ["\x1b[31mE\x1b[0m: <v>"],
+        },
+    ]
+    made.cells[2].outputs = [
+        {"output_type": "display_data", "data": {"image/png": PIXEL}},
+        {"output_type": "display_data", "data": {"image/svg+xml": "<svg/>"}},
+        {"output_type": "display_data", "data": {"text/html": "<table></table>"}},
+    ]
+    result = Result(order(tmp_path), "error", "cell 2: E: <v>", 2)
+    result.cases = [Case(2, "a < b", "failed", 0.2, "cell 2: E: <v>"), Case(3, "plot", "skipped")]
+    page = page_of(made, result)
+    assert "default-src 'none'" in page
+    assert "<script>" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    for part in (
+        "<h1>Title</h1>",
+        'src="data:image/png;base64,iVBORw0',
+        'src="data:image/png;base64,iVBORw==',
+        "data:image/svg+xml;base64,",
+        "<table></table>",
+        "&lt;b&gt;out&lt;/b&gt;",
+        '<pre class="error">E: &lt;v&gt;</pre>',
+        'one.ipynb: <span class="failed">error</span>',
+    ):
+        assert part in page, part
+
+
+def test_a_file_is_written_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write(path, "first")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(path, "second")
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("file", "first")]
