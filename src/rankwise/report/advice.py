@@ -12,10 +12,16 @@ from rankwise.report.words import counted, duration
 _WORTH = 0.08
 _BUSY = 0.85
 _LONG = 0.5
+_MOST_LINKS = 6
 
 
 def advice_on(
-    timeline: Timeline, waiting: Waiting, *, longest: Sequence[Bar], makespan: float
+    timeline: Timeline,
+    waiting: Waiting,
+    *,
+    longest: Sequence[Bar],
+    chain: Sequence[Bar],
+    makespan: float,
 ) -> Iterator[str]:
     """Say what to change, what helps most first."""
     total = makespan * len(timeline.lanes)
@@ -26,6 +32,8 @@ def advice_on(
         if seconds / total >= _WORTH and (words := _remedy(cause, timeline, waiting, seconds)):
             yield words
     yield from _on_length(timeline, longest, makespan)
+    if len(chain) > 1:
+        yield _on_chain(chain)
     idle = sum(waiting.seconds.values())
     if idle / total <= 1 - _BUSY:
         lanes, noun = timeline.lane_noun, timeline.noun
@@ -136,6 +144,14 @@ def _on_order(timeline: Timeline, seconds: float) -> str:
         f"{lost[0].upper()}{lost[1:]} pass between tests, which are short or print much: fewer and "
         "larger ones cost less."
     )
+
+
+def _on_chain(chain: Sequence[Bar]) -> str:
+    names = [bar.name for bar in chain]
+    if len(names) > _MOST_LINKS:
+        names = [*names[: _MOST_LINKS - 1], "…", names[-1]]
+    seconds = sum(bar.seconds for bar in chain)
+    return f"{' → '.join(names)} take {duration(seconds)}, one after the other: start there."
 
 
 def _on_length(timeline: Timeline, longest: Sequence[Bar], makespan: float) -> Iterator[str]:

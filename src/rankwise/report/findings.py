@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rankwise.report.advice import advice_on
 from rankwise.report.causes import Cause, Gap, Waiting
-from rankwise.report.lanes import Bar, Timeline
+from rankwise.report.lanes import Bar, Timeline, longest_chain
 from rankwise.store import State
 
 _LONGEST = 3
@@ -33,8 +34,8 @@ class Findings:
     """From the moment it was asked for to its end."""
     lower_bound: float
     """No order of the same tests on as many lanes can be faster."""
-    bound_is_longest: bool
-    """Whether that is because of one long bar, and not because of all the work together."""
+    bound: Literal["longest", "chain", "work"]
+    """Whether that is because of one long bar, of some that wait for each other, or of them all."""
     busy: float
     """Lane-seconds in which something ran."""
     idle: float
@@ -62,13 +63,20 @@ def findings(timeline: Timeline) -> Findings:
     work = math.fsum(bar.work for bar in bars)
     longest = sorted(bars, key=lambda bar: -bar.seconds)[:_LONGEST]
     most = longest[0].seconds if longest else 0.0
+    chain = longest_chain(bars) if timeline.order == "needs" else []
+    bounds: dict[Literal["longest", "chain", "work"], float] = {
+        "longest": most,
+        "chain": math.fsum(bar.seconds for bar in chain),
+        "work": work / width,
+    }
+    bound = max(bounds, key=lambda one: bounds[one])
     waiting = _waiting(timeline, makespan)
     idle = math.fsum(waiting.seconds.values())
     causes = sorted(waiting.seconds.items(), key=lambda one: -one[1])
     return Findings(
         makespan=makespan,
-        lower_bound=max(most, work / width),
-        bound_is_longest=most >= work / width,
+        lower_bound=bounds[bound],
+        bound=bound,
         busy=max(0.0, width * makespan - idle),
         idle=idle,
         longest=tuple(longest),
@@ -78,7 +86,7 @@ def findings(timeline: Timeline) -> Findings:
             if seconds > 0
         ),
         gaps=tuple(waiting.gaps),
-        advice=tuple(advice_on(timeline, waiting, longest=longest, makespan=makespan)),
+        advice=tuple(advice_on(timeline, waiting, longest=longest, chain=chain, makespan=makespan)),
     )
 
 

@@ -72,11 +72,11 @@ def timeline_section(
 
 def _cards(timeline: Timeline, found: Findings) -> Iterator[Markup]:
     lanes = timeline.lane_noun
-    why = (
-        f"the longest {timeline.noun}"
-        if found.bound_is_longest
-        else f"all the work on all {lanes}s"
-    )
+    why = {
+        "longest": f"the longest {timeline.noun}",
+        "chain": "those that wait for each other",
+        "work": f"all the work on all {lanes}s",
+    }[found.bound]
     cards = [
         ("took" if timeline.is_over else "takes so far", duration(found.makespan), ""),
         ("cannot take less than", duration(found.lower_bound), why),

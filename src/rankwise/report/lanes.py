@@ -23,6 +23,8 @@ class Bar:
     state: State
     note: str = ""
     """What else is worth knowing: `xfailed`, `attempt 2`."""
+    needs: tuple[str, ...] = ()
+    """What had to be over before it could start."""
     spans: tuple[Span, ...] = ()
     """For each lane from when to when, where that differs; empty: all from `start` to `end`."""
 
@@ -63,6 +65,22 @@ class Timeline:
     """The Unix time of zero."""
     milestones: tuple[tuple[float, str], ...] = field(default=())
     """What else happened when: `collected`."""
+
+
+def longest_chain(bars: Sequence[Bar]) -> list[Bar]:
+    """Find what had to run one after the other and took longest together."""
+    best: dict[str, tuple[float, Bar, str]] = {}
+    for bar in sorted(bars, key=lambda bar: bar.start):
+        known = [name for name in bar.needs if name in best]
+        before = max(known, key=lambda one: best[one][0], default="")
+        seconds = bar.seconds + (best[before][0] if before else 0.0)
+        best[bar.name] = seconds, bar, before
+    chain: list[Bar] = []
+    name = max(best, key=lambda one: best[one][0], default="")
+    while name and len(chain) < len(best):
+        _, bar, name = best[name]
+        chain.append(bar)
+    return chain[::-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,7 @@ def timeline_of_run(store: Store, run_id: str, *, now: float | None = None) -> T
             name=one.task,
             state=_state(one),
             note=f"attempt {one.number}" if one.number > 1 else "",
+            needs=tasks[one.task].needs if one.task in tasks else (),
         )
         for one, claim, place in zip(attempts, claims, lanes, strict=True)
     ]
