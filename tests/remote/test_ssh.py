@@ -1,0 +1,105 @@
+"""Jobs on hosts with a login, over a real sshd."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from sshd import Sshd
+
+from tests.acceptance.jobs import wait_for
+from tests.compute.places import wait_until
+from tests.remote.shops import job, left_on_hosts, recorded, run, ssh_shop, status
+
+
+def test_a_job_runs_on_a_host_and_comes_back(tmp_path: Path, server: Sshd) -> None:
+    """Its code goes there, what it writes and makes comes back, and nothing stays there."""
+    with ssh_shop(tmp_path, server) as shop:
+        shop.write("data.txt", "from here\n")
+        shop.write("prog.py", "import os; print('in', os.environ['RANKWISE_NODE_RANK'])\n")
+        shop.variables["TOKEN_OF_MINE"] = "xyzzy-plugh-plover"
+        line = (
+            "cat data.txt; python prog.py; echo secret=$TOKEN_OF_MINE; "
+            "python -c 'import sys; print(sys.executable)'; echo 42 > made.txt; exit 5"
+        )
+        said = run(shop, job(line, more="secrets: [TOKEN_OF_MINE]"))
+
+        assert said.exit_code == 5, said
+        assert "from here" in said.output
+        assert "in 0" in said.output
+        assert "secret=***" in said.output
+        assert "job-1 failed" in said.output
+        work = shop.folder / ".rankwise/runs/job-1/job/1/nodes/node0"
+        assert sorted(one.name for one in work.iterdir()) == ["made.txt"], "only what is new"
+        assert left_on_hosts(tmp_path) == []
+        assert recorded(shop) == []
+        assert "xyzzy" not in "".join(
+            one.read_text(errors="replace") for one in tmp_path.rglob("*") if one.is_file()
+        )
+
+
+def test_hosts_that_cannot_be_used_say_what_to_type(tmp_path: Path, server: Sshd) -> None:
+    with ssh_shop(tmp_path, server, hosts='"unknown"') as shop:
+        said = run(shop, job("true"))
+        assert said.exit_code == 1, said
+        assert "Host key verification failed" in said.output
+        assert f"ssh -F {server.config} unknown true" in said.output
+
+        doctor = shop.rankwise("doctor", "hosts")
+        assert doctor.exit_code == 1
+        assert "Host key verification failed" in doctor.output
+
+
+def test_a_host_that_is_down_does_not_keep_the_others(tmp_path: Path, server: Sshd) -> None:
+    settings = Path(server.config).read_text()
+    config = tmp_path / "config"
+    config.write_text(f"Host down\n  HostName 127.0.0.1\n  Port 9\n{settings}")
+    with ssh_shop(tmp_path, server, hosts='"down", "here"') as shop:
+        site = shop.folder / "rankwise.toml"
+        site.write_text(site.read_text().replace(str(server.config), str(config)))
+        said = run(shop, job("echo came through"))
+        assert said.exit_code == 0, said
+        assert "came through" in said.output
+
+
+def test_a_cut_line_costs_nothing(tmp_path: Path, own_server: Sshd) -> None:
+    """The server is killed with its connections while a job runs, and comes back."""
+    with ssh_shop(tmp_path, own_server) as shop:
+        shop.write("job.yaml", job(f"echo begun; touch {tmp_path}/begun; sleep 2; echo ended"))
+        client = shop.start("run", "job.yaml")
+        wait_until("it has begun", (tmp_path / "begun").exists)
+        own_server.kill()
+        time.sleep(1.0)
+        own_server.start()
+        output, errors = client.communicate(timeout=120)
+        assert client.returncode == 0, (output, errors)
+        assert output.count("begun") == 1
+        assert output.count("ended") == 1
+        assert "answers again" in output + errors
+        assert left_on_hosts(tmp_path) == []
+
+
+def test_a_killed_client_is_followed_by_another(tmp_path: Path, server: Sshd) -> None:
+    """Killed while its job runs: the next one finds it, and it runs once."""
+    with ssh_shop(tmp_path, server) as shop:
+        line = f"echo x >> {tmp_path}/count; echo begun; while ! test -e {tmp_path}/go; do sleep 0.1; done"
+        shop.write("job.yaml", job(line + "; echo ended"))
+        client = shop.start("run", "job.yaml")
+        wait_for(tmp_path / "count")
+        os.killpg(client.pid, signal.SIGKILL)
+        client.communicate()
+
+        clean = shop.rankwise("clean")
+        assert clean.exit_code == 1
+        assert "rankwise resume job-1" in clean.output, "it may run there: not to be removed"
+        (tmp_path / "go").touch()
+        said = shop.rankwise("resume", "job-1")
+        assert said.exit_code == 0, said
+        assert (tmp_path / "count").read_text() == "x\n"
+        log = shop.rankwise("logs", "job-1").output
+        assert log.count("begun") == log.count("ended") == 1, log
+        assert left_on_hosts(tmp_path) == []
+        assert recorded(shop) == []
+        assert status(shop)["state"] == "passed"
