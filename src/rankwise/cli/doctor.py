@@ -32,7 +32,8 @@ def command(
       rankwise doctor gpu-cluster
     """
     from rankwise.cli.stores import store_folder
-    from rankwise.compute.checkup import check_compute, check_machine
+    from rankwise.compute.checkup import check_compute
+    from rankwise.compute.own_machine import check_machine
     from rankwise.site import find_site
 
     site = find_site(Path.cwd())
@@ -48,7 +49,7 @@ def command(
 
 def _show(title: str, findings: object) -> bool:
     """Print what was found; tell whether nothing must change."""
-    from rankwise.compute.checkup import Finding
+    from rankwise.compute.finding import Finding
 
     print(title)
     is_well = True
