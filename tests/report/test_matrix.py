@@ -124,6 +124,21 @@ def test_without_an_environment_nothing_is_said_of_what_differs(store: Store) ->
     assert (contrast.is_known, contrast.changes) == (False, ())
 
 
+def test_of_several_neighbours_the_one_that_differs_least_says_most(store: Store) -> None:
+    alike = environment("new", "laptop")
+    alike["packages"] = {**alike["packages"], "numpy": "1.26.4"}
+    cells = {
+        ("red", "here", "environment"): Done(environment=environment("new", "laptop")),
+        ("red", "here", "test"): Done(state=State.FAILED),
+        ("next", "here", "environment"): Done(environment=environment("old", "laptop")),
+        ("next", "here", "test"): Done(),
+        ("far", "here", "environment"): Done(environment=alike),
+        ("far", "here", "test"): Done(),
+    }
+    [contrast] = gathered(store, cells).cells["red", "here"].contrasts
+    assert (contrast.runtime, [one.name for one in contrast.changes]) == ("far", ["numpy"])
+
+
 def test_a_neighbour_whose_environment_is_known_says_more(store: Store) -> None:
     cells = {
         ("far", "here", "environment"): Done(environment=environment("old", "laptop")),
@@ -140,7 +155,7 @@ def test_what_was_used_over_time_is_there(store: Store) -> None:
     cell = gathered(store, typical()).cells["torch", "gpu"]
     used = {one.name: one.usage for one in cell.tests}
     assert used["smoke.sh"] is None
-    usage = used["analysis.ipynb"]
+    usage = used["training.ipynb"]
     assert usage is not None
     assert len(usage.time) == len(usage.cpu) == 25
 
@@ -207,6 +222,8 @@ def test_markdown_has_the_matrix_and_only_what_is_wrong_below(store: Store) -> N
     assert "| **old** | ❌ failed 1 of 3 | ❌ failed 1 of 3 | ⏭️ skipped |" in page
     assert "numpy 2.3.1 (1.26.4 there)" in page
     assert "| passed |" not in page
+    # Once, and not for each of the tests that it has kept from running.
+    assert page.count("needs gpu, found none") == 1
 
 
 def test_junit_groups_by_runtime_and_machine(store: Store) -> None:

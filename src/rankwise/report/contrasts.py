@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from rankwise.report.environments import Change, difference, ranked
@@ -27,10 +28,11 @@ class Contrast:
 
 
 def contrasts_of(matrix: Matrix, cell: Cell) -> tuple[Contrast, ...]:
-    """Find the nearest cells where the tests pass that fail here, and say what differs there.
+    """Find the cells where the tests pass that fail here, and say what differs there.
 
     A cell need not be all green for that: only what fails here has to pass there. One in the same
-    column has another runtime on the same machine, one in the same row is the other way round.
+    column has another runtime on the same machine, one in the same row is the other way round. Of
+    each, the one is taken that differs least, which tells most; then the one that is nearest.
     """
     failed = [one for one in cell.tests if one.has_failed and not one.is_environment]
     words = "\n".join(line for one in failed for line in (one.reason, *one.tail))
@@ -39,8 +41,7 @@ def contrasts_of(matrix: Matrix, cell: Cell) -> tuple[Contrast, ...]:
         for neighbours in (_column(matrix, cell), _row(matrix, cell)):
             passing = [one for one in neighbours if _passes(one, name)]
             if passing:
-                # One whose environment is known says more, however far it is.
-                best = min(passing, key=lambda one: one.environment is None)
+                best = min(passing, key=lambda one: _distance(cell, one))
                 found.setdefault((best.runtime, best.machine), []).append(name)
     return tuple(
         _contrast(cell, matrix.cells[place], tests, words) for place, tests in found.items()
@@ -58,6 +59,13 @@ def _contrast(cell: Cell, other: Cell, tests: Sequence[str], words: str) -> Cont
         changes=ranked(changes, words),
         is_known=is_known,
     )
+
+
+def _distance(cell: Cell, other: Cell) -> float:
+    """Count what differs; where that is not known, nothing is farther."""
+    if cell.environment is None or other.environment is None:
+        return inf
+    return len(difference(cell.environment, other.environment))
 
 
 def _passes(cell: Cell, name: str) -> bool:

@@ -123,7 +123,8 @@ def _changes(here: Environment, there: Environment) -> Iterator[Change]:
 
 
 def _of_mappings(kind: str, here: Mapping[str, str], there: Mapping[str, str]) -> Iterator[Change]:
-    for name in [*here, *(name for name in there if name not in here)]:
+    names = [*here, *(name for name in there if name not in here)]
+    for name in (name for name in names if here.get(name) != there.get(name)):
         yield Change(kind=kind, name=name, here=here.get(name, ""), there=there.get(name, ""))
 
 

@@ -63,7 +63,7 @@ def _add(suite: ElementTree.Element, run: RunRow, case: Case) -> None:
     is_single = case.name != case.task
     group = case.cell or run.name
     about = {
-        "classname": fit(f"{group}.{case.task}" if is_single else group),
+        "classname": fit(f"{group}.{case.test or case.task}" if is_single else group),
         "name": fit(case.name if is_single else case.test or case.name),
         "time": f"{case.seconds:.3f}",
     }
@@ -88,6 +88,6 @@ def _add(suite: ElementTree.Element, run: RunRow, case: Case) -> None:
 
 
 def place_of(place: str) -> tuple[str, str]:
-    """Give the file and the line of FILE:LINE:COLUMN."""
-    path, line, _ = place.rsplit(":", 2)
-    return path, line
+    """Give the file and the line of FILE:LINE:COLUMN; of a file alone, its beginning."""
+    path, *numbers = place.rsplit(":", 2)
+    return (path, numbers[0]) if len(numbers) == 2 else (place, "1")

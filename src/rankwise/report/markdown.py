@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from rankwise.report.cases import Case, Repeated
 from rankwise.report.junit import fit
 from rankwise.report.markdown_matrix import matrix_lines
-from rankwise.report.matrix import Matrix
+from rankwise.report.matrix import Matrix, Verdict
 from rankwise.report.words import counted, duration
 from rankwise.store import RunRow, State
 
@@ -46,8 +46,12 @@ def _lines(
     yield from _flaky(repeated)
     if matrix is not None:
         yield from matrix_lines(matrix, safe)
-        # The matrix has the green ones already.
-        cases = [case for case in cases if not case.state.is_green]
+        # The matrix has the green ones already, and says why cells did not run.
+        whole = (Verdict.SKIPPED, Verdict.NOT_RUN)
+        told = {
+            f"{row}.{column}" for (row, column), one in matrix.cells.items() if one.verdict in whole
+        }
+        cases = [case for case in cases if not case.state.is_green and case.cell not in told]
     if cases or matrix is None:
         yield from _table(cases)
     red = [case for case in cases if case.state.is_over and not case.state.is_green]

@@ -51,8 +51,8 @@ def _show_lines(console: Console, lines: Iterator[tuple[str, str]]) -> None:
 
     for names, words in islice(lines, _MOST_LINES):
         name, said = (clean(text, keep_colours=False) for text in (names, words))
-        console.print(Padding(Text(name, "bold"), (0, 0, 0, _GAP)))
-        console.print(Padding(Text(said), (0, 0, 0, 2 * _GAP)))
+        for text, indent in ((Text(name, "bold"), _GAP), (Text(said), 2 * _GAP)):
+            console.print(Padding(text, (0, 0, 0, indent), expand=False))
     if left := sum(1 for _ in lines):
         console.print(f"  ... and {counted(left, 'other')}: the report has them all")
 
