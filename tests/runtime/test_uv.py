@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import shutil
@@ -16,6 +17,7 @@ import pytest
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
 from rankwise.runtime import Prepared, prepare, uv
+from rankwise.runtime.lock import digest_of
 from rankwise.runtime.uv import find_uv
 
 LIMIT_SECONDS = 240
@@ -250,3 +252,27 @@ def test_uv_is_looked_for_beside_python_then_on_path_then_as_a_module(
     assert find_uv() == (python, "-m", "uv")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert find_uv() is None
+
+
+def locked(lock: Path) -> RuntimeChoice:
+    return RuntimeChoice(name="locked", kind="uv", lock=str(lock), lock_digest=digest_of(lock))
+
+
+def test_the_content_of_a_lock_is_the_key_not_its_name(tmp_path: Path) -> None:
+    lock = tmp_path / "some.lock"
+    lock.write_text("iniconfig==2.0.0\n")
+    made = prepare(locked(lock), lambda text: None)
+    asked = "from importlib.metadata import version; print(version('iniconfig'))"
+    assert run_in(made, "python", "-c", asked).strip() == "2.0.0"
+    moved = dataclasses.replace(locked(lock), lock=str(tmp_path / "moved.lock"))
+    assert prepare(moved, lambda text: None).path == made.path
+
+
+def test_a_lock_that_has_changed_since_it_was_planned_is_not_made(tmp_path: Path) -> None:
+    lock = tmp_path / "some.lock"
+    lock.write_text("iniconfig==2.0.0\n")
+    wanted = locked(lock)
+    lock.write_text("iniconfig==2.1.0\n")
+    with pytest.raises(ComputeFailure, match=r"some\.lock has changed: run it again"):
+        prepare(wanted, lambda text: None)
+    assert not list(tmp_path.rglob("complete.json"))

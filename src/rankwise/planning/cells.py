@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from rankwise.planning.cases import is_met
 from rankwise.planning.features import Features
-from rankwise.planning.matrix_tests import TestOfCells
+from rankwise.planning.matrix_tests import CellTest
 from rankwise.spec.matrix import Matrix
 
 
@@ -36,7 +36,7 @@ class Entry:
 
     runtime: str
     machine: str
-    test: TestOfCells
+    test: CellTest
     skip: Skip | None = None
     timeout: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Entry:
 
 
 def entries_of(
-    model: Matrix, tests: Sequence[TestOfCells], machines: Mapping[str, MachineFacts]
+    model: Matrix, tests: Sequence[CellTest], machines: Mapping[str, MachineFacts]
 ) -> Iterator[Entry]:
     """Give what every cell has, cell by cell; what does not run is there with its reason."""
     added = {(one.runtime, one.machine): one.tests for one in model.add}
@@ -72,7 +72,7 @@ def cells_that_are_there(model: Matrix) -> Iterator[tuple[str, str]]:
                 yield runtime, machine
 
 
-def _entry(model: Matrix, names: Mapping[str, str], test: TestOfCells, skip: Skip | None) -> Entry:
+def _entry(model: Matrix, names: Mapping[str, str], test: CellTest, skip: Skip | None) -> Entry:
     settings = [one for one in model.set if _fits(one.when, names)]
     softness = [one.soft_fail for one in settings if one.soft_fail is not None]
     of_runtime, of_machine = model.runtimes[names["runtime"]], model.machines[names["machine"]]
@@ -97,7 +97,7 @@ def _entry(model: Matrix, names: Mapping[str, str], test: TestOfCells, skip: Ski
 
 
 def _skip(
-    model: Matrix, names: Mapping[str, str], test: TestOfCells, facts: MachineFacts, is_added: bool
+    model: Matrix, names: Mapping[str, str], test: CellTest, facts: MachineFacts, is_added: bool
 ) -> Skip | None:
     """Say why a test does not run: what the document says comes before what is missing."""
     runtime, machine = model.runtimes[names["runtime"]], model.machines[names["machine"]]

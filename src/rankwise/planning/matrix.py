@@ -204,6 +204,6 @@ def _summary(
     count = sum(is_test(task) and not task.skip for task in tasks)
     size = f"{len(model.runtimes)} runtimes on {len(model.machines)} machines"
     running = len(cells_to_run(tasks))
-    said = [f"{size}: {running} of {len(cells)} cells run, with {count} tests in all"]
+    said = [f"{size} are {len(cells)} cells: {running} can run, with {count} tests in all"]
     said += [f"machine {name}: {one.missing}" for name, one in machines.items() if one.missing]
     return said

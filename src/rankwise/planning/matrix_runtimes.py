@@ -14,7 +14,7 @@ from rankwise.errors import ComputeFailure, InputError
 from rankwise.plan import Resources, RuntimeChoice
 from rankwise.planning.cells import MachineFacts
 from rankwise.planning.features import check_here, found_here, stated
-from rankwise.planning.matrix_tests import TestOfCells
+from rankwise.planning.matrix_tests import CellTest
 from rankwise.runtime.lock import digest_of, texts_of
 from rankwise.site import ComputeChoice, Site
 from rankwise.site.choices import LOCAL, SLURM
@@ -90,7 +90,7 @@ def _node_of_cluster(choice: ComputeChoice) -> tuple[Resources, str]:
 
 
 def runtimes_for(
-    document: Document, model: Matrix, site: Site, tests: Sequence[TestOfCells]
+    document: Document, model: Matrix, site: Site, tests: Sequence[CellTest]
 ) -> tuple[dict[str, RuntimeChoice], list[str]]:
     """Say what each runtime is, and what people must know; raises InputError for a lock's."""
     found, notices, faults = {}, [], []
@@ -135,7 +135,7 @@ def _choice(document: Document, name: str, one: MatrixRuntime, site: Site) -> Ru
     return RuntimeChoice(name=name, kind="python", python=str(folder / path))
 
 
-def _has_notebooks(name: str, model: Matrix, tests: Sequence[TestOfCells]) -> bool:
+def _has_notebooks(name: str, model: Matrix, tests: Sequence[CellTest]) -> bool:
     return any(
         test.kind == "notebook" and any(test.is_for(name, machine) for machine in model.machines)
         for test in tests

@@ -23,7 +23,7 @@ _LONGEST_NAME = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestOfCells:
+class CellTest:
     """One test that some cells have."""
 
     name: str
@@ -50,13 +50,13 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def tests_in(document: Document, model: Matrix, folder: Path) -> list[TestOfCells]:
+def tests_in(document: Document, model: Matrix, folder: Path) -> list[CellTest]:
     """Find all tests, with names that differ wherever a cell has both.
 
     Raises InputError with every mistake.
     """
     faults: list[str] = []
-    found: list[TestOfCells] = []
+    found: list[CellTest] = []
     runtimes = document.contents["runtimes"]
     places: list[tuple[str, Any, Sequence[MatrixTest]]] = [("", document.contents, model.tests)]
     places += [(name, runtimes[name], one.tests) for name, one in model.runtimes.items()]
@@ -86,8 +86,8 @@ class _Place:
         return f"{self.document.path}:{at.line}:{at.column}"
 
 
-def _expanded(place: _Place, folder: Path, entry: MatrixTest) -> Iterator[TestOfCells]:
-    def test(name: str, **details: Any) -> TestOfCells:
+def _expanded(place: _Place, folder: Path, entry: MatrixTest) -> Iterator[CellTest]:
+    def test(name: str, **details: Any) -> CellTest:
         common = {
             "name": entry.name or fit_name(name[:_LONGEST_NAME]),
             "entry": entry,
@@ -96,7 +96,7 @@ def _expanded(place: _Place, folder: Path, entry: MatrixTest) -> Iterator[TestOf
             "runtime": place.runtime,
             "place": place(),
         }
-        return TestOfCells(**{**common, **details})
+        return CellTest(**{**common, **details})
 
     if entry.files:
         for path in _files(folder, entry.files, place("files")):
@@ -140,7 +140,7 @@ def _check_file(path: Path, written: str, place: str, others: str) -> None:
         raise InputError(f"{place}: there is no file {written}{hint}")
 
 
-def _named(tests: Sequence[TestOfCells]) -> Iterator[TestOfCells]:
+def _named(tests: Sequence[CellTest]) -> Iterator[CellTest]:
     """Give each test a name that no other has which could be in the same cell."""
     taken: dict[str, set[str]] = {"": {ENVIRONMENT}}
     for test in tests:
