@@ -12,6 +12,7 @@ from rankwise.errors import InputError
 from rankwise.plan import RuntimeChoice
 from rankwise.site.choices import (
     CURRENT,
+    KUBERNETES,
     LOCAL,
     ComputeChoice,
     Layer,
@@ -105,9 +106,15 @@ class Site:
         notices = []
         if unknown_computes:
             notices.append(self._notice("compute", list(unknown_computes), "this machine"))
-        if unknown_runtimes:
+        # Where nothing but images runs, the compute's own stands in, and the plan says which.
+        has_images = computes and all(self._runs_images(name) for name in computes)
+        if unknown_runtimes and not has_images:
             notices.append(self._notice("runtime", list(unknown_runtimes), "the current Python"))
         return tuple(notices)
+
+    def _runs_images(self, name: str) -> bool:
+        found = self._named_compute(name or self.default_compute)
+        return found is not None and found.backend == KUBERNETES
 
     def _named_compute(self, name: str) -> ComputeChoice | None:
         return _look_up(name, [layer.computes for layer in self.layers], always_there=LOCAL)

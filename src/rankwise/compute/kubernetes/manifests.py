@@ -23,9 +23,10 @@ from rankwise.compute.kubernetes.layout import (
     layout_of,
     service_name,
 )
+from rankwise.compute.kubernetes.quantities import quantities
 from rankwise.compute.kubernetes.start import START
 from rankwise.errors import ComputeFailure
-from rankwise.plan import Resources, Task
+from rankwise.plan import Task
 from rankwise.site.choices import ComputeChoice, KubernetesChoice
 
 MARKER = "rankwise.dev/attempt"
@@ -307,23 +308,3 @@ class _Making:
 
 
 _READ = {"readOnly": True}
-
-
-def quantities(claim: Resources, gpu: str) -> dict[str, str]:
-    """Write what is claimed as Kubernetes does; what does not matter is left out."""
-    found = {}
-    if claim.cores:
-        thousandths = max(1, round(claim.cores * 1000))
-        found["cpu"] = f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
-    if claim.memory:
-        found["memory"] = _size(claim.memory)
-    if claim.gpus and gpu:
-        found[gpu] = str(claim.gpus)
-    return found
-
-
-def _size(size: int) -> str:
-    for power, unit in ((30, "Gi"), (20, "Mi"), (10, "Ki")):
-        if size % (1 << power) == 0:
-            return f"{size >> power}{unit}"
-    return str(size)

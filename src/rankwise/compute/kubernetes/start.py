@@ -11,7 +11,7 @@ try='import sys; sys.exit(sys.version_info < (3, 10))'
 for python in $RANKWISE_PYTHON python3 python python3.14 python3.13 python3.12 python3.11 \\
     python3.10 /usr/bin/python3 /usr/local/bin/python3 /opt/conda/bin/python; do
   if command -v "$python" >/dev/null 2>&1 && "$python" -I -S -c "$try" 2>/dev/null; then
-    exec "$python" -I -S "$1/parts/pod.py" "$2"
+    exec "$python" -I -S "$1/parts/pod.pyz" "$2"
   fi
 done
 said='the image has no Python 3.10 or newer, which the runner of rankwise needs: take another'

@@ -1,0 +1,248 @@
+"""A folder that is the same in two places: what has changed in one travels as frames to the other.
+
+A frame is a small dictionary. Those of logs say where a piece of them belongs, so that what is
+written is sent once. All other files are small and sent as a whole, whenever they change. Frames
+are numbered: whoever has read some of them before leaves those out.
+"""
+
+# Paths are texts here, as in the runner: they travel as such.
+# ruff: noqa: PTH103, PTH105, PTH113, PTH114, PTH116, PTH118, PTH119, PTH120
+# ruff: noqa: PTH123, PTH208
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+Frame = dict[str, Any]
+
+_PIECE_BYTES = 6000
+"""As a line of text, shorter than what a container's log keeps in one piece."""
+_GREATEST_WHOLE = 1 << 20
+# An earlier part of a log has another name: the oldest first.
+_PARTS = (".first", ".1", "")
+_OURS = ("order.json", "claim")
+_NEVER = ("heartbeat",)
+
+
+class Mirror:
+    """One folder, looked at again and again."""
+
+    def __init__(self, folder: str, *, is_partial: bool = False) -> None:
+        self._folder = folder
+        self._is_partial = is_partial
+        """Whether only what processes write is of interest."""
+        self._logs: dict[tuple[int, int], tuple[str, int]] = {}
+        """The path and the size of each log as the other side has it."""
+        self._wholes: dict[str, tuple[int, int, int]] = {}
+
+    def look(self) -> Iterator[Frame]:
+        """Give what has changed since the last time."""
+        seen: dict[tuple[int, int], str] = {}
+        for path in sorted(self._paths(), key=_oldest_first):
+            try:
+                state = os.stat(f"{self._folder}/{path}")
+                if _log_of(path) is None:
+                    yield from self._whole(path, state)
+                    continue
+                seen[state.st_dev, state.st_ino] = path
+                yield from self._log(path, state)
+            except OSError:
+                continue  # It was there a moment ago.
+        self._logs = {key: value for key, value in self._logs.items() if key in seen}
+
+    def _paths(self) -> Iterator[str]:
+        for name in () if self._is_partial else _listed(self._folder):
+            if os.path.isfile(f"{self._folder}/{name}") and not _is_left_out(name):
+                yield name
+        for process in _listed(f"{self._folder}/processes"):
+            for name in _listed(f"{self._folder}/processes/{process}"):
+                if not _is_left_out(name):
+                    yield f"processes/{process}/{name}"
+
+    def _whole(self, path: str, state: os.stat_result) -> Iterator[Frame]:
+        now = state.st_mtime_ns, state.st_size, state.st_ino
+        if self._wholes.get(path) != now and state.st_size <= _GREATEST_WHOLE:
+            with open(f"{self._folder}/{path}", "rb") as file:
+                data = file.read()
+            yield from whole_file(path, data)
+            self._wholes[path] = now
+
+    def _log(self, path: str, state: os.stat_result) -> Iterator[Frame]:
+        key = state.st_dev, state.st_ino
+        before, size = self._logs.get(key, (path, 0))
+        if before != path:
+            if _log_of(before) == _log_of(path):
+                yield {"path": path, "from": before}
+            else:
+                size = 0  # A file of another kind had the same number.
+        if state.st_size < size:
+            size = state.st_size
+            yield {"path": path, "size": size}
+        with open(f"{self._folder}/{path}", "rb") as file:
+            file.seek(size)
+            # No more than there was: somebody may write faster than we read.
+            left = max(state.st_size - size, 0)
+            if not left and key not in self._logs:
+                yield {"path": path, "at": 0, **_as_text(b"")}
+            while left and (data := file.read(min(_PIECE_BYTES, left))):
+                yield {"path": path, "at": size, **_as_text(data)}
+                size, left = size + len(data), left - len(data)
+        self._logs[key] = path, size
+
+
+def whole_file(path: str, data: bytes) -> Iterator[Frame]:
+    """Give the frames of a file that is sent as a whole."""
+    pieces = [data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES)] or [b""]
+    for number, piece in enumerate(pieces):
+        yield {
+            "path": path,
+            "at": number * _PIECE_BYTES,
+            "whole": len(data),
+            **_as_text(piece),
+        }
+
+
+def new_files(folder: str, since: float, *, name: str, most: int) -> Iterator[Frame]:
+    """Give what has come into a folder since then, as if the folder were called `name`.
+
+    What is too large is named in a frame of its own.
+    """
+    left = most
+    for place, folders, files in os.walk(folder):
+        folders[:] = [one for one in folders if one not in ("__pycache__", ".git")]
+        for file in files:
+            path = os.path.join(place, file)
+            inside = os.path.relpath(path, folder)
+            try:
+                state = os.lstat(path)
+                if not os.path.isfile(path) or os.path.islink(path) or state.st_mtime < since:
+                    continue
+                if state.st_size > min(_GREATEST_WHOLE, left):
+                    yield {"left_out": inside, "size": state.st_size}
+                    continue
+                with open(path, "rb") as opened:
+                    data = opened.read()
+            except OSError:
+                continue
+            left -= len(data)
+            yield from whole_file(f"{name}/{inside}", data)
+
+
+class Taker:
+    """The other side: makes a folder like the one that frames come from."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def take(self, frame: Frame) -> None:
+        """Do what a frame says; ValueError: it is none, OSError: it cannot be done."""
+        path = self._place(frame["path"])
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if "from" in frame:
+            os.replace(self._place(frame["from"]), path)
+        elif "whole" in frame:
+            self._take_whole(path, frame)
+        elif "at" in frame:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+            try:
+                _fill_gap(file, int(frame["at"]))
+                os.pwrite(file, _data(frame), int(frame["at"]))
+            finally:
+                os.close(file)
+        elif "size" in frame:
+            os.truncate(path, int(frame["size"]))
+
+    def _take_whole(self, path: str, frame: Frame) -> None:
+        """Write a file beside its place, and move it there when all of it is there."""
+        beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.part")
+        at, data = int(frame["at"]), _data(frame)
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if at == 0 else 0)
+        file = os.open(beside, flags, 0o666)
+        try:
+            os.pwrite(file, data, at)
+        finally:
+            os.close(file)
+        if at + len(data) >= int(frame["whole"]):
+            os.replace(beside, path)
+
+    def _place(self, path: object) -> str:
+        """Say where a path is here; frames may not leave the folder."""
+        parts = str(path).split("/")
+        if not isinstance(path, str) or any(part in ("", ".", "..") for part in parts):
+            raise ValueError(f"no such path: {path!r}")
+        place = os.path.join(self._folder, *parts)
+        # Links lead out of it as well.
+        inside = os.path.realpath(self._folder)
+        if not f"{os.path.realpath(os.path.dirname(place))}/".startswith(f"{inside}/"):
+            raise ValueError(f"not in the folder: {path!r}")
+        return place
+
+
+def _fill_gap(file: int, at: int) -> None:
+    """Say in a log what is missing before a place, where frames were lost."""
+    size = os.fstat(file).st_size
+    if size < at:
+        notice = f"\n[rankwise: {at - size} bytes are left out here]\n".encode()
+        os.pwrite(file, (b" " * (at - size))[: max(0, at - size - len(notice))], size)
+        os.pwrite(file, notice[: at - size], max(size, at - len(notice)))
+
+
+def to_line(frame: Frame) -> str:
+    """Write a frame as one line."""
+    return json.dumps(frame, ensure_ascii=True, separators=(",", ":"))
+
+
+def from_line(line: str) -> Frame | None:
+    """Read a frame; None: it is something else."""
+    if not line.startswith("{"):
+        return None
+    try:
+        frame = json.loads(line)
+    except ValueError:
+        return None
+    return frame if isinstance(frame, dict) and isinstance(frame.get("n"), int) else None
+
+
+def _as_text(data: bytes) -> dict[str, str]:
+    """Put data into a frame so that people can read it, if they can read it at all."""
+    try:
+        return {"text": data.decode()}
+    except UnicodeDecodeError:
+        return {"data": base64.b64encode(data).decode()}
+
+
+def _data(frame: Frame) -> bytes:
+    if "text" in frame:
+        return str(frame["text"]).encode(errors="surrogateescape")
+    return base64.b64decode(frame.get("data", ""))
+
+
+def _listed(folder: str) -> Iterable[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _is_left_out(name: str) -> bool:
+    return name.startswith(("claim.", ".")) or name.endswith(".new") or name in (*_OURS, *_NEVER)
+
+
+def _log_of(path: str) -> str | None:
+    """Name the log that a file is a part of; None: it is no log."""
+    for part in _PARTS:
+        if path.endswith(f".log{part}"):
+            return path[: len(path) - len(part)]
+    return None
+
+
+def _oldest_first(path: str) -> tuple[str, int]:
+    log = _log_of(path)
+    if log is None:
+        # After the logs: whoever reads that a process has ended may read all that it has written.
+        return "~" + path, 0
+    return log, _PARTS.index(path[len(log) :])
