@@ -37,7 +37,7 @@ def test_other_runs_have_no_matrix(store: Store) -> None:
 
 def test_every_cell_has_its_verdict(store: Store) -> None:
     matrix = gathered(store, typical())
-    assert matrix.runtimes == ("old", "new", "torch", "ancient")
+    assert matrix.runtimes == ("old", "new", "torch", "ancient", "future")
     assert matrix.machines == ("laptop", "cluster", "gpu")
     verdicts = [
         [
@@ -51,6 +51,7 @@ def test_every_cell_has_its_verdict(store: Store) -> None:
         ["failed", "failed", "skipped"],
         ["soft-failed", "running", "passed"],
         ["failed", "failed", "not run"],
+        ["could not run", "", ""],
     ]
     assert matrix.cells["old", "gpu"].reason == "needs gpu, which it does not use"
     assert matrix.cells["ancient", "gpu"].reason == "needs gpu, found none"
@@ -58,8 +59,17 @@ def test_every_cell_has_its_verdict(store: Store) -> None:
     assert matrix.cells["torch", "gpu"].counts == {State.PASSED: 3}
 
 
-def task(state: State, *, is_soft: bool = False, is_environment: bool = False) -> CellTest:
-    return CellTest(task="t", name="t", state=state, is_soft=is_soft, is_environment=is_environment)
+def task(
+    state: State, *, is_soft: bool = False, is_environment: bool = False, is_left_out: bool = False
+) -> CellTest:
+    return CellTest(
+        task="t",
+        name="t",
+        state=state,
+        is_soft=is_soft,
+        is_environment=is_environment,
+        is_left_out=is_left_out,
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +85,9 @@ def task(state: State, *, is_soft: bool = False, is_environment: bool = False) -
         ([task(State.CRASHED), task(State.TIMED_OUT)], Verdict.FAILED),
         ([task(State.FAILED, is_soft=True), task(State.PASSED)], Verdict.SOFT_FAILED),
         ([task(State.FAILED, is_soft=True), task(State.CRASHED)], Verdict.CRASHED),
-        ([task(State.NOT_RUN), task(State.PASSED)], Verdict.NOT_RUN),
+        ([task(State.NOT_RUN, is_left_out=True), task(State.PASSED)], Verdict.NOT_RUN),
+        ([task(State.NOT_RUN), task(State.PASSED)], Verdict.BLOCKED),
+        ([task(State.NOT_RUN), task(State.NOT_RUN, is_left_out=True)], Verdict.BLOCKED),
         ([task(State.NOT_RUN, is_soft=True)], Verdict.NOT_RUN),
         ([task(State.CANCELLED), task(State.PASSED)], Verdict.CANCELLED),
         (
@@ -168,6 +180,8 @@ def test_a_screen_needs_no_colours(store: Store) -> None:
     assert cells["torch"] == ["soft-failed 1 of 3", "running 2 of 3", "passed 3"]
     assert cells["old"] == ["failed 1 of 3", "failed 1 of 3", "skipped"]
     assert cells["ancient"] == ["failed", "failed", "not run"]
+    assert cells["future"] == ["could not run", ".", "."]
+    assert "its runtime could not be made: ERROR: No matching" in " ".join(text.split())
     assert "needs gpu, found none" in text
     flat = " ".join(text.split())
     assert (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Of more tasks than this, only what became of them is shown, not what they write.
 _MOST_TASKS_WITH_OUTPUT = 10
-_SUITE = "Suite"
+_SUITE, _MATRIX = "Suite", "Matrix"
 _MOST_TESTS_EXPLAINED = 10
 
 
@@ -79,7 +79,7 @@ def _view(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) -> Vie
             return JsonView(sys.stdout)
         case Shown.NOTHING:
             return QuietView(sys.stderr)
-    are_tests = run.kind == _SUITE
+    are_tests = run.kind in (_SUITE, _MATRIX)
     if len(tasks) > _MOST_TASKS_WITH_OUTPUT or are_tests:
         from rankwise.report.forecast import durations_before
         from rankwise.report.terminal import make_console

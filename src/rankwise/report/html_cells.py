@@ -57,11 +57,14 @@ def cell_panel(
 
 
 def _parts(cell: Cell, page: Page) -> Iterator[Markup]:
+    # What keeps one from running keeps the others, too.
+    blocked = next((one for one in cell.tests if one.is_blocked), None)
     for one in cell.tests:
-        if one.has_failed:
+        if one.has_failed or one is blocked:
             yield _failure(one)
     if not any(one.folder for one in cell.tests):
-        yield tag("p", cut(cell.reason) or "Nothing of it has run yet.")
+        if blocked is None:
+            yield tag("p", cut(cell.reason) or "Nothing of it has run yet.")
         return
     for contrast in cell.contrasts:
         yield _contrast(contrast, cell, page)

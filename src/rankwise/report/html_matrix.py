@@ -12,14 +12,15 @@ from rankwise.report.html_cells import cell_panel
 from rankwise.report.html_environments import environment_numbers, environments_list, machine_words
 from rankwise.report.markup import Markup, joined, tag
 from rankwise.report.matrix import Cell, Matrix, Verdict
-from rankwise.report.matrix_words import counts_words
+from rankwise.report.matrix_words import TOLD_BY_REASON, counts_words
 from rankwise.report.outcomes import TONES
 from rankwise.report.words import counted, duration
 from rankwise.store import State
 
 VERDICT_TONES: dict[Verdict, str] = {
-    **{one: TONES[State(one)] for one in Verdict if one is not Verdict.SOFT_FAILED},
+    **{Verdict(state): tone for state, tone in TONES.items() if state is not State.SUBMITTING},
     Verdict.SOFT_FAILED: "warn",
+    Verdict.BLOCKED: "bad",
 }
 _LONGEST = 80
 # A row of more marks than this is no longer seen at a glance.
@@ -27,7 +28,6 @@ _MOST_PIPS = 24
 _OPEN = 2
 # Of more tests than this, what they use is drawn only if they are not green.
 _MOST_DRAWN = 300
-_TOLD_BY_REASON = (Verdict.SKIPPED, Verdict.NOT_RUN)
 
 
 def matrix_section(matrix: Matrix, *, folder: Path, room: int) -> Markup:
@@ -82,7 +82,8 @@ def _panel(cell: Cell, page: Page, *, is_open: bool) -> Markup:
 
 def _said(cell: Cell) -> str:
     """Say in a few words why a cell is as it is."""
-    return cut(cell.reason, 120) if cell.verdict in _TOLD_BY_REASON else counts_words(cell)
+    first = cell.reason.partition("\n")[0]
+    return cut(first, 120) if cell.verdict in TOLD_BY_REASON else counts_words(cell)
 
 
 def _places(matrix: Matrix) -> list[tuple[str, str]]:
@@ -153,7 +154,7 @@ def _head(name: str, about: str, *, scope: str) -> Markup:
 def _cell(cell: Cell, number: int) -> Markup:
     said = _said(cell)
     small = [cut(said, 60)]
-    if cell.verdict not in _TOLD_BY_REASON:
+    if cell.verdict not in TOLD_BY_REASON:
         took = duration(cell.seconds) if cell.seconds else ""
         small = [joined([tag("span", words), " "]) for words in (said, took) if words]
     link = tag(
@@ -170,7 +171,7 @@ def _cell(cell: Cell, number: int) -> Markup:
 
 def _pips(cell: Cell) -> Iterator[Markup]:
     """Draw a mark for each test, in the order of the plan: the same test is at the same place."""
-    if cell.verdict in _TOLD_BY_REASON:
+    if cell.verdict in TOLD_BY_REASON:
         return
     tests = [one for one in cell.tests if not one.is_environment]
     for one in tests[:_MOST_PIPS]:

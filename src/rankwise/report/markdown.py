@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from rankwise.report.cases import Case, Repeated
 from rankwise.report.junit import fit
 from rankwise.report.markdown_matrix import matrix_lines
-from rankwise.report.matrix import Matrix, Verdict
+from rankwise.report.matrix import Matrix
+from rankwise.report.matrix_words import TOLD_BY_REASON
 from rankwise.report.words import counted, duration
 from rankwise.store import RunRow, State
 
@@ -47,9 +48,10 @@ def _lines(
     if matrix is not None:
         yield from matrix_lines(matrix, safe)
         # The matrix has the green ones already, and says why cells did not run.
-        whole = (Verdict.SKIPPED, Verdict.NOT_RUN)
         told = {
-            f"{row}.{column}" for (row, column), one in matrix.cells.items() if one.verdict in whole
+            f"{row}.{column}"
+            for (row, column), one in matrix.cells.items()
+            if one.verdict in TOLD_BY_REASON
         }
         cases = [case for case in cases if not case.state.is_green and case.cell not in told]
     if cases or matrix is None:

@@ -34,7 +34,10 @@ class Verdict(StrEnum):
     CANCELLED = "cancelled"
     SOFT_FAILED = "soft-failed"
     """Something failed of which it is known that it may."""
+    BLOCKED = "could not run"
+    """Something kept it from running that nobody knew of before: its runtime could not be made."""
     NOT_RUN = "not run"
+    """It was known before that something is missing there."""
     SKIPPED = "skipped"
     RUNNING = "running"
     QUEUED = "queued"
@@ -46,7 +49,10 @@ class Verdict(StrEnum):
 
 
 _RED = frozenset(
-    {Verdict.FAILED, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.LOST, Verdict.SOFT_FAILED}
+    {
+        *(Verdict.FAILED, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.LOST),
+        *(Verdict.SOFT_FAILED, Verdict.BLOCKED),
+    }
 )
 
 
@@ -60,6 +66,8 @@ class CellTest:
     is_soft: bool = False
     is_environment: bool = False
     """Whether it makes or looks at the environment, and is no test."""
+    is_left_out: bool = False
+    """Whether the plan itself does not want to run it."""
     reason: str = ""
     seconds: float | None = None
     tail: tuple[str, ...] = ()
@@ -75,6 +83,11 @@ class CellTest:
     @property
     def has_failed(self) -> bool:
         return self.state in _BAD
+
+    @property
+    def is_blocked(self) -> bool:
+        """Tell whether it did not run though it should."""
+        return self.state is State.NOT_RUN and not self.is_left_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +109,7 @@ class Cell:
     @property
     def reason(self) -> str:
         """Say why it is not green, in the words of the first that is not."""
-        told = (one.reason.partition("\n")[0] for one in _telling(self.tests))
-        return next((reason for reason in told if reason), "")
+        return next((one.reason for one in _telling(self.tests) if one.reason), "")
 
     @property
     def seconds(self) -> float:
@@ -175,6 +187,7 @@ def _test(row: TaskRow, attempt: AttemptRow | None, tail: Sequence[str]) -> Cell
         state=row.state,
         is_soft=tags.get("soft_fail") == "true" or (row.body is not None and row.body.is_soft),
         is_environment=tags.get("part") == "environment",
+        is_left_out=row.body is not None and bool(row.body.skip),
         reason=row.reason,
         seconds=(row.ended or 0.0) - (row.started or 0.0) if is_over else None,
         tail=tuple(tail),
@@ -230,6 +243,8 @@ def verdict_of(tests: Sequence[CellTest]) -> Verdict:
         return Verdict.CANCELLED
     if any(not state.is_over for state in states):
         return Verdict.QUEUED if states == {State.QUEUED} else Verdict.RUNNING
+    if any(one.is_blocked and not one.is_soft for one in tests):
+        return Verdict.BLOCKED
     if any(one.state is State.NOT_RUN and not one.is_soft for one in tests):
         return Verdict.NOT_RUN
     if any(one.has_failed or one.state is State.NOT_RUN for one in tests):

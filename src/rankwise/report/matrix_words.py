@@ -12,6 +12,9 @@ from rankwise.store import State
 
 _MOST_CHANGES = 4
 _MOST_CELLS = 3
+_LONGEST_REASON = 400
+TOLD_BY_REASON = (Verdict.SKIPPED, Verdict.NOT_RUN, Verdict.BLOCKED)
+"""What is best told by the reason for it."""
 _SHORT = {
     Verdict.PASSED: "ok",
     Verdict.FAILED: "FAIL",
@@ -20,6 +23,7 @@ _SHORT = {
     Verdict.LOST: "LOST",
     Verdict.CANCELLED: "STOP",
     Verdict.SOFT_FAILED: "soft",
+    Verdict.BLOCKED: "NONE",
     Verdict.NOT_RUN: "none",
     Verdict.SKIPPED: "skip",
     Verdict.RUNNING: "run",
@@ -34,7 +38,7 @@ def counts_words(cell: Cell) -> str:
         return f"{failed} of {total} failed"
     if any(one.has_failed for one in cell.tests):
         return "its environment failed"
-    if cell.verdict in (Verdict.SKIPPED, Verdict.NOT_RUN, Verdict.QUEUED, Verdict.CANCELLED):
+    if cell.verdict not in (Verdict.PASSED, Verdict.RUNNING):
         return counted(total, "test") if total else ""
     if cell.verdict is Verdict.RUNNING:
         return f"{_over(cell)} of {total} over"
@@ -82,8 +86,9 @@ def reasons(matrix: Matrix) -> Iterator[tuple[str, str]]:
     """Give why cells did not run, with the cells for which that is so."""
     found: dict[tuple[Verdict, str], list[Cell]] = {}
     for cell in matrix.in_order:
-        if cell.verdict in (Verdict.SKIPPED, Verdict.NOT_RUN):
-            found.setdefault((cell.verdict, cell.reason), []).append(cell)
+        if cell.verdict in TOLD_BY_REASON:
+            reason = " ".join(cell.reason.split())[:_LONGEST_REASON]
+            found.setdefault((cell.verdict, reason), []).append(cell)
     for (verdict, reason), cells in found.items():
         yield _named(cells), f"{verdict}: {reason}" if reason else str(verdict)
 

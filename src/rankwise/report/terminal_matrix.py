@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_STYLES = {**STATE_STYLES, Verdict.SOFT_FAILED: "yellow"}
+_STYLES = {**STATE_STYLES, Verdict.SOFT_FAILED: "yellow", Verdict.BLOCKED: "red"}
 _GAP = 2
 _LONGEST_RUNTIME, _LONGEST_MACHINE = 24, 16
 _MOST_LINES = 8
