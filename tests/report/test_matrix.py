@@ -176,7 +176,9 @@ def test_a_screen_needs_no_colours(store: Store) -> None:
     text = shown(gathered(store, typical()), 80)
     assert max(map(len, text.splitlines())) <= 80
     rows = [line.split("  ") for line in text.splitlines()]
-    cells = {row[0]: row[1:] for one in rows if (row := [word.strip() for word in one if word])}
+    cells = {
+        row[0]: row[1:] for one in rows if (row := [word.strip() for word in one if word.strip()])
+    }
     assert cells["torch"] == ["soft-failed 1 of 3", "running 2 of 3", "passed 3"]
     assert cells["old"] == ["failed 1 of 3", "failed 1 of 3", "skipped"]
     assert cells["ancient"] == ["failed", "failed", "not run"]
