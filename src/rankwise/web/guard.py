@@ -34,6 +34,10 @@ RULES = (
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 """What a browser may do with our pages: nothing from elsewhere, and no script but our own file."""
+_HEAD = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>rankwise</title>'
+    '<link rel="icon" href="data:,">'
+)
 _HEADERS = {
     "Content-Security-Policy": RULES,
     "X-Content-Type-Options": "nosniff",
@@ -142,12 +146,11 @@ class Guard:
         """
         if not is_same(token, self._keys.token):
             return _refusal("The token is wrong. `rankwise serve` prints a new one at every start.")
-        page = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><title>rankwise</title>'
+        page = f'{_HEAD}<meta http-equiv="refresh" content="0;url=/">'
         answer = HTMLResponse(page, headers={"Referrer-Policy": "no-referrer"})
         answer.set_cookie(self._keys.name, self._keys.cookie, httponly=True, samesite="strict")
         return answer
 
 
 def _refusal(words: str, status: int = 403) -> Response:
-    page = f'<!doctype html><html lang="en"><title>rankwise</title>{tag("p", words)}'
-    return HTMLResponse(page, status_code=status)
+    return HTMLResponse(f"{_HEAD}{tag('p', words)}", status_code=status)

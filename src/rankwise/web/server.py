@@ -37,11 +37,12 @@ def listen(port: int | None) -> socket.socket:
         found.close()
         if port is None and error.errno == errno.EADDRINUSE:
             return listen(0)
-        raise InputError(_why_not(wanted, error)) from error
+        raise InputError(why_not(wanted, error)) from error
     return found
 
 
-def _why_not(port: int, error: OSError) -> str:
+def why_not(port: int, error: OSError) -> str:
+    """Say why a port cannot be had, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return f"--port {port}: another program listens there; --port 0 takes one that is free"
     if error.errno in (errno.EACCES, errno.EPERM):
