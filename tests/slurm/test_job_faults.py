@@ -74,7 +74,7 @@ def test_a_job_that_is_cancelled_while_it_waits_is_told_of_with_its_reason(
     number = only_job(slurm, "PENDING")
     wait_until("Slurm says why it waits", lambda: "PartitionDown" in reason_of(slurm, number))
     assert status(shop)["state"] == "running"
-    time.sleep(1.0)
+    wait_until("we say it too", lambda: "PartitionDown" in shop.rankwise("status").output)
     slurm.run("scancel", number)
     code, said = end_of(client)
     assert code == 130, said

@@ -164,3 +164,13 @@ def test_an_end_whose_processes_cannot_be_stored_is_not_stored_either(store: Sto
 def test_an_outcome_is_an_end() -> None:
     with pytest.raises(ValueError, match="'running' is no end"):
         Outcome(state=State.RUNNING, ended=1.0)
+
+
+def test_why_an_attempt_waits_is_known_until_it_starts(store: Store) -> None:
+    run = new_run(store)
+    number = begin(store, run)
+    assert store.attempt_waits(run, "a", "is pending: Resources")
+    assert store.task_row(run, "a").reason == "is pending: Resources"
+    store.attempt_started(run, "a", number, now=11.0)
+    assert store.task_row(run, "a").reason == ""
+    assert not store.attempt_waits(run, "a", "is pending: Resources")

@@ -404,6 +404,8 @@ class Drive:
                     self._tell("task started", folder=flight.attempt.folder, **who)
             if news.text:
                 self._tell("notice", reason=news.text, **who)
+                if flight is not None:
+                    self._store.attempt_waits(self._run, flight.waiting.key, news.text)
 
     def _end(
         self,

@@ -63,6 +63,13 @@ class AttemptWrites(Changes):
                 self.add_event(run, "attempt_submitted", body, now=now)
         return is_new
 
+    def attempt_waits(self, run: str, task: str, reason: str) -> bool:
+        """Say what keeps the task's attempt from starting; gone as soon as it does."""
+        submitting = f"state = '{State.SUBMITTING.value}'"
+        return self._change(
+            "tasks", {"run": run, "key": task}, {"reason": reason}, only_if=submitting
+        )
+
     def attempt_started(self, run: str, task: str, number: int, *, now: float) -> bool:
         """Say that an attempt runs."""
         with self.together():
@@ -70,7 +77,8 @@ class AttemptWrites(Changes):
             new = {"state": State.RUNNING, "started": now}
             is_new = self._change("attempts", which, new, only_if="started IS NULL")
             if is_new:
-                self._change("tasks", {"run": run, "key": task}, {"state": State.RUNNING})
+                new = {"state": State.RUNNING, "reason": ""}
+                self._change("tasks", {"run": run, "key": task}, new)
                 self._start_task(run, task, now)
                 self.add_event(run, "attempt_started", {"task": task, "attempt": number}, now=now)
         return is_new
