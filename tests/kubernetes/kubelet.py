@@ -182,11 +182,13 @@ class Kubelet:
             for one in (place, *place.rglob("*")):
                 os.chown(one, user, user)
         for mount in container["volumeMounts"]:
-            Path(mount["mountPath"]).mkdir(parents=True, exist_ok=True)
-            lines.append(f"mount --bind {folder / mount['name']} {shlex.quote(mount['mountPath'])}")
+            source = folder / mount["name"] / mount.get("subPath", "")
+            if "subPath" not in mount:
+                Path(mount["mountPath"]).mkdir(parents=True, exist_ok=True)
+            lines.append(f"mount --bind {source} {shlex.quote(mount['mountPath'])}")
         hosts = [f"{address} {spec['hostname']}", "127.0.0.1 localhost"]
-        for alias in spec.get("hostAliases", ()):
-            hosts.append(f"{alias['ip']} {' '.join(alias['hostnames'])}")
+        aliases = spec.get("hostAliases", ())
+        hosts += [f"{alias['ip']} {' '.join(alias['hostnames'])}" for alias in aliases]
         (folder / "hosts").write_text("\n".join(hosts) + "\n")
         command = shlex.join(container["command"])
         become = f"setpriv --reuid {user} --regid {user} --clear-groups --no-new-privs"

@@ -23,7 +23,14 @@ def plan_job(document: Document, ask: Ask) -> Planned:
     """Plan a job, which is one task."""
     compute = ask.on or compute_of(document)
     _check_code(document)
-    notices = [*_check_names(document, ask, compute)]
+    notices = []
+    if ask.on is None and (found := _cluster_for(document, ask.site)) is not None:
+        notices.append(
+            f'compute "{compute}" is not in the site file: "{found}" stands in for it, the only '
+            "Kubernetes cluster there"
+        )
+        compute = found
+    notices += _check_names(document, ask, compute)
     request = request_of(document, ask.site, key=document.model.name, compute=compute)
     if isinstance(document.model, CommandJob):
         notices += [
@@ -31,6 +38,15 @@ def plan_job(document: Document, ask: Ask) -> Planned:
             for field in document.model.without_effect()
         ]
     return Planned(tasks=[task_of(request, ask.site)], notices=notices)
+
+
+def _cluster_for(document: Document, site: Site) -> str | None:
+    """Name the cluster that is meant by a kind of compute which is always one of Kubernetes."""
+    kind = getattr(getattr(document.model, "compute", None), "type", "")
+    return site.stand_in(compute_of(document), KUBERNETES) if kind in _ON_KUBERNETES else None
+
+
+_ON_KUBERNETES = ("AksCompute", "AksCluster")
 
 
 def task_of(request: JobRequest, site: Site) -> Task:

@@ -112,6 +112,14 @@ class Site:
             notices.append(self._notice("runtime", list(unknown_runtimes), "the current Python"))
         return tuple(notices)
 
+    def stand_in(self, name: str, backend: str) -> str | None:
+        """Name the only compute with a backend, for one that no site file has; None: as it is."""
+        if self.has_compute(name):
+            return None
+        layers = (layer.computes.items() for layer in self.layers)
+        known = {one for layer in layers for one, choice in layer if choice.backend == backend}
+        return known.pop() if len(known) == 1 and not any("*" in one for one in known) else None
+
     def _runs_images(self, name: str) -> bool:
         found = self._named_compute(name or self.default_compute)
         return found is not None and found.backend == KUBERNETES

@@ -42,7 +42,8 @@ class Compute(Model):
     type: Annotated[
         Text,
         Field(
-            description="Kind of the compute in Azure ML. Taken as it is: `target` decides.",
+            description="Kind of the compute in Azure ML. `target` decides; where no site file has"
+            " it, `AksCompute` and `AksCluster` mean the only Kubernetes cluster there.",
             examples=["AmlCompute", "AksCompute"],
         ),
     ] = ""

@@ -324,6 +324,6 @@ def _connect(choice: KubernetesChoice) -> Client:
     except (ConfigError, OSError, LookupError, ValueError, AssertionError) as error:
         name = choice.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
         raise ComputeFailure(
-            f"the kubeconfig {Path(name)} cannot be used: {error or type(error)!s}; name "
+            f"the kubeconfig {Path(name)} cannot be used: {error!r}; name "
             "another with KUBECONFIG, or kubeconfig = … and context = … in the site file"
         ) from error

@@ -286,8 +286,13 @@ class KubernetesCompute:
             one.over_since = one.over_since or now
             patience = _STATE_SECONDS if is_whole or stream is None else _LOG_SECONDS
             if now >= one.over_since + patience or (is_whole and one.asked_to_end is not None):
-                said = [*stream.said] if stream is not None else []
-                return judge(end, pods, is_wanted=one.asked_to_end is not None, said=said)
+                return judge(
+                    end,
+                    pods,
+                    is_wanted=one.asked_to_end is not None,
+                    is_out_of_memory=stream is not None and stream.is_out_of_memory,
+                    said=[*stream.said] if stream is not None else [],
+                )
             return None
         if one.asked_to_end is not None:
             is_late = now > one.asked_to_end + _END_SECONDS

@@ -37,7 +37,8 @@ HEAD_PART, OTHER_PART = "head", "other"
 CONTAINER = "main"
 # Our own part ends what it has started when it is asked to, which takes two graces of the runner.
 _END_SECONDS = 30
-_MODE = 0o440
+# With a user of our own, files are the group's, too.
+_MODE, _MODE_FOR_ANY = 0o440, 0o444
 
 
 def image_of(task: Task, choice: ComputeChoice) -> str:
@@ -133,10 +134,20 @@ class _Making:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": self._metadata(self.name),
-            "data": {"order.json": order},
+            "data": {"order.json": order, **self._accounts()},
             "binaryData": {
                 name: base64.b64encode(content).decode() for name, content in parts.items()
             },
+        }
+
+    def _accounts(self) -> dict[str, str]:
+        """Give the user a name: Open MPI starts nothing for somebody who has none."""
+        if not (user := self._site.user):
+            return {}
+        home = f"{self._site.mount}/work/home"
+        return {
+            "passwd": f"root:x:0:0:root:/root:/bin/sh\nrankwise:x:{user}:{user}::{home}:/bin/sh\n",
+            "group": f"root:x:0:\nrankwise:x:{user}:\n",
         }
 
     def secret(self, values: Mapping[str, str]) -> dict[str, Any]:
@@ -236,7 +247,13 @@ class _Making:
                 "capabilities": {"drop": ["ALL"]},
             },
             "terminationMessagePolicy": "FallbackToLogsOnError",
-            "volumeMounts": [mount for _, mount in self._volumes()],
+            "volumeMounts": [
+                *(mount for _, mount in self._volumes()),
+                *(
+                    {"name": "parts", "mountPath": f"/etc/{name}", "subPath": name, **_READ}
+                    for name in self._accounts()
+                ),
+            ],
         }
         if resources := self._resources(group):
             container["resources"] = resources
@@ -282,10 +299,11 @@ class _Making:
     def _volumes(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Give each volume with how it is seen in the container."""
         site = self._site
+        mode = _MODE if site.user is not None else _MODE_FOR_ANY
         found: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
             ({"name": "parts", "configMap": {"name": self.name}}, f"{site.mount}/parts", _READ),
             (
-                {"name": "keys", "secret": {"secretName": self.name, "defaultMode": _MODE}},
+                {"name": "keys", "secret": {"secretName": self.name, "defaultMode": mode}},
                 f"{site.mount}/keys",
                 _READ,
             ),

@@ -32,6 +32,8 @@ class Stream:
         """Whether a process of the task was started."""
         self.is_whole = False
         """Whether the last frame has arrived."""
+        self.is_out_of_memory = False
+        """Whether the kernel has ended something in a pod, because it had no more memory."""
         self.gathered = ""
         """How many pods have come, in words."""
         self.left_out: list[str] = []
@@ -59,13 +61,13 @@ class Stream:
     def _go(self) -> None:
         pause = _SOONEST_SECONDS
         since: int | None = None
-        while not (self.is_whole or self._is_over.is_set()):
+        while not self._is_over.is_set():
             try:
                 for line in self._cluster.log(self._pod, since=since):
                     self._heard = time.monotonic()
                     pause = _SOONEST_SECONDS
                     self._take(line)
-                    if self.is_whole or self._is_over.is_set():
+                    if self._is_over.is_set():
                         break
                 self.trouble = ""
             except (ComputeFailure, Gone) as failure:
@@ -96,6 +98,8 @@ class Stream:
             if not self.has_begun and str(frame["path"]).startswith("processes/"):
                 self.has_begun = True
                 self._poke()
+        elif frame.get("note") == "out of memory":
+            self.is_out_of_memory = True
         elif "note" in frame:
             there, wanted = frame["values"]
             self.gathered = f"{there} of {wanted} pods are there"
@@ -103,6 +107,7 @@ class Stream:
             self.left_out.append(f"{frame['left_out']} ({int(frame['size']) / 1e6:.1f} MB)")
         elif "end" in frame:
             self.is_whole = True
+            self._is_over.set()
 
     def _note_words(self, line: str) -> None:
         """Keep what is for people: what our part says in trouble."""

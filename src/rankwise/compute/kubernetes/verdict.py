@@ -5,6 +5,7 @@ The runner knows better, unless it was ended itself, or a pod was: then only Kub
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,11 +33,13 @@ def judge(
     pods: Sequence[PodState],
     *,
     is_wanted: bool = False,
+    is_out_of_memory: bool = False,
     said: Sequence[str] = (),
 ) -> AttemptEnd:
     """Say how an attempt ended that is over.
 
-    `is_wanted` tells that we have cancelled it ourselves; `said` are the last lines of its head
+    `is_wanted` tells that we have cancelled it ourselves, `is_out_of_memory` that the kernel has
+    ended something in a pod for want of memory; `said` are the last lines of its head
     that are no records.
     """
     if end is not None and is_clear(end):
@@ -54,6 +57,9 @@ def judge(
             reason=reason,
             **started,
         )
+    if is_out_of_memory and end is not None and end.signal == _KILL:
+        reason = f"out of memory: {end.culprit or 'a process'} used more than its pod may have"
+        return dataclasses.replace(end, reason=reason)
     if is_wanted:
         return AttemptEnd(
             outcome=State.CANCELLED, exit_code=CANCELLED_CODE, reason="cancelled", **started
@@ -125,6 +131,12 @@ def _taken_away(pod: PodState) -> str:
     return f"pod {pod.name}{on} was taken away: {words}"
 
 
+def _words(pod: PodState) -> list[str]:
+    """Give what a container has said last to people; frames are for us."""
+    lines = [line.strip() for line in pod.exit_message.splitlines()]
+    return [line for line in lines if line and not line.startswith("{")]
+
+
 def _without_a_word(pods: Sequence[PodState], said: Sequence[str]) -> AttemptEnd:
     ended = [pod for pod in pods if pod.exit_code not in (None, 0)]
     if not pods:
@@ -135,7 +147,8 @@ def _without_a_word(pods: Sequence[PodState], said: Sequence[str]) -> AttemptEnd
         knows += f" ({pod.exit_reason})" if pod.exit_reason not in ("", "Error") else ""
     else:
         knows = f"pod {pods[0].name} is {pods[0].phase or 'gone'}"
-    last = said[-1] if said else (ended[0].exit_message.splitlines() or [""])[-1] if ended else ""
+    words = [*said, *(line for pod in ended for line in _words(pod))]
+    last = words[-1] if words else ""
     reason = f"it left no account of how it ended; {knows}"
     return AttemptEnd(
         outcome=State.LOST, exit_code=LOST_CODE, reason=f"{reason}: {last}" if last else reason

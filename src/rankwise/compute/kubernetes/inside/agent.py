@@ -121,6 +121,8 @@ class Agent:
                         name=name,
                         most=MOST_BYTES,
                     )
+                if with_files and self._pod.memory_kills():
+                    frames.append({"note": "out of memory", "values": [self._node]})
                 for frame in frames:
                     self._head.send({"frame": frame})
                 if not frames:

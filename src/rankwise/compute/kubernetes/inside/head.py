@@ -108,7 +108,7 @@ class Head:
                 if "frame" not in said:
                     continue
                 count += 1
-                if "left_out" in said["frame"]:
+                if "path" not in said["frame"]:
                     self._output.put(said["frame"])
                 else:
                     self._taker.take(said["frame"])
@@ -201,6 +201,8 @@ class Head:
         deadline = time.monotonic() + _LEAVE_SECONDS
         for reader in self._readers:
             reader.join(max(0.0, deadline - time.monotonic()))
+        if self._pod.memory_kills():
+            self._output.note("out of memory", -1 if self._node is None else self._node)
         if self._node is not None:
             here = self._pod.work_folder(self._node)
             name = f"nodes/node{self._node}"
@@ -227,6 +229,8 @@ class Output:
             self._write(to_line({"n": self._number, **frame}) + "\n")
         elif "left_out" in frame:
             say(f"{frame['left_out']} stays in its pod")
+        elif "note" in frame:
+            say(f"{frame['note']}: node {frame['values'][0]}")
         elif str(frame.get("path", "")).endswith("/output.log") and frame.get("text"):
             process = str(frame["path"]).split("/")[-2]
             head = f"--- {process} ---\n" if process != self._process else ""

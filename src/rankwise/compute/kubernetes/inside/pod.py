@@ -49,6 +49,8 @@ class Pod:
             if not name.startswith("RANKWISE_") or name in _KEPT
         }
         self.unpacked = 0.0
+        self.killed = 0
+        self.killed = self.memory_kills()
 
     def unpack(self, node: int | None) -> None:
         """Lay out our own files, and the code if a node of the task is here."""
@@ -75,6 +77,15 @@ class Pod:
             if not os.path.lexists(path):
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 os.symlink(own, path)
+
+    def memory_kills(self) -> int:
+        """Count what the kernel has ended here because there was no more memory."""
+        try:
+            with open("/sys/fs/cgroup/memory.events", encoding="ascii") as file:
+                lines = [line.split() for line in file]
+            return sum(int(count) for name, count in lines if name == "oom_kill") - self.killed
+        except (OSError, ValueError):
+            return 0
 
     def work_folder(self, node: int) -> str:
         """Name the folder in which processes of a node work."""
