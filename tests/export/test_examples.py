@@ -53,7 +53,10 @@ def validate(data: Mapping[str, Any]) -> None:
         kubernetes_validate.validate(dict(data), version, strict=True)
 
 
-@pytest.mark.parametrize(("document", "target"), PAIRS)
+# Plain objects are read back where they are validated: there is much in them to read.
+@pytest.mark.parametrize(
+    ("document", "target"), [pair for pair in PAIRS if pair[1] != "kubernetes"]
+)
 def test_what_is_written_is_read_back(document: str, target: str) -> None:
     made = example(document, target)
     text = to_yaml(made.objects)

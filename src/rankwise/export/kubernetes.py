@@ -39,7 +39,11 @@ def kubernetes(job: Job) -> Exported:
     name, namespace = service["metadata"]["name"], choice.kubernetes.namespace
     where = f" -n {namespace}" if namespace else ""
     label = f"{MARKER}={service['metadata']['labels'][MARKER]}"
+    folder = task.code or task.folder
     notes = [
+        f"code: {job.code_in_image} of the image"
+        if job.code_in_image
+        else f"code: {folder} is in the ConfigMap {name}, and each pod gets a copy",
         *task.notes,
         f"to remove all of it: kubectl delete{where} job,service,configmap,secret -l {label}",
     ]

@@ -53,10 +53,9 @@ def mpi_operator(job: Job) -> Exported:
 def refuse_others(job: Job, whose: str) -> None:
     """Raise InputError if a job is no MPI job."""
     if job.request.kind != "mpi":
-        raise InputError(
-            f"{job.at('type')}: {whose} runs MPI jobs only; `--to kubeflow-v1` or "
-            "`--to kubernetes` takes this one"
-        )
+        others = "" if job.request.kind == "plain" else "`--to kubeflow-v1` or "
+        who = f"{others}`--to kubernetes` takes this one"
+        raise InputError(f"{job.at('type')}: {whose} runs MPI jobs only; {who}")
 
 
 def mpi_parts(job: Job, *, container: str) -> tuple[Part, Part]:
