@@ -95,6 +95,24 @@ class Project:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(textwrap.dedent(text).lstrip("\n"))
 
+    def variables(self, record: Path) -> dict[str, str]:
+        """Give the environment of an inner run that writes its reports there."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(_SCRUBBED) and name not in _SCRUBBED_NAMES
+        }
+        return kept | {
+            **LAUNCH_VARIABLES,
+            "RANKWISE_TEST_RECORD": str(record),
+            # These import more than all the rest, numpy among it.
+            "PYTEST_ADDOPTS": "-p no:anyio -p no:randomly -p no:hypothesispytest",
+            "PYTHONPATH": str(self.folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "COLUMNS": "100",
+            "NO_COLOR": "1",
+        }
+
     def pytest(self, *arguments: str, ranks: int | None = 4, **options: object) -> Outcome:
         """Run pytest on so many ranks of mpirun; None: without mpirun."""
         launch = [] if ranks is None else [str(self.mpi.mpiexec), "-n", str(ranks)]
@@ -117,22 +135,7 @@ class Project:
         """
         self._runs += 1
         record = self.folder / f".record-{self._runs}"
-        variables = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(_SCRUBBED) and name not in _SCRUBBED_NAMES
-        }
-        variables |= LAUNCH_VARIABLES
-        variables |= {
-            "RANKWISE_TEST_RECORD": str(record),
-            # These import more than all the rest, numpy among it.
-            "PYTEST_ADDOPTS": "-p no:anyio -p no:randomly -p no:hypothesispytest",
-            "PYTHONPATH": str(self.folder),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "COLUMNS": "100",
-            "NO_COLOR": "1",
-            **(environment or {}),
-        }
+        variables = {**self.variables(record), **(environment or {})}
         process = subprocess.Popen(
             command,
             cwd=self.folder,
