@@ -132,7 +132,9 @@ def _machine_head(matrix: Matrix, machine: str) -> Markup:
     found = (matrix.cell(runtime, machine) for runtime in matrix.runtimes)
     known = [cell.environment for cell in found if cell is not None and cell.environment]
     about = machine_words(known[0]) if known else ""
-    return _head(machine, about, scope="col")
+    # All are as wide as each other, whatever is in them.
+    width = f"width:{100 / (len(matrix.machines) + 1):.0f}%"
+    return _head(machine, about, scope="col", style=width)
 
 
 def _runtime_head(matrix: Matrix, runtime: str) -> Markup:
@@ -146,9 +148,9 @@ def _runtime_words(one: Environment) -> str:
     return f"{python} · {counted(len(one.packages), 'package')}"
 
 
-def _head(name: str, about: str, *, scope: str) -> Markup:
+def _head(name: str, about: str, *, scope: str, style: str | None = None) -> Markup:
     below = [tag("small", cut(about, _LONGEST))] if about else []
-    return tag("th", cut(name, _LONGEST), *below, scope=scope)
+    return tag("th", cut(name, _LONGEST), *below, scope=scope, style=style)
 
 
 def _cell(cell: Cell, number: int) -> Markup:
