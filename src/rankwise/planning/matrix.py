@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
@@ -202,8 +202,12 @@ def _summary(
     """Say how much it is before it starts, and what cannot be had here."""
     cells = {cell_of(task) for task in tasks}
     count = sum(is_test(task) and not task.skip for task in tasks)
-    size = f"{len(model.runtimes)} runtimes on {len(model.machines)} machines"
+    size = f"{_counted(model.runtimes, 'runtime')} on {_counted(model.machines, 'machine')}"
     running = len(cells_to_run(tasks))
-    said = [f"{size} are {len(cells)} cells: {running} can run, with {count} tests in all"]
+    said = [f"{size}: {running} of {len(cells)} cells can run, with {count} tests in all"]
     said += [f"machine {name}: {one.missing}" for name, one in machines.items() if one.missing]
     return said
+
+
+def _counted(things: Sized, name: str) -> str:
+    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
