@@ -45,6 +45,8 @@ class Place:
     """Folders in which its tasks or its machines keep files, beside those of the attempt."""
     sees_processes: bool = True
     """Whether what runs there are processes of this machine, which a test can find and kill."""
+    sees_files: bool = True
+    """Whether what runs there sees the files of this machine."""
     finds_strangers: bool = True
     """Whether what has left its parents behind is ended there too."""
     _count: int = 0
@@ -218,9 +220,32 @@ def _command(folder: Path) -> Iterator[Place]:
     assert list(cloud.glob("i-*")) == [], "an instance was not given back"
 
 
+@contextlib.contextmanager
+def _pods(folder: Path) -> Iterator[Place]:
+    """Kubernetes with a stand-in for its kubelet: pods are processes of this machine."""
+    from tests.kubernetes.standing_in import obstacle, standing_in
+
+    need(obstacle())
+    with standing_in() as made:
+        yield Place(folder=folder, table=made.table())
+        assert made.left() == [], "something was not removed"
+
+
+@contextlib.contextmanager
+def _kubernetes(folder: Path) -> Iterator[Place]:
+    """A real cluster: the one that KUBECONFIG names, with an image that it has."""
+    if "KUBECONFIG" not in os.environ:
+        pytest.skip("KUBECONFIG names no cluster")
+    image = os.environ.get("RANKWISE_TEST_IMAGE", "python:3.12-slim")
+    table = f'backend = "kubernetes"\nimage = "{image}"\n'
+    yield Place(folder=folder, table=table, sees_processes=False, sees_files=False)
+
+
 PLACES: dict[str, Callable[[Path], contextlib.AbstractContextManager[Place]]] = {
     "local": _local,
     "slurm": _slurm,
     "ssh": _ssh,
     "command": _command,
+    "pods": _pods,
+    "kubernetes": _kubernetes,
 }

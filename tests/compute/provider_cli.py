@@ -8,6 +8,7 @@ A file `FOLDER/fail-VERB` makes a verb fail; the number in it says how many time
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -95,10 +96,8 @@ def delete(place: Path) -> int:
             continue
         own += [int(entry.name)] if is_own else []
     for pid in own:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     subprocess.run(["rm", "-rf", str(place)], check=True)
     return 0
 

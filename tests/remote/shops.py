@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from sshd import Sshd
 
 from tests.acceptance.jobs import Said, Shop, opened
-from tests.compute.places import provider_table
+from tests.compute.places import provider_table, wait_until
 
 LIMIT_SECONDS = 120.0
 
@@ -65,3 +68,10 @@ def instances(folder: Path) -> list[str]:
 def recorded(shop: Shop) -> list[str]:
     """Name what is written down as being elsewhere."""
     return [one.stem for one in (shop.folder / ".rankwise" / "elsewhere").glob("*.json")]
+
+
+def kill_after(pid: int, shop: Shop, seconds: float) -> None:
+    """Kill a client at a moment after it has a run."""
+    wait_until("it has a run", (shop.folder / ".rankwise/runs/job-1").exists)
+    time.sleep(seconds)
+    os.killpg(pid, signal.SIGKILL)

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
+import shlex
 import signal
+import sys
 import time
 from pathlib import Path
 
+import pytest
 from sshd import Sshd
 
+from rankwise.runtime.package_index import settings_for_uv
 from tests.acceptance.jobs import wait_for
 from tests.compute.places import wait_until
-from tests.remote.shops import job, left_on_hosts, recorded, run, ssh_shop, status
+from tests.lengths import part
+from tests.remote.shops import (
+    job,
+    kill_after,
+    left_on_hosts,
+    recorded,
+    run,
+    ssh_shop,
+    status,
+)
 
 
 def test_a_job_runs_on_a_host_and_comes_back(tmp_path: Path, server: Sshd) -> None:
@@ -103,3 +118,66 @@ def test_a_killed_client_is_followed_by_another(tmp_path: Path, server: Sshd) ->
         assert left_on_hosts(tmp_path) == []
         assert recorded(shop) == []
         assert status(shop)["state"] == "passed"
+
+
+@pytest.mark.parametrize("seed", range(part(2, 20)))
+def test_a_client_killed_at_any_moment_loses_nothing(
+    tmp_path: Path, server: Sshd, seed: int
+) -> None:
+    """Each task runs once in the end, and nothing stays on the hosts."""
+    with ssh_shop(tmp_path, server, hosts='"here", "here-2"') as shop:
+        count = tmp_path / "count"
+        tests = "".join(
+            f'  - {{name: t{n}, run: "echo {n} >> {count}; sleep 0.3"}}\n' for n in range(3)
+        )
+        shop.write("job.yaml", f"type: Suite\nname: job\ncompute: hosts\ntests:\n{tests}")
+        client = shop.start("run", "job.yaml")
+        kill_after(client.pid, shop, random.Random(seed).uniform(0.2, 3.0))
+        client.communicate()
+        said = shop.rankwise("resume", "job-1")
+        assert said.exit_code == 0, said
+        assert status(shop)["state"] == "passed", said
+        assert sorted(count.read_text().split()) == ["0", "1", "2"]
+        assert left_on_hosts(tmp_path) == recorded(shop) == []
+
+
+def test_a_matrix_makes_its_runtimes_on_the_host(tmp_path: Path, server: Sshd) -> None:
+    """An environment that is made there, once for two tests, and interpreters that are or not."""
+    with ssh_shop(tmp_path, server) as shop:
+        site = shop.folder / "rankwise.toml"
+        base = Path(sys.base_prefix) / "bin" / "python3"
+        # What a login would have by itself: how this machine gets packages.
+        index = {n: v for n, v in os.environ.items() if n.startswith(("UV_", "PIP_", "SSL_"))}
+        index |= {n: v for n, v in os.environ.items() if n.lower().endswith("_proxy")}
+        index |= settings_for_uv(os.environ)
+        init = [f"export {name}={shlex.quote(value)}" for name, value in index.items()]
+        site.write_text(
+            f"{site.read_text()}init = {json.dumps(init)}\n"
+            f'[runtime.theirs]\npython = "{base}"\n[runtime.nowhere]\npython = "/nowhere/python"\n'
+        )
+        shop.write("packages.lock", "iniconfig==2.0.0\n")
+        shop.write("where.py", "import sys; print(sys.prefix)\n")
+        shop.write(
+            "job.yaml",
+            """\
+            type: Matrix
+            name: job
+            machines: {there: {compute: hosts}}
+            runtimes:
+              made: {lock: packages.lock, tests: [{name: has, run: "python -c 'import iniconfig'"}]}
+              theirs: theirs
+              nowhere: nowhere
+            tests: [where.py]
+            """,
+        )
+        said = shop.rankwise("run", "job.yaml")
+        assert said.exit_code == 1, said
+        assert "/nowhere/python is no Python on" in said.output + said.errors
+        tasks = shop.folder / ".rankwise/runs/job-1"
+        log = "1/processes/worker-0/output.log"
+        made = (tasks / "made@there@where.py" / log).read_text()
+        assert made.startswith(f"{tmp_path}/there/runtimes/"), said
+        assert (tasks / "theirs@there@where.py" / log).read_text() == f"{sys.base_prefix}\n"
+        found = json.loads(shop.rankwise("status", "job-1", "--json").output)["counts"]
+        assert found["passed"] == 5, found
+        assert left_on_hosts(tmp_path) == recorded(shop) == []

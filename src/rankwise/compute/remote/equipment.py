@@ -85,6 +85,8 @@ def equip(folder: str, root: str) -> None:
     with open(f"{folder}/runtime.json", encoding="utf-8") as file:
         choice = json.load(file)
     kind = choice["kind"]
+    if kind == "modules":
+        return  # The command itself loads them.
     if kind == "container":
         get_image(choice)
         return
@@ -152,7 +154,7 @@ def stand_ins(executable: str, root: str) -> str:
 def environment_for(choice: dict[str, Any], root: str) -> str:
     """Make an environment from requirements, or take the one that was made from the same words."""
     words = [2, platform.python_version() if not choice["python"] else "", choice["python"]]
-    words += [sorted(choice["requirements"]), choice["host_python"]]
+    words += [sorted(choice["requirements"]), choice["host_python"], choice["lock_digest"]]
     folder = f"{root}/runtimes/{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]}"
     content = f"{folder}/content"
     os.makedirs(folder, exist_ok=True)
@@ -181,6 +183,13 @@ def make_environment(choice: dict[str, Any], content: str, root: str) -> None:
         call(choice, [venv_python(choice), "-m", "venv", content])
         install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
         install.append("--no-input")
+    # One by one: a lock with hashes allows nothing that has none.
+    if choice["locked"]:
+        name, text = choice["locked"]
+        lock = f"{os.path.dirname(content)}/{os.path.basename(name)}"
+        with open(lock, "w", encoding="utf-8") as file:
+            file.write(text)
+        call(choice, [*install, "-r", lock])
     if choice["requirements"]:
         call(choice, [*install, "-r", listed])
 

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import sys
 import tarfile
 import tempfile
@@ -23,10 +24,16 @@ from rankwise.errors import ComputeFailure
 from rankwise.plan import Process, RuntimeChoice, Task
 from rankwise.runtime.container import Container
 from rankwise.runtime.contract import Prepared
+from rankwise.runtime.lock import texts_of
+from rankwise.runtime.modules import Modules
 
 # What the other side can make ready; more than these would be left out there without a word.
-_KNOWN = frozenset(("name", "kind", "python", "requirements", "image", "engine"))
-_KINDS = ("current", "python", "uv", "container")
+_KNOWN = (
+    *("name", "kind", "python", "requirements", "lock", "lock_digest", "modules", "image"),
+    "engine",
+)
+_INCLUDES = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)\b")
+_KINDS = ("current", "python", "uv", "modules", "container")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +131,10 @@ def _runtime(
             f"{more[0] if more else choice.kind} is for this machine and for clusters only"
         )
     has_path = choice.kind == "current" and bool(given.path)
-    runtime = {**data, "host_python": python, "has_path": has_path}
+    locked = _lock_of(choice) if choice.lock else None
+    runtime = {**data, "host_python": python, "has_path": has_path, "locked": locked}
+    if choice.kind == "modules":
+        return runtime, dataclasses.replace(given, wrap=Modules(names=choice.modules))
     if choice.kind != "container":
         return runtime, given
     names = [choice.engine] if choice.engine else list(found.engines)
@@ -139,6 +149,17 @@ def _runtime(
         engine=engine, executable=executable, image=choice.image, uid=found.uid, gid=found.gid
     )
     return {**runtime, "engine": executable}, dataclasses.replace(given, wrap=wrap)
+
+
+def _lock_of(choice: RuntimeChoice) -> tuple[str, str]:
+    """Give the name and the content of a lock file, with all that it includes in one."""
+    path = Path(choice.lock)
+    try:
+        texts = texts_of(path)
+    except OSError as error:
+        raise ComputeFailure(f'runtime "{choice.name}": {path}: {error.strerror}') from error
+    lines = [line for text in texts for line in text.splitlines()]
+    return path.name, "".join(f"{line}\n" for line in lines if not _INCLUDES.match(line))
 
 
 def _moved(task: Task, source: str, work: str) -> Task:

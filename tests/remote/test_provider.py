@@ -1,0 +1,159 @@
+"""Jobs on instances that a provider's command line makes, and that are always given back."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.jobs import wait_for
+from tests.compute.places import wait_until
+from tests.lengths import part
+from tests.remote.shops import cloud_shop, instances, job, kill_after, recorded, run, status
+
+_SUITE = """\
+type: Suite
+name: job
+compute: cloud
+tests:
+  - {name: one, run: "cat data.txt"}
+  - {name: two, run: "echo two; exit 3"}
+  - {name: three, run: "echo three"}
+"""
+
+
+def _calls(folder: Path, verb: str) -> int:
+    log = folder / "cloud" / "calls.log"
+    return sum(line.split()[0] == verb for line in log.read_text().splitlines())
+
+
+def test_one_instance_serves_a_run_and_is_given_back(tmp_path: Path) -> None:
+    with cloud_shop(tmp_path) as shop:
+        shop.write("data.txt", "from here\n")
+        said = run(shop, _SUITE)
+        assert said.exit_code != 0, said
+        assert "2 passed" in said.output, said
+        assert "1 failed" in said.output, said
+        assert _calls(tmp_path, "create") == _calls(tmp_path, "delete") == 1
+        assert instances(tmp_path) == []
+        assert recorded(shop) == []
+        assert shop.rankwise("clean").output == "nothing was left elsewhere\n"
+
+
+def test_without_reuse_each_task_has_an_instance_of_its_own(tmp_path: Path) -> None:
+    with cloud_shop(tmp_path, "reuse = false\ninstances = 2") as shop:
+        shop.write("data.txt", "from here\n")
+        said = run(shop, _SUITE)
+        assert "2 passed" in said.output, said
+        assert _calls(tmp_path, "create") == _calls(tmp_path, "delete") == 3
+        assert instances(tmp_path) == []
+
+
+def test_files_go_by_send_and_fetch_where_run_cannot_pass_them(tmp_path: Path) -> None:
+    """The instance's `run` has no input, and what it writes is wrapped into something else."""
+    with cloud_shop(tmp_path, 'send = ["cp", "${{source}}", "${{target}}"]\n'
+                    'fetch = ["cp", "${{source}}", "${{target}}"]') as shop:  # fmt: skip
+        site = shop.folder / "rankwise.toml"
+        wrapped = 'run = ["sh", "-c", "\\"$@\\" < /dev/null | sed s/^/said:/", "sh", '
+        text = site.read_text().replace("run = [", wrapped)
+        site.write_text(text.replace('folder = "~/rankwise"', f'folder = "{tmp_path}/far"'))
+        shop.write("data.txt", "from here\n")
+        said = run(shop, job("cat data.txt; echo 42 > made.txt", "cloud"))
+        assert said.exit_code == 0, said
+        assert "from here" in said.output
+        made = shop.folder / ".rankwise/runs/job-1/job/1/nodes/node0/made.txt"
+        assert made.read_text() == "42\n"
+        assert list(tmp_path.glob("far-*")) == [], "what was copied is removed"
+
+
+def test_what_cannot_be_made_is_not_run_and_says_why(tmp_path: Path) -> None:
+    with cloud_shop(tmp_path) as shop:
+        (tmp_path / "cloud" / "fail-create").write_text("")
+        said = run(shop, job("true", "cloud"))
+        assert said.exit_code == 1, said
+        assert "`create` failed: the provider is out of order: create" in said.output
+        assert _calls(tmp_path, "create") == 1
+        assert recorded(shop) == [], "`list` says that there is nothing"
+
+
+def test_a_delete_that_fails_is_tried_again_said_loudly_and_kept(tmp_path: Path) -> None:
+    with cloud_shop(tmp_path) as shop:
+        (tmp_path / "cloud" / "fail-delete").write_text("1")
+        said = run(shop, job("true", "cloud"))
+        assert said.exit_code == 0, said
+        assert instances(tmp_path) == [], "the second try succeeds"
+        assert "WARNING" not in said.output + said.errors
+
+        (tmp_path / "cloud" / "fail-delete").write_text("")
+        said = run(shop, job("true", "cloud"))
+        assert "WARNING: the instance rankwise-" in said.output + said.errors, said
+        [number] = instances(tmp_path)
+        clean = shop.rankwise("clean")
+        assert clean.exit_code == 1
+        assert "STILL THERE" in clean.output
+        assert number in clean.output
+        assert "out of order: delete" in clean.output
+
+        (tmp_path / "cloud" / "fail-delete").unlink()
+        clean = shop.rankwise("clean")
+        assert clean.exit_code == 0, clean
+        assert "gone: instance rankwise-" in clean.output
+        assert instances(tmp_path) == recorded(shop) == []
+
+
+def test_an_instance_whose_id_was_never_heard_is_found_by_its_name(tmp_path: Path) -> None:
+    """The client is killed while `create` has made it, and has not said so yet."""
+    with cloud_shop(tmp_path) as shop:
+        (tmp_path / "cloud" / "slow-create").touch()
+        shop.write("job.yaml", job("true", "cloud"))
+        client = shop.start("run", "job.yaml")
+        wait_until(
+            "it is being made", lambda: bool(list((tmp_path / "cloud").glob("i-*/about.json")))
+        )
+        os.killpg(client.pid, signal.SIGKILL)
+        client.communicate()
+
+        listed = shop.rankwise("clean", "--list")
+        assert "its id was never heard" in listed.output
+        clean = shop.rankwise("clean")
+        assert clean.exit_code == 0, clean
+        assert instances(tmp_path) == recorded(shop) == []
+        # The task was never sent: it runs now, once, on another.
+        (tmp_path / "cloud" / "slow-create").unlink()
+        assert shop.rankwise("resume", "job-1").exit_code == 0
+        assert instances(tmp_path) == recorded(shop) == []
+
+
+def test_ctrl_c_gives_the_instance_back(tmp_path: Path) -> None:
+    with cloud_shop(tmp_path) as shop:
+        shop.write("job.yaml", job(f"echo x > {tmp_path}/begun; sleep 300", "cloud"))
+        client = shop.start("run", "job.yaml")
+        wait_for(tmp_path / "begun")
+        client.send_signal(signal.SIGINT)
+        output, errors = client.communicate(timeout=120)
+        assert client.returncode == 130, (output, errors)
+        assert instances(tmp_path) == recorded(shop) == []
+
+
+@pytest.mark.parametrize("seed", range(part(3, 20)))
+def test_a_client_killed_at_any_moment_leaves_nothing_and_loses_nothing(
+    tmp_path: Path, seed: int
+) -> None:
+    """Each task runs once in the end, and every instance is deleted."""
+    with cloud_shop(tmp_path, "instances = 2") as shop:
+        count = tmp_path / "count"
+        tests = "".join(
+            f'  - {{name: t{n}, run: "echo {n} >> {count}; sleep 0.3"}}\n' for n in range(3)
+        )
+        shop.write("job.yaml", f"type: Suite\nname: job\ncompute: cloud\ntests:\n{tests}")
+        client = shop.start("run", "job.yaml")
+        kill_after(client.pid, shop, random.Random(seed).uniform(0.3, 5.0))
+        client.communicate()
+        said = shop.rankwise("resume", "job-1")
+        assert said.exit_code == 0, said
+        assert status(shop)["state"] == "passed", said
+        assert sorted(count.read_text().split()) == ["0", "1", "2"]
+        assert instances(tmp_path) == recorded(shop) == []
