@@ -86,6 +86,16 @@ def test_all_that_can_be_said_is(tmp_path: Path) -> None:
     assert any("kubectl create secret generic -n team full-secrets" in note for note in made.notes)
 
 
+@pytest.mark.parametrize("target", ["kubernetes", "kubeflow-v1"])
+def test_the_only_cluster_stands_in_for_one_that_nobody_knows(tmp_path: Path, target: str) -> None:
+    text = FULL.replace("target: cluster", "target: elsewhere")
+    made = written(tmp_path, text, target, site=SITE)
+    assert made.objects[-1]["metadata"]["namespace"] == "team"
+    assert [note for note in made.notes if '"cluster", the only Kubernetes there' in note]
+    azure = job_in(written(tmp_path, text, "azureml", site=SITE))
+    assert azure["compute"] == "azureml:elsewhere"
+
+
 LOST = {
     "kubeflow-v1": {
         "restart.on_exit_codes": (14, "every failure"),

@@ -75,11 +75,11 @@ def command(
         bool, typer.Option("--strict", help="Write nothing if something cannot be said there.")
     ] = False,
 ) -> int:
-    """Write jobs as YAML for Kubernetes, its operators or Azure ML, and start nothing.
+    """Write jobs as YAML for Kubernetes, its operators or Azure ML.
 
-    What cannot be said there is told on the standard error, a line for each.
+    Nothing is started. What cannot be said there is told on the standard error, a line for each.
 
-    \\b
+    \b
     For example:
       rankwise export job.yaml --to kubernetes --image pytorch/pytorch | kubectl apply -f -
       rankwise export jobs/*.yaml --to azureml -o azure/

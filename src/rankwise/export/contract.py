@@ -11,6 +11,7 @@ from rankwise.launch.command import Launch
 from rankwise.launch.derive import Counts
 from rankwise.launch.request import JobRequest, RoleRequest
 from rankwise.site import ComputeChoice, Site
+from rankwise.site.choices import KUBERNETES
 from rankwise.spec.base import mapping_in
 from rankwise.spec.documents import Document
 from rankwise.spec.models import Job as JobModel
@@ -70,8 +71,9 @@ class Job:
 
     @property
     def compute(self) -> ComputeChoice:
-        """What the site file says of the cluster."""
-        return self.site.compute(self.request.compute)
+        """What the site file says of the cluster; the only one there stands in for others."""
+        name = self.request.compute
+        return self.site.compute(self.site.stand_in(name, KUBERNETES) or name)
 
     @property
     def code(self) -> str:

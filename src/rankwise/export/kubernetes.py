@@ -20,7 +20,7 @@ from rankwise.compute.kubernetes.manifests import MARKER, objects_for
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.export.contract import Exported, Job
 from rankwise.export.pods import image_of, metadata_of
-from rankwise.export.remarks import losses_of_data
+from rankwise.export.remarks import losses_of_data, stand_in_notes
 from rankwise.plan import RuntimeChoice, Task
 from rankwise.planning.jobs import task_of
 from rankwise.runtime.contract import Prepared
@@ -44,6 +44,7 @@ def kubernetes(job: Job) -> Exported:
         f"code: {job.code_in_image} of the image"
         if job.code_in_image
         else f"code: {folder} is in the ConfigMap {name}, and each pod gets a copy",
+        *stand_in_notes(job),
         *task.notes,
         f"to remove all of it: kubectl delete{where} job,service,configmap,secret -l {label}",
     ]
@@ -75,7 +76,7 @@ def _task(job: Job, choice: ComputeChoice) -> Task:
     )
     layer = Layer(file=job.site.file, computes={choice.name: choice})
     site = Site(file=job.site.file, layers=(layer, *job.site.layers))
-    return task_of(dataclasses.replace(job.request, roles=roles), site)
+    return task_of(dataclasses.replace(job.request, roles=roles, compute=choice.name), site)
 
 
 def _runtime(image: str, runtime: RuntimeChoice) -> RuntimeChoice:

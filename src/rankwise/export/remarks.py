@@ -74,4 +74,14 @@ def common_notes(job: Job, code: CodeMap | None) -> Iterator[str]:
         where = f" -n {namespace}" if namespace else ""
         secret = f"secret generic{where} {secrets_name(job)}"
         yield f"before it is applied: kubectl create {secret} {values}"
+    yield from stand_in_notes(job)
     yield from job.counts.notes
+
+
+def stand_in_notes(job: Job) -> Iterator[str]:
+    """Say which cluster it is written for, if not the one that was named."""
+    if job.compute.name != job.request.compute:
+        yield (
+            f'compute "{job.request.compute}" is not in the site file: "{job.compute.name}", the '
+            "only Kubernetes there, stands in for it"
+        )
