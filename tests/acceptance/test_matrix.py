@@ -44,7 +44,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 def write_notebook(shop: Shop, name: str, source: str) -> None:
-    cell = {
+    cell: dict[str, object] = {
         "cell_type": "code",
         "source": source,
         "metadata": {},
