@@ -17,12 +17,14 @@ from bench import (
     histories,
     isolated,
     mixed,
+    notebooks,
     pingpong,
     pipeline,
     planned,
     queued,
     report,
     serial,
+    serve,
     simulated,
     slurm_tests,
     startup,
@@ -49,10 +51,12 @@ CASES: Mapping[str, Callable[[Path, int], Table]] = {
     "pipeline": pipeline.run,
     "plan": planned.run,
     "report": report.run,
+    "serve": serve.run,
     "help": first_answer.run,
     "histories": histories.run,
     "pingpong": pingpong.run,
     "trend": trend.run,
+    "notebooks": notebooks.run,
 }
 
 _VERSIONS = """

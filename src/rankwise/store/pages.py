@@ -163,8 +163,12 @@ class Pages:
         now: float,
         limit: int,
         offset: int = 0,
+        total: int | None = None,
     ) -> Found[TaskRow]:
-        """Give some of the tasks that are wanted, in one of TASK_ORDERS."""
+        """Give some of the tasks that are wanted, in one of TASK_ORDERS.
+
+        They are not counted where it is known how many there are: `total`.
+        """
         where = _Where()
         where.add("run = ?", run)
         where.add_states("state", wanted.states)
@@ -174,7 +178,8 @@ class Pages:
             f"{SELECT_TASKS} WHERE {where} ORDER BY {by} LIMIT ? OFFSET ?",
             (*where.values, *[now] * by.count("?"), limit, offset),
         )
-        total = self._database.number(f"SELECT count(*) FROM tasks WHERE {where}", where.values)
+        if total is None:
+            total = self._database.number(f"SELECT count(*) FROM tasks WHERE {where}", where.values)
         return Found([read_task(row) for row in rows], total)
 
     def result_page(

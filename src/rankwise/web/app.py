@@ -31,8 +31,9 @@ from rankwise.web.graph_page import graph_page
 from rankwise.web.guard import Guard, Keys, is_same
 from rankwise.web.log_page import log_file, log_of, log_page, log_stream
 from rankwise.web.matrix_page import matrix_page
+from rankwise.web.memory import Memory
 from rankwise.web.page import FILES, Page, problem, static_file, whole
-from rankwise.web.readers import Desk, Readers
+from rankwise.web.readers import Readers
 from rankwise.web.run_list import run_list
 from rankwise.web.run_pages import document_page, tasks_page, tests_page
 from rankwise.web.streams import EventStream, changes
@@ -58,8 +59,6 @@ PAGES: Mapping[str, View] = {
     "/runs/{run}/document": document_page,
 }
 """The pages, by their addresses."""
-_MOST_REMEMBERED = 16
-_MOST_BYTES = 300_000
 _MOST_STREAMS = 200
 _MOST_OF_A_FORM = 10_000
 # A report says what a browser may do with it in itself.
@@ -73,6 +72,7 @@ class Site:
         self._folder = folder
         self._keys = keys
         self._readers = Readers(folder)
+        self._memory = Memory()
         # What is new must not wait for a page that takes long.
         self._scout = Readers(folder, threads=1)
         self.feed = Feed(self._scout)
@@ -121,9 +121,10 @@ class Site:
     def _showing(self, view: View) -> Callable[[Request], object]:
         async def show(request: Request) -> Response:
             ask = self._ask(request)
-            # Who asks for the same in the same second is shown the same.
-            key = f"{view.__name__} {request.url.path}?{request.url.query}"
-            body = await self._readers.ask(lambda desk: _rendered(desk, view, ask, key))
+            key = f"{request.url.path}?{request.url.query}"
+            body = await self._readers.ask(
+                lambda desk: self._memory.page(desk, ask, key, lambda: view(desk.store, ask))
+            )
             return HTMLResponse(body)
 
         return show
@@ -226,20 +227,6 @@ class Site:
 
     def _say(self, ask: Ask, page: Page) -> Response:
         return HTMLResponse(whole(page, ask, str(self._folder)), status_code=page.status)
-
-
-def _rendered(desk: Desk, view: View, ask: Ask, key: str) -> bytes:
-    """Make a page, unless nothing has changed since it was made a moment ago."""
-    now = (desk.store.data_version(), int(ask.now))
-    known = desk.memory.get(key)
-    if known is not None and known[0] == now:
-        return known[1]
-    body = whole(view(desk.store, ask), ask, str(desk.store.folder)).encode()
-    if len(body) < _MOST_BYTES:
-        while len(desk.memory) >= _MOST_REMEMBERED:
-            del desk.memory[next(iter(desk.memory))]
-        desk.memory[key] = (now, body)
-    return body
 
 
 async def _is_own_form(request: Request, keys: Keys) -> bool:

@@ -14,8 +14,8 @@ from rankwise.stats.compare import Verdict
 from rankwise.store import RunRow, Store
 from rankwise.store.pages import Difference
 from rankwise.web.ask import Ask, run_address
+from rankwise.web.counts import counts_of
 from rankwise.web.page import Column, Page, notice, table, void
-from rankwise.web.run_list import counts_of
 from rankwise.web.states import bar, in_words, outcome
 
 _MOST_LINES = 200

@@ -12,6 +12,7 @@ from rankwise.report.words import duration, listed
 from rankwise.store import Store
 from rankwise.store.pages import Node
 from rankwise.web.ask import Ask, run_address
+from rankwise.web.counts import counts_of
 from rankwise.web.graph_layout import Layout, lay_out
 from rankwise.web.page import Column, Page, live, notice, table
 from rankwise.web.run_frame import framed
@@ -27,7 +28,7 @@ def graph_page(store: Store, ask: Ask) -> Page:
     """Show what needs what."""
     run = store.run(ask.run)
     nodes = store.nodes(run.id, limit=MOST_NODES)
-    total = sum(store.counts(run.id).values())
+    total = sum(counts_of(store, run).values())
     parts = []
     if total > len(nodes):
         parts.append(notice(f"The first {len(nodes)} of {total:,} tasks are drawn."))

@@ -11,8 +11,8 @@ from rankwise.report.outcomes import TONES, moment
 from rankwise.report.words import duration
 from rankwise.store import RunRow, State, Store
 from rankwise.web.ask import Ask, run_address
+from rankwise.web.counts import counts_of
 from rankwise.web.page import Page, live, notice, void
-from rankwise.web.run_list import counts_of
 from rankwise.web.states import bar, in_words, legend
 
 _MATRIX = "Matrix"

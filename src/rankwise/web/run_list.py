@@ -11,6 +11,7 @@ from rankwise.report.words import counted
 from rankwise.store import RunRow, State, Store
 from rankwise.store.pages import RunFilter
 from rankwise.web.ask import Ask, address, run_address
+from rankwise.web.counts import counts_of
 from rankwise.web.page import PAGE_ROWS, Column, Page, live, offset, pager, search, table
 from rankwise.web.states import CHOICES, bar, in_words, outcome, states_of, took
 
@@ -24,9 +25,6 @@ _COLUMNS = (
     Column(name="tags"),
 )
 _MOST_TAGS = 4
-# Counts of runs that are over stay as they are: those of so many are remembered.
-_MOST_KNOWN = 2000
-_known: dict[tuple[str, str, float], Mapping[State, int]] = {}
 
 
 def run_list(store: Store, ask: Ask) -> Page:
@@ -77,19 +75,6 @@ def _row(store: Store, run: RunRow, ask: Ask) -> Markup:
         took(run.started, run.ended, now=ask.now, is_over=run.state.is_over),
         tag("td", *_tags(run), class_="tags"),
     )
-
-
-def counts_of(store: Store, run: RunRow) -> Mapping[State, int]:
-    """Count the tasks of a run; of one that is over, only once."""
-    key = (str(store.path), run.id, run.created)
-    if key in _known:
-        return _known[key]
-    counts = store.counts(run.id)
-    if run.state.is_over:
-        while len(_known) >= _MOST_KNOWN:
-            _known.pop(next(iter(_known)), None)
-        _known[key] = counts
-    return counts
 
 
 def _done(counts: Mapping[State, int]) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote_plus
+
 from rankwise.report.facts import cut
-from rankwise.report.markup import Markup, joined, tag
+from rankwise.report.markup import Markup, escaped, joined, tag
 from rankwise.report.outcomes import TONES, moment
 from rankwise.report.words import counted, duration
 from rankwise.store import ResultRow, RunRow, State, Store, TaskRow
 from rankwise.store.pages import RESULT_ORDERS, TASK_ORDERS, TaskFilter
 from rankwise.web.ask import Ask, run_address
+from rankwise.web.counts import counts_of
 from rankwise.web.page import (
     PAGE_ROWS,
     Column,
@@ -46,16 +49,20 @@ def tasks_page(store: Store, ask: Ask) -> Page:
     """Show the tasks of a run that are wanted."""
     run = store.run(ask.run)
     order = ask.choice("order", TASK_ORDERS, "plan")
+    states, words = states_of(ask.text("state")), ask.text("words")
+    counts = counts_of(store, run)
     found = store.task_page(
         run.id,
-        TaskFilter(states=states_of(ask.text("state")), words=ask.text("words")),
+        TaskFilter(states=states, words=words),
         order=order,
         now=ask.now,
         limit=PAGE_ROWS,
         offset=offset(ask),
+        total=None if words else sum(counts[state] for state in states or State),
     )
     form = search(ask, "Name or reason", selects={"state": ("Outcome", CHOICES)})
-    rows = [_task(run, row, ask) for row in found.rows]
+    task, log = (escaped(run_address(run.id, part)) for part in ("task", "logs"))
+    rows = [_task(row, task, log, ask.now) for row in found.rows]
     shown = table("Tasks of this run", _TASK_COLUMNS, rows, ask=ask, order=order)
     return framed(
         store,
@@ -69,17 +76,20 @@ def tasks_page(store: Store, ask: Ask) -> Page:
     )
 
 
-def _task(run: RunRow, row: TaskRow, ask: Ask) -> Markup:
-    name = tag("a", cut(row.key, _LONGEST), href=run_address(run.id, "task", task=row.key))
-    log = tag("a", "log", href=run_address(run.id, "logs", task=row.key))
-    return tag(
-        "tr",
-        tag("th", name, scope="row", class_="k"),
-        outcome(row.state),
-        took(row.started, row.ended, now=ask.now, is_over=row.state.is_over),
-        tag("td", str(row.attempts) if row.attempts else "", class_="n"),
-        tag("td", cut(row.reason), class_="w" if row.reason else None),
-        tag("td", log if row.attempts else ""),
+def _task(row: TaskRow, task: str, log: str, now: float) -> Markup:
+    """Make the row of a task; the addresses of its pages are those of no task yet.
+
+    It is put together by hand: many browsers ask for many rows, again and again.
+    """
+    asked = quote_plus(row.key, errors="replace")
+    state, key = row.state, escaped(cut(row.key, _LONGEST))
+    link = f'<a href="{log}?task={asked}">log</a>' if row.attempts else ""
+    reason = f'<td class="w">{escaped(cut(row.reason))}' if row.reason else "<td>"
+    return Markup(
+        f'<tr><th scope="row" class="k"><a href="{task}?task={asked}">{key}</a></th>'
+        f'<td class="o {TONES[state]}">{state}</td>'
+        f"{took(row.started, row.ended, now=now, is_over=state.is_over)}"
+        f'<td class="n">{row.attempts or ""}</td>{reason}</td><td>{link}</td></tr>'
     )
 
 

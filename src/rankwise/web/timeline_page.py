@@ -7,6 +7,7 @@ from rankwise.report.markup import tag
 from rankwise.report.timeline import timeline_of_run
 from rankwise.store import Store
 from rankwise.web.ask import Ask
+from rankwise.web.counts import counts_of
 from rankwise.web.page import Page, live
 from rankwise.web.run_frame import framed
 
@@ -24,7 +25,7 @@ def timeline_page(store: Store, ask: Ask) -> Page:
         shown = timeline_section(timeline, most=_MOST_SHAPES)
     else:
         shown = tag("p", "Nothing has run yet.")
-    total = sum(store.counts(run.id).values())
+    total = sum(counts_of(store, run).values())
     return framed(
         store,
         ask,
