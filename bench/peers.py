@@ -29,6 +29,9 @@ class Peer(StrEnum):
     """A project, by its name on the package index."""
 
     MPI_PYTEST = "mpi-pytest"
+    NBCLIENT = "nbclient"
+    NBMAKE = "nbmake"
+    PAPERMILL = "papermill"
     PYTEST_ISOLATE_MPI = "pytest-isolate-mpi"
     PYTEST_MPI = "pytest-mpi"
     PYTEST_XDIST = "pytest-xdist"
@@ -44,7 +47,7 @@ class Peer(StrEnum):
             return Framework(
                 name=f"bench-{self}",
                 folder=folder,
-                requirements=(str(self),),
+                requirements=(str(self), *_MORE.get(self, ())),
                 library=str(self),
                 arguments=("-c", f"import {_MODULES[self]}\nprint(2, '{self}')"),
             )
@@ -57,8 +60,20 @@ class Peer(StrEnum):
         )
 
 
-# Those that run tasks and need no MPI, with what is imported to try them.
-_MODULES = {Peer.REFRAME: "reframe.frontend.cli", Peer.SNAKEMAKE: "snakemake.cli"}
+# Those that run tasks or notebooks and need no MPI, with what is imported to try them.
+_MODULES = {
+    Peer.NBCLIENT: "nbclient",
+    Peer.NBMAKE: "nbmake",
+    Peer.PAPERMILL: "papermill",
+    Peer.REFRAME: "reframe.frontend.cli",
+    Peer.SNAKEMAKE: "snakemake.cli",
+}
+# What they need beside themselves for what is measured.
+_MORE = {
+    Peer.NBCLIENT: ("ipykernel",),
+    Peer.NBMAKE: ("ipykernel", "pytest-xdist"),
+    Peer.PAPERMILL: ("ipykernel",),
+}
 
 
 @cache

@@ -16,7 +16,9 @@ import pytest
 from rankwise.notebooks.planning import PROGRAM
 from tests.acceptance.harness import Outcome, Project
 from tests.acceptance.leftovers import check_that_nothing_is_left, processes_of, wait_until_gone
+from tests.lengths import IS_FULL
 from tests.notebooks.books import PYTHON, Cell, write_notebook
+from tests.notebooks.field import EVERY_DAY, EXPECTED, fetch
 
 QUICK = {**PYTHON, "rankwise": {"timeout": 2}}
 PLOT = """
@@ -276,6 +278,38 @@ def test_an_interpreter_without_what_a_kernel_needs_is_named(
     said = run_program(project, *words, temporary=temporary)
     assert said.exit_code == 1, said
     assert f"one.ipynb: missing kernel after 0.00 s: {bare} has no ipykernel" in said.output, said
+    check_that_nothing_is_left(project, temporary)
+
+
+# Notebooks that nobody here wrote
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "papermill",
+        *(
+            pytest.param(name, marks=pytest.mark.full_length)
+            for name in ("nbclient", "nbmake", "nbval")
+        ),
+    ],
+)
+def test_the_notebooks_of_others_end_as_they_should(
+    project: Project, temporary: Path, package: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    found = fetch(package, tmp_path_factory.mktemp("field"))
+    expected = EXPECTED[package]
+    assert {path.stem for path in found} == expected.keys()
+    if not IS_FULL:
+        found = [path for path in found if path.stem in EVERY_DAY]
+    out = project.folder / "out"
+    words = ("--out", out, "--cell-timeout", 6, "--html")
+    said = run_program(project, *found, *words, temporary=temporary, limit=250)
+    assert said.exit_code == 1, said
+    for path in found:
+        became = outcome_in(out / path.stem)
+        outcome, reason = expected[path.stem]
+        assert (became["outcome"], reason in became["reason"]) == (outcome, True), became
     check_that_nothing_is_left(project, temporary)
 
 
