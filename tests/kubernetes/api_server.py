@@ -51,7 +51,7 @@ class Fault:
 
     fits: Callable[[Request], bool]
     code: int = 0
-    """The code to answer with; 0: the line is cut, before or after `events`."""
+    """The code to answer with; 0: the line is cut. A watch with a code ends as it should."""
     headers: dict[str, str] = field(default_factory=dict)
     times: int = 1
     happened: int = 0
@@ -320,6 +320,8 @@ class _Handler(BaseHTTPRequestHandler):
             for event in self.world.watched(kind, query, seconds):
                 event["object"] = {"apiVersion": version, "kind": name, **event["object"]}
                 cut = self.world.fault_for(Request("EVENT", kind, query))
+                if cut is not None and cut.code:
+                    break
                 if cut is not None:
                     self.close_connection = True
                     self.connection.close()

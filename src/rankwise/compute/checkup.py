@@ -7,7 +7,7 @@ from pathlib import Path
 from rankwise.compute.finding import Finding
 from rankwise.errors import InputError
 from rankwise.site import Site
-from rankwise.site.choices import COMMAND, SLURM, SSH
+from rankwise.site.choices import COMMAND, KUBERNETES, SLURM, SSH
 
 
 def check_compute(name: str, site: Site, store: Path) -> list[Finding]:
@@ -33,6 +33,10 @@ def check_compute(name: str, site: Site, store: Path) -> list[Finding]:
         from rankwise.compute.remote.ledger import FOLDER, Ledger
 
         return list(check_provider(choice, Ledger(store / FOLDER)))
+    if choice.backend == KUBERNETES:
+        from rankwise.compute.kubernetes.checkup import check_kubernetes
+
+        return list(check_kubernetes(choice))
     if choice.backend != SLURM:
         return [Finding(what="it is this machine")]
     from rankwise.compute.slurm.checkup import check_slurm

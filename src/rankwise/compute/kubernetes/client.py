@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rankwise.compute.kubernetes.kinds import kind
 from rankwise.compute.kubernetes.manifests import CONTAINER
 from rankwise.errors import ComputeFailure
 from rankwise.site.choices import KubernetesChoice
@@ -62,40 +62,38 @@ class Cluster:
 
     def create(self, thing: Mapping[str, Any]) -> dict[str, Any]:
         """Make an object; where an earlier answer was lost, it is there already."""
-        kind = _kind(thing["kind"])
+        of_kind = kind(thing["kind"])
         name = thing["metadata"]["name"]
         try:
-            made = self._ask(lambda client: client.create(kind.from_dict(dict(thing))))
+            made = self._ask(lambda client: client.create(of_kind(thing)))
         except Refused as refusal:
             if refusal.code != _CONFLICT:
                 raise
-            made = self._ask(lambda client: client.get(kind, name))
-            labels = made.to_dict()["metadata"].get("labels") or {}
+            made = self._ask(lambda client: client.get(of_kind, name))
+            labels = made["metadata"].get("labels") or {}
             if labels != thing["metadata"].get("labels"):
                 raise
-        found: dict[str, Any] = made.to_dict()
-        return found | {"apiVersion": thing["apiVersion"], "kind": thing["kind"]}
+        return {**made, "apiVersion": thing["apiVersion"], "kind": thing["kind"]}
 
     def release(self, job: str) -> None:
         """Let a Job begin that was made suspended."""
         body = {"spec": {"suspend": False}}
-        kind = _kind("Job")
-        self._ask(lambda client: client.patch(kind, job, body))
+        self._ask(lambda client: client.patch(kind("Job"), job, body))
 
     def suspend(self, job: str, annotations: Mapping[str, str]) -> None:
         """Have the pods of a Job end, in their own time; the Job stays, with a word why."""
         body = {"metadata": {"annotations": dict(annotations)}, "spec": {"suspend": True}}
-        kind = _kind("Job")
         with _unless_gone():
-            self._ask(lambda client: client.patch(kind, job, body))
+            self._ask(lambda client: client.patch(kind("Job"), job, body))
 
     def delete_job(self, name: str) -> None:
         """Remove a Job, and by and by all that it owns; one that is gone is no trouble."""
         from lightkube.types import CascadeType
 
-        kind = _kind("Job")
         with _unless_gone():
-            self._ask(lambda client: client.delete(kind, name, cascade=CascadeType.BACKGROUND))
+            self._ask(
+                lambda client: client.delete(kind("Job"), name, cascade=CascadeType.BACKGROUND)
+            )
 
     def jobs(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
         return self._list("Job", labels)[0]
@@ -106,56 +104,47 @@ class Cluster:
 
     def events_of(self, name: str) -> list[str]:
         """Give what is told of an object, the latest last; nothing if we may not know."""
-        kind = _kind("Event")
         fields: Any = {"involvedObject.name": name}
         try:
-            found = self._ask(lambda client: [*client.list(kind, fields=fields)])
+            found = self._ask(lambda client: [*client.list(kind("Event"), fields=fields)])
         except ComputeFailure:
             return []
-        return [f"{one.reason}: {one.message}" for one in found if one.type == "Warning"]
+        return [
+            f"{one.get('reason', '')}: {one.get('message', '')}"
+            for one in found
+            if one.get("type") == "Warning"
+        ]
 
     def nodes(self) -> list[Mapping[str, str]]:
         """Give what each node has for pods; ComputeFailure: we may not know."""
-        kind = _kind("Node")
-        found = self._ask(lambda client: [*client.list(kind)])
+        found = self._ask(lambda client: [*client.list(kind("Node"))])
         return [
-            dict(one.status.allocatable or {})
+            (one.get("status") or {}).get("allocatable") or {}
             for one in found
-            if not (one.spec is not None and one.spec.unschedulable)
+            if not (one.get("spec") or {}).get("unschedulable")
         ]
 
     def version(self) -> str:
         """Say that the cluster answers, and to whom."""
-        kind = _kind("Job")
-        self._ask(lambda client: next(iter(client.list(kind, chunk_size=1)), None))
+        self._ask(lambda client: next(iter(client.list(kind("Job"), chunk_size=1)), None))
         return str(self._ready().config.cluster.server)
 
     def may(self, verb: str, resource: str, group: str = "") -> bool:
         """Ask whether we may do something in the namespace."""
-        from lightkube.models.authorization_v1 import (
-            ResourceAttributes,
-            SelfSubjectAccessReviewSpec,
-        )
-        from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
-
         name, _, part = resource.partition("/")
-        what = ResourceAttributes(
-            verb=verb,
-            resource=name,
-            subresource=part or None,
-            group=group or None,
-            namespace=self.namespace,
+        what = {"verb": verb, "group": group, "resource": name, "subresource": part}
+        review = kind("SelfSubjectAccessReview")(
+            metadata={}, spec={"resourceAttributes": {**what, "namespace": self.namespace}}
         )
-        review = SelfSubjectAccessReview(spec=SelfSubjectAccessReviewSpec(resourceAttributes=what))
         answer = self._ask(lambda client: client.create(review))
-        return bool(answer.status and answer.status.allowed)
+        return bool((answer.get("status") or {}).get("allowed"))
 
-    def _list(self, kind: str, labels: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
-        resource = _kind(kind)
+    def _list(self, name: str, labels: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
+        resource = kind(name)
 
         def ask(client: Client) -> tuple[list[dict[str, Any]], str]:
             listed = client.list(resource, labels=dict(labels), chunk_size=500)
-            found = [one.to_dict() for one in listed]
+            found = [dict(one) for one in listed]
             return found, listed.resourceVersion
 
         return self._ask(ask)
@@ -171,14 +160,14 @@ class Cluster:
         """
         with self._in_words():
             found = self._ready().watch(
-                _kind("Pod"),
+                kind("Pod"),
                 labels=dict(labels),
                 server_timeout=seconds,
                 resource_version=version,
                 on_error=_stop,
             )
             for event, pod in found:
-                yield event, pod.to_dict()
+                yield event, dict(pod)
 
     def log(self, pod: str, *, since: int | None) -> Iterator[str]:
         """Give the lines of a pod's log, those to come too, until it ends or the line breaks."""
@@ -285,13 +274,6 @@ def _unless_gone() -> Iterator[None]:
             raise
 
 
-def _kind(name: str) -> Any:
-    """Give what lightkube calls a kind of object."""
-    from lightkube.resources import batch_v1, core_v1
-
-    return batch_v1.Job if name == "Job" else getattr(core_v1, name)
-
-
 def _connect(choice: KubernetesChoice) -> Client:
     """Open a client by the kubeconfig; ComputeFailure: there is none, or the library is not."""
     try:
@@ -308,13 +290,10 @@ def _connect(choice: KubernetesChoice) -> Client:
         single = config.get(context_name=choice.context or None)
         if single is None:
             raise ConfigError("it has no current context")
-        user = single.user
-        if user is not None and user.exec is not None and user.exec.apiVersion.endswith("/v1"):
-            # The same answer as of v1beta1, which is what the library knows.
-            plugin = dataclasses.replace(
-                user.exec, apiVersion="client.authentication.k8s.io/v1beta1"
-            )
-            single = single._replace(user=dataclasses.replace(user, exec=plugin))
+        plugin = single.user.exec if single.user is not None else None
+        if plugin is not None and plugin.apiVersion.endswith("/v1"):
+            # The same answer as that of v1beta1, which is what the library knows.
+            plugin.apiVersion = "client.authentication.k8s.io/v1beta1"
         return lightkube.Client(
             config=single,
             namespace=choice.namespace or None,

@@ -405,6 +405,10 @@ class KubernetesCompute:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+        for one in self._watched.values():
+            if one.stream is not None:
+                one.stream.close()
+        self._cluster.forget()
 
 
 _CANCELLED = "rankwise.dev/cancelled"

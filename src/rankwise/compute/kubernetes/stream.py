@@ -20,6 +20,7 @@ _SOONEST_SECONDS, _LATEST_SECONDS = 0.2, 5.0
 _MORE_SECONDS = 30
 _SAID_LINES = 20
 _QUIET_SECONDS = 0.5
+_NOTE_SECONDS = 0.2
 
 
 class Stream:
@@ -46,7 +47,7 @@ class Stream:
         self._taker = Taker(str(folder))
         self._poke = poke
         self._last = _number(folder)
-        self._heard = time.monotonic()
+        self._heard = self._noted = time.monotonic()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._go, daemon=True, name=f"log of {pod}")
         self._thread.start()
@@ -73,6 +74,7 @@ class Stream:
             except (ComputeFailure, Gone) as failure:
                 self.trouble = str(failure)
                 self._cluster.forget()
+            self._note_number()
             since = int(time.monotonic() - self._heard) + _MORE_SECONDS if self._last else None
             self._is_over.wait(pause)
             pause = min(pause * 2, _LATEST_SECONDS)
@@ -89,6 +91,12 @@ class Stream:
         with contextlib.suppress(OSError, ValueError, LookupError):
             self._do(frame)
         self._last = frame["n"]
+        # What was moved must not be moved again; all else may be done twice.
+        if "from" in frame or time.monotonic() > self._noted + _NOTE_SECONDS:
+            self._note_number()
+
+    def _note_number(self) -> None:
+        self._noted = time.monotonic()
         with contextlib.suppress(OSError):
             (self._folder / NUMBER).write_text(str(self._last))
 

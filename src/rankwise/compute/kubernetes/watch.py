@@ -1,7 +1,8 @@
 """The pods of a run, watched by a thread of its own: listed once, and then told what changes.
 
-A line that breaks is taken up where it was; where that is too long ago, all are listed anew. Every
-now and then they are listed anyway: a line may be dead without anybody having noticed.
+A line that the server ends is taken up where it was; when it breaks, or that is too long ago, all
+are listed anew. Every now and then they are listed anyway: a line may be dead without anybody
+having noticed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rankwise.compute.kubernetes.answers import PodState, read_pod
-from rankwise.compute.kubernetes.client import Cluster, ClusterAway, Gone
+from rankwise.compute.kubernetes.client import Cluster, Gone
 from rankwise.errors import ComputeFailure
 
-_WATCH_SECONDS = 240
+# Shorter than what is in between keeps a silent line open; and as long as the thread may live on.
+_WATCH_SECONDS = 50
 _RELIST_SECONDS = 60.0
 _SOONEST_SECONDS, _LATEST_SECONDS = 0.2, 10.0
 
@@ -60,8 +63,6 @@ class PodWatch:
                 self._gone(what.name)
 
     def _gone(self, name: str) -> None:
-        from dataclasses import replace
-
         self.pods[name] = replace(self.pods[name], is_gone=True)
 
     def poke(self) -> None:
@@ -90,13 +91,17 @@ class PodWatch:
 
     def _go(self) -> None:
         own = self._cluster.twin()
+        try:
+            self._follow(own)
+        finally:
+            own.forget()
+
+    def _follow(self, own: Cluster) -> None:
         pause, version = _SOONEST_SECONDS, ""
         while not self._is_over.is_set():
             try:
                 if not version:
-                    found, version = own.pods(self._labels)
-                    self._news.put(("all", {pod.name: pod for pod in map(read_pod, found)}))
-                    self._news.put(("trouble", ""))
+                    version = self._list(own)
                 for event, pod in own.watch(self._labels, version, seconds=_WATCH_SECONDS):
                     pause = _SOONEST_SECONDS
                     version = pod["metadata"]["resourceVersion"]
@@ -107,8 +112,13 @@ class PodWatch:
                 version = ""
             except ComputeFailure as failure:
                 own.forget()
-                if not isinstance(failure, ClusterAway):
-                    version = ""
+                version = ""
                 self._news.put(("trouble", str(failure)))
                 self._is_over.wait(pause)
                 pause = min(pause * 2, _LATEST_SECONDS)
+
+    def _list(self, own: Cluster) -> str:
+        found, version = own.pods(self._labels)
+        self._news.put(("all", {pod.name: pod for pod in map(read_pod, found)}))
+        self._news.put(("trouble", ""))
+        return version

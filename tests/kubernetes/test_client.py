@@ -1,0 +1,283 @@
+"""The client of the API comes through whatever a server, or what is in between, does to it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankwise.compute.kubernetes import client as module
+from rankwise.compute.kubernetes.client import Cluster, ClusterAway, Refused
+from rankwise.compute.kubernetes.inside.mirror import to_line, whole_file
+from rankwise.compute.kubernetes.stream import Stream
+from rankwise.compute.kubernetes.watch import PodWatch
+from rankwise.errors import ComputeFailure
+from rankwise.site.choices import KubernetesChoice
+from tests.kubernetes.api_server import Cluster as World
+from tests.kubernetes.api_server import Fault, Request, Server, Thing
+from tests.kubernetes.kubelet import wait_until
+
+LABELS = {"app.kubernetes.io/managed-by": "rankwise"}
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAUSES", (0.01, 0.01, 0.01))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def server(world: World) -> Iterator[Server]:
+    server = Server(world)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def cluster(server: Server, tmp_path: Path) -> Iterator[Cluster]:
+    file = server.kubeconfig(tmp_path / "config")
+    made = Cluster(KubernetesChoice(kubeconfig=str(file)))
+    yield made
+    made.forget()
+
+
+def config_map(name: str, marker: str = "one") -> Thing:
+    metadata = {"name": name, "labels": {**LABELS, "rankwise.dev/attempt": marker}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "b"}}
+
+
+def pod(name: str, phase: str = "Pending") -> Thing:
+    return {"metadata": {"name": name, "labels": dict(LABELS)}, "status": {"phase": phase}}
+
+
+def is_post(request: Request) -> bool:
+    return request.method == "POST"
+
+
+def posts(world: World) -> int:
+    return sum(map(is_post, world.requests))
+
+
+def test_an_answer_that_was_lost_is_no_collision(world: World, cluster: Cluster) -> None:
+    fault = Fault(is_post, after=True)
+    world.faults.append(fault)
+    made = cluster.create(config_map("ours"))
+    assert made["metadata"]["uid"] == world.things["configmaps"]["ours"]["metadata"]["uid"]
+    assert (fault.happened, posts(world)) == (1, 2)
+
+
+def test_a_name_that_is_another_s_is_refused(world: World, cluster: Cluster) -> None:
+    world.create("configmaps", config_map("ours", "another"))
+    with pytest.raises(Refused, match="409: ours already exists") as raised:
+        cluster.create(config_map("ours"))
+    assert raised.value.code == 409
+
+
+@pytest.mark.parametrize("code", [429, 500, 503, 504])
+def test_a_server_that_is_busy_is_asked_again(world: World, cluster: Cluster, code: int) -> None:
+    world.faults.append(Fault(is_post, code=code, headers={"Retry-After": "0"}, times=3))
+    cluster.create(config_map("ours"))
+    assert posts(world) == 4
+
+
+def test_as_long_as_it_says_is_waited(
+    world: World, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("rankwise.compute.kubernetes.client.time.sleep", waited.append)
+    world.faults.append(Fault(is_post, code=429, headers={"Retry-After": "3"}))
+    world.faults.append(Fault(is_post, code=429, headers={"Retry-After": "900"}))
+    cluster.create(config_map("ours"))
+    assert waited == [3.0, module._LONGEST_PAUSE]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(is_post, code=500, times=9),
+        Fault(is_post, times=9),
+        Fault(is_post, code=502, body=b"<h1>Bad gateway</h1>", times=9),
+    ],
+    ids=["fault", "cut", "page"],
+)
+def test_one_that_stays_away_is_away(world: World, cluster: Cluster, fault: Fault) -> None:
+    fault.happened = 0
+    world.faults.append(fault)
+    with pytest.raises(ClusterAway):
+        cluster.create(config_map("ours"))
+    assert posts(world) == 4
+    assert world.things["configmaps"] == {}
+
+
+def test_what_is_forbidden_is_not_tried_again(world: World, cluster: Cluster) -> None:
+    world.faults.append(Fault(is_post, code=403, times=9))
+    with pytest.raises(Refused, match="403: so it is"):
+        cluster.create(config_map("ours"))
+    assert posts(world) == 1
+
+
+def test_a_token_that_has_expired_is_read_anew(
+    world: World, server: Server, cluster: Cluster, tmp_path: Path
+) -> None:
+    world.tokens = {"first"}
+    cluster.create(config_map("one"))
+    world.tokens = {"second"}
+    server.kubeconfig(tmp_path / "config", token="second")
+    cluster.create(config_map("two"))
+    assert sorted(world.things["configmaps"]) == ["one", "two"]
+    world.tokens = {"third"}
+    with pytest.raises(Refused, match="401"):
+        cluster.create(config_map("three"))
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_a_plugin_is_asked_for_another_token(
+    world: World, server: Server, tmp_path: Path, version: str
+) -> None:
+    tokens = tmp_path / "token"
+    program = f"import json; t = open({str(tokens)!r}).read(); print(json.dumps(dict(status=dict(token=t))))"
+    plugin = {
+        "apiVersion": f"client.authentication.k8s.io/{version}",
+        "command": sys.executable,
+        "args": ["-c", program],
+    }
+    file = server.kubeconfig(tmp_path / "config", user={"exec": plugin})
+    cluster = Cluster(KubernetesChoice(kubeconfig=str(file)))
+    for number, token in enumerate(("first", "second")):
+        tokens.write_text(token)
+        world.tokens = {token}
+        cluster.create(config_map(f"map-{number}"))
+    cluster.forget()
+    assert len(world.things["configmaps"]) == 2
+
+
+def test_without_a_kubeconfig_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ComputeFailure, match=r"nowhere cannot be used: .*KUBECONFIG"):
+        Cluster(KubernetesChoice(kubeconfig=str(tmp_path / "nowhere"))).pods(LABELS)
+    (tmp_path / "broken").write_text(json.dumps({"clusters": [], "users": [], "contexts": []}))
+    with pytest.raises(ComputeFailure, match="cannot be used"):
+        Cluster(KubernetesChoice(kubeconfig=str(tmp_path / "broken"))).pods(LABELS)
+    monkeypatch.setitem(sys.modules, "lightkube", None)
+    with pytest.raises(ComputeFailure, match=r"pip install 'rankwise\[kubernetes\]'"):
+        Cluster(KubernetesChoice()).pods(LABELS)
+
+
+@pytest.fixture
+def watch(cluster: Cluster) -> Iterator[PodWatch]:
+    watch = PodWatch(cluster, LABELS)
+    yield watch
+    watch.close()
+
+
+def phases(watch: PodWatch) -> dict[str, str]:
+    watch.take_in(0.05)
+    return {name: "gone" if one.is_gone else one.phase for name, one in watch.pods.items()}
+
+
+def lists(world: World) -> list[Request]:
+    is_list = [one.path.endswith("/pods") and not one.is_watch for one in world.requests]
+    return [one for one, wanted in zip(world.requests, is_list, strict=True) if wanted]
+
+
+def test_what_becomes_of_pods_is_heard(world: World, watch: PodWatch) -> None:
+    world.create("pods", pod("a"))
+    wait_until(lambda: phases(watch) == {"a": "Pending"})
+    world.update("pods", "a", lambda one: one["status"].update(phase="Running"))
+    wait_until(lambda: phases(watch) == {"a": "Running"})
+    world.delete("pods", "a")
+    wait_until(lambda: phases(watch) == {"a": "gone"})
+
+
+@pytest.mark.parametrize(
+    "fits",
+    [lambda one: one.method == "EVENT", lambda one: one.is_watch],
+    ids=["an event", "the request"],
+)
+def test_a_watch_that_is_cut_loses_nothing(world: World, watch: PodWatch, fits: object) -> None:
+    world.create("pods", pod("a"))
+    wait_until(lambda: "a" in phases(watch))
+    cut = Fault(fits, times=2)  # type: ignore[arg-type]  # one of those above
+    world.faults.append(cut)
+    for number in range(20):
+        world.create("pods", pod(f"b{number}"))
+        if number % 7 == 0:
+            world.update("pods", "a", lambda one: one["status"].update(phase="Running"))
+    wait_until(lambda: len(phases(watch)) == 21 and phases(watch)["a"] == "Running")
+    wait_until(lambda: phases(watch) is not None and watch.trouble == "")
+
+
+def test_what_is_too_old_to_go_on_from_is_listed_anew(world: World, watch: PodWatch) -> None:
+    world.create("pods", pod("a"))
+    wait_until(lambda: "a" in phases(watch))
+    # The server ends the watch; when it is asked to go on, what was told last is no longer known.
+    world.oldest = world.version + 1
+    ended = Fault(lambda one: one.method == "EVENT", code=200)
+    world.faults.append(ended)
+    asked = len(lists(world))
+    world.create("pods", pod("b"))
+    world.delete("pods", "a")
+    wait_until(lambda: phases(watch) == {"a": "gone", "b": "Pending"})
+    wait_until(lambda: ended.happened == 1 and len(lists(world)) > asked)
+    # And from then on it is told again.
+    world.create("pods", pod("c"))
+    wait_until(lambda: "c" in phases(watch))
+
+
+def test_who_does_not_answer_is_told_of(world: World, watch: PodWatch) -> None:
+    world.create("pods", pod("a"))
+    wait_until(lambda: "a" in phases(watch))
+    world.faults.append(Fault(lambda one: one.method == "EVENT"))
+    down = Fault(lambda one: one.path.endswith("/pods"), code=503, times=8)
+    world.faults.append(down)
+    world.create("pods", pod("b"))
+    wait_until(lambda: phases(watch) is not None and "503" in watch.trouble)
+    down.times = 0
+    wait_until(lambda: "b" in phases(watch) and watch.trouble == "")
+
+
+def test_a_log_that_is_cut_is_taken_up_where_it_was(
+    world: World, cluster: Cluster, tmp_path: Path
+) -> None:
+    folder = tmp_path / "attempt"
+    folder.mkdir()
+    log = tmp_path / "log"
+    lines = [
+        {
+            "n": number,
+            "path": "processes/w/output.log",
+            "at": 10 * (number - 1),
+            "text": f"{number:9}\n",
+        }
+        for number in range(1, 2001)
+    ]
+    end = {"n": 2001, **next(iter(whole_file("end.json", b"{}")))}
+    log.write_text(
+        "".join(to_line(one) + "\n" for one in [*lines, end, {"n": 2002, "end": True}])
+        + "rankwise: a word for people\n"
+    )
+    world.logs["head"], world.finished_logs = log, {"head"}
+    cut = Fault(lambda one: one.method == "LOG", times=2)
+    world.faults.append(cut)
+    poked: list[None] = []
+    stream = Stream(cluster.twin(), "head", folder, poke=lambda: poked.append(None))
+    wait_until(lambda: stream.is_whole)
+    assert cut.happened == 2
+    text = (folder / "processes" / "w" / "output.log").read_text()
+    assert text == "".join(f"{number:9}\n" for number in range(1, 2001))
+    assert (folder / "end.json").read_text() == "{}"
+
+    # Another client goes on from the number of the last frame.
+    (folder / "processes" / "w" / "output.log").write_text("as it was")
+    again = Stream(cluster.twin(), "head", folder, poke=lambda: None)
+    wait_until(lambda: "rankwise: a word for people" in again.said)
+    again.close()
+    assert (folder / "processes" / "w" / "output.log").read_text() == "as it was"
