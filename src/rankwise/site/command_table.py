@@ -104,7 +104,7 @@ def _captures(at: Key, table: Mapping[str, Any], page: Page) -> dict[str, str]:
             page.complain(at, f"{name} = {written(rule)} is nothing to capture")
             continue
         try:
-            if rule.startswith("$"):
+            if is_path(rule):
                 steps_of(rule)
             elif re.compile(rule).groups != 1:
                 raise ValueError("must have one group, which is the value")
@@ -113,3 +113,8 @@ def _captures(at: Key, table: Mapping[str, Any], page: Page) -> dict[str, str]:
             continue
         found[name] = rule
     return found
+
+
+def is_path(rule: str) -> bool:
+    """Tell whether what to capture is a path into JSON, and no pattern."""
+    return rule.startswith("$") and not rule.startswith("${{")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import time
@@ -92,30 +93,39 @@ class Instances:
             pause = min(pause * 1.5, _LATEST_READY_SECONDS)
 
 
-def find_instance(entry: Entry) -> dict[str, str] | None:
-    """Ask the provider for an instance by its name; None: there is none.
+def is_listed(entry: Entry) -> bool:
+    """Ask the provider whether there is an instance of that name.
 
     ComputeFailure: nobody can tell, for there is no `list`, or it fails.
     """
-    about = entry.about
-    if not about["list"]:
-        raise ComputeFailure(
-            f"{entry.name} may have been made, and nothing says how to find out: write `list` in "
-            f"the table of {entry.compute}, or look for it yourself"
-        )
-    said = _call(fill(about["list"], {"name": entry.name}))
-    if said is None or said.exit_code:
-        why = last_words(said) if said is not None else "no answer"
-        raise ComputeFailure(f"{entry.compute}: `list` failed: {why}")
-    output = said.output.decode(errors="replace")
+    return entry.name in _listing(entry)
+
+
+def _find(entry: Entry) -> dict[str, str] | None:
+    """Ask the provider for what was never heard of an instance; None: there is none."""
+    output = _listing(entry)
     if entry.name not in output:
         return None
-    found = capture(about["capture"], output, entry.name)
+    found = capture(entry.about["capture"], output, entry.name)
     if found is None:
         raise ComputeFailure(
             f"{entry.name} is there, and what `list` writes has not all that `capture` looks for"
         )
     return found
+
+
+def _listing(entry: Entry) -> str:
+    words = entry.about["list"]
+    if not words:
+        raise ComputeFailure(
+            f"{entry.name} may have been made, and nothing says how to find out: write `list` in "
+            f"the table of {entry.compute}, or look for it yourself"
+        )
+    said = _call(fill(words, {"name": entry.name}))
+    if said is None or said.exit_code:
+        why = last_words(said) if said is not None else "no answer"
+        raise ComputeFailure(f"{entry.compute}: `list` failed: {why}")
+    return said.output.decode(errors="replace")
 
 
 def give_back(entry: Entry, ledger: Ledger) -> str:
@@ -126,7 +136,7 @@ def give_back(entry: Entry, ledger: Ledger) -> str:
     try:
         values = {"name": entry.name, **entry.about["values"]}
         if names_in(entry.about["delete"]) - values.keys():
-            found = find_instance(entry)
+            found = _find(entry)
             if found is None:
                 ledger.drop(entry.name)
                 return ""
@@ -149,8 +159,9 @@ def _delete(entry: Entry, words: Sequence[str]) -> str:
         if said is not None and said.exit_code == 0:
             return ""
         why = last_words(said) if said is not None else "no answer"
-        if entry.about["list"] and find_instance(entry) is None:
-            return ""
+        with contextlib.suppress(ComputeFailure):
+            if not is_listed(entry):
+                return ""
     return f"`delete` failed {_TRIES} times: {why}"
 
 

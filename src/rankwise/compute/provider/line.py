@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
-from rankwise.compute.provider.instances import find_instance
+from rankwise.compute.provider.instances import is_listed
 from rankwise.compute.provider.templates import fill
 from rankwise.compute.remote.exchange import exchange
 from rankwise.compute.remote.ledger import Ledger
@@ -93,7 +93,7 @@ class ProviderLine:
         if not entry.about["list"]:
             return None
         with contextlib.suppress(ComputeFailure):
-            return find_instance(entry) is not None
+            return is_listed(entry)
         return None
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rankwise.checks.json_path import find
+from rankwise.site.command_table import is_path
 
 _NAME = re.compile(r"\$\{\{\s*(\w+)\s*\}\}")
 
@@ -33,9 +34,8 @@ def capture(rules: Mapping[str, str], output: str, name: str) -> dict[str, str] 
     """
     found = {}
     for key, rule in rules.items():
-        value = (
-            _in_json(rule, output, name) if rule.startswith("$") else _in_text(rule, output, name)
-        )
+        read = _in_json if is_path(rule) else _in_text
+        value = read(rule, output, name)
         if value is None:
             return None
         found[key] = value

@@ -1,0 +1,64 @@
+"""The tables of hosts and of providers in a site file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rankwise.errors import InputError
+from rankwise.site import find_site
+
+_CLOUD = """\
+[compute.it]
+backend = "command"
+create = "cloud create --name ${{name}}"
+run = ["cloud", "run", "${{id}}", "${{command}}"]
+delete = "cloud delete ${{id}}"
+capture = { id = "$.id" }
+"""
+
+
+def test_hosts_are_read(tmp_path: Path) -> None:
+    (tmp_path / "rankwise.toml").write_text(
+        '[compute.it]\nbackend = "ssh"\nhosts = ["a", "me@b"]\noptions = ["-J", "gate"]\n'
+        'config = "ssh/config"\nshared = true\npatience = 60\ncores = 4\n'
+    )
+    choice = find_site(tmp_path, {}).compute("it")
+    assert choice.ssh.hosts == ("a", "me@b")
+    assert choice.ssh.options == ("-J", "gate")
+    assert choice.ssh.config == str(tmp_path / "ssh" / "config")
+    assert (choice.ssh.shared, choice.ssh.patience, choice.cores) == (True, 60.0, 4)
+
+
+def test_a_provider_is_read(tmp_path: Path) -> None:
+    (tmp_path / "rankwise.toml").write_text(f"{_CLOUD}reuse = false\ninstances = 3\n")
+    command = find_site(tmp_path, {}).compute("it").command
+    assert command.create == ("cloud", "create", "--name", "${{name}}")
+    assert dict(command.capture) == {"id": "$.id"}
+    assert (command.reuse, command.instances, command.list) == (False, 3, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('[compute.it]\nbackend = "ssh"\n', ":1: [compute.it] names no hosts"),
+        ('[compute.it]\nbackend = "ssh"\nhosts = ["-oX"]\n', ':3: "-oX" is no host'),
+        (
+            '[compute.it]\nbackend = "ssh"\nhosts = ["a"]\noptions = ["-o", "controlpath=x"]\n',
+            ':4: "controlpath=x" is given by rankwise itself',
+        ),
+        (_CLOUD.replace("${{command}}", "x"), ":4: run must have ${{command}} in it"),
+        (_CLOUD.replace("delete ${{id}}", "delete ${{ids}}"), ':5: delete has ${{ids}}, which is'),
+        (_CLOUD.replace("--name ${{name}}", "${{id}}"), ":3: create has ${{id}}, which is not known"),
+        (_CLOUD.replace('"$.id"', '"$id"'), ":6: id = \"$id\": must go on with"),
+        (_CLOUD.replace('"$.id"', "'id (.) (.)'"), "must have one group"),
+        (_CLOUD.replace("create =", "creat ="), "does not say how to create an instance"),
+        (_CLOUD.replace('"cloud delete', '"cloud \\"delete'), "delete is no command line"),
+    ],
+)  # fmt: skip
+def test_mistakes_have_a_line_and_a_remedy(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "rankwise.toml").write_text(text)
+    with pytest.raises(InputError) as error:
+        find_site(tmp_path, {})
+    assert complaint in str(error.value)
