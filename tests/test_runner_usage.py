@@ -15,25 +15,30 @@ from rankwise.records import read_usage
 from tests.fake_nvml import FakeNvml
 from tests.test_runner import Attempt, process, python, wait_until
 
-# It and a child of it each hold 60 MB and are busy for a while.
+# It and a child of it each hold 60 MB and are busy until that was seen.
 BUSY = """\
-import os, time
+import json, os
 held = bytearray(os.urandom(1) * 60_000_000)
 child = os.fork()
 if child == 0:
     held[:] = b"x" * len(held)
-end = time.monotonic() + 2.2
-while time.monotonic() < end:
-    pass
+while True:
+    sum(range(100_000))
+    try:
+        with open(os.environ["RANKWISE_FOLDER"] + "/usage.json") as file:
+            if json.load(file)["peak_memory"] > 120e6:
+                break
+    except FileNotFoundError:
+        pass
 if child: os.waitpid(child, 0)
 """
 
 
 def test_what_all_processes_use_is_written_over_time(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path, process("worker-0", python(BUSY)))
+    attempt = Attempt(tmp_path, process("worker-0", python(BUSY)), heartbeat=0.3, timeout=100.0)
     assert attempt.run()["outcome"] == "passed"
     [usage] = read_usage(attempt.folder)
-    assert 2 <= len(usage.time) <= 6
+    assert 2 <= len(usage.time) <= runner.USAGE_POINTS
     assert list(usage.time) == sorted(usage.time)
     assert 120e6 < usage.peak_memory < 400e6
     assert usage.peak_memory == max(usage.memory)
@@ -44,13 +49,15 @@ def test_what_all_processes_use_is_written_over_time(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_of_what_is_short_or_measured(tmp_path: Path) -> None:
-    short = Attempt(tmp_path, process("worker-0", "true"))
-    short.run()
-    assert read_usage(short.folder) == []
-    (tmp_path / "measured").mkdir()
-    measured = Attempt(tmp_path / "measured", process("worker-0", "sleep 1.6"), is_measured=True)
-    measured.run()
-    assert read_usage(measured.folder) == []
+    usage = runner.usage_for({}, str(tmp_path))
+    assert usage is not None
+    usage.look()
+    usage.close()
+    assert list(tmp_path.iterdir()) == []
+    usage.look()
+    usage.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["usage.json"]
+    assert runner.usage_for({"is_measured": True}, str(tmp_path)) is None
 
 
 def test_it_can_be_read_while_something_runs(tmp_path: Path) -> None:

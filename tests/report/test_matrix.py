@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from xml.etree import ElementTree
 
@@ -10,12 +11,14 @@ import pytest
 from rich.console import Console
 
 from rankwise.report.cases import cases_of
+from rankwise.report.facts import gather
 from rankwise.report.junit import junit_report
 from rankwise.report.markdown import markdown_report
 from rankwise.report.matrix import CellTest, Matrix, Verdict, matrix_of, verdict_of
+from rankwise.report.tabular import json_report
 from rankwise.report.terminal_matrix import show_matrix
 from rankwise.store import State, Store
-from tests.report.made_runs import passed_run
+from tests.report.made_runs import BEGUN, passed_run
 from tests.report.matrix_runs import Done, environment, make_matrix, typical
 
 
@@ -255,3 +258,14 @@ def test_junit_groups_by_runtime_and_machine(store: Store) -> None:
     assert skipped is not None
     assert skipped.get("type") is None
     assert len(list(found["torch.gpu", "smoke.sh"])) == 0
+
+
+def test_programs_get_all_of_it_as_json(store: Store) -> None:
+    run = make_matrix(store, typical())
+    found = json.loads(json_report(gather(store, store.run(run), now=BEGUN)))["matrix"]
+    cells = {(one["runtime"], one["machine"]): one for one in found["cells"]}
+    assert cells["torch", "laptop"]["verdict"] == "soft-failed"
+    assert cells["torch", "gpu"]["counts"] == {"passed": 3}
+    assert cells["old", "laptop"]["environment"]["flags"] == ["avx", "avx2", "fma"]
+    assert cells["new", "laptop"]["differs"][0]["changes"][0]["name"] == "numpy"
+    assert cells["future", "laptop"]["environment"] is None

@@ -31,6 +31,7 @@ def command(
     """
     from rankwise.cli.stores import choose_run, open_for_reading, store_folder, take_in
     from rankwise.engine.session import driver_of
+    from rankwise.report.matrix import matrix_of
     from rankwise.report.status import status_data, status_of
 
     with open_for_reading(store_folder(store)) as opened:
@@ -40,10 +41,15 @@ def command(
         chosen = opened.run(chosen.id)
         driver = driver_of(opened.run_folder(chosen.id))
         status = status_of(opened, chosen, driver=driver, with_all=everything or as_json)
+        matrix = None if as_json else matrix_of(opened, chosen)
     if as_json:
         print(json.dumps(status_data(status), indent=2))
         return
     from rankwise.report.terminal import make_console
     from rankwise.report.terminal_status import show_status
 
+    if matrix is not None:
+        from rankwise.report.terminal_matrix import show_matrix
+
+        show_matrix(make_console(), matrix)
     show_status(make_console(), status, now=time.time())

@@ -12,6 +12,7 @@ from typing import Any
 
 from rankwise.report.facts import Case, ReportData
 from rankwise.report.markup import fit
+from rankwise.report.matrix import Matrix
 from rankwise.report.measures import Measure, as_number
 from rankwise.report.status import run_data
 from rankwise.store import Store
@@ -79,14 +80,34 @@ def _parts(data: ReportData) -> dict[str, Any]:
         "measures": [{**dataclasses.asdict(one), "change": one.change} for one in data.measures],
         "compared_with": data.before or None,
         "conditions": dict(data.conditions),
+        "matrix": _matrix(data.matrix) if data.matrix else None,
         "made": data.made,
     }
+
+
+def _matrix(matrix: Matrix) -> dict[str, Any]:
+    cells = (
+        {
+            "runtime": cell.runtime,
+            "machine": cell.machine,
+            "verdict": cell.verdict,
+            "reason": cell.reason,
+            "counts": dict(cell.counts),
+            "seconds": cell.seconds,
+            "environment": dataclasses.asdict(cell.environment) if cell.environment else None,
+            "differs": [dataclasses.asdict(one) for one in cell.contrasts],
+        }
+        for cell in matrix.in_order
+    )
+    return {"runtimes": matrix.runtimes, "machines": matrix.machines, "cells": list(cells)}
 
 
 def _plain(value: Any) -> Any:
     """Leave nothing that JSON does not know; what is not finite is null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(map(_plain, value))
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, float):
