@@ -18,6 +18,7 @@ from rankwise.store import Store
 from tests.acceptance import jobs
 from tests.acceptance.jobs import Shop
 from tests.notify.mailboxes import chat, free_port, mail_server
+from tests.report.matrix_runs import make_matrix, typical
 from tests.report.measured_runs import hostile_run, many_cases, osu_sweep
 
 SWEEP = """
@@ -74,6 +75,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             "sweep": osu_sweep(store, seed=2, factor=1.2),
             "hostile": hostile_run(store),
             "many": many_cases(store, 1000),
+            "matrix": make_matrix(store, typical()),
         }
         for name, run in runs.items():
             found[name] = folder / f"{name}.html"
@@ -102,7 +104,7 @@ def click(page: Page, part: str, words: str) -> None:
     page.evaluate(f"{buttons}.find(b => b.textContent === {json.dumps(words)}).click()")
 
 
-@pytest.mark.parametrize("name", ["sweep", "hostile", "many"])
+@pytest.mark.parametrize("name", ["sweep", "hostile", "many", "matrix"])
 @pytest.mark.parametrize("width", [1200, 390])
 def test_a_page_is_quiet_and_asks_for_nothing_else(
     chromium: Browser, pages: dict[str, Path], name: str, width: int
@@ -111,7 +113,9 @@ def test_a_page_is_quiet_and_asks_for_nothing_else(
     page.look_like(width=width, is_dark=width == 390)
     page.open(pages[name])
     assert page.complaints == []
-    assert page.requests == [pages[name].as_uri()]
+    # Pictures are in the page itself.
+    outside = [one for one in page.requests if not one.startswith("data:")]
+    assert outside == [pages[name].as_uri()]
     # Nothing sticks out to the right: a phone would make all letters smaller.
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -164,6 +168,34 @@ def test_a_page_says_all_without_scripts(chromium: Browser, pages: dict[str, Pat
     assert len(rows["nodeIds"]) == 45
     plots = page.ask("DOM.querySelectorAll", nodeId=root, selector="figure svg")
     assert len(plots["nodeIds"]) > 5
+
+
+def test_a_click_on_a_cell_opens_what_is_behind_it_without_scripts(
+    chromium: Browser, pages: dict[str, Path]
+) -> None:
+    """It is in something that is folded, within something else that is."""
+    page = chromium.page()
+    page.look_like(width=1200, height=1600)
+    page.without_scripts()
+    page.open(pages["matrix"])
+    root = page.ask("DOM.getDocument")["root"]["nodeId"]
+
+    def find(selector: str) -> list[int]:
+        found = page.ask("DOM.querySelectorAll", nodeId=root, selector=selector)["nodeIds"]
+        assert isinstance(found, list)
+        return found
+
+    [link] = find("#matrix td.good a")
+    attributes = page.ask("DOM.getAttributes", nodeId=link)["attributes"]
+    target = attributes[attributes.index("href") + 1]
+    assert find(f"details[open] details[open] > {target}") == []
+    page.ask("DOM.scrollIntoViewIfNeeded", nodeId=link)
+    corners = page.ask("DOM.getBoxModel", nodeId=link)["model"]["content"]
+    for kind in ("mousePressed", "mouseReleased"):
+        place = {"x": (corners[0] + corners[4]) / 2, "y": (corners[1] + corners[5]) / 2}
+        page.ask("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+    opened = f"details[open] details[open] > {target}"
+    chromium.wait_until(lambda: bool(find(opened)), "what is behind the cell")
 
 
 def test_a_page_follows_the_colours_of_the_machine(
