@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from sshd import Sshd
 
@@ -94,6 +95,27 @@ def test_a_cut_line_costs_nothing(tmp_path: Path, own_server: Sshd) -> None:
         assert output.count("ended") == 1
         assert "answers again" in output + errors
         assert left_on_hosts(tmp_path) == []
+
+
+def test_what_a_silent_host_has_left_is_ended_later(tmp_path: Path, own_server: Sshd) -> None:
+    """It does not come back in time: the task is lost, and what goes on there is not forgotten."""
+    with ssh_shop(tmp_path, own_server, "patience = 1") as shop:
+        shop.write("job.yaml", job(f"echo $$ > {tmp_path}/begun; sleep 300"))
+        client = shop.start("run", "job.yaml")
+        number = int(wait_for(tmp_path / "begun"))
+        own_server.kill()
+        output, errors = client.communicate(timeout=120)
+        assert client.returncode == 1, (output, errors)
+        assert "lost" in output
+        assert psutil.pid_exists(number), "nobody could end it"
+        assert len(recorded(shop)) == 1
+
+        own_server.start()
+        said = shop.rankwise("clean")
+        assert said.exit_code == 0, said
+        assert "gone: folder rw-" in said.output
+        wait_until("it is ended", lambda: not psutil.pid_exists(number))
+        assert left_on_hosts(tmp_path) == recorded(shop) == []
 
 
 def test_a_killed_client_is_followed_by_another(tmp_path: Path, server: Sshd) -> None:

@@ -11,7 +11,7 @@ a lock; the runner's own claim sees to it that there is never a second one. So e
 called again when the answer to it was lost on its way.
 """
 
-# Not pathlib, which takes long to load: this is started for every question.
+# Not pathlib, and others only where they are needed: this is started for every question.
 # ruff: noqa: PTH100, PTH103, PTH104, PTH105, PTH108, PTH110, PTH112, PTH113, PTH114
 # ruff: noqa: PTH118, PTH119, PTH120, PTH123, PTH204, PTH208
 
@@ -22,10 +22,8 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import signal
 import sys
-import tarfile
 import time
 
 TYPE_CHECKING = False
@@ -45,6 +43,8 @@ _LOOK_SECONDS = 0.03
 _START_SECONDS = 30.0
 _TOMBSTONE_SECONDS = 86400.0
 _CANCELLED = 130
+# What starts others while it is killed is found the next time.
+_SWEEPS = 20
 
 
 def answer(data: object) -> None:
@@ -170,6 +170,12 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
 
 def unpack(source: Any, folder: str) -> None:
     """Make the folder of an attempt, all of it or nothing."""
+    import tarfile
+
+    # It comes from ourselves; links out of the folder are the user's own.
+    trusting: dict[str, Any] = (
+        {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+    )
     beside = f"{folder}.{os.getpid()}.part"
     os.makedirs(beside, mode=0o700)
     try:
@@ -184,20 +190,14 @@ def unpack(source: Any, folder: str) -> None:
                     "",
                     "",
                 )
-                parcel.extract(member, beside, **_TRUSTING)
+                parcel.extract(member, beside, **trusting)
         if not os.path.exists(f"{beside}/{WHOLE}"):
             raise EOFError("the connection ended before all was here")
         write(f"{beside}/.came", came_with(beside))
         os.rename(beside, folder)
-    except (OSError, EOFError, ValueError, tarfile.TarError):
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
-
-
-# It comes from ourselves; links out of the folder are the user's own.
-_TRUSTING: dict[str, Any] = (
-    {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
-)
+    except (OSError, EOFError, ValueError, tarfile.TarError) as error:
+        discard(beside)
+        raise OSError(f"it did not arrive: {error}") from error
 
 
 def came_with(folder: str) -> dict[str, list[int]]:
@@ -349,6 +349,8 @@ def is_log(name: str) -> bool:
 
 def fetch(request: dict[str, Any]) -> None:
     """Write what an attempt has made as a tar, without its logs, and the end last of all."""
+    import tarfile
+
     folder = place_of(request["root"], request["marker"])
     came = read(f"{folder}/.came")
     out = sys.stdout.buffer
@@ -414,11 +416,19 @@ def abandon(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def remove(request: dict[str, Any]) -> dict[str, Any]:
-    """Kill what an attempt has left behind, and remove its folder."""
+    """Kill what is left of an attempt, its runner first, and remove its folder."""
     folder = place_of(request["root"], request["marker"])
-    count = sweep(request["marker"])
+    # One that is alive would write into the folder once more.
+    signal_runner(folder, signal.SIGKILL)
+    count = 0
+    for _ in range(_SWEEPS):
+        found = sweep(request["marker"])
+        count += found
+        if not found:
+            break
+        time.sleep(0.02)
     if os.path.isdir(folder) and os.listdir(folder) != ["claim"]:
-        shutil.rmtree(folder, ignore_errors=True)
+        discard(folder)
     if not os.path.isdir(folder):
         discard(f"{folder}.lock")
     return {"swept": count, "is_gone": not os.path.isdir(folder)}
@@ -439,6 +449,8 @@ def sweep(marker: str) -> int:
 
 def discard(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
+        import shutil
+
         shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(OSError):
@@ -463,7 +475,7 @@ def main(arguments: list[str]) -> int:
             fetch(request)
         else:
             answer(VERBS[verb](request))
-    except (OSError, ValueError, EOFError, LookupError, tarfile.TarError) as error:
+    except (OSError, ValueError, LookupError) as error:
         answer({"error": f"{type(error).__name__}: {error}"})
     return 0
 
