@@ -232,6 +232,15 @@ def test_a_notebook_is_run_by_our_python_with_a_kernel_of_the_runtime(folder: Pa
     ]
 
 
+def test_where_nothing_of_ours_is_the_runtimes_own_python_runs_notebooks(folder: Path) -> None:
+    plan = planned(folder, "runtimes: {a: {image: some/image}}\ntests: [plain.ipynb]\n")
+    task = plan.task("a@local@plain.ipynb")
+    command = task.processes[0].command
+    assert command[:3] == ("python", f"{later('folder')}/program.py", "plain.ipynb")
+    assert "nbclient" in task.files["program.py"]
+    assert (task.runtime.kind, task.runtime.image) == ("container", "some/image")
+
+
 def test_a_notebook_that_needs_a_person_is_not_run(folder: Path) -> None:
     plan = planned(folder, "runtimes: {a: current}\ntests: [asks.ipynb]\n")
     assert reasons(plan) == {"a@local@asks.ipynb": "!it needs a person first: cell 1 calls input()"}

@@ -137,7 +137,6 @@ class CellPlanner:
             pdf=wish.pdf,
             as_script=wish.as_script,
             compare=wish.compare,
-            reuse_kernel=wish.reuse_kernel,
         )
         out = later("folder")
         program, files = "", {}

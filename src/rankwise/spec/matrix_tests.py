@@ -70,10 +70,6 @@ class NotebookWish(Model):
         Field(description="Which cells must have the output that the notebook has stored."),
     ] = "tagged"
     pdf: Annotated[Truth, Field(description="Write a PDF beside the HTML.")] = False
-    reuse_kernel: Annotated[
-        Truth,
-        Field(description="One kernel for several: what one leaves behind, the next one finds."),
-    ] = False
 
 
 class MatrixTest(SuiteTest):
