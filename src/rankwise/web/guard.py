@@ -36,7 +36,8 @@ RULES = (
 """What a browser may do with our pages: nothing from elsewhere, and no script but our own file."""
 _HEAD = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>rankwise</title>'
-    '<link rel="icon" href="data:,">'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
 )
 _HEADERS = {
     "Content-Security-Policy": RULES,

@@ -19,6 +19,8 @@ from rankwise.web.guard import Keys
 HOST = "127.0.0.1"
 PORT = 8765
 _GRACE_SECONDS = 3
+# Longer than browsers keep a connection that they do not use: they would ask just as it ends.
+_IDLE_SECONDS = 330
 
 
 def listen(port: int | None) -> socket.socket:
@@ -82,7 +84,10 @@ def serve(folder: Path, listening: socket.socket, keys: Keys) -> None:
     site = Site(folder, keys)
     config = uvicorn.Config(
         site.app(),
-        log_level="error",
+        # What goes wrong with a page is said by the page. That somebody waits for one at the end is
+        # no matter.
+        log_level="critical",
+        timeout_keep_alive=_IDLE_SECONDS,
         access_log=False,
         proxy_headers=False,
         server_header=False,
