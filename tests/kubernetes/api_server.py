@@ -267,6 +267,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._status(fault.code, "so it is", fault.headers, fault.body)
 
     def _do(self, request: Request, body: Thing) -> None:
+        if found := _discovery(request.path.strip("/")):
+            return self._send(200, found)
         words = [word for word in request.path.split("/") if word]
         # api/v1/namespaces/NAME/KIND/… or apis/GROUP/v1/namespaces/NAME/KIND/…
         words = words[2:] if words[0] == "api" else words[3:]
@@ -389,6 +391,26 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
+
+
+def _discovery(path: str) -> Thing | None:
+    """Say which kinds there are, as kubectl asks before anything else."""
+    if path == "api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if path == "apis":
+        version = {"groupVersion": "batch/v1", "version": "v1"}
+        group = {"name": "batch", "versions": [version], "preferredVersion": version}
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]}
+    if path not in ("api/v1", "apis/batch/v1"):
+        return None
+    group = path.partition("/")[2]
+    resources = [
+        {"name": plural, "kind": kind, "namespaced": plural != "nodes", "verbs": ["create", "get"]}
+        for plural, (version, kind) in KINDS.items()
+        if version == group
+    ]
+    fixed = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group}
+    return {**fixed, "resources": resources}
 
 
 def _merge(thing: Thing, patch: Thing) -> None:

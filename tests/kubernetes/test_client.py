@@ -12,7 +12,7 @@ import pytest
 from rankwise.compute.kubernetes import client as module
 from rankwise.compute.kubernetes.client import Cluster, ClusterAway, Refused
 from rankwise.compute.kubernetes.inside.mirror import to_line, whole_file
-from rankwise.compute.kubernetes.stream import Stream
+from rankwise.compute.kubernetes.stream import NUMBER, Stream
 from rankwise.compute.kubernetes.watch import PodWatch
 from rankwise.errors import ComputeFailure
 from rankwise.site.choices import KubernetesChoice
@@ -172,8 +172,9 @@ def test_without_a_kubeconfig_it_says_what_to_do(
 
 
 @pytest.fixture
-def watch(cluster: Cluster) -> Iterator[PodWatch]:
+def watch(world: World, cluster: Cluster) -> Iterator[PodWatch]:
     watch = PodWatch(cluster, LABELS)
+    wait_until(lambda: any(one.is_watch for one in world.requests))
     yield watch
     watch.close()
 
@@ -260,16 +261,15 @@ def test_a_log_that_is_cut_is_taken_up_where_it_was(
         for number in range(1, 2001)
     ]
     end = {"n": 2001, **next(iter(whole_file("end.json", b"{}")))}
-    log.write_text(
-        "".join(to_line(one) + "\n" for one in [*lines, end, {"n": 2002, "end": True}])
-        + "rankwise: a word for people\n"
-    )
+    frames = [*lines, end, {"n": 2002, "end": True}]
+    text = "".join(f"{to_line(one)}\n" for one in frames)
+    log.write_text(f"rankwise: a word for people\n{text}")
     world.logs["head"], world.finished_logs = log, {"head"}
     cut = Fault(lambda one: one.method == "LOG", times=2)
     world.faults.append(cut)
     poked: list[None] = []
     stream = Stream(cluster.twin(), "head", folder, poke=lambda: poked.append(None))
-    wait_until(lambda: stream.is_whole)
+    wait_until(lambda: stream.is_whole and (folder / NUMBER).read_text() == "2002")
     assert cut.happened == 2
     text = (folder / "processes" / "w" / "output.log").read_text()
     assert text == "".join(f"{number:9}\n" for number in range(1, 2001))
@@ -278,6 +278,7 @@ def test_a_log_that_is_cut_is_taken_up_where_it_was(
     # Another client goes on from the number of the last frame.
     (folder / "processes" / "w" / "output.log").write_text("as it was")
     again = Stream(cluster.twin(), "head", folder, poke=lambda: None)
-    wait_until(lambda: "rankwise: a word for people" in again.said)
-    again.close()
+    wait_until(lambda: again.is_whole)
+    assert again.has_begun
+    assert [*again.said] == ["rankwise: a word for people"]
     assert (folder / "processes" / "w" / "output.log").read_text() == "as it was"

@@ -86,10 +86,15 @@ class Stream:
         if frame is None:
             self._note_words(line)
             return
-        if frame["n"] <= self._last:
-            return
+        is_known = frame["n"] <= self._last
         with contextlib.suppress(OSError, ValueError, LookupError):
-            self._do(frame)
+            if "path" not in frame:
+                self._hear(frame)
+            elif not is_known:
+                self._taker.take(frame)
+            self._note_begin(frame)
+        if is_known:
+            return
         self._last = frame["n"]
         # What was moved must not be moved again; all else may be done twice.
         if "from" in frame or time.monotonic() > self._noted + _NOTE_SECONDS:
@@ -100,13 +105,14 @@ class Stream:
         with contextlib.suppress(OSError):
             (self._folder / NUMBER).write_text(str(self._last))
 
-    def _do(self, frame: Frame) -> None:
-        if "path" in frame:
-            self._taker.take(frame)
-            if not self.has_begun and str(frame["path"]).startswith("processes/"):
-                self.has_begun = True
-                self._poke()
-        elif frame.get("note") == "out of memory":
+    def _note_begin(self, frame: Frame) -> None:
+        if not self.has_begun and str(frame.get("path", "")).startswith("processes/"):
+            self.has_begun = True
+            self._poke()
+
+    def _hear(self, frame: Frame) -> None:
+        """Take in what is told, beside what is in files."""
+        if frame.get("note") == "out of memory":
             self.is_out_of_memory = True
         elif "note" in frame:
             there, wanted = frame["values"]

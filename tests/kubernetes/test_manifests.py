@@ -1,0 +1,333 @@
+"""The API objects of tasks: what is in them, and that Kubernetes takes them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from environments import ROOT
+
+from rankwise.compute.contract import Attempt, Job
+from rankwise.compute.kubernetes.delivery import deliver, own_part, pack
+from rankwise.compute.kubernetes.layout import dns_name, job_name, layout_of
+from rankwise.compute.kubernetes.manifests import objects_for, owned
+from rankwise.compute.kubernetes.quantities import number_in, quantities, resources_of
+from rankwise.errors import ComputeFailure, InputError
+from rankwise.plan import Process, Resources, RuntimeChoice, Task
+from rankwise.planning.documents import plan_from
+from rankwise.runtime import Prepared
+from rankwise.site.choices import ComputeChoice, KubernetesChoice
+from tests.kubernetes.api_server import Cluster, Server
+
+EXAMPLES = sorted((ROOT / "examples" / "jobs").glob("*/*.yaml"))
+VERSIONS = ("1.27", "1.30", "1.33", "1.36")
+MARKER = "rw-0123456789abcdef"
+GIB = 1 << 30
+
+
+def choice(**more: Any) -> ComputeChoice:
+    site = KubernetesChoice(**{"image": "train:1", **more})
+    return ComputeChoice(name="k8s", backend="kubernetes", kubernetes=site)
+
+
+def objects(task: Task, where: ComputeChoice | None = None, **more: Any) -> list[dict[str, Any]]:
+    return objects_for(
+        task, where or choice(), run="run-1", attempt=MARKER, secrets={"key": "k"}, **more
+    )
+
+
+def jobs(made: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    found = [one for one in made if one["kind"] == "Job"]
+    return {one["metadata"]["labels"]["rankwise.dev/role"]: one for one in found}
+
+
+def container(job: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = job["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Task]:
+    """All examples of jobs, planned for a cluster that is in their site file."""
+    place = tmp_path_factory.mktemp("examples") / "jobs"
+    shutil.copytree(ROOT / "examples" / "jobs", place)
+    for site in place.glob("*/rankwise.toml"):
+        table = '[compute.k8s]\nbackend = "kubernetes"\nimage = "train:1"\n'
+        site.write_text(f"{site.read_text()}\n{table}")
+    found = {}
+    for path in EXAMPLES:
+        name = f"{path.parent.name}/{path.name}"
+        plan, _ = plan_from([place / name], on="k8s")
+        [found[name]] = plan.tasks
+    return found
+
+
+def test_every_example_can_be_sent_and_is_valid(planned: dict[str, Task]) -> None:
+    assert len(planned) >= 11
+    for name, task in planned.items():
+        assert (task.compute, task.runtime.image) == ("k8s", "train:1"), name
+        made = objects(task, head_address="10.0.0.7", order="{}", parts={"pod.pyz": b"zip"})
+        for one in made:
+            for version in VERSIONS if name.endswith("k8s.yaml") else VERSIONS[-1:]:
+                kubernetes_validate.validate(one, version, strict=True)
+            assert len(one["metadata"]["name"]) <= 57
+
+
+def test_the_examples_of_clusters_have_the_pods_that_they_ask_for(planned: dict[str, Task]) -> None:
+    def pods(name: str) -> dict[str, tuple[int, dict[str, str]]]:
+        made = jobs(objects(planned[name]))
+        return {
+            role: (
+                job["spec"]["completions"],
+                container(job).get("resources", {}).get("limits", {}),
+            )
+            for role, job in made.items()
+        }
+
+    gpus = {"nvidia.com/gpu": "4"}
+    assert pods("mpi/k8s.yaml") == {
+        "launcher": (1, {"cpu": "1", "memory": "2Gi"}),
+        "worker": (4, gpus),
+    }
+    head = {"cpu": "1", "memory": "512Mi"}
+    assert pods("pytorch/k8s.yaml") == {"head": (1, head), "worker": (4, gpus)}
+    assert pods("tensorflow/k8s.yaml") == {
+        "head": (1, head),
+        "worker": (4, gpus),
+        "parameter_server": (2, {"cpu": "1"}),
+    }
+    assert [process.node for process in planned["tensorflow/k8s.yaml"].processes] == [*range(6)]
+    assert planned["mpi/k8s.yaml"].processes[0].node == 4
+
+
+def test_kubectl_takes_them(planned: dict[str, Task], tmp_path: Path) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl is installed")
+    made = objects(planned["mpi/k8s.yaml"], order="{}")
+    server = Server(Cluster())
+    done = subprocess.run(
+        ["kubectl", "create", "--dry-run=client", "--validate=false", "-o", "name", "-f", "-"],
+        input=json.dumps({"apiVersion": "v1", "kind": "List", "items": made}),
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "KUBECONFIG": str(server.kubeconfig(tmp_path / "config")),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    server.close()
+    assert done.stdout.split() == [
+        f"configmap/{MARKER}",
+        f"secret/{MARKER}",
+        f"service/{MARKER}",
+        f"job.batch/{MARKER}-launcher",
+        f"job.batch/{MARKER}-worker",
+    ], done.stderr
+
+
+def one_task(**more: Any) -> Task:
+    process = Process(name="worker-0", role="worker", command="true")
+    given: dict[str, Any] = {"key": "t", "processes": (process,), "code": "/code", "folder": "/f"}
+    return Task(**{**given, **more})
+
+
+def test_pods_may_do_as_little_as_possible() -> None:
+    [job] = jobs(objects(one_task())).values()
+    pod = job["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"] == {
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "runAsUser": 1000,
+        "runAsGroup": 1000,
+        "fsGroup": 1000,
+        "runAsNonRoot": True,
+    }
+    assert container(job)["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert "hostNetwork" not in pod
+    assert not any("hostPath" in volume for volume in pod["volumes"])
+    [root] = jobs(objects(one_task(), choice(user=0))).values()
+    assert "runAsNonRoot" not in root["spec"]["template"]["spec"]["securityContext"]
+    [own] = jobs(objects(one_task(), choice(user=None))).values()
+    assert "runAsUser" not in own["spec"]["template"]["spec"]["securityContext"]
+    assert not any(mount["mountPath"] == "/etc/passwd" for mount in container(own)["volumeMounts"])
+
+
+def test_what_the_site_file_says_is_in_them() -> None:
+    where = choice(
+        namespace="team",
+        pull_policy="Never",
+        pull_secrets=("registry",),
+        service_account="trainer",
+        node_selector={"gpu": "a100"},
+        tolerations=({"key": "gpu", "operator": "Exists"},),
+        labels={"team": "x"},
+        annotations={"note": "y"},
+        priority_class="low",
+        runtime_class="nvidia",
+        host_network=True,
+        claims={"data": "/data"},
+        host_paths={"/scratch": "/scratch"},
+        keep_seconds=60,
+    )
+    made = objects(one_task(resources=Resources(cores=0.5, memory=GIB, gpus=1)), where)
+    assert all(one["metadata"]["namespace"] == "team" for one in made)
+    assert all(one["metadata"]["labels"]["team"] == "x" for one in made)
+    [job] = jobs(made).values()
+    pod = job["spec"]["template"]["spec"]
+    kubernetes_validate.validate(job, "1.36", strict=True)
+    assert job["spec"]["ttlSecondsAfterFinished"] == 60
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert pod["serviceAccountName"] == "trainer"
+    assert (pod["nodeSelector"], pod["hostNetwork"]) == ({"gpu": "a100"}, True)
+    assert pod["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert (pod["priorityClassName"], pod["runtimeClassName"]) == ("low", "nvidia")
+    mounts = {one["mountPath"]: one["name"] for one in container(job)["volumeMounts"]}
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    assert volumes[mounts["/data"]]["persistentVolumeClaim"] == {"claimName": "data"}
+    assert volumes[mounts["/scratch"]]["hostPath"] == {"path": "/scratch"}
+    wanted = {"cpu": "500m", "memory": "1Gi", "nvidia.com/gpu": "1"}
+    assert container(job)["resources"] == {"requests": wanted, "limits": wanted}
+    assert container(job)["imagePullPolicy"] == "Never"
+
+
+def test_gpus_that_the_site_file_counts_are_not_asked_for() -> None:
+    where = ComputeChoice(
+        name="k8s", backend="kubernetes", gpus=4, kubernetes=KubernetesChoice(image="a")
+    )
+    [job] = jobs(objects(one_task(resources=Resources(gpus=2)), where)).values()
+    assert "resources" not in container(job)
+
+
+def test_others_know_the_head_by_number_or_by_name() -> None:
+    processes = tuple(
+        Process(name=f"worker-{n}", role="worker", node=n, command="true") for n in range(2)
+    )
+    task = one_task(processes=processes, nodes=2)
+
+    def worker(address: str) -> dict[str, Any]:
+        pod: dict[str, Any] = jobs(objects(task, head_address=address))["worker"]
+        return pod["spec"]["template"]["spec"]
+
+    def head_of(pod: dict[str, Any]) -> str:
+        values = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+        return str(values["RANKWISE_HEAD"])
+
+    named = worker("")
+    assert head_of(named) == f"{MARKER}-head-0.{MARKER}"
+    assert named["subdomain"] == MARKER
+    assert "hostAliases" not in named
+    numbered = worker("10.1.2.3")
+    assert head_of(numbered) == "10.1.2.3"
+    assert numbered["hostAliases"] == [{"ip": "10.1.2.3", "hostnames": [f"{MARKER}-head-0"]}]
+    assert worker("fd00::7")["hostAliases"][0]["ip"] == "fd00::7"
+
+
+def test_everything_goes_with_its_owner() -> None:
+    head = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "head", "uid": "u-1"}}
+    for one in owned(objects(one_task()), head):
+        [reference] = one["metadata"]["ownerReferences"]
+        assert (reference["kind"], reference["name"], reference["uid"]) == ("Job", "head", "u-1")
+
+
+def test_names_are_such_as_kubernetes_takes() -> None:
+    assert job_name(MARKER, "parameter_server") == f"{MARKER}-parameter-server"
+    assert dns_name("Sample MPI-Job!") == "sample-mpi-job"
+    assert dns_name("1st") == "rw-1st"
+    long = dns_name("a" * 100, 50)
+    assert len(long) == 50
+    assert long != dns_name("a" * 99 + "b", 50)
+
+
+def test_without_an_image_it_says_what_to_write() -> None:
+    task = one_task(runtime=RuntimeChoice(name="azureml:x:1"))
+    with pytest.raises(ComputeFailure, match=r'write image = "…" in \[compute.k8s\]'):
+        objects(task, choice(image=""))
+    own = one_task(runtime=RuntimeChoice(name="x", kind="container", image="mine:2"))
+    [job] = jobs(objects(own, choice(image=""))).values()
+    assert container(job)["image"] == "mine:2"
+
+
+def test_a_plan_without_an_image_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rankwise.toml").write_text('[compute.k8s]\nbackend = "kubernetes"\n')
+    job = tmp_path / "job.yaml"
+    job.write_text("name: a\ntype: command\ncommand: true\ncompute: k8s\n")
+    with pytest.raises(InputError, match="there is no image for environment"):
+        plan_from([job])
+
+
+@pytest.mark.parametrize("kind", ["AksCompute", "AksCluster"])
+def test_kinds_of_azure_mean_the_only_cluster(tmp_path: Path, kind: str) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "name: a\ntype: PytorchJob\nworker: {spec: {command: 'true'}}\n"
+        f"compute: {{type: {kind}, target: my-aks, instance_count: 2}}\n"
+    )
+    table = 'backend = "kubernetes"\nimage = "a"\n'
+    (tmp_path / "rankwise.toml").write_text(f"[compute.k8s]\n{table}")
+    plan, _ = plan_from([job])
+    assert plan.tasks[0].compute == "k8s"
+    assert plan.notices[0].startswith('compute "my-aks" is not in the site file: "k8s" stands in')
+    (tmp_path / "rankwise.toml").write_text(f"[compute.k8s]\n{table}[compute.other]\n{table}")
+    assert plan_from([job])[0].tasks[0].compute == "my-aks"
+    (tmp_path / "rankwise.toml").write_text(f"[compute.k8s]\n{table}[compute.my-aks]\n{table}")
+    assert plan_from([job])[0].tasks[0].compute == "my-aks"
+
+
+def job_in(folder: Path, **more: Any) -> Job:
+    attempt = Attempt(label="run/t/1", marker=MARKER, folder=folder / "attempt")
+    return Job(attempt=attempt, task=one_task(code=str(folder), **more), runtime=Prepared())
+
+
+def test_code_that_is_too_much_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    import random
+
+    (tmp_path / "small.py").write_text("print()")
+    job = job_in(tmp_path)
+    found = deliver(job, choice().kubernetes, tmp_path)
+    assert set(found.parts) == {"pod.pyz", "runner.py", "code.tgz"}
+    (tmp_path / "data.bin").write_bytes(random.Random(1).randbytes(1_200_000))
+    with pytest.raises(ComputeFailure, match=r"1\.2 MB of code after .* \.rankwiseignore"):
+        deliver(job, choice().kubernetes, tmp_path)
+    # Where the code comes from elsewhere, it does not matter.
+    other = choice(code="image", code_path="/app").kubernetes
+    found = deliver(job, other, None)
+    assert set(found.parts) == {"pod.pyz", "runner.py"}
+    assert json.loads(found.order)["nodes"][0]["folder"] == "/app"
+
+
+def test_what_is_packed_is_always_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x")
+    first = pack(tmp_path)
+    (tmp_path / "a.py").touch()
+    assert pack(tmp_path) == first
+    assert own_part() == own_part.__wrapped__()
+    assert base64.b64encode(own_part())
+
+
+def test_amounts() -> None:
+    assert [number_in(text) for text in ("2", "500m", "1Ki", "3M", "x")] == [2, 0.5, 1024, 3e6, 0]
+    assert quantities(Resources(cores=1.5, memory=3 << 20, gpus=2), "g") == {
+        "cpu": "1500m",
+        "memory": "3Mi",
+        "g": "2",
+    }
+    node = {"cpu": "3920m", "memory": "16Gi", "nvidia.com/gpu": "1"}
+    assert resources_of(node, "nvidia.com/gpu") == Resources(cores=3.92, memory=16 * GIB, gpus=1)
+
+
+def test_a_task_of_one_node_is_one_pod() -> None:
+    layout = layout_of(one_task(resources=Resources(cores=2)))
+    assert (layout.pods, layout.head.role, layout.head.nodes) == (1, "worker", (0,))
+    assert layout.head.claim == Resources(cores=2)
