@@ -205,10 +205,12 @@ def test_pictures_are_named_after_their_cells() -> None:
         stream("none"),
     ]
     found = list(pictures_of(made, "book"))
-    assert [(number, name) for number, name, _ in found][:2] == [
-        (2, "book-cell2-1.png"),
-        (2, "book-cell2-2.svg"),
+    assert [(index, name) for index, name, _ in found][:2] == [
+        (1, "book-cell2-1.png"),
+        (1, "book-cell2-2.svg"),
     ]
+    # A cell that was put in does not count.
+    assert next(name for _, name, _ in pictures_of(made, "book", 0)) == "book-cell1-1.png"
     assert found[0][2].startswith(b"\x89PNG")
     assert found[1][2] == b"<svg />"
 
@@ -306,6 +308,19 @@ def test_a_page_fetches_nothing_runs_nothing_and_shows_what_happened(tmp_path: P
         'one.ipynb: <span class="failed">error</span>',
     ):
         assert part in page, part
+
+
+def test_a_pdf_is_set_by_typst_where_there_is_no_browser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("typst")
+    monkeypatch.setattr(program, "find_browser", lambda: "")
+    made = book('#: #include "/etc/passwd" *text*', "x = `1`")
+    made.cells[1].outputs = [
+        stream("#panic()\n"),
+        {"output_type": "display_data", "data": {"image/png": PIXEL}},
+    ]
+    assert program.pdf_of(made, tmp_path / "none.html").startswith(b"%PDF")
 
 
 def test_a_file_is_written_as_a_whole_or_not_at_all(

@@ -142,6 +142,8 @@ class Result:
     kernel: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    injected: int | None = None
+    """Where a cell with parameters was put in, among those of the notebook."""
 
     def take(self, trouble: Trouble) -> None:
         """Note why it has not passed."""
@@ -172,6 +174,13 @@ class Result:
                 for case in self.cases
             ],
         }
+
+
+def number_of(index: int, injected: int | None) -> int:
+    """Give the number of a cell in the notebook as it was written; 0: it is not in there."""
+    if injected is None or index < injected:
+        return index + 1
+    return 0 if index == injected else index
 
 
 def say(text: str) -> None:
@@ -597,7 +606,6 @@ class Run:
         self._reply: dict[str, Any] = {}
         self._saved = time.monotonic()
         self._began = time.monotonic()
-        self._offset: int | None = None
 
     def log(self, text: str) -> None:
         if not self._is_quiet:
@@ -611,7 +619,7 @@ class Run:
             self.notebook = _read(self.order.notebook)
             own = self.notebook.metadata.get("rankwise") or {}
             self._before = json.loads(json.dumps(self.notebook.cells))
-            self._offset = inject(self.notebook, self.order.parameters)
+            self.result.injected = inject(self.notebook, self.order.parameters)
             for index, cell in enumerate(self.notebook.cells):
                 if cell.cell_type == "code":
                     self._clear(index, cell)
@@ -645,9 +653,7 @@ class Run:
 
     def number(self, index: int) -> int:
         """Give the number of a cell in the notebook as it was written; 0: it is not in there."""
-        if self._offset is None or index < self._offset:
-            return index + 1
-        return 0 if index == self._offset else index
+        return number_of(index, self.result.injected)
 
     async def warm_up(self, choice: Choice) -> Kernel | None:
         """Start the kernel."""
@@ -1029,21 +1035,23 @@ def _joined(text: Any) -> str:
 # As a script
 
 
-def as_script(notebook: Any) -> tuple[str, str]:
+def as_script(notebook: Any, injected: int | None = None) -> tuple[str, str]:
     """Give a notebook as a script, or why there is none."""
     parts: list[str] = []
     for index, cell in enumerate(notebook.cells):
+        number = number_of(index, injected)
+        name = f"cell {number}" if number else "parameters"
         if cell.cell_type != "code" or "skip-execution" in _tags(cell):
             continue
         if "raises-exception" in _tags(cell):
-            return "", f"cell {index + 1} is expected to fail, which would end a script"
+            return "", f"{name} is expected to fail, which would end a script"
         try:
             compile(cell.source, "cell", "exec", dont_inherit=True)
         except (SyntaxError, ValueError):
-            return "", f"cell {index + 1} has magics, or is no plain Python for another reason"
+            return "", f"{name} has magics, or is no plain Python for another reason"
         if "get_ipython" in cell.source:
-            return "", f"cell {index + 1} asks for IPython"
-        parts.append(f"# cell {index + 1}\n{cell.source.rstrip()}\n")
+            return "", f"{name} asks for IPython"
+        parts.append(f"# {name}\n{cell.source.rstrip()}\n")
     if any(re.search(r"\bdisplay\(", part) for part in parts):
         parts.insert(0, "from IPython.display import display\n")
     return "\n".join(parts), ""
@@ -1052,7 +1060,7 @@ def as_script(notebook: Any) -> tuple[str, str]:
 async def run_script(run: Run) -> None:
     """Run a notebook as a script too, with a log of its own."""
     order, result = run.order, run.result
-    text, reason = as_script(run.notebook)
+    text, reason = as_script(run.notebook, result.injected)
     case = Case(0, "as a script")
     result.cases.append(case)
     python = shutil.which(order.kernel_python)
@@ -1166,8 +1174,7 @@ def leave(run: Run) -> None:
         if run.notebook is not None:
             write(order.out / order.notebook.name, _as_text(run.notebook))
             result.files.insert(0, order.notebook.name)
-            pictures = [(name, data) for _, name, data in pictures_of(run.notebook, order.stem)]
-            for name, data in pictures:
+            for _, name, data in pictures_of(run.notebook, order.stem, result.injected):
                 write(order.out / name, data)
                 result.files.append(name)
             if order.html or order.pdf:
@@ -1283,8 +1290,10 @@ def numbered(source: str, most: int = 1500) -> str:
     return text if len(text) <= most else text[:most] + "\n     | …"
 
 
-def pictures_of(notebook: Any, stem: str) -> Iterator[tuple[int, str, bytes]]:
-    """Give the pictures among the outputs: the number of the cell, a name for a file, the bytes."""
+def pictures_of(
+    notebook: Any, stem: str, injected: int | None = None
+) -> Iterator[tuple[int, str, bytes]]:
+    """Give the pictures among the outputs: the index of the cell, a name for a file, the bytes."""
     kinds = {"image/png": "png", "image/jpeg": "jpg", "image/svg+xml": "svg", "image/gif": "gif"}
     for index, cell in enumerate(notebook.cells):
         number = 0
@@ -1301,7 +1310,8 @@ def pictures_of(notebook: Any, stem: str) -> Iterator[tuple[int, str, bytes]]:
                         content = base64.b64decode(text)
                     except ValueError:
                         continue
-                yield index + 1, f"{stem}-cell{index + 1}-{number}.{suffix}", content
+                cell_number = number_of(index, injected)
+                yield index, f"{stem}-cell{cell_number}-{number}.{suffix}", content
 
 
 # A page of HTML. Nothing in it is fetched from anywhere, and nothing in it is run.
@@ -1349,21 +1359,11 @@ def page_of(notebook: Any, result: Result) -> str:
     if result.reason:
         parts.append(f"<p>{html.escape(result.reason)}</p>")
     states = {case.cell: case for case in result.cases if case.cell}
-    is_injected = any("injected-parameters" in _tags(cell) for cell in notebook.cells)
-    offset = _injected_at(notebook) if is_injected and 0 in {c.cell for c in result.cases} else None
     for index, cell in enumerate(notebook.cells):
-        number = index + 1 if offset is None or index < offset else index
-        case = None if index == offset else states.get(number)
+        case = states.get(number_of(index, result.injected))
         parts.append(_cell_html(cell, case, result.order.folder))
     parts.append("</body></html>\n")
     return "\n".join(parts)
-
-
-def _injected_at(notebook: Any) -> int:
-    tagged = (
-        index for index, cell in enumerate(notebook.cells) if "injected-parameters" in _tags(cell)
-    )
-    return next(tagged, len(notebook.cells))
 
 
 def _cell_html(cell: Any, case: Case | None, folder: Path) -> str:
@@ -1524,17 +1524,17 @@ def _typeset(notebook: Any) -> bytes:
     with tempfile.TemporaryDirectory(prefix="rankwise-pdf-") as folder:
         cells: list[dict[str, str]] = []
         pictures: dict[int, list[str]] = {}
-        for number, name, data in pictures_of(notebook, "picture"):
+        for index, name, data in pictures_of(notebook, "picture"):
             if not name.endswith(".gif"):
                 Path(folder, name).write_bytes(data)
-                pictures.setdefault(number, []).append(name)
+                pictures.setdefault(index, []).append(name)
         for index, cell in enumerate(notebook.cells):
             kind = "source" if cell.cell_type == "code" else "text"
             cells.append({"kind": kind, "text": cell.source})
             text = "\n".join(_readable(cell.get("outputs") or ()))
             if text:
                 cells.append({"kind": "output", "text": text})
-            cells += [{"kind": "picture", "text": name} for name in pictures.get(index + 1, ())]
+            cells += [{"kind": "picture", "text": name} for name in pictures.get(index, ())]
         source = Path(folder, "notebook.typ")
         source.write_text(_TYPST, encoding="utf-8")
         made: bytes = typst.compile(source, sys_inputs={"cells": json.dumps(cells)}, format="pdf")
@@ -1558,13 +1558,18 @@ class Shop:
     async def run(self, order: Order, *, reuse_kernel: bool = False) -> Result:
         """Run a notebook and write what became of it; raises nothing but CancelledError."""
         run = Run(order, self._guardian, self._is_quiet)
+        if order.out.resolve() == order.folder.resolve():
+            reason = (
+                f"it would take the place of the notebook in {order.out}: choose another folder"
+            )
+            run.result.take(Trouble(CANNOT_WRITE, reason))
+            return run.result
         try:
             order.out.mkdir(parents=True, exist_ok=True)
             for name in (order.notebook.name, f"{order.stem}.html", "outcome.json"):
                 # What is there from another time must not be taken for ours.
                 with contextlib.suppress(FileNotFoundError):
-                    if (order.out / name).absolute() != order.notebook.absolute():
-                        (order.out / name).unlink()
+                    (order.out / name).unlink()
         except OSError as error:
             reason = f"cannot write {order.out}: {error.strerror}"
             run.result.take(Trouble(CANNOT_WRITE, reason))
