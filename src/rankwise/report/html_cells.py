@@ -125,7 +125,7 @@ def _contrast(one: Contrast, cell: Cell, page: Page) -> Markup:
 
 
 def _changes(changes: Sequence[Change]) -> Markup:
-    heads = ("", "fails here", "passes there")
+    heads = ("what", "fails here", "passes there")
     rows = (
         tag(
             "tr",
