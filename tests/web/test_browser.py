@@ -20,6 +20,10 @@ from tests.web.served import Served, serving
 from tests.web.test_pages import ADDRESSES, HOSTILE_ADDRESSES
 
 CHROMIUM = "/usr/bin/chromium"
+HIDE = """(isHidden) => {
+    Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
 _PATIENCE_MS = 30_000
 expect.set_options(timeout=_PATIENCE_MS)
 
@@ -178,6 +182,13 @@ def test_a_log_is_followed(tab: Page, server: Served, store: Store) -> None:
     with path.open("a") as file:
         file.write("".join(f"line {number}\n" for number in range(400)))
     expect(log).to_contain_text("line 399")
+    # Who looks elsewhere for a while misses nothing, and sees nothing twice.
+    tab.evaluate(HIDE, True)
+    with path.open("a") as file:
+        file.write("meanwhile\n")
+    tab.evaluate(HIDE, False)
+    expect(log).to_contain_text("meanwhile")
+    assert log.inner_text().count("line 7\n") == 1
     # It stays at the end, unless somebody reads further up.
     assert tab.evaluate("log.scrollTop + log.clientHeight >= log.scrollHeight - 2")
     tab.get_by_label("Stay at the end").uncheck()
@@ -277,14 +288,10 @@ def test_nothing_hostile_runs(tab: Page, server: Served) -> None:
 
 def test_a_tab_that_nobody_looks_at_does_not_listen(tab: Page, server: Served) -> None:
     expect(tab.locator("#link-state")).to_have_text("live")
-    hide = """(isHidden) => {
-        Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
-        document.dispatchEvent(new Event("visibilitychange"));
-    }"""
     with tab.expect_event("requestfailed", lambda asked: "/changes" in asked.url):
-        tab.evaluate(hide, True)
+        tab.evaluate(HIDE, True)
     with tab.expect_request("**/changes?**"):
-        tab.evaluate(hide, False)
+        tab.evaluate(HIDE, False)
     expect(tab.locator("#link-state")).to_have_text("live")
 
 

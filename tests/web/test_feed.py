@@ -169,7 +169,7 @@ def test_a_log_is_followed_to_its_end(store: Store) -> None:
         assert found is not None
         kinds, lines = [], []
         async for part in log_stream(readers, feed, found, Position()):
-            kind, data = part.decode().strip().split("\n")
+            _, kind, data = part.decode().strip().split("\n")
             kinds.append(kind)
             if kind == "event: lines":
                 lines += json.loads(data.removeprefix("data: "))
@@ -193,7 +193,7 @@ def test_of_too_many_lines_the_last_ones_are_told(store: Store) -> None:
         found = await readers.ask(lambda desk: log_of(desk.store, Ask(run=run)))
         assert found is not None
         parts = [part async for part in log_stream(readers, feed, found, Position())]
-        lines = json.loads(parts[0].decode().strip().split("\n")[1].removeprefix("data: "))
+        lines = json.loads(parts[0].decode().strip().split("\n")[2].removeprefix("data: "))
         assert "4000 lines left out" in lines[0]
         assert lines[1:] == [str(number) for number in range(4000, 5000)]
 

@@ -25,7 +25,14 @@ def test_a_page_has_the_end_and_a_stream_goes_on_from_there(tmp_path: Path) -> N
         file.write("ee\nfour\nfi")
     assert tail.read() == ["three", "four"]
     assert tail.read() == []
-    assert tail.rest() == ["fi"]
+    # Who comes back from here reads the line whole that has not ended yet.
+    again = Tail(tmp_path, tail.given)
+    with log.open("a") as file:
+        file.write("ve")
+    assert (again.read(), again.rest()) == ([], ["five"])
+    assert tail.read() == []
+    assert tail.given == Position(tail.position.inode, len("one\ntwo\nthree\nfour\n"))
+    assert tail.rest() == ["five"]
 
 
 def test_of_a_process_that_has_ended_all_is_shown(tmp_path: Path) -> None:

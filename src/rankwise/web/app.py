@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -59,6 +59,8 @@ PAGES: Mapping[str, View] = {
     "/runs/{run}/document": document_page,
 }
 """The pages, by their addresses."""
+# These may take seconds for long runs: one at a time, so that there is always room for others.
+_SLOW = {timeline_page, matrix_page, trend_page, compare_page, failure_page}
 _MOST_STREAMS = 200
 _MOST_OF_A_FORM = 10_000
 # A report says what a browser may do with it in itself.
@@ -72,6 +74,7 @@ class Site:
         self._folder = folder
         self._keys = keys
         self._readers = Readers(folder)
+        self._slow = Readers(folder, threads=1)
         self._memory = Memory()
         # What is new must not wait for a page that takes long.
         self._scout = Readers(folder, threads=1)
@@ -115,14 +118,15 @@ class Site:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for closing in (self._readers.close, self._scout.close, self._caretaker.close):
-                await asyncio.to_thread(closing)
+            for one in (self._readers, self._slow, self._scout, self._caretaker):
+                await asyncio.to_thread(one.close)
 
     def _showing(self, view: View) -> Callable[[Request], object]:
         async def show(request: Request) -> Response:
             ask = self._ask(request)
             key = f"{request.url.path}?{request.url.query}"
-            body = await self._readers.ask(
+            readers = self._slow if view in _SLOW else self._readers
+            body = await readers.ask(
                 lambda desk: self._memory.page(desk, ask, key, lambda: view(desk.store, ask))
             )
             return HTMLResponse(body)
@@ -131,7 +135,7 @@ class Site:
 
     def _ask(self, request: Request) -> Ask:
         return Ask(
-            path=request.url.path,
+            path=quote(request.scope["path"]),
             query=dict(request.query_params),
             run=request.path_params.get("run", ""),
             now=time.time(),
@@ -169,7 +173,7 @@ class Site:
 
     async def _report(self, request: Request) -> Response:
         ask = self._ask(request)
-        text = await self._readers.ask(
+        text = await self._slow.ask(
             lambda desk: html_report(gather(desk.store, desk.store.run(ask.run), now=ask.now))
         )
         return HTMLResponse(text, headers=_REPORT_RULES)

@@ -16,7 +16,7 @@ from rankwise.report.words import label, listed, size
 from rankwise.store import AttemptRow, RunRow, State, Store
 from rankwise.web.ask import Ask, run_address
 from rankwise.web.feed import Feed
-from rankwise.web.page import Page, notice
+from rankwise.web.page import Page, notice, void
 from rankwise.web.readers import Readers
 from rankwise.web.run_frame import framed
 from rankwise.web.streams import message
@@ -169,6 +169,19 @@ def _processes(found: Log, ask: Ask) -> Iterator[Markup]:
         yield tag("nav", *links, aria_label="Processes", class_="ranks", tabindex="0")
     if len(found.names) > len(names):
         yield notice(f"The first {len(names)} of {len(found.names)} processes are named here.")
+        yield _other(found, ask)
+
+
+def _other(found: Log, ask: Ask) -> Markup:
+    """Ask for a process by its name, where there are too many to be listed."""
+    kept = {name: value for name, value in found.choice.items() if name != "process"}
+    hidden = (
+        void("input", type="hidden", name_=name, value=str(value)) for name, value in kept.items()
+    )
+    field = void("input", type="text", name_="process", value=found.process, autocomplete="off")
+    named = tag("label", tag("span", "Process"), field)
+    button = tag("button", "Show", type="submit")
+    return tag("form", *hidden, named, button, method="get", action=ask.path, class_="tools")
 
 
 def line_markup(line: str) -> Markup:
@@ -192,7 +205,7 @@ async def log_stream(
             yield _news(tail, lines)
             silent = 0
         elif is_over:
-            yield message("over", str(tail.position))
+            yield message("over", "", tail.given)
             return
         else:
             silent += 1
@@ -209,7 +222,7 @@ def _news(tail: Tail, lines: list[str]) -> bytes:
         many = size(tail.skipped) if tail.skipped else f"{left_out} lines"
         words.append(tag("i", f"… {many} left out …", class_="soft"))
     words += map(line_markup, lines[-_MOST_LINES:])
-    return message("lines", words)
+    return message("lines", words, tail.given)
 
 
 def _is_over(store: Store, found: Log) -> bool:

@@ -17,10 +17,9 @@ _ALIVE = b": alive\n\n"
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 
 
-def message(kind: str, data: object, number: int | None = None) -> bytes:
-    """Write one event; its data are JSON."""
-    mark = f"id: {number}\n" if number is not None else ""
-    return f"{mark}event: {kind}\ndata: {json.dumps(data)}\n\n".encode()
+def message(kind: str, data: object, mark: object) -> bytes:
+    """Write one event; its data are JSON, and a browser that comes back says its mark."""
+    return f"id: {mark}\nevent: {kind}\ndata: {json.dumps(data)}\n\n".encode()
 
 
 class EventStream:

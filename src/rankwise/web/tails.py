@@ -41,8 +41,14 @@ class Tail:
         self._place = place
         self.position = position
         self._lines = Lines()
+        self._held = 0
         self.skipped = 0
         """How many bytes were left out in the last read, because there were too many."""
+
+    @property
+    def given(self) -> Position:
+        """How far lines were given: who goes on from here misses nothing."""
+        return Position(self.position.inode, max(0, self.position.offset - self._held))
 
     def read(self) -> list[str]:
         """Give the lines that have come since; none: there are none now."""
@@ -52,6 +58,8 @@ class Tail:
         except OSError:
             # Not there yet, or removed by somebody.
             return []
+        # What comes after the last end of a line is held back.
+        self._held = len(data) - data.rfind(b"\n") - 1 + (0 if b"\n" in data else self._held)
         return self._lines.feed(data)
 
     def rest(self) -> list[str]:
@@ -70,6 +78,7 @@ class Tail:
                     self.skipped += behind - SHOWN_BYTES
                     offset = status.st_size - SHOWN_BYTES
                     self._lines.flush()
+                    self._held = 0
                 data = os.pread(file.fileno(), _MOST_BEHIND, offset)
                 self.position = Position(status.st_ino, offset + len(data))
             if data:

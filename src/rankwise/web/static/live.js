@@ -126,16 +126,19 @@
     const isAtEnd = () => box.checked;
     const toEnd = () => { if (isAtEnd()) log.scrollTop = log.scrollHeight; };
     let stream = null;
+    const address = new URL(log.dataset.stream, location.href);
     box.closest("[hidden]").hidden = false;
     box.addEventListener("change", toEnd);
     toEnd();
     const leave = () => { if (stream) stream.close(); stream = null; };
     const enter = () => {
       if (stream || isOver || document.hidden) return;
-      stream = new EventSource(log.dataset.stream);
+      stream = new EventSource(address);
       stream.addEventListener("open", () => show(true, "live"));
       stream.addEventListener("error", () => show(false, "waiting for the server"));
       stream.addEventListener("lines", (event) => {
+        // Who comes back goes on from here.
+        address.searchParams.set("at", event.lastEventId);
         log.insertAdjacentHTML("beforeend", JSON.parse(event.data).map((line) => `${line}\n`).join(""));
         while (log.childNodes.length > LONGEST_LOG) log.firstChild.remove();
         toEnd();
@@ -147,7 +150,7 @@
         said.textContent = "The process has ended.";
       });
     };
-    document.addEventListener("visibilitychange", () => (document.hidden ? null : enter()));
+    document.addEventListener("visibilitychange", () => (document.hidden ? leave() : enter()));
     enter();
   }
 
