@@ -187,12 +187,12 @@ def test_parameters_scripts_comparisons_pdf_and_one_kernel_for_several(
     assert "# cell 2" in (out / "first" / "first.py").read_text()
     assert (out / "first" / "first.pdf").read_bytes().startswith(b"%PDF")
     # What one leaves behind, the next one finds, and it is said.
-    assert "LEFT_BEHIND" in (out / "second" / "second.ipynb").read_text()
+    assert '"yes\\n"' in (out / "second" / "second.ipynb").read_text()
     assert two["outcome"] == "output differs", two
     assert "+2" in two["details"].splitlines()
     assert two["notes"] == [
         "the kernel was used before: what other notebooks have left behind is there",
-        "not run as a script: cell 3 has magics, or is no plain Python for another reason",
+        "not run as a script: cell 2 has magics, or is no plain Python for another reason",
     ]
     check_that_nothing_is_left(project, temporary)
 
