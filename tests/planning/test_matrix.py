@@ -310,8 +310,8 @@ def test_what_is_in_a_lock_counts_not_its_name(folder: Path) -> None:
             "/matrix.yaml:2:22: {folder}/no.txt: No such file or directory",
         ),
         (
-            "runtimes: {a: current}\ntests: [plian.ipynb]\n",
-            "/matrix.yaml:3:9: there is no file plian.ipynb: did you mean plain.ipynb?",
+            "runtimes: {a: current}\ntests: [plain2.ipynb]\n",
+            "/matrix.yaml:3:9: there is no file plain2.ipynb: did you mean plain.ipynb?",
         ),
         (
             "runtimes: {a: current}\ntests: [{suite: matrix.yaml}]\n",

@@ -26,7 +26,7 @@ _GPU = "gpu"
 # Words that a machine answers for by itself; others mean what people want them to mean.
 _LOOKED_FOR = re.compile(
     r"gpu|linux|darwin|x86_64|aarch64|arm64|ppc64le|riscv64"
-    r"|s?sse\w*|avx\w*|amx\w*|fma|f16c|bmi[12]|popcnt|neon|asimd\w*|sve\w*|sme\w*"
+    r"|s?sse\w*|avx\w*|amx\w*|fma|f16c|bmi[12]|popcnt|neon|asimd\w*|s[vm]e\w*"
 )
 
 
