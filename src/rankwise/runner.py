@@ -1000,7 +1000,8 @@ class Usage:
         self._is_new = False
 
     def close(self) -> None:
-        """Write the last of it."""
+        """Write the last of it: what was used since the last look is known now."""
+        self._is_new = True
         self.write()
         if self._gpus:
             self._gpus.stop()
