@@ -27,6 +27,9 @@ _RULES = (
     ".grid{stroke:#dfe3e8}.axis{stroke:#9aa4af}.strong{fill:#14181d}.faint{fill:#6b7683}"
     ".ideal{stroke:#9aa4af;stroke-dasharray:4 4}.change{stroke:#d55e00;stroke-dasharray:3 3}"
     ".heat{fill:#0072b2}.on{fill:#ffffff}.cell{font-size:13px}"
+    ".lane{fill:#eef1f4}.b{fill:#6b7683}.good{fill:#1a7f4b}.bad{fill:#c0362c}.warn{fill:#a15c00}"
+    ".busy{fill:#00708f}.g{fill-opacity:.3}.c0{fill:#d55e00}.c1{fill:#c98a00}.c2{fill:#0072b2}"
+    ".c3{fill:#b2559a}.c4{fill:#5f6b76}.c5{fill:#7a4fb5}"
     + "".join(
         f".s{number}{{stroke:{colour}}}.f{number}{{fill:{colour}}}"
         for number, colour in enumerate(COLOURS)
