@@ -12,6 +12,7 @@ are numbered: whoever has read some of them before leaves those out.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -22,10 +23,22 @@ Frame = dict[str, Any]
 _PIECE_BYTES = 6000
 """As a line of text, shorter than what a container's log keeps in one piece."""
 _GREATEST_WHOLE = 1 << 20
+# The beginning of a log ends in a notice, which the runner keeps shorter than half of this.
+_NOTICE_BYTES = 200
 # An earlier part of a log has another name: the oldest first.
 _PARTS = (".first", ".1", "")
 _OURS = ("order.json", "claim")
 _NEVER = ("heartbeat",)
+
+
+class _Log:
+    """A log as the other side has it; open, so that no other file gets its number."""
+
+    def __init__(self, file: int, path: str) -> None:
+        self.file = file
+        self.path = path
+        self.size = 0
+        self.age = 0
 
 
 class Mirror:
@@ -35,24 +48,22 @@ class Mirror:
         self._folder = folder
         self._is_partial = is_partial
         """Whether only what processes write is of interest."""
-        self._logs: dict[tuple[int, int], tuple[str, int]] = {}
-        """The path and the size of each log as the other side has it."""
+        self._logs: dict[tuple[int, int], _Log] = {}
+        self._seen: set[tuple[int, int]] = set()
         self._wholes: dict[str, tuple[int, int, int]] = {}
 
     def look(self) -> Iterator[Frame]:
         """Give what has changed since the last time."""
-        seen: dict[tuple[int, int], str] = {}
+        self._seen.clear()
         for path in sorted(self._paths(), key=_oldest_first):
-            try:
-                state = os.stat(f"{self._folder}/{path}")
+            # What was there a moment ago may be gone.
+            with contextlib.suppress(OSError):
                 if _log_of(path) is None:
-                    yield from self._whole(path, state)
-                    continue
-                seen[state.st_dev, state.st_ino] = path
-                yield from self._log(path, state)
-            except OSError:
-                continue  # It was there a moment ago.
-        self._logs = {key: value for key, value in self._logs.items() if key in seen}
+                    yield from self._whole(path)
+                else:
+                    yield from self._log(path)
+        for key in self._logs.keys() - self._seen:
+            os.close(self._logs.pop(key).file)
 
     def _paths(self) -> Iterator[str]:
         for name in () if self._is_partial else _listed(self._folder):
@@ -63,7 +74,8 @@ class Mirror:
                 if not _is_left_out(name):
                     yield f"processes/{process}/{name}"
 
-    def _whole(self, path: str, state: os.stat_result) -> Iterator[Frame]:
+    def _whole(self, path: str) -> Iterator[Frame]:
+        state = os.stat(f"{self._folder}/{path}")
         now = state.st_mtime_ns, state.st_size, state.st_ino
         if self._wholes.get(path) != now and state.st_size <= _GREATEST_WHOLE:
             with open(f"{self._folder}/{path}", "rb") as file:
@@ -71,27 +83,35 @@ class Mirror:
             yield from whole_file(path, data)
             self._wholes[path] = now
 
-    def _log(self, path: str, state: os.stat_result) -> Iterator[Frame]:
+    def _log(self, path: str) -> Iterator[Frame]:
+        file = os.open(f"{self._folder}/{path}", os.O_RDONLY)
+        state = os.fstat(file)
         key = state.st_dev, state.st_ino
-        before, size = self._logs.get(key, (path, 0))
-        if before != path:
-            if _log_of(before) == _log_of(path):
-                yield {"path": path, "from": before}
-            else:
-                size = 0  # A file of another kind had the same number.
-        if state.st_size < size:
-            size = state.st_size
-            yield {"path": path, "size": size}
-        with open(f"{self._folder}/{path}", "rb") as file:
-            file.seek(size)
-            # No more than there was: somebody may write faster than we read.
-            left = max(state.st_size - size, 0)
-            if not left and key not in self._logs:
-                yield {"path": path, "at": 0, **_as_text(b"")}
-            while left and (data := file.read(min(_PIECE_BYTES, left))):
-                yield {"path": path, "at": size, **_as_text(data)}
-                size, left = size + len(data), left - len(data)
-        self._logs[key] = path, size
+        if (log := self._logs.get(key)) is not None:
+            os.close(file)
+        else:
+            log = self._logs[key] = _Log(file, path)
+            # Of what was there under this name, nothing may be left.
+            yield {"path": path, "size": 0}
+        self._seen.add(key)
+        if log.path != path:
+            yield {"path": path, "from": log.path}
+            log.path = path
+        if path.endswith(_PARTS[0]) and log.age != state.st_mtime_ns:
+            # It was cut, and ends in another notice now.
+            log.size = min(log.size, max(0, state.st_size - _NOTICE_BYTES))
+            yield {"path": path, "size": log.size}
+        elif state.st_size < log.size:
+            log.size = state.st_size
+            yield {"path": path, "size": log.size}
+        log.age = state.st_mtime_ns
+        # No more than there was: somebody may write faster than we read.
+        while log.size < state.st_size:
+            wanted = min(_PIECE_BYTES, state.st_size - log.size)
+            if not (data := os.pread(log.file, wanted, log.size)):
+                break
+            yield {"path": path, "at": log.size, **_as_text(data)}
+            log.size += len(data)
 
 
 def whole_file(path: str, data: bytes) -> Iterator[Frame]:
@@ -154,7 +174,11 @@ class Taker:
             finally:
                 os.close(file)
         elif "size" in frame:
-            os.truncate(path, int(frame["size"]))
+            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+            try:
+                os.ftruncate(file, int(frame["size"]))
+            finally:
+                os.close(file)
 
     def _take_whole(self, path: str, frame: Frame) -> None:
         """Write a file beside its place, and move it there when all of it is there."""
