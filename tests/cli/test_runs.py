@@ -30,7 +30,7 @@ def test_a_run_is_stored_driven_and_shown(rankwise: Rankwise, engine: FakeEngine
         "note: gpu-cluster is not known here\n"
         "\n"
         "job-1 passed after 2.0 s\n"
-        "  logs  .rankwise/runs/job-1\n"
+        "  logs  rankwise logs job-1\n"
     )
     assert said.err == ""
 
@@ -105,8 +105,8 @@ def test_a_second_ctrl_c_leaves_the_run_alone_and_says_so(
     assert said.err == (
         "job-1 was left alone: what runs goes on, and nothing more starts.\n"
         "  to look at it  rankwise status job-1\n"
-        "  to go on       rankwise resume job-1\n"
         "  to end it      rankwise cancel job-1\n"
+        "  to go on       rankwise resume job-1\n"
     )
 
 

@@ -8,7 +8,11 @@ from rich.console import Console
 
 from rankwise.plan import Process, Task, later
 from rankwise.report.explanation import Quote, explain_run, explain_task
-from rankwise.report.terminal_explain import show_explanation, show_run_explanation
+from rankwise.report.terminal_explain import (
+    show_explanation,
+    show_in_brief,
+    show_run_explanation,
+)
 from rankwise.store import ProcessRow, State, Store
 from tests.report.made_runs import (
     BEGUN,
@@ -28,7 +32,11 @@ def console(stream: io.StringIO) -> Console:
 
 def shown(store: Store, run: str, *, is_brief: bool = False) -> str:
     stream = io.StringIO()
-    show_run_explanation(console(stream), explain_run(store, run), is_brief=is_brief)
+    explained = explain_run(store, run)
+    if is_brief:
+        show_in_brief(console(stream), explained, room=20)
+    else:
+        show_run_explanation(console(stream), explained)
     return stream.getvalue()
 
 

@@ -38,7 +38,7 @@ def command(run: Run = None, *, task: TaskKey = None, store: StoreFolder = None)
             return
         explained = explain_run(opened, chosen.id)
     _show_verdict(console, chosen, explained)
-    show_run_explanation(console, explained, is_brief=False)
+    show_run_explanation(console, explained)
 
 
 def _explain_one(console: Console, store: Store, run: RunRow, key: str) -> None:

@@ -23,7 +23,7 @@ VERBS = {
     "notify": "Tell somebody what became of a run, by mail or into a chat",
     "cancel": "End a run and everything that it has started",
     "resume": "Go on with a run that nobody drives any more",
-    "clean": "Give back what was left on other machines: instances, folders",
+    "clean": "Give back what was left on other machines",
     "rollback": "Put an earlier release of a pipeline in use again",
     "doctor": "Check this machine and its computes, and say what to change",
     "init": "Write a commented document to start from, or a file for a CI",

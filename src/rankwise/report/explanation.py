@@ -75,15 +75,16 @@ def explain_run(store: Store, run: str, *, most: int = 3, lines: int = 20) -> Ru
     rows = list(store.tasks_in(run, _RED))
     tried = sorted((row for row in rows if row.attempts), key=_end_order)[:most]
     detailed = {row.key for row in tried}
-    groups: dict[tuple[State, str], list[str]] = {}
+    groups: dict[tuple[State, str], list[TaskRow]] = {}
     for row in rows:
         if row.key not in detailed:
-            groups.setdefault((row.state, row.reason), []).append(row.key)
+            groups.setdefault((row.state, row.reason), []).append(row)
+    in_order = sorted(groups.items(), key=lambda group: min(map(_end_order, group[1])))
     return RunExplanation(
         first=tuple(explain_task(store, row, lines=lines) for row in tried),
         others=tuple(
-            Group(state=state, reason=reason, tasks=tuple(keys))
-            for (state, reason), keys in groups.items()
+            Group(state=state, reason=reason, tasks=tuple(row.key for row in them))
+            for (state, reason), them in in_order
         ),
     )
 
@@ -111,8 +112,9 @@ def explain_task(store: Store, row: TaskRow, *, lines: int = 20) -> Explanation:
     )
 
 
-def _end_order(row: TaskRow) -> tuple[float, int]:
-    return (row.ended or 0.0, row.position)
+def _end_order(row: TaskRow) -> tuple[bool, float, int]:
+    """Put what was tried first, by its end; what was not has no part in how it began."""
+    return not row.attempts, row.ended or 0.0, row.position
 
 
 def _seconds(one: ProcessRow | AttemptRow) -> float | None:

@@ -83,8 +83,7 @@ class GitHubSections:
             self._say("::endgroup::")
 
     def _say(self, line: str) -> None:
-        self._stream.write(f"{line}\n")
-        self._stream.flush()
+        _write(self._stream, f"{line}\n")
 
 
 class GitLabSections:
@@ -120,8 +119,7 @@ class GitLabSections:
             self._say(f"section_end:{int(self._clock())}:{name}", "")
 
     def _say(self, words: str, title: str) -> None:
-        self._stream.write(f"{_ERASED}{words}\r{_ERASED}{title}\n")
-        self._stream.flush()
+        _write(self._stream, f"{_ERASED}{words}\r{_ERASED}{title}\n")
 
 
 def sections_for(stream: TextIO, environment: Mapping[str, str]) -> Sections:
@@ -133,6 +131,13 @@ def sections_for(stream: TextIO, environment: Mapping[str, str]) -> Sections:
     if environment.get("GITLAB_CI") == "true":
         return GitLabSections(stream)
     return OneText()
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write, unless nobody reads any more: whoever writes the next line hears of that."""
+    with contextlib.suppress(OSError):
+        stream.write(text)
+        stream.flush()
 
 
 def plain_title(text: str) -> str:

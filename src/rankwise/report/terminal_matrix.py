@@ -25,24 +25,68 @@ _STYLES = {**STATE_STYLES, Verdict.SOFT_FAILED: "yellow", Verdict.BLOCKED: "red"
 _GAP = 2
 _LONGEST_RUNTIME, _LONGEST_MACHINE = 24, 16
 _MOST_LINES = 8
+_WELL = (Verdict.PASSED, Verdict.SKIPPED)
 
 
 def show_matrix(console: Console, matrix: Matrix) -> None:
     """Show every cell; where the window is narrow in short words, and in several tables."""
     console.print()
     widths = [_width(matrix, name, cell_words) for name in matrix.machines]
-    first = _GAP + max(len(_cut(name, _LONGEST_RUNTIME)) for name in matrix.runtimes)
+    first = _first_width(matrix)
     if first + sum(widths) + _GAP * len(widths) <= console.width:
-        console.print(_table(matrix, matrix.machines, cell_words))
+        console.print(_table(matrix, matrix.runtimes, matrix.machines, cell_words))
     else:
         widths = [_width(matrix, name, short_words) for name in matrix.machines]
         for machines in _parts(matrix.machines, widths, console.width - first):
-            console.print(_table(matrix, machines, short_words))
+            console.print(_table(matrix, matrix.runtimes, machines, short_words))
             console.print()
         console.print(f"  {legend(matrix)}", style="dim")
     console.print()
     for lines in (differences(matrix), reasons(matrix)):
         _show_lines(console, lines)
+
+
+def show_matrix_in_brief(console: Console, matrix: Matrix, *, room: int) -> None:
+    """Show as much of a matrix as there is room for; first what is not green, and why."""
+    console.print()
+    runtimes, machines = matrix.runtimes, matrix.machines
+    # Of the others, one is empty, one has the names, two a reason, and one says what is left out.
+    most = max(1, room - 5)
+    if len(runtimes) > most:
+        runtimes = _red_first(runtimes, {cell.runtime for cell in _red(matrix)})[:most]
+    width = console.width - _first_width(matrix)
+    say = cell_words
+    if sum(_width(matrix, name, say) + _GAP for name in machines) > width:
+        say = short_words
+        machines = _red_first(machines, {cell.machine for cell in _red(matrix)})
+        widths = [_width(matrix, name, say) for name in machines]
+        machines = tuple(next(_parts(machines, widths, width)))
+    console.print(_table(matrix, runtimes, machines, say))
+    rows, columns = len(matrix.runtimes) - len(runtimes), len(matrix.machines) - len(machines)
+    if rows or columns:
+        more = [
+            counted(number, noun)
+            for number, noun in ((rows, "runtime"), (columns, "machine"))
+            if number
+        ]
+        console.print(f"  ... and {' and '.join(more)} more")
+    said = [*differences(matrix), *reasons(matrix)]
+    for names, words in said[: max(1, (room - 3 - len(runtimes) - bool(rows or columns)) // 2)]:
+        for text, indent in ((names, _GAP), (words, 2 * _GAP)):
+            line = " ".join(clean(text, keep_colours=False).split())
+            console.print(" " * indent + line, no_wrap=True, overflow="ellipsis")
+
+
+def _red(matrix: Matrix) -> list[Cell]:
+    return [cell for cell in matrix.in_order if cell.verdict not in _WELL]
+
+
+def _red_first(names: tuple[str, ...], red: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(names, key=lambda name: name not in red))
+
+
+def _first_width(matrix: Matrix) -> int:
+    return _GAP + max(len(_cut(name, _LONGEST_RUNTIME)) for name in matrix.runtimes)
 
 
 def _show_lines(console: Console, lines: Iterator[tuple[str, str]]) -> None:
@@ -81,7 +125,9 @@ def _parts(machines: Sequence[str], widths: Sequence[int], room: int) -> Iterato
     yield part
 
 
-def _table(matrix: Matrix, machines: Sequence[str], say: Callable[[Cell], str]) -> Table:
+def _table(
+    matrix: Matrix, runtimes: Sequence[str], machines: Sequence[str], say: Callable[[Cell], str]
+) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -89,7 +135,7 @@ def _table(matrix: Matrix, machines: Sequence[str], say: Callable[[Cell], str]) 
     table.add_column("", no_wrap=True)
     for machine in machines:
         table.add_column(Text(_cut(machine, _LONGEST_MACHINE)), no_wrap=True)
-    for runtime in matrix.runtimes:
+    for runtime in runtimes:
         row = [Text(_cut(runtime, _LONGEST_RUNTIME), "bold")]
         for machine in machines:
             cell = matrix.cell(runtime, machine)

@@ -12,13 +12,11 @@ from rankwise.report.terminal_status import show_rows
 if TYPE_CHECKING:
     from rich.console import Console
 
-# More are for a report, or a program.
-_MOST_ROWS = 24
 
-
-def show_measures(console: Console, measures: Sequence[Measure], run: str) -> None:
-    """Show the middle of each, and between what it varies."""
+def show_measures(console: Console, measures: Sequence[Measure], *, room: int) -> None:
+    """Show the middle of each, and between what it varies; more are for a report, or a program."""
     console.print()
+    most = room - 1 if len(measures) <= room - 1 else room - 2
     rows = [
         [
             (clean(one.metric, keep_colours=False), "bold"),
@@ -27,12 +25,11 @@ def show_measures(console: Console, measures: Sequence[Measure], run: str) -> No
             (f"{_number(one.now.low)} - {_number(one.now.high)}", "dim"),
             (_change(one), ""),
         ]
-        for one in measures[:_MOST_ROWS]
+        for one in measures[:most]
     ]
-    show_rows(console, rows)
+    show_rows(console, rows, is_cut=True)
     if left := len(measures) - len(rows):
         console.print(f"  ... and {left:,} more")
-    console.print(f"  all of them  rankwise report {run} --html report.html")
 
 
 def _where(one: Measure) -> str:

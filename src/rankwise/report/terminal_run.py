@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from rankwise.report.explanation import RunExplanation
 from rankwise.report.terminal import STATE_STYLES
-from rankwise.report.terminal_explain import show_run_explanation
+from rankwise.report.terminal_explain import show_in_brief
+from rankwise.report.terminal_room import room_on
 from rankwise.report.terminal_status import count_words, show_next
 from rankwise.report.words import counted, duration, short_path
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _MOST_TASKS_WITH_NOTES = 3
 # Those who write tests look at what fails; `plan` has the rest.
 _SUITE = "Suite"
+LINES_OF_END = 5
+"""An empty line, how it ended, the counts, where the logs are, and what is next."""
 
 
 def show_start(console: Console, run: RunRow, tasks: Sequence[Task], *, is_again: bool) -> None:
@@ -46,24 +49,45 @@ def show_end(
     counts: Mapping[State, int],
     explained: RunExplanation,
     folder: Path,
+    *,
+    used: int = 0,
+    has_measured: bool = False,
 ) -> None:
-    """Say how a run ended, why, and where to look."""
+    """Say how a run ended and why, in one screen of which some lines are used, and what is next."""
+    console.print()
+    show_in_brief(console, explained, room=room_on(console) - used - LINES_OF_END)
+    show_verdict(console, run)
+    total = sum(counts.values())
+    if total > 1:
+        console.print("  ", count_words(counts), sep="")
+    steps = {"logs": short_path(str(folder))} if explained else {}
+    steps |= next_step(run, is_red=bool(explained), is_large=total > 1, has_measured=has_measured)
+    show_next(console, steps)
+
+
+def show_verdict(console: Console, run: RunRow) -> None:
+    """Say how a run ended, in one line."""
     from rich.text import Text
 
-    console.print()
-    show_run_explanation(console, explained, is_brief=True)
     text = Text.assemble((run.id, "bold"), " ", (str(run.state), STATE_STYLES[run.state]))
     if run.started is not None and run.ended is not None:
         text.append(f" after {duration(run.ended - run.started)}")
     if run.exit_code:
         text.append(f", exit code {run.exit_code}")
     console.print(text)
-    if sum(counts.values()) > 1:
-        console.print("  ", count_words(counts), sep="")
-    steps = {"logs": short_path(str(folder))}
-    if explained:
-        steps["more"] = f"rankwise explain {run.id}"
-    show_next(console, steps)
+
+
+def next_step(
+    run: RunRow, *, is_red: bool, is_large: bool, has_measured: bool = False
+) -> dict[str, str]:
+    """Give the one command that most people want next; it stands last."""
+    if is_red:
+        return {"more": f"rankwise explain {run.id}"}
+    if has_measured:
+        return {"more": f"rankwise report {run.id} --html report.html"}
+    if is_large:
+        return {"more": f"rankwise report {run.id}"}
+    return {"logs": f"rankwise logs {run.id}"}
 
 
 def show_left(console: Console, run: str) -> None:
@@ -73,7 +97,7 @@ def show_left(console: Console, run: str) -> None:
         console,
         {
             "to look at it": f"rankwise status {run}",
-            "to go on": f"rankwise resume {run}",
             "to end it": f"rankwise cancel {run}",
+            "to go on": f"rankwise resume {run}",
         },
     )

@@ -90,35 +90,51 @@ def _run_cells(run: RunRow, now: float) -> list[Cell]:
 
 
 def show_rows(
-    console: Console, rows: Sequence[Sequence[Cell]], *, is_indented: bool = True
+    console: Console,
+    rows: Sequence[Sequence[Cell]],
+    *,
+    is_indented: bool = True,
+    is_cut: bool = False,
 ) -> None:
-    """Show rows in columns; where the window is narrow, what comes last on a line of its own."""
+    """Show rows in columns; where the window is narrow, what comes last on a line of its own.
+
+    What is too long is continued on lines below, or cut.
+    """
     if is_narrow(console):
         for row in rows:
-            _show_narrow(console, row, 2 * is_indented)
+            _show_narrow(console, row, 2 * is_indented, is_cut=is_cut)
     elif rows:
-        console.print(_table(rows, is_indented=is_indented))
+        console.print(_table(rows, is_indented=is_indented, is_cut=is_cut))
 
 
-def _table(rows: Sequence[Sequence[Cell]], *, is_indented: bool) -> Table:
+def _table(rows: Sequence[Sequence[Cell]], *, is_indented: bool, is_cut: bool) -> Table:
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=is_indented, padding=(0, 0, 0, 2))
     used = [number for number in range(len(rows[0])) if any(row[number][0] for row in rows)]
+    if is_cut:
+        # The last one has what can be done without: it is the only one that gets narrower.
+        for number in used:
+            table.add_column(no_wrap=number != used[-1])
     for row in rows:
-        table.add_row(*(_text(row[number]) for number in used))
+        cells = [_text(row[number]) for number in used]
+        if is_cut:
+            cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
+        table.add_row(*cells)
     return table
 
 
-def _show_narrow(console: Console, row: Sequence[Cell], indent: int) -> None:
+def _show_narrow(console: Console, row: Sequence[Cell], indent: int, *, is_cut: bool) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
     cells = [_text(cell) for cell in row if cell[0]]
-    line, rest = Text("  ").join(cells[:3]), cells[3:]
-    console.print(Padding(line, (0, 0, 0, indent)))
-    if rest:
-        console.print(Padding(Text("  ").join(rest), (0, 0, 0, indent + 2)))
+    for texts, more in ((cells[:3], 0), (cells[3:], 2)):
+        if texts:
+            line = Text("  ").join(texts)
+            if is_cut:
+                line.no_wrap, line.overflow = True, "ellipsis"
+            console.print(Padding(line, (0, 0, 0, indent + more)))
 
 
 def show_next(console: Console, steps: Mapping[str, str]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rankwise.report.cases import Case, Repeated
 from rankwise.report.explanation import RunExplanation
-from rankwise.report.terminal import STATE_STYLES, clean
-from rankwise.report.terminal_explain import show_run_explanation
+from rankwise.report.terminal import STATE_STYLES, clean, is_narrow
+from rankwise.report.terminal_explain import show_first
+from rankwise.report.terminal_room import height_of, room_on
+from rankwise.report.terminal_run import LINES_OF_END, next_step, show_verdict
 from rankwise.report.terminal_status import Cell, show_next, show_rows
 from rankwise.report.words import counted, duration, listed, short_path
 from rankwise.store import RunRow, State
@@ -19,8 +22,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-# Of more tests than this, only those are in the table that are not green.
-_MOST_ROWS = 40
+# Of more tests than this, or fewer in a low window, only those are in the table that are not green.
+_MOST_ROWS = 8
+_MOST_FLAKY = 3
 _LONGEST_REASON = 120
 
 
@@ -34,33 +38,56 @@ def show_suite_end(
     folder: Path,
 ) -> None:
     """Say how a suite ended, why, and where to look."""
-    from rich.text import Text
-
     console.print()
-    show_run_explanation(console, explained, is_brief=True)
-    red = [case for case in cases if not case.state.is_green]
-    show_rows(console, [_cells(case) for case in (cases if len(cases) <= _MOST_ROWS else red)])
+    red = _first_to_fail_first(cases, explained)
+    flaky = [one for one in repeated if one.is_flaky]
+    not_run = [case for case in red if case.state is State.NOT_RUN]
+    # One more than other ends have: how to run again what is not green.
+    room = room_on(console) - LINES_OF_END - 1 - min(len(flaky), _MOST_FLAKY + 1) - bool(not_run)
+    # Where not all are in the table, there is more room for what the first of them wrote.
+    lines_each = 2 if is_narrow(console) else 1
+    most = min(_MOST_ROWS, room // 2 // lines_each)
+    rows = cases if len(cases) <= most else red
+    most = most if rows is cases else max(1, room // 3 // lines_each)
+    table = partial(_show_table, console, rows, most)
+    show_first(console, explained, room=room - height_of(console, table) - 1)
+    table()
     console.print()
-    for one in repeated:
-        if one.is_flaky:
-            line = f"{one.name} is flaky: it passed {one.passed} of {one.times} times"
-            console.print(Text(line, "yellow"))
-    text = Text.assemble((run.id, "bold"), " ", (str(run.state), STATE_STYLES[run.state]))
-    if run.started is not None and run.ended is not None:
-        text.append(f" after {duration(run.ended - run.started)}")
-    if run.exit_code:
-        text.append(f", exit code {run.exit_code}")
-    console.print(text)
+    _show_flaky(console, flaky)
+    show_verdict(console, run)
     console.print("  ", _counts(cases), sep="")
-    if not_run := [case for case in red if case.state is State.NOT_RUN]:
+    if not_run:
         why = listed(list(dict.fromkeys(case.headline for case in not_run)), most=3)
         who = counted(len(not_run), "test")
         console.print(f"  {who} did not run, and the suite is not green without: {why}")
-    steps = {"logs": short_path(str(folder))}
+    steps = {}
     if explained:
-        steps["more"] = f"rankwise explain {run.id}"
+        steps["logs"] = short_path(str(folder))
         steps["again"] = f"rankwise run {short_path(run.source)} --failed"
+    steps |= next_step(run, is_red=bool(explained), is_large=len(cases) > 1)
     show_next(console, steps)
+
+
+def _first_to_fail_first(cases: Sequence[Case], explained: RunExplanation) -> list[Case]:
+    order = {one.task: number for number, one in enumerate(explained.first)}
+    red = [case for case in cases if not case.state.is_green]
+    return sorted(red, key=lambda case: order.get(case.task, len(order)))
+
+
+def _show_table(console: Console, rows: Sequence[Case], most: int) -> None:
+    show_rows(console, [_cells(case) for case in rows[:most]], is_cut=True)
+    if len(rows) > most:
+        console.print(f"  ... and {len(rows) - most:,} more")
+
+
+def _show_flaky(console: Console, flaky: Sequence[Repeated]) -> None:
+    from rich.text import Text
+
+    for one in flaky[:_MOST_FLAKY]:
+        line = f"{one.name} is flaky: it passed {one.passed} of {one.times} times"
+        console.print(Text(line, "yellow"))
+    if len(flaky) > _MOST_FLAKY:
+        console.print(f"... and {len(flaky) - _MOST_FLAKY:,} more are flaky")
 
 
 # However little it was.
