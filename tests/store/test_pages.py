@@ -90,6 +90,10 @@ def test_tasks_come_in_every_order(store: Store) -> None:
     ]
     assert store.task_page(run, red, order="plan", now=0, limit=0).total == 1
     assert store.task_page(run, ALL, order="plan", now=0, limit=1, total=77).total == 77
+    rest = store.task_page(run, ALL, order="plan", now=0, limit=2, offset=1)
+    assert ([row.key for row in rest.rows], rest.total) == (["a", "d"], 4)
+    rest = store.task_page(run, TaskFilter(words="it"), order="plan", now=0, limit=2, offset=1)
+    assert ([row.key for row in rest.rows], rest.total) == (["a"], 2)
     with pytest.raises(KeyError):
         store.task_page(run, ALL, order="position; DROP TABLE tasks", now=0, limit=9)
 
