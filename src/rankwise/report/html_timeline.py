@@ -44,7 +44,8 @@ def _page(timeline: Timeline, found: Findings) -> Iterator[Markup]:
         ),
         class_=f"banner {tone}",
     )
-    yield tag("section", timeline_section(timeline, found=found), id="timeline")
+    heading = tag("h2", "Why it takes as long as it does")
+    yield tag("section", heading, timeline_section(timeline, found=found), id="timeline")
     yield tag("footer", f"Made by rankwise {__version__}.")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rankwise.report.causes import Gap, colour_of
 from rankwise.report.lanes import Bar, Span, Timeline
 from rankwise.report.markup import Markup
 from rankwise.report.outcomes import TONES
 from rankwise.report.plots import svg
+from rankwise.report.plots.clusters import WEIGHTS, Cluster, gather, joined
 from rankwise.report.plots.scale import Axis, axis_for
 from rankwise.report.words import counted, duration, fold
 
@@ -29,19 +30,6 @@ _LETTER = 6.2
 _FEWEST_LETTERS = 4
 _TALL_ENOUGH = 11.0
 _UNITS = ((3 * 3600.0, 3600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
-# What is drawn together has the tone that matters most of those.
-_WEIGHTS = {tone: weight for weight, tone in enumerate(("idle", "good", "busy", "warn", "bad"))}
-
-
-@dataclass(slots=True)
-class _Cluster:
-    """Bars that are too short to be drawn one by one."""
-
-    start: float
-    end: float
-    tone: str
-    busy: float = 0.0
-    names: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,17 +185,17 @@ def _shapes(
 ) -> list[Markup]:
     """Draw the bars; what is narrower than that is drawn together, row by row."""
     shapes: list[tuple[int, Markup]] = []
-    clusters: dict[tuple[int, int], _Cluster] = {}
+    clusters: dict[tuple[int, int], Cluster] = {}
     for piece in pieces:
         if piece.wide < narrowest:
             column = int(sheet.x(piece.span[0]) / narrowest)
             for row in piece.rows:
-                _gather(clusters, (row, column), piece.span, piece.bar)
+                gather(clusters, (row, column), piece.span, piece.bar)
         else:
-            weight = _WEIGHTS[TONES[piece.bar.state]]
+            weight = WEIGHTS[TONES[piece.bar.state]]
             shapes += [(weight, one) for one in _shape(piece, timeline, sheet)]
-    for row, cluster in _joined(clusters, sheet, narrowest):
-        shapes.append((_WEIGHTS[cluster.tone], _together(row, cluster, timeline, sheet)))
+    for row, cluster in joined(clusters, narrowest / sheet.scale):
+        shapes.append((WEIGHTS[cluster.tone], _together(row, cluster, timeline, sheet)))
     # What is wrong is drawn last, on top of all.
     shapes.sort(key=lambda one: one[0])
     return [shape for _, shape in shapes]
@@ -261,42 +249,7 @@ def title_of(bar: Bar, timeline: Timeline) -> str:
     return f"{name}: {state}, {duration(bar.seconds)} on {where}, from {duration(bar.start)}"
 
 
-def _gather(
-    clusters: dict[tuple[int, int], _Cluster], place: tuple[int, int], span: Span, bar: Bar
-) -> None:
-    tone = TONES[bar.state]
-    cluster = clusters.get(place)
-    if cluster is None:
-        cluster = clusters[place] = _Cluster(span[0], span[1], tone)
-    cluster.start = min(cluster.start, span[0])
-    cluster.end = max(cluster.end, span[1])
-    cluster.busy += span[1] - span[0]
-    cluster.names.add(bar.name)
-    if _WEIGHTS[tone] > _WEIGHTS[cluster.tone]:
-        cluster.tone = tone
-
-
-def _joined(
-    clusters: dict[tuple[int, int], _Cluster], sheet: _Sheet, narrowest: float
-) -> Iterator[tuple[int, _Cluster]]:
-    """Join clusters of a row that touch and look the same."""
-    before: tuple[int, _Cluster] | None = None
-    for (row, _), cluster in sorted(clusters.items(), key=lambda one: one[0]):
-        if before is not None:
-            known = before[1]
-            distance = sheet.x(cluster.start) - sheet.x(known.end)
-            if before[0] == row and known.tone == cluster.tone and distance < narrowest:
-                known.end = max(known.end, cluster.end)
-                known.busy += cluster.busy
-                known.names |= cluster.names
-                continue
-            yield before
-        before = row, cluster
-    if before is not None:
-        yield before
-
-
-def _together(row: int, cluster: _Cluster, timeline: Timeline, sheet: _Sheet) -> Markup:
+def _together(row: int, cluster: Cluster, timeline: Timeline, sheet: _Sheet) -> Markup:
     x, end = sheet.x(cluster.start), sheet.x(cluster.end)
     length = cluster.end - cluster.start
     # As pale as there was waiting in between.
@@ -326,5 +279,5 @@ def tones_of(bars: Sequence[Bar]) -> list[tuple[str, str, int]]:
     for bar in bars:
         tone, count = counts.get(str(bar.state), (TONES[bar.state], 0))
         counts[str(bar.state)] = tone, count + 1
-    order = sorted(counts.items(), key=lambda one: -_WEIGHTS[one[1][0]])
+    order = sorted(counts.items(), key=lambda one: -WEIGHTS[one[1][0]])
     return [(state, tone, count) for state, (tone, count) in order]
