@@ -1771,7 +1771,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if arguments.pdf and not can_make_pdf():
         parser.error("--pdf needs chromium, or typst: pip install 'rankwise[report]'")
     if importlib.util.find_spec("nbclient") is None:
-        parser.error(f"{sys.executable} has no nbclient: pip install 'rankwise[notebooks]'")
+        remedy = "pip install nbclient there; here: pip install 'rankwise[notebooks]'"
+        parser.error(f"{sys.executable} has no nbclient: {remedy}")
     guardian = Guardian()
     received: list[int] = []
 
