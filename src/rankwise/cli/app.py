@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import typer
 
 
-def make_app(verbs: Iterable[str]) -> typer.Typer:
-    """Make an application of some verbs; each is `command` in the module of its name."""
+def make_app(verbs: Iterable[str], others: Mapping[str, str] | None = None) -> typer.Typer:
+    """Make an application of some verbs; each is `command` in the module of its name.
+
+    The others, with what they are about, are only for shells to complete.
+    """
     app = typer.Typer(
         # Pages that are set by rich cost as much time as all the rest together.
         rich_markup_mode=None,
@@ -21,7 +24,13 @@ def make_app(verbs: Iterable[str]) -> typer.Typer:
     for verb in verbs:
         module = importlib.import_module(f"rankwise.cli.{verb}")
         app.command(verb)(module.command)
+    for verb, about in (others or {}).items():
+        app.command(verb, help=about)(_other)
     return app
+
+
+def _other() -> None:
+    """Stand for a verb that is not loaded."""
 
 
 def _rankwise() -> None:

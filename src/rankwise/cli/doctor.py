@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rankwise.cli.completion import complete_compute
 from rankwise.cli.options import StoreFolder
 
 
@@ -17,6 +18,7 @@ def command(
             metavar="NAME",
             help="A compute of the site file; without it, this machine and all of them.",
             show_default=False,
+            autocompletion=complete_compute,
         ),
     ] = None,
     *,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankwise.cli.completion import complete_compute
 from rankwise.cli.options import Files
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ def command(
     on: Annotated[
         str | None,
         typer.Option(
-            "--on", metavar="NAME", help="Write for this compute, whatever documents say."
+            "--on",
+            metavar="NAME",
+            help="Write for this compute, whatever documents say.",
+            autocompletion=complete_compute,
         ),
     ] = None,
     image: Annotated[

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rankwise import __version__
+from rankwise.cli.typed import ASKED, first_words, verb_typed
 from rankwise.cli.verbs import VERBS, help_text, unknown
 
-_COMPLETION = "_RANKWISE_COMPLETE"
 _COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
 _WRONG_USE = 2
 
@@ -21,7 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    if _COMPLETION in os.environ or (arguments and arguments[0] in _COMPLETION_OPTIONS):
+    if ASKED in os.environ:
+        return _complete(arguments)
+    if arguments and arguments[0] in _COMPLETION_OPTIONS:
         return _with_typer(arguments, VERBS)
     match arguments:
         case [verb, *_] if verb in VERBS:
@@ -36,19 +38,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _WRONG_USE
 
 
+def _complete(arguments: Sequence[str]) -> int:
+    """Tell a shell how the line may go on; no more is loaded than the verb that is in it."""
+    if (words := first_words()) is not None:
+        return _say("\n".join(words))
+    verb = verb_typed()
+    return _with_typer(arguments, [verb]) if verb else _with_typer(arguments, [], VERBS)
+
+
 def _say(text: str) -> int:
     from rankwise.cli.faults import guarded
 
     return guarded(lambda: print(text))
 
 
-def _with_typer(arguments: Sequence[str], verbs: Iterable[str]) -> int:
+def _with_typer(
+    arguments: Sequence[str], verbs: Iterable[str], others: Mapping[str, str] | None = None
+) -> int:
     from rankwise.cli.faults import guarded
 
     def act() -> object:
         from rankwise.cli.app import make_app
 
-        return make_app(verbs)(list(arguments), prog_name="rankwise", standalone_mode=False)
+        return make_app(verbs, others)(list(arguments), prog_name="rankwise", standalone_mode=False)
 
     return guarded(act)
 

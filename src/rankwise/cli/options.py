@@ -7,21 +7,12 @@ from typing import Annotated
 
 import typer
 
-
-def _complete_run(incomplete: str) -> list[str]:
-    """Give the ids of runs that begin so, for shells."""
-    import os
-
-    from rankwise.cli.stores import open_for_reading, store_folder
-    from rankwise.errors import RankwiseError
-
-    given = os.environ.get("RANKWISE_STORE")
-    try:
-        with open_for_reading(store_folder(Path(given) if given else None)) as store:
-            return [run.id for run in store.runs(200) if run.id.startswith(incomplete)]
-    except RankwiseError:
-        return []
-
+from rankwise.cli.completion import (
+    complete_compute,
+    complete_notified,
+    complete_run,
+    complete_task,
+)
 
 Files = Annotated[
     list[Path], typer.Argument(metavar="FILE", help="YAML documents.", show_default=False)
@@ -33,7 +24,7 @@ Run = Annotated[
         help="A run's id, how it begins, or its name (the newest of that name); "
         "without it, the newest of all.",
         show_default=False,
-        autocompletion=_complete_run,
+        autocompletion=complete_run,
     ),
 ]
 StoreFolder = Annotated[
@@ -52,7 +43,12 @@ Strict = Annotated[
 ]
 On = Annotated[
     str | None,
-    typer.Option("--on", metavar="NAME", help="Run on this compute, whatever documents say."),
+    typer.Option(
+        "--on",
+        metavar="NAME",
+        help="Run on this compute, whatever documents say.",
+        autocompletion=complete_compute,
+    ),
 ]
 From = Annotated[
     str | None,
@@ -60,6 +56,7 @@ From = Annotated[
         "--from",
         metavar="STAGE",
         help="Of a pipeline, run this stage and all after it; take the others from the last run.",
+        autocompletion=complete_task,
     ),
 ]
 Force = Annotated[
@@ -70,7 +67,14 @@ Quiet = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
 TaskKey = Annotated[
-    str | None, typer.Option("--task", metavar="KEY", help="Only this task.", show_default=False)
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="KEY",
+        help="Only this task.",
+        show_default=False,
+        autocompletion=complete_task,
+    ),
 ]
 Only = Annotated[
     list[str] | None,
@@ -80,6 +84,7 @@ Only = Annotated[
         help="Only this task or test, and what it needs; a pattern such as 'check*'; of a matrix, "
         "runtime=NAME,machine=NAME. May be given several times.",
         show_default=False,
+        autocompletion=complete_task,
     ),
 ]
 Failed = Annotated[
@@ -130,6 +135,7 @@ Notified = Annotated[
         metavar="NAME",
         help="When it is over, tell [notify.NAME] of rankwise.toml. May be given several times.",
         show_default=False,
+        autocompletion=complete_notified,
     ),
 ]
 Markdown = Annotated[
