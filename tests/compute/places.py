@@ -195,9 +195,9 @@ def _ssh(folder: Path) -> Iterator[Place]:
 
 
 def provider_table(cloud: Path, more: str = "") -> str:
-    """Give the table of a provider that makes folders and processes: see `provider_cli.py`."""
-    program = Path(__file__).with_name("provider_cli.py")
-    call = f'"{sys.executable}", "-I", "{program}", "{cloud}"'
+    """Give the table of a provider that makes folders and processes: see `provider.sh`."""
+    program = Path(__file__).with_name("provider.sh")
+    call = f'"sh", "{program}", "{cloud}"'
     return f"""\
 backend = "command"
 create = [{call}, "create", "${{{{name}}}}"]
@@ -208,6 +208,7 @@ list = [{call}, "list"]
 capture = {{ id = "$.id" }}
 folder = "~/rankwise"
 python = "{sys.executable}"
+look_seconds = 2
 {more}
 """
 

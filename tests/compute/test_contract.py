@@ -137,17 +137,15 @@ def test_what_a_killed_runner_has_left_is_cleaned_up(place: Place) -> None:
     compute = place.open()
     watching = Watching(compute)
     attempt = place.attempt(compute)
-    line = "echo begun; sleep 300"
+    line = "echo begun; exec sleep 300"
     if place.finds_strangers:
         line = f"setsid sh -c 'trap : TERM; while :; do sleep 1; done' & {line}"
     compute.submit(place.job(attempt, line))
     watching.until_written(attempt, "begun")
 
-    # The shell that runs the line is the runner's child.
-    [shell] = [
-        one for one in place.marked(attempt.marker) if "echo begun" in " ".join(one.cmdline())
-    ]
-    runner = shell.parent()
+    marked = place.marked(attempt.marker)
+    numbers = {process.pid for process in marked}
+    runner = next(one.parent() for one in marked if one.ppid() not in numbers)
     assert runner is not None
     runner.kill()
     [end] = watching.until_over(attempt)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -48,11 +47,6 @@ def job(command: str, compute: str = "hosts", more: str = "") -> str:
 def run(shop: Shop, text: str, *options: str) -> Said:
     (shop.folder / "job.yaml").write_text(text)
     return shop.rankwise("run", "job.yaml", *options, seconds=LIMIT_SECONDS)
-
-
-def status(shop: Shop, name: str = "job-1") -> dict[str, object]:
-    found: dict[str, object] = json.loads(shop.rankwise("status", name, "--json").output)
-    return found
 
 
 def left_on_hosts(folder: Path) -> list[str]:
