@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from rankwise.engine.events import Event, Kind
+from rankwise.report.terminal import clean
 from rankwise.report.terminal_tasks import TasksView
 
 
@@ -91,3 +92,13 @@ def test_a_terminal_names_the_tests_that_are_running() -> None:
     view.close()
     assert "running: one and two" in stream.getvalue()
     assert "not passed" not in stream.getvalue()
+
+
+def test_names_that_are_too_long_leave_the_bar_alone() -> None:
+    stream = io.StringIO()
+    view = TasksView(Console(file=stream, width=60, force_terminal=True), total=216, over=1)
+    view.event(event("task started", task="a-name-that-is-long@machine-7", time=10.0))
+    view.refresh()
+    view.close()
+    line = clean(stream.getvalue(), keep_colours=False)
+    assert f"{'━' * 20}   1/216 0:00:00 running: a-name-that-i…" in line

@@ -49,32 +49,35 @@ def show_matrix(console: Console, matrix: Matrix) -> None:
 def show_matrix_in_brief(console: Console, matrix: Matrix, *, room: int) -> None:
     """Show as much of a matrix as there is room for; first what is not green, and why."""
     console.print()
-    runtimes, machines = matrix.runtimes, matrix.machines
-    # Of the others, one is empty, one has the names, two a reason, and one says what is left out.
-    most = max(1, room - 5)
-    if len(runtimes) > most:
-        runtimes = _red_first(runtimes, {cell.runtime for cell in _red(matrix)})[:most]
+    runtimes, machines, say = matrix.runtimes, matrix.machines, cell_words
     width = console.width - _first_width(matrix)
-    say = cell_words
     if sum(_width(matrix, name, say) + _GAP for name in machines) > width:
         say = short_words
         machines = _red_first(machines, {cell.machine for cell in _red(matrix)})
         widths = [_width(matrix, name, say) for name in machines]
         machines = tuple(next(_parts(machines, widths, width)))
+    # One line is empty, one has the names, one says what is left out, two are for a reason.
+    left = room - 5 - (say is short_words)
+    if len(runtimes) > left:
+        runtimes = _red_first(runtimes, {cell.runtime for cell in _red(matrix)})[: max(1, left)]
     console.print(_table(matrix, runtimes, machines, say))
-    rows, columns = len(matrix.runtimes) - len(runtimes), len(matrix.machines) - len(machines)
-    if rows or columns:
-        more = [
-            counted(number, noun)
-            for number, noun in ((rows, "runtime"), (columns, "machine"))
-            if number
-        ]
+    missing = {
+        "runtime": len(matrix.runtimes) - len(runtimes),
+        "machine": len(matrix.machines) - len(machines),
+    }
+    if more := [counted(number, noun) for noun, number in missing.items() if number]:
         console.print(f"  ... and {' and '.join(more)} more")
+    if say is short_words:
+        _show_cut(console, legend(matrix), _GAP, style="dim")
     said = [*differences(matrix), *reasons(matrix)]
-    for names, words in said[: max(1, (room - 3 - len(runtimes) - bool(rows or columns)) // 2)]:
-        for text, indent in ((names, _GAP), (words, 2 * _GAP)):
-            line = " ".join(clean(text, keep_colours=False).split())
-            console.print(" " * indent + line, no_wrap=True, overflow="ellipsis")
+    for names, words in said[: max(1, (left - len(runtimes)) // 2 + 1)]:
+        _show_cut(console, names, _GAP, style="bold")
+        _show_cut(console, words, 2 * _GAP)
+
+
+def _show_cut(console: Console, text: str, indent: int, *, style: str = "") -> None:
+    line = " " * indent + " ".join(clean(text, keep_colours=False).split())
+    console.print(line, no_wrap=True, overflow="ellipsis", style=style)
 
 
 def _red(matrix: Matrix) -> list[Cell]:

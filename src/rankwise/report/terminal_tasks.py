@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _REFRESH_SECONDS = 0.2
+_BAR_WIDTH = 20
 # Less is over before anybody has read it.
 _LEAST_SECONDS_LEFT = 3.0
 _WELL = ("passed", "skipped")
@@ -54,7 +55,7 @@ class TasksView:
         self._waiting: list[Text] = []
         self._shown = 0.0
         self._progress = Progress(
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=_BAR_WIDTH),
             MofNCompleteColumn(),
             Elapsed(),
             TextColumn("{task.description}", markup=False),
@@ -63,6 +64,8 @@ class TasksView:
             transient=True,
             disable=not console.is_terminal,
         )
+        # The bar, how many of how many, the time, and what is between them.
+        self._width_before = _BAR_WIDTH + 2 * len(str(total)) + len("/0:00:00") + 3
         self._bar = self._progress.add_task("", total=total, completed=over)
         self._progress.start()
 
@@ -98,7 +101,8 @@ class TasksView:
         self._shown = now
         self._show_waiting()
         if not self._progress.disable:
-            self._progress.update(self._bar, description=self._how_it_goes())
+            room = self._console.width - self._width_before
+            self._progress.update(self._bar, description=shortened(self._how_it_goes(), room))
             self._progress.refresh()
 
     def close(self) -> None:
@@ -155,3 +159,12 @@ class TasksView:
             # Last: where the window is narrow, it is what can be done without.
             parts.append(f"running: {listed(sorted(self._running), most=3)}")
         return ", ".join(parts)
+
+
+def shortened(text: str, width: int) -> str:
+    """Cut a text to a width; a bar beside it would get shorter otherwise, and then vanish."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= width:
+        return text
+    return f"{set_cell_size(text, width - 1)}…" if width > 1 else ""
