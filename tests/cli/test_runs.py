@@ -15,6 +15,7 @@ from rankwise.cli.verbs import VERBS
 from rankwise.store import State, Store
 from tests.cli.conftest import FakeEngine, Said, over
 from tests.report.made_runs import begin, end, make_run, one_task, passed_run, worker
+from tests.report.test_folding import obeyed_by_github
 
 Rankwise = Callable[..., Said]
 
@@ -197,3 +198,24 @@ def test_every_verb_has_its_module() -> None:
 
     modules = {path.stem for path in Path(next(iter(cli.__path__))).glob("*.py")}
     assert VERBS.keys() <= modules
+
+
+@pytest.mark.usefixtures("planned")
+def test_on_github_nothing_that_is_shown_is_obeyed(
+    rankwise: Rankwise, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shout(store: Store, run: str) -> int:
+        print("::error::by a task")
+        return fail(store, run)
+
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    engine.act = shout
+    said = rankwise("run", "job.yaml")
+    assert "::error::by a task" in said.out
+    # But for the annotation, which is ours.
+    assert [line[:27] for line in obeyed_by_github(said.out)] == ["::error title=train failed:"]
+    said = rankwise("run", "--json", "job.yaml")
+    assert "stop-commands" not in said.out
+    engine.act = over()
+    assert rankwise("run", "--quiet", "job.yaml").err == ""
