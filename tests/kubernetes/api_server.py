@@ -58,6 +58,8 @@ class Fault:
     after: bool = False
     """Whether what was asked for is done, and only the answer is lost."""
     body: bytes | None = None
+    kind: str = "text/html"
+    """What the body is said to be."""
 
 
 class Cluster:
@@ -264,7 +266,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
-        self._status(fault.code, "so it is", fault.headers, fault.body)
+        headers = {**fault.headers, "Content-Type": fault.kind} if fault.body else fault.headers
+        self._status(fault.code, "so it is", headers, fault.body)
 
     def _do(self, request: Request, body: Thing) -> None:
         if found := _discovery(request.path.strip("/")):
@@ -385,7 +388,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data = body if body is not None else json.dumps(thing).encode()
         self.send_response(code)
-        self.send_header("Content-Type", "application/json" if body is None else "text/html")
+        if body is None:
+            self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -403,13 +407,13 @@ def _discovery(path: str) -> Thing | None:
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]}
     if path not in ("api/v1", "apis/batch/v1"):
         return None
-    group = path.partition("/")[2]
+    wanted = path.partition("/")[2]
     resources = [
         {"name": plural, "kind": kind, "namespaced": plural != "nodes", "verbs": ["create", "get"]}
         for plural, (version, kind) in KINDS.items()
-        if version == group
+        if version == wanted
     ]
-    fixed = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group}
+    fixed = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": wanted}
     return {**fixed, "resources": resources}
 
 

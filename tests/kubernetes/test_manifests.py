@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
+import kubernetes_validate  # type: ignore[import-untyped]  # it has no types
 import pytest
 from environments import ROOT
 
@@ -217,8 +217,9 @@ def test_others_know_the_head_by_number_or_by_name() -> None:
     task = one_task(processes=processes, nodes=2)
 
     def worker(address: str) -> dict[str, Any]:
-        pod: dict[str, Any] = jobs(objects(task, head_address=address))["worker"]
-        return pod["spec"]["template"]["spec"]
+        job = jobs(objects(task, head_address=address))["worker"]
+        pod: dict[str, Any] = job["spec"]["template"]["spec"]
+        return pod
 
     def head_of(pod: dict[str, Any]) -> str:
         values = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}

@@ -45,6 +45,13 @@ def check_kubernetes(choice: ComputeChoice) -> Iterator[Finding]:
     """Look at everything, up to a small task of our own."""
     cluster = Cluster(choice.kubernetes)
     try:
+        yield from _check(cluster, choice)
+    finally:
+        cluster.forget()
+
+
+def _check(cluster: Cluster, choice: ComputeChoice) -> Iterator[Finding]:
+    try:
         server = cluster.version()
     except ComputeFailure as failure:
         yield Finding(

@@ -284,7 +284,8 @@ class KubernetesCompute:
         )
         if is_whole or head.is_over or others_failed:
             one.over_since = one.over_since or now
-            patience = _STATE_SECONDS if is_whole or stream is None else _LOG_SECONDS
+            is_read = stream is None or stream.is_whole or stream.is_at_end
+            patience = _STATE_SECONDS if is_read else _LOG_SECONDS
             if now >= one.over_since + patience or (is_whole and one.asked_to_end is not None):
                 return judge(
                     end,

@@ -33,6 +33,8 @@ class Stream:
         """Whether a process of the task was started."""
         self.is_whole = False
         """Whether the last frame has arrived."""
+        self.is_at_end = False
+        """Whether the log has ended: its container has, then, whether it has said so or not."""
         self.is_out_of_memory = False
         """Whether the kernel has ended something in a pod, because it had no more memory."""
         self.gathered = ""
@@ -70,7 +72,7 @@ class Stream:
                     self._take(line)
                     if self._is_over.is_set():
                         break
-                self.trouble = ""
+                self.trouble, self.is_at_end = "", True
             except (ComputeFailure, Gone) as failure:
                 self.trouble = str(failure)
                 self._cluster.forget()
@@ -96,6 +98,7 @@ class Stream:
         if is_known:
             return
         self._last = frame["n"]
+        self.is_at_end = False
         # What was moved must not be moved again; all else may be done twice.
         if "from" in frame or time.monotonic() > self._noted + _NOTE_SECONDS:
             self._note_number()

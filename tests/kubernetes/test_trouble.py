@@ -1,0 +1,233 @@
+"""What a compute makes of pods that do not start, are taken away or run out of memory."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankwise.compute.checkup import check_compute
+from rankwise.compute.contract import Attempt, Job
+from rankwise.compute.kubernetes import compute as module
+from rankwise.compute.kubernetes.compute import KubernetesCompute
+from rankwise.compute.kubernetes.start import NO_PYTHON, START
+from rankwise.errors import ComputeFailure
+from rankwise.plan import Process, Resources, Task
+from rankwise.runtime import Prepared
+from rankwise.site import ComputeChoice, find_site
+from tests.compute.places import Watching, need
+from tests.kubernetes.api_server import Fault, Thing
+from tests.kubernetes.kubelet import wait_until
+from tests.kubernetes.standing_in import StandIn, obstacle, standing_in
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[StandIn]:
+    need(obstacle())
+    with standing_in() as made:
+        yield made
+
+
+class Desk:
+    """A compute, and tasks for it."""
+
+    def __init__(self, folder: Path, cluster: StandIn, more: str = "") -> None:
+        self.folder = folder
+        self.run = f"run-{secrets.token_hex(4)}"
+        (folder / "code").mkdir(exist_ok=True)
+        (folder / "rankwise.toml").write_text(f"[compute.k8s]\n{cluster.table()}{more}\n")
+        self.choice: ComputeChoice = find_site(folder).compute("k8s")
+        self.compute = KubernetesCompute(self.choice)
+        self.watching = Watching(self.compute)
+
+    def submit(self, command: str, *, nodes: int = 1, **more: Any) -> Attempt:
+        marker = f"rw-{secrets.token_hex(8)}"
+        attempt = Attempt(label=f"{self.run}/task/1", marker=marker, folder=self.folder / marker)
+        attempt.folder.mkdir()
+        processes = tuple(
+            Process(name=f"worker-{node}", role="worker", node=node, command=command)
+            for node in range(nodes)
+        )
+        task = Task(
+            key="task",
+            processes=processes,
+            nodes=nodes,
+            code=str(self.folder / "code"),
+            folder=str(self.folder),
+            compute="k8s",
+            **more,
+        )
+        self.compute.submit(Job(attempt=attempt, task=task, runtime=Prepared()))
+        return attempt
+
+    def told(self) -> str:
+        return "\n".join(news.text for news in self.watching.news)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, cluster: StandIn) -> Iterator[Desk]:
+    made = Desk(tmp_path, cluster)
+    yield made
+    made.compute.close()
+    cluster.kubelet.refusals.clear()
+    cluster.cluster.faults.clear()
+    wait_until(lambda: cluster.left() == [])
+
+
+def pod_of(cluster: StandIn, attempt: Attempt, role: str) -> str:
+    """Wait for a pod that runs, and name it."""
+    found: list[str] = []
+
+    def is_there() -> bool:
+        found[:] = [
+            name
+            for name, pod in cluster.cluster.things["pods"].items()
+            if pod["metadata"]["labels"]["rankwise.dev/attempt"] == attempt.marker
+            and pod["metadata"]["labels"]["rankwise.dev/role"] == role
+            and pod["status"]["phase"] == "Running"
+        ]
+        return bool(found)
+
+    wait_until(is_there)
+    return found[0]
+
+
+def waiting(reason: str, message: str) -> Thing:
+    state = {"waiting": {"reason": reason, "message": message}}
+    container = {"name": "main", "image": "", "imageID": "", "ready": False, "restartCount": 0}
+    return {"phase": "Pending", "containerStatuses": [{**container, "state": state}]}
+
+
+@pytest.mark.parametrize("reason", ["ImagePullBackOff", "ErrImageNeverPull"])
+def test_an_image_that_is_not_to_be_had(
+    desk: Desk, cluster: StandIn, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr(module, "_PULL_SECONDS", 0.5)
+    monkeypatch.setattr(module, "_REFUSAL_SECONDS", 0.5)
+    cluster.kubelet.refusals["worker"] = waiting(reason, 'image "here:1" is nowhere')
+    [end] = desk.watching.until_over(desk.submit("true"))
+    assert (end.outcome, end.exit_code) == ("not run", 1)
+    assert f'{reason}: image "here:1" is nowhere' in end.reason
+
+
+def test_what_no_node_has_room_for_waits_and_is_given_up(tmp_path: Path, cluster: StandIn) -> None:
+    words = "0/1 nodes are available: 1 Insufficient cpu."
+    condition = {"type": "PodScheduled", "status": "False", "message": words}
+    cluster.kubelet.refusals["worker"] = {"phase": "Pending", "conditions": [condition]}
+    desk = Desk(tmp_path, cluster, "pending_limit = 1")
+    # The head has a node, and the others do not.
+    [end] = desk.watching.until_over(desk.submit("true", nodes=2))
+    desk.compute.close()
+    cluster.kubelet.refusals.clear()
+    wait_until(lambda: cluster.left() == [])
+    assert end.outcome == "not run"
+    assert end.reason == f"worker-0 (and 1 more) is unschedulable: {words}"
+    assert end.reason in desk.told()
+
+
+def test_a_pod_that_runs_out_of_memory_is_named(desk: Desk, cluster: StandIn) -> None:
+    attempt = desk.submit("echo begun; sleep 300", nodes=2)
+    desk.watching.until_written(attempt, "begun")
+    victim = pod_of(cluster, attempt, "worker")
+    cluster.kubelet.kill(victim, reason="OOMKilled")
+    [end] = desk.watching.until_over(attempt)
+    assert (end.outcome, end.exit_code, end.signal) == ("crashed", 137, 9)
+    assert "used more than its limit (OOMKilled" in end.reason
+    assert victim in end.reason
+
+
+def test_a_head_that_is_taken_away_is_lost(desk: Desk, cluster: StandIn) -> None:
+    attempt = desk.submit("echo begun; sleep 300")
+    desk.watching.until_written(attempt, "begun")
+    victim = pod_of(cluster, attempt, "worker")
+    evicted = {"reason": "Evicted", "message": "The node was low on resource: memory."}
+    cluster.cluster.update("pods", victim, lambda pod: pod["status"].update(evicted))
+    cluster.kubelet.kill(victim)
+    [end] = desk.watching.until_over(attempt)
+    assert end.outcome == "lost"
+    assert "was taken away: Evicted: The node was low on resource" in end.reason
+
+
+def test_an_image_without_python_says_so(tmp_path: Path) -> None:
+    """The lines that look for one, in a folder tree that has nothing but a shell."""
+    said = tmp_path / "said"
+    script = START.replace("/dev/termination-log", str(said))
+    # The usual places are not to be found.
+    script = re.sub(r"/(usr|opt)/\S+/python3?", "/nowhere/python", script)
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, "rankwise", "/rankwise", "head"],
+        env={"PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == NO_PYTHON
+    assert "the image has no Python 3.10 or newer" in said.read_text()
+
+
+def test_a_quota_is_waited_for(
+    desk: Desk, cluster: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_AGAIN_SECONDS", 0.1)
+    body = b'{"kind":"Status","code":403,"message":"jobs is forbidden: exceeded quota: small"}'
+    fault = Fault(
+        lambda one: one.method == "POST" and one.path.endswith("/jobs"),
+        code=403,
+        times=2,
+        body=body,
+        kind="application/json",
+    )
+    cluster.cluster.faults.append(fault)
+    [end] = desk.watching.until_over(desk.submit("true"))
+    assert (end.outcome, fault.happened) == ("passed", 2)
+    assert "waiting for room in the namespace" in desk.told()
+    assert "the cluster answers again" in desk.told()
+
+
+def test_no_more_at_a_time_than_is_said(tmp_path: Path, cluster: StandIn) -> None:
+    desk = Desk(tmp_path, cluster, "max_parallel = 1")
+    before = len(cluster.made("jobs"))
+    attempts = [desk.submit("true") for _ in range(2)]
+    seen: list[int] = []
+    ends: list[Attempt] = []
+
+    def are_over() -> bool:
+        ends.extend(desk.compute.wait(0.05))
+        seen.append(len(cluster.cluster.things["jobs"]))
+        return len(ends) == 2
+
+    wait_until(are_over, 60)
+    desk.compute.close()
+    assert max(seen) == 1
+    assert len(cluster.made("jobs")) == before + 2
+    assert {one.marker for one in ends} == {one.marker for one in attempts}
+    wait_until(lambda: cluster.left() == [])
+
+
+def test_what_is_more_than_all_nodes_have_is_refused(tmp_path: Path, cluster: StandIn) -> None:
+    node = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}}}
+    cluster.cluster.create("nodes", node)
+    desk = Desk(tmp_path, cluster)
+    with pytest.raises(ComputeFailure, match="needs 4 GPUs, found 0; needs 3 cores, found 2"):
+        desk.submit("true", resources=Resources(cores=3, gpus=4))
+    desk.compute.close()
+    elastic = Desk(tmp_path, cluster, "autoscale = true")
+    assert elastic.compute.capacity().gpus > 10**9
+    elastic.compute.close()
+    cluster.cluster.delete("nodes", "n")
+
+
+def test_the_doctor_runs_a_task(tmp_path: Path, cluster: StandIn) -> None:
+    desk = Desk(tmp_path, cluster)
+    desk.compute.close()
+    found = check_compute("k8s", find_site(tmp_path), tmp_path / "store")
+    assert [one.is_well for one in found] == [True, True, True, True], found
+    assert found[1].what == "all that is needed is allowed"
+    assert "a task ran in here:1" in found[-1].what
+    assert [*(tmp_path / "code").iterdir()] == []
+    wait_until(lambda: cluster.left() == [])
