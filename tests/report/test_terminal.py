@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 
 from rankwise.report.terminal import STATE_STYLES, clean, has_colours, is_narrow, make_console
+from rankwise.report.terminal_tasks import TasksView
 from rankwise.store import State
 
 
@@ -59,6 +61,26 @@ def test_nothing_is_wrapped_or_coloured_in_a_pipe(
     monkeypatch.setenv("FORCE_COLOR", "1")
     make_console().print("word " * 100, style="red")
     assert capsys.readouterr().out == "word " * 100 + "\n"
+
+
+@pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_who_wants_no_colours_gets_no_escape_codes_at_all(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    make_console().print("text", style="bold red")
+    assert "\x1b[" in terminal.getvalue()
+    terminal.truncate(0)
+    monkeypatch.setenv(variable, value)
+    console = make_console()
+    console.print("text", style="bold red")
+    view = TasksView(console, total=2)
+    view.refresh()
+    view.close()
+    assert "\x1b" not in terminal.getvalue()
 
 
 def test_what_people_write_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:

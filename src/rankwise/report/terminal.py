@@ -55,9 +55,9 @@ def make_console(*, to_stderr: bool = False) -> Console:
     return OpenConsole(
         file=stream,
         width=width,
-        # Rich takes CI services and FORCE_COLOR for terminals.
-        force_terminal=stream.isatty(),
-        no_color=not has_colours(stream),
+        # Rich takes CI services and FORCE_COLOR for terminals. Who wants no colours gets no escape
+        # codes at all: no bold letters, and no line that is written over.
+        force_terminal=has_colours(stream),
         markup=False,
         emoji=False,
         highlight=False,

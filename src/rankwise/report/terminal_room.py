@@ -19,7 +19,8 @@ _LEAST_LINES = 12
 
 def room_on(console: Console) -> int:
     """Give how many lines can be read at once: those of the window, but for the prompt's."""
-    lines = console.height if console.is_terminal else _USUAL_LINES
+    has_window = console.is_terminal or console.file.isatty()
+    lines = console.height if has_window else _USUAL_LINES
     return max(_LEAST_LINES, lines) - 1
 
 
