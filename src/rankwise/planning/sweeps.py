@@ -14,6 +14,7 @@ from rankwise.plan import Measuring, Metric, Resources, Task, fill_in, later
 from rankwise.planning.cases import Case, LeftOut, cases_of, fits
 from rankwise.planning.contract import Ask, Planned
 from rankwise.planning.jobs import task_of
+from rankwise.site.choices import KUBERNETES
 from rankwise.spec.documents import Document
 from rankwise.spec.sweep import Sweep
 from rankwise.spec.values import fit_name
@@ -63,9 +64,13 @@ class _Templates:
     def __init__(self, model: Sweep, ask: Ask, compute: str, folder: Path) -> None:
         self._model, self._ask, self._compute, self._folder = model, ask, compute, folder
         self._patterns: dict[tuple[int, int | None], Task] = {}
-        capacity = ask.site.compute(compute).capacity(machine())
+        choice = ask.site.compute(compute)
+        # Of what a pod may have to itself, only what is told is known here.
+        found = Resources() if choice.backend == KUBERNETES else machine()
+        capacity = choice.capacity(found)
         # One at a time: what runs beside it would be measured, too.
-        self._claim = None if model.parallel else Resources(cores=capacity.cores)
+        is_shared = model.parallel or not capacity.cores
+        self._claim = None if is_shared else Resources(cores=capacity.cores)
 
     def __call__(self, case: Case) -> Task:
         known = case.all_values
@@ -236,6 +241,11 @@ def _costs(
     limit = ""
     if all(task.timeout for task in singles):
         limit = f", up to {_core_hours(model, singles):.3g} core-hours"
-    said = [f"{len(cases)} cases, {model.trials} trials each{warmups}: {total} tasks{limit}"]
+    number, trials = _counted(len(cases), "case"), _counted(model.trials, "trial")
+    said = [f"{number}, {trials} each{warmups}: {_counted(total, 'task')}{limit}"]
     said += [f"left out, {one.count}: {one.reason}" for one in left_out if one.count]
     return said
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
