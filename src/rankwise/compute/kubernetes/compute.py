@@ -104,7 +104,8 @@ class KubernetesCompute:
             # Nobody answers, or we may not know: the scheduler will say.
             return UNLIMITED
         has = [resources_of(one, self._site.gpu_resource) for one in nodes]
-        return sum(has, Resources())
+        # Without any, they come when they are needed, or are not shown.
+        return sum(has, Resources()) if has else UNLIMITED
 
     def capacity(self) -> Resources:
         """Tell what all nodes have together, as far as we may know."""
