@@ -9,9 +9,10 @@ from rankwise.report.contrasts import Contrast
 from rankwise.report.environments import Change, Environment
 from rankwise.report.facts import cut
 from rankwise.report.html_cell_tests import Page, tests_of
-from rankwise.report.html_environments import environment_key, machine_words
+from rankwise.report.html_environments import environment_key
 from rankwise.report.markup import Markup, tag
 from rankwise.report.matrix import Cell, CellTest
+from rankwise.report.matrix_looks import machine_words
 from rankwise.report.notebook_files import Picture, notebook_files, pictures_of
 from rankwise.report.outcomes import TONES
 from rankwise.report.words import counted, listed

@@ -63,17 +63,6 @@ def _environment(cells: list[Cell], number: int) -> Markup:
     return tag("details", tag("summary", cut(head, 200)), content)
 
 
-def machine_words(one: Environment) -> str:
-    """Say in a few words what a machine is."""
-    parts = [
-        one.gpus[0] if one.gpus else "",
-        "" if one.gpus else one.cpu,
-        counted(one.cores, "core") if one.cores else "",
-        size(one.memory) if one.memory else "",
-    ]
-    return " · ".join(part for part in parts if part)
-
-
 def _machines(matrix: Matrix) -> Markup:
     heads = ("machine", "host", "CPU", "cores", "memory", "GPUs", "system", "CPU features")
     rows = []

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rankwise.report.environments import Environment
 from rankwise.report.facts import cut
 from rankwise.report.html_cell_tests import Page
 from rankwise.report.html_cells import cell_panel
-from rankwise.report.html_environments import environment_numbers, environments_list, machine_words
+from rankwise.report.html_environments import environment_numbers, environments_list
 from rankwise.report.markup import Markup, joined, tag
 from rankwise.report.matrix import Cell, Matrix, Verdict
-from rankwise.report.matrix_words import TOLD_BY_REASON, counts_words
-from rankwise.report.outcomes import TONES
+from rankwise.report.matrix_looks import (
+    VERDICT_TONES,
+    about_machine,
+    about_runtime,
+    counts_in_order,
+    gist,
+    marks_of,
+    urgency,
+)
+from rankwise.report.matrix_words import TOLD_BY_REASON
 from rankwise.report.words import counted, duration
-from rankwise.store import State
 
-VERDICT_TONES: dict[Verdict, str] = {
-    **{Verdict(state): tone for state, tone in TONES.items() if state is not State.SUBMITTING},
-    Verdict.SOFT_FAILED: "warn",
-    Verdict.BLOCKED: "bad",
-}
 _LONGEST = 80
-# A row of more marks than this is no longer seen at a glance.
-_MOST_PIPS = 24
 _OPEN = 2
 # Of more tests than this, what they use is drawn only if they are not green.
 _MOST_DRAWN = 300
@@ -53,7 +52,7 @@ def matrix_section(matrix: Matrix, *, folder: Path, room: int) -> Markup:
 def _panels(matrix: Matrix, page: Page) -> Iterator[Markup]:
     """Make what is behind the cells; what is red comes first, and has the room if it is small."""
     groups: dict[Verdict, list[Cell]] = {}
-    for cell in sorted(matrix.in_order, key=lambda cell: _rank(cell.verdict)):
+    for cell in sorted(matrix.in_order, key=lambda cell: urgency(cell.verdict)):
         groups.setdefault(cell.verdict, []).append(cell)
     count = 0
     for verdict, cells in groups.items():
@@ -74,37 +73,23 @@ def _panel(cell: Cell, page: Page, *, is_open: bool) -> Markup:
     return cell_panel(
         cell,
         tone=VERDICT_TONES[cell.verdict],
-        summary=_said(cell),
+        summary=gist(cell),
         page=page,
         is_open=is_open,
     )
-
-
-def _said(cell: Cell) -> str:
-    """Say in a few words why a cell is as it is."""
-    first = cell.reason.partition("\n")[0]
-    return cut(first, 120) if cell.verdict in TOLD_BY_REASON else counts_words(cell)
 
 
 def _places(matrix: Matrix) -> list[tuple[str, str]]:
     return [(cell.runtime, cell.machine) for cell in matrix.in_order]
 
 
-def _rank(verdict: Verdict) -> int:
-    if verdict.is_red:
-        return 1 if verdict is Verdict.SOFT_FAILED else 0
-    order = (Verdict.CANCELLED, Verdict.RUNNING, Verdict.NOT_RUN, Verdict.QUEUED, Verdict.PASSED)
-    return 2 + (order.index(verdict) if verdict in order else len(order))
-
-
 def _legend(matrix: Matrix) -> Markup:
     said = f"{counted(len(matrix.runtimes), 'runtime')} down, "
     said += f"{counted(len(matrix.machines), 'machine')} across. "
     said += "Click on a cell for its tests, logs, notebooks and what differs."
-    counts = sorted(matrix.counts.items(), key=lambda one: _rank(one[0]))
     items = (
         tag("li", f"{count:,} {verdict}", class_=VERDICT_TONES[verdict])
-        for verdict, count in counts
+        for verdict, count in counts_in_order(matrix)
     )
     return joined([tag("p", said, class_="soft"), tag("ul", *items, class_="legend")])
 
@@ -113,7 +98,7 @@ def _table(matrix: Matrix, numbers: dict[tuple[str, str], int]) -> Markup:
     heads = [tag("td"), *(_machine_head(matrix, name) for name in matrix.machines)]
     rows = []
     for runtime in matrix.runtimes:
-        cells = [_runtime_head(matrix, runtime)]
+        cells = [_head(runtime, about_runtime(matrix, runtime), scope="row")]
         for machine in matrix.machines:
             cell = matrix.cell(runtime, machine)
             cells.append(
@@ -129,23 +114,9 @@ def _table(matrix: Matrix, numbers: dict[tuple[str, str], int]) -> Markup:
 
 
 def _machine_head(matrix: Matrix, machine: str) -> Markup:
-    found = (matrix.cell(runtime, machine) for runtime in matrix.runtimes)
-    known = [cell.environment for cell in found if cell is not None and cell.environment]
-    about = machine_words(known[0]) if known else ""
     # All are as wide as each other, whatever is in them.
     width = f"width:{100 / (len(matrix.machines) + 1):.0f}%"
-    return _head(machine, about, scope="col", style=width)
-
-
-def _runtime_head(matrix: Matrix, runtime: str) -> Markup:
-    found = (matrix.cell(runtime, machine) for machine in matrix.machines)
-    known = [cell.environment for cell in found if cell is not None and cell.environment]
-    return _head(runtime, _runtime_words(known[0]) if known else "", scope="row")
-
-
-def _runtime_words(one: Environment) -> str:
-    python = one.python.replace("CPython", "Python")
-    return f"{python} · {counted(len(one.packages), 'package')}"
+    return _head(machine, about_machine(matrix, machine), scope="col", style=width)
 
 
 def _head(name: str, about: str, *, scope: str, style: str | None = None) -> Markup:
@@ -154,7 +125,7 @@ def _head(name: str, about: str, *, scope: str, style: str | None = None) -> Mar
 
 
 def _cell(cell: Cell, number: int) -> Markup:
-    said = _said(cell)
+    said = gist(cell)
     small = [cut(said, 60)]
     if cell.verdict not in TOLD_BY_REASON:
         took = duration(cell.seconds) if cell.seconds else ""
@@ -162,20 +133,15 @@ def _cell(cell: Cell, number: int) -> Markup:
     link = tag(
         "a",
         tag("b", str(cell.verdict)),
-        tag("span", *_pips(cell), class_="pips", aria_hidden="true"),
+        tag(
+            "span",
+            *(tag("i", class_=tone) for tone in marks_of(cell)),
+            class_="pips",
+            aria_hidden="true",
+        ),
         tag("small", *small),
         href=f"#cell-{number}",
         aria_label=f"{cut(cell.runtime, 60)} on {cut(cell.machine, 60)}: {cell.verdict}, {said}",
     )
     tone = VERDICT_TONES[cell.verdict]
     return tag("td", link, class_=f"cell {tone}", title=cut(cell.reason, 200) or None)
-
-
-def _pips(cell: Cell) -> Iterator[Markup]:
-    """Draw a mark for each test, in the order of the plan: the same test is at the same place."""
-    if cell.verdict in TOLD_BY_REASON:
-        return
-    tests = [one for one in cell.tests if not one.is_environment]
-    for one in tests[:_MOST_PIPS]:
-        tone = "warn" if one.has_failed and one.is_soft else TONES[one.state]
-        yield tag("i", class_=tone)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from rankwise import __version__
@@ -12,13 +11,12 @@ from rankwise.report.lanes import Bar
 from rankwise.report.markup import Markup, escaped, joined, tag
 from rankwise.report.outcomes import TONES, moment
 from rankwise.report.plots.timeline import MOST_SHAPES, draw, tones_of
-from rankwise.report.timeline import Findings, Idle, Timeline, findings
+from rankwise.report.timeline import Findings, Timeline, findings
+from rankwise.report.timeline_words import telling_causes, timeline_cards, with_options
 from rankwise.report.words import counted, duration, fold
 
-_OPTION = re.compile(r"(--[\w-]+(?:=[\w-]+)?|`[^`]+`)")
 _MOST_ROWS = 500
 _LONGEST_NAME = 200
-_SLIVER = 0.002
 
 
 def timeline_page(timeline: Timeline) -> str:
@@ -72,19 +70,7 @@ def timeline_section(
 
 
 def _cards(timeline: Timeline, found: Findings) -> Iterator[Markup]:
-    lanes = timeline.lane_noun
-    why = {
-        "longest": f"the longest {timeline.noun}",
-        "chain": "those that wait for each other",
-        "work": f"all the work on all {lanes}s",
-    }[found.bound]
-    cards = [
-        ("took" if timeline.is_over else "takes so far", duration(found.makespan), ""),
-        ("cannot take less than", duration(found.lower_bound), why),
-        (f"{lanes}s were busy", f"{found.efficiency:.0%}", "of the time"),
-        (f"{lanes} time lost", duration(found.idle), f"of {duration(found.idle + found.busy)}"),
-    ]
-    for name, value, more in cards:
+    for name, value, more in timeline_cards(timeline, found):
         small = [tag("small", more)] if more else []
         yield tag("div", tag("dt", name), tag("dd", value, *small), class_="card")
 
@@ -99,7 +85,7 @@ def _picture(timeline: Timeline, found: Findings, most: int) -> Iterator[Markup]
     ]
     keys += [
         tag("li", f"waiting: {idle.cause}", class_=f"gap {colour_of(idle.cause)}")
-        for idle in _telling(found)
+        for idle in telling_causes(found)
     ]
     yield tag("ul", *keys, class_="legend")
 
@@ -122,15 +108,14 @@ def _changes(found: Findings) -> Markup:
 
 def _with_options(words: str) -> Markup:
     """Set options and words between backticks as such, so that they are not broken in two."""
-    parts = _OPTION.split(words)
     return joined(
-        tag("code", part.strip("`")) if number % 2 else escaped(part)
-        for number, part in enumerate(parts)
+        tag("code", part) if number % 2 else escaped(part)
+        for number, part in enumerate(with_options(words))
     )
 
 
 def _lost(found: Findings) -> Iterator[Markup]:
-    shown = _telling(found)
+    shown = telling_causes(found)
     bars = (
         tag("i", class_=colour_of(one.cause), style=f"flex:{one.seconds:.4g}", title=one.words)
         for one in shown
@@ -141,11 +126,6 @@ def _lost(found: Findings) -> Iterator[Markup]:
         for one in shown
     )
     yield tag("ul", *rows, class_="causes")
-
-
-def _telling(found: Findings) -> list[Idle]:
-    """Leave out what nobody could see."""
-    return [one for one in found.causes if one.seconds >= _SLIVER * (found.idle + found.busy)]
 
 
 def _longest(timeline: Timeline, bars: Sequence[Bar]) -> Markup:

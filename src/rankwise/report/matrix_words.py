@@ -90,7 +90,7 @@ def reasons(matrix: Matrix) -> Iterator[tuple[str, str]]:
             reason = " ".join(cell.reason.split())[:_LONGEST_REASON]
             found.setdefault((cell.verdict, reason), []).append(cell)
     for (verdict, reason), cells in found.items():
-        yield _named(cells), f"{verdict}: {reason}" if reason else str(verdict)
+        yield cells_named(cells), f"{verdict}: {reason}" if reason else str(verdict)
 
 
 def differences(matrix: Matrix) -> Iterator[tuple[str, str]]:
@@ -100,7 +100,7 @@ def differences(matrix: Matrix) -> Iterator[tuple[str, str]]:
         for contrast in cell.contrasts:
             found.setdefault(contrast_words(contrast, cell), []).append(cell)
     for words, cells in found.items():
-        yield _named(cells), words
+        yield cells_named(cells), words
 
 
 def contrast_words(one: Contrast, cell: Cell) -> str:
@@ -139,7 +139,7 @@ def change_words(one: Change) -> str:
     return f"{name} {one.here} ({one.there} there)".strip()
 
 
-def _named(cells: list[Cell]) -> str:
+def cells_named(cells: list[Cell]) -> str:
     """Name cells; those of one runtime together."""
     rows: dict[str, list[str]] = {}
     for cell in cells:

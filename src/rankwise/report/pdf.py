@@ -19,6 +19,9 @@ from rankwise.report.facts import ReportData, cut
 from rankwise.report.figures import written
 from rankwise.report.markup import fit
 from rankwise.report.outcomes import TONES, cards_of, moment, outcomes_of, said_of, verdict_of
+from rankwise.report.pdf_matrix import matrix_content
+from rankwise.report.pdf_texts import wrapped
+from rankwise.report.pdf_timeline import timeline_content
 from rankwise.report.plots.numerals import number
 from rankwise.report.plots.svg import standalone
 from rankwise.report.words import counted, duration, label, listed, short_path
@@ -76,6 +79,10 @@ def _content(data: ReportData) -> dict[str, Any]:
         "said": fit(said_of(data)),
         "cards": [[name, fit(value)] for name, value in cards_of(data)],
         "outcomes": [[name, count, tone] for name, count, tone in outcomes_of(data)],
+        "matrix": matrix_content(data.matrix) if data.matrix else None,
+        "timeline": (
+            timeline_content(data.timeline) if data.timeline and data.timeline.bars else None
+        ),
         "figures": [
             {"title": fit(cut(one.title, 160)), "note": one.note, "svg": standalone(one.svg)}
             for one in data.figures
@@ -93,10 +100,10 @@ def _content(data: ReportData) -> dict[str, Any]:
 def _failure(one: Explanation, data: ReportData) -> dict[str, Any]:
     repeats = (case.repeat for case in data.cases if case.key == one.task)
     return {
-        "task": fit(cut(one.task, 160)),
+        "task": wrapped(cut(one.task, 160)),
         "state": str(one.state),
         "tone": TONES[one.state],
-        "reason": fit(cut(one.reason)),
+        "reason": wrapped(cut(one.reason)),
         "quotes": [
             {
                 "who": label(quote.process),
@@ -116,7 +123,7 @@ def _more_failures(data: ReportData) -> list[str]:
         f"({listed(one.tasks, most=3)})"
         for one in data.others
     ]
-    return [fit(cut(one, 300)) for one in found[:30]]
+    return [wrapped(cut(one, 300)) for one in found[:30]]
 
 
 def _measures(data: ReportData) -> dict[str, Any]:
@@ -139,11 +146,11 @@ def _cases(data: ReportData) -> dict[str, Any]:
     ordered = sorted(data.cases, key=lambda case: case.state.is_green)[:_MOST_CASES]
     rows: list[Sequence[str]] = [
         [
-            fit(cut(case.key, 80)),
+            wrapped(cut(case.key, 80)),
             str(case.state),
             TONES[case.state],
             "" if case.seconds is None else duration(case.seconds),
-            fit(cut(case.reason, 120)),
+            wrapped(cut(case.reason, 120)),
         ]
         for case in ordered
     ]

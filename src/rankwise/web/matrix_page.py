@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rankwise.report.facts import cut
-from rankwise.report.html_matrix import VERDICT_TONES
 from rankwise.report.markup import Markup, joined, tag
 from rankwise.report.matrix import Cell, Matrix, matrix_of
+from rankwise.report.matrix_looks import VERDICT_TONES
 from rankwise.report.words import counted, duration
 from rankwise.store import Store
 from rankwise.web.ask import Ask, run_address

@@ -21,7 +21,8 @@ _WIDTH = 1080.0
 _TOP, _BOTTOM, _RIGHT = 26.0, 40.0, 14.0
 _HEIGHT, _TALLEST, _LOWEST = 320.0, 30.0, 3.0
 _MOST_ROWS = 240
-_NAMED_ROWS = 32
+# More names than this would be written over each other.
+_NAMED_ROWS = 22
 _LONGEST_NAME = 14
 _LONGEST_TITLE = 160
 # Nobody can point at less.
