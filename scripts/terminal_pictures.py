@@ -104,7 +104,7 @@ SCENES = (
     Scene(
         name="terminal-pool",
         command="pytest --n-workers=4 --timeline=timeline.html test_suite.py",
-        sign="left",
+        sign="1 failed, about",
     ),
     Scene(
         name="terminal-hang",
@@ -141,15 +141,20 @@ def act(scene: Scene, folder: Path) -> list[str]:
     tmux(socket, *begin, "bash", "-c", line)
     try:
         end = time.monotonic() + LIMIT_SECONDS
-        while scene.sign not in (screen := tmux(socket, "capture-pane", "-p")):
+        while scene.sign not in (plain := Text.from_ansi(screen := seen(socket)).plain):
             if time.monotonic() > end:
-                raise SystemExit(f"{scene.name}: no {scene.sign!r} on the screen:\n{screen}")
+                raise SystemExit(f"{scene.name}: no {scene.sign!r} on the screen:\n{plain}")
             time.sleep(0.05)
-        shown = tmux(socket, "capture-pane", "-e", "-p").rstrip("\n").split("\n")
+        shown = screen.rstrip("\n").split("\n")
         wait_for_end(socket, end)
     finally:
         tmux(socket, "kill-server")
     return shown
+
+
+def seen(socket: str) -> str:
+    """Give what is on the screen now, with its colours."""
+    return tmux(socket, "capture-pane", "-e", "-p")
 
 
 def wait_for_end(socket: str, end: float) -> None:
