@@ -35,8 +35,8 @@ demo: $(if $(filter .venv-demo,$(DEMO_VENV)),.venv-demo/ready) ## Run a small ex
 test: environments ## Run all tests, on every MPI that this machine can have
 	@$(call IN_VENV,.venv) .venv/bin/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
-environments: ## Make the virtual environments of the tests, and install Slurm, a browser and sshd if that is possible
-	@$(find_python); "$$python" scripts/environments.py && "$$python" scripts/cluster.py --install && "$$python" scripts/browser.py --install && "$$python" scripts/sshd.py --install
+environments: ## Make the virtual environments of the tests, and install Slurm, a browser, sshd and Podman if that is possible
+	@$(find_python); "$$python" scripts/environments.py && "$$python" scripts/cluster.py --install && "$$python" scripts/browser.py --install && "$$python" scripts/sshd.py --install && "$$python" scripts/containers.py --install
 
 venv:
 	@$(find_python); "$$python" scripts/environments.py mpich

@@ -28,6 +28,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from debian import install
+
 PACKAGES = ("chromium",)
 LIMIT_SECONDS = 60.0
 _PR_SET_PDEATHSIG = 1
@@ -230,23 +232,6 @@ def obstacle() -> str | None:
     return None
 
 
-def install() -> str | None:
-    """Fetch what is missing, if we may; gives what still stands in the way."""
-    why = obstacle()
-    if why is None or os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return why
-    variables = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ["apt-get", "update", "-qq"],
-        ["apt-get", "install", "-qq", "--yes", "--no-install-recommends", *PACKAGES],
-    ):
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = done.stderr.strip().splitlines()
-            return f"{' '.join(command)} failed: {lines[-1] if lines else done.returncode}"
-    return obstacle()
-
-
 def _end_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -261,7 +246,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser.add_argument("--height", type=int, default=900)
     parser.add_argument("files", nargs="*", type=Path, metavar="PAGE PICTURE")
     chosen = parser.parse_args(arguments)
-    if why := install():
+    if why := install(PACKAGES, obstacle):
         print(f"no browser here: {why}", file=sys.stderr)
         return 0 if chosen.install and not environment.get("RANKWISE_REQUIRE_ALL") else 1
     if chosen.install:

@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from debian import install
+
 PACKAGES = ("slurm-wlm", "slurm-client", "munge", "slurmdbd", "mariadb-server", "libpmix-dev")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "slurmdbd", "mariadbd")
 NODES = ("n1", "n2", "n3", "n4")
@@ -343,42 +345,6 @@ def obstacle() -> str | None:
     return None
 
 
-def install() -> str | None:
-    """Fetch what is missing, if we may; gives what still stands in the way."""
-    why = obstacle()
-    if why is None or os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return why
-    variables = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    # Nothing is to start by itself: each cluster has daemons of its own.
-    with _no_services():
-        for command in (
-            ["apt-get", "update", "-qq"],
-            ["apt-get", "install", "-qq", "--yes", "--no-install-recommends", *PACKAGES],
-        ):
-            done = subprocess.run(
-                command, env=variables, capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                lines = done.stderr.strip().splitlines()
-                return f"{' '.join(command)} failed: {lines[-1] if lines else done.returncode}"
-    return obstacle()
-
-
-@contextlib.contextmanager
-def _no_services() -> Iterator[None]:
-    """Keep packages from starting their daemons, in the way that Debian has for it."""
-    policy = Path("/usr/sbin/policy-rc.d")
-    if policy.exists():
-        yield
-        return
-    policy.write_text("#!/bin/sh\nexit 101\n")
-    policy.chmod(0o755)
-    try:
-        yield
-    finally:
-        policy.unlink()
-
-
 def _user() -> str:
     import pwd
 
@@ -438,7 +404,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser.add_argument("--job-age", type=int, default=3600, metavar="SECONDS")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
-    if why := install():
+    if why := install(PACKAGES, obstacle):
         print(f"no Slurm here: {why}", file=sys.stderr)
         return 0 if chosen.install and not environment.get("RANKWISE_REQUIRE_ALL") else 1
     if chosen.install:

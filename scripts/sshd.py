@@ -28,6 +28,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from debian import install
+
 PACKAGES = ("openssh-server", "openssh-client")
 START_SECONDS = 20.0
 _PR_SET_PDEATHSIG = 1
@@ -168,23 +170,6 @@ def obstacle() -> str | None:
     return None
 
 
-def install() -> str | None:
-    """Fetch what is missing, if we may; gives what still stands in the way."""
-    why = obstacle()
-    if why is None or os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return why
-    variables = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ["apt-get", "update", "-qq"],
-        ["apt-get", "install", "-qq", "--yes", "--no-install-recommends", *PACKAGES],
-    ):
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = done.stderr.strip().splitlines()
-            return f"{' '.join(command)} failed: {lines[-1] if lines else done.returncode}"
-    return obstacle()
-
-
 def _free_port() -> int:
     with socket.socket() as line:
         line.bind(("127.0.0.1", 0))
@@ -206,7 +191,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     )
     parser.add_argument("command", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
-    if why := install():
+    if why := install(PACKAGES, obstacle):
         print(f"no sshd here: {why}", file=sys.stderr)
         return 0 if chosen.install and not environment.get("RANKWISE_REQUIRE_ALL") else 1
     if chosen.install:

@@ -1,0 +1,277 @@
+"""A real Podman of this machine, with settings and a store of its own and one small image.
+
+    python3 scripts/containers.py --install                 no containers, only what they need
+    python3 scripts/containers.py podman images             one command while it is there
+    python3 scripts/containers.py podman run --rm --network host IMAGE python -c 'print(1)'
+
+The image (its name is in RANKWISE_TEST_IMAGE) has a shell and the Python that runs this, from the
+files of this machine: nothing is fetched from anywhere. It is kept in .venvs/containers until they
+change. Containers that are left are removed with the store. Needs Debian's podman, and root.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from debian import install
+
+PACKAGES = ("podman", "runc", "catatonit")
+IMAGE = "localhost/rankwise-test:1"
+LIMIT_SECONDS = 120.0
+_KEPT_IN = Path(__file__).resolve().parent.parent / ".venvs" / "containers"
+_LAYOUT = 1
+"""To be raised when the image is made in another way from the same files."""
+_SHELL = Path("/bin/sh")
+_PROGRAMS = ("python", "python3")
+_MOST_LIMIT = 4096
+_FOLDERS = ("dev", "etc", "proc", "run", "sys", "tmp", "usr/local/bin")
+# No test needs these in a container, and they are most of what a Python takes.
+_LEFT_OUT = re.compile(
+    r"(^|/)(tests?|site-packages|dist-packages|idlelib|tkinter|turtledemo|lib2to3|ensurepip"
+    r"|pydoc_data|distutils|encodings/(mac|cp|iso|big|gb|euc|koi|jis|shift|johab|hz)\w*\.py"
+    r"|unittest|config-[^/]*)(/|$)|\.opt-\d\.pyc$|/_(ctypes_)?test[^/]*\.so$|\.a$"
+)
+# Limits higher than this machine's own cannot be set, and there is no systemd everywhere.
+_SETTINGS = """\
+[containers]
+default_ulimits = ["nofile={limit}:{limit}", "nproc={limit}:{limit}"]
+
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
+_STORE = """\
+[storage]
+driver = "{driver}"
+graphroot = "{folder}/store"
+runroot = "{folder}/run"
+
+[storage.options]
+additionalimagestores = [{others}]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Podman:
+    """An engine with a store of its own."""
+
+    folder: Path
+    driver: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Give what makes every podman this one."""
+        return {
+            "CONTAINERS_CONF": str(self.folder / "containers.conf"),
+            "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
+            "RANKWISE_TEST_IMAGE": IMAGE,
+        }
+
+    def prepare(self, *stores: Path) -> None:
+        """Write the settings; images in `stores` are seen too."""
+        hard = [resource.getrlimit(kind)[1] for kind in _LIMITED]
+        limit = min([_MOST_LIMIT, *(one for one in hard if one != resource.RLIM_INFINITY)])
+        (self.folder / "containers.conf").write_text(_SETTINGS.format(limit=limit))
+        others = ", ".join(f'"{store}"' for store in stores)
+        text = _STORE.format(driver=self.driver, folder=self.folder, others=others)
+        (self.folder / "storage.conf").write_text(text)
+
+    def ask(self, *arguments: str | Path) -> str:
+        """Run a command of podman to its end, and give what it prints."""
+        done = subprocess.run(
+            ["podman", *map(str, arguments)],
+            env={**os.environ, **self.variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"podman {arguments[0]}: {done.stderr.strip()}")
+        return done.stdout
+
+    def containers(self) -> list[str]:
+        """Name the containers that there are, running or not."""
+        return self.ask("ps", "--all", "--format", "{{.Names}} {{.Status}}").splitlines()
+
+
+_LIMITED = (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
+
+
+@contextlib.contextmanager
+def podman() -> Iterator[Podman]:
+    """Have an engine with an image; its containers end with the block."""
+    with _folder() as folder:
+        driver = _driver(folder)
+        store = _image_store(driver)
+        made = Podman(folder, driver)
+        made.prepare(store)
+        try:
+            yield made
+        finally:
+            _remove_all(made)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="rankwise-podman-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def _driver(folder: Path) -> str:
+    """Choose how layers are put upon each other: overlay does not work upon an overlay."""
+    place = folder / "attempt"
+    place.mkdir()
+    tried = Podman(place, "overlay")
+    tried.prepare()
+    try:
+        tried.ask("info")
+    except RuntimeError:
+        return "vfs"
+    finally:
+        _remove_all(tried)
+    return "overlay"
+
+
+def _remove_all(engine: Podman) -> None:
+    """Remove containers, and the store itself, which is mounted on itself."""
+    with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
+        engine.ask("rm", "--all", "--force", "--time=0")
+    place = engine.folder / "store" / engine.driver
+    subprocess.run(["umount", "--quiet", str(place)], capture_output=True, check=False)
+
+
+def _image_store(driver: str) -> Path:
+    """Give a store with the image, made if it is not there yet."""
+    python = _python()
+    place = _KEPT_IN / f"{driver}-{_digest(python)}"
+    _KEPT_IN.mkdir(parents=True, exist_ok=True)
+    with (_KEPT_IN / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "ready").exists():
+            for old in _KEPT_IN.glob("*-*"):
+                shutil.rmtree(old)
+            programs = [path for path in python.values() if path.suffix == ".so"]
+            libraries = _libraries([_interpreter(), _SHELL, *programs])
+            shell = {str(_SHELL).lstrip("/"): _SHELL}
+            _make_image(place, driver, {**python, **libraries, **shell})
+            (place / "ready").touch()
+    return place / "store"
+
+
+def _make_image(place: Path, driver: str, entries: Mapping[str, Path]) -> None:
+    place.mkdir()
+    maker = Podman(place, driver)
+    maker.prepare()
+    with tempfile.NamedTemporaryFile(prefix="rankwise-image-", suffix=".tar") as file:
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            _pack(tar, entries)
+        file.flush()
+        setting = "ENV PATH=/usr/local/bin:/usr/bin:/bin"
+        maker.ask("import", "--quiet", "--change", setting, file.name, IMAGE)
+    _remove_all(maker)
+
+
+def _python() -> dict[str, Path]:
+    """List the files of this Python: names in the image, and where they are here."""
+    files = [_interpreter()]
+    for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
+        folders[:] = [name for name in folders if not _LEFT_OUT.search(f"{folder}/{name}")]
+        files += [Path(folder, name) for name in names if not _LEFT_OUT.search(f"{folder}/{name}")]
+    return {str(path).lstrip("/"): path for path in sorted(files)}
+
+
+def _libraries(programs: Sequence[Path]) -> dict[str, Path]:
+    """List the libraries that programs and other libraries need."""
+    told = subprocess.run(
+        ["ldd", *map(str, programs)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    ).stdout
+    return {name.lstrip("/"): Path(name) for name in re.findall(r"(/\S+) \(0x", told)}
+
+
+def _interpreter() -> Path:
+    return Path(os.path.realpath(sys.executable))
+
+
+def _digest(entries: Mapping[str, Path]) -> str:
+    """Know the files by their names, sizes and times: reading them all takes too long."""
+    digest = hashlib.sha256(f"{_LAYOUT} {_interpreter()} {_FOLDERS}".encode())
+    for name, path in entries.items():
+        about = path.stat()
+        digest.update(f"{name} {about.st_size} {about.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _pack(tar: tarfile.TarFile, entries: Mapping[str, Path]) -> None:
+    """Write the image's files; those who work in it are root, or nobody it knows."""
+    for name in _FOLDERS:
+        folder = tarfile.TarInfo(name)
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+        tar.addfile(folder)
+    for name, path in entries.items():
+        with path.resolve().open("rb") as content:
+            entry = tar.gettarinfo(arcname=name, fileobj=content)
+            # A file with two names would become a link to a file that is perhaps left out.
+            entry.type, entry.linkname = tarfile.REGTYPE, ""
+            entry.size = path.stat().st_size
+            entry.uid = entry.gid = 0
+            tar.addfile(entry, content)
+    for program in _PROGRAMS:
+        link = tarfile.TarInfo(f"usr/local/bin/{program}")
+        link.type, link.linkname = tarfile.SYMTYPE, str(_interpreter())
+        tar.addfile(link)
+
+
+def obstacle() -> str | None:
+    """Say why there can be no containers here, or None."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "the containers of the tests need Linux and root"
+    if missing := [name for name in PACKAGES if shutil.which(name) is None]:
+        return f"{', '.join(missing)} cannot be found: apt-get install {' '.join(PACKAGES)}"
+    return None
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--install", action="store_true", help="only fetch what is missing, where that is possible"
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    chosen = parser.parse_args(arguments)
+    if why := install(PACKAGES, obstacle):
+        print(f"no containers here: {why}", file=sys.stderr)
+        return 0 if chosen.install and not environment.get("RANKWISE_REQUIRE_ALL") else 1
+    if chosen.install:
+        return 0
+    with podman() as made:
+        command = [IMAGE if word == "IMAGE" else word for word in chosen.command] or ["bash"]
+        return subprocess.run(
+            command, env={**environment, **made.variables}, check=False
+        ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))
