@@ -105,6 +105,8 @@ def test_the_examples_of_clusters_have_the_pods_that_they_ask_for(planned: dict[
     }
     assert [process.node for process in planned["tensorflow/k8s.yaml"].processes] == [*range(6)]
     assert planned["mpi/k8s.yaml"].processes[0].node == 4
+    # Whose mpirun the image has is not known: the line is such as every Open MPI takes.
+    assert "--bind-to none --map-by slot" in planned["mpi/k8s.yaml"].processes[0].command
 
 
 def test_kubectl_takes_them(planned: dict[str, Task], tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ REPEATED = "".join(f"<host of node {node}>\n" * 4 for node in range(4))
         ("intel", "-bind-to none -map-by slot -genv NCCL_DEBUG=INFO", COLONS),
         (
             "unknown",
-            "-bind-to none -map-by slot -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib",
+            "--bind-to none --map-by slot -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib",
             REPEATED,
         ),
     ],

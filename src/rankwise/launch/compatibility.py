@@ -92,7 +92,15 @@ def fixes_for(line: str, launch: Launch, family: Family) -> list[Fix]:
             fixes += _for_hydra(line, segment, family, to_set)
         elif launch.dialect == "openmpi" and family in ("openmpi4", "openmpi5"):
             fixes += _for_open_mpi(line, segment, family)
+        elif family == "unknown" and _is_for_open_mpi(segment):
+            # Whichever version it is: the older ones take two dashes as well.
+            for option in segment.options:
+                fixes += _with_two_dashes(line, option) if option.name in _TWO_DASHES else ()
     return fixes
+
+
+def _is_for_open_mpi(segment: Segment) -> bool:
+    return any(option.name in _ONLY_OPEN_MPI for option in segment.options)
 
 
 def notes_for(fixes: Sequence[Fix], launch: Launch, family: Family) -> list[str]:
@@ -115,6 +123,8 @@ def _told(fixes: Sequence[Fix], launch: Launch, family: Family) -> str:
     )
     parts = [*([f"{gone} left out"] if gone else []), *changed]
     reason = _REASONS.get(fixes[0].name, _OTHERWISE)
+    if family == "unknown":
+        return f"{', '.join(parts)}: {launch.launcher} may be of Open MPI 5, {reason}"
     return f"{', '.join(parts)}: {launch.launcher} is of {_TITLES[family]}, {reason}"
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from rankwise.compute.capacity import machine
 from rankwise.compute.slurm.script import node_of
 from rankwise.errors import InputError
 from rankwise.launch.jobs import task_for
+from rankwise.launch.mpiexec import Family
 from rankwise.launch.request import Facts, JobRequest
 from rankwise.plan import Task
 from rankwise.planning.contract import Ask, Planned
@@ -46,6 +48,12 @@ def _cluster_for(document: Document, site: Site) -> str | None:
     return site.stand_in(compute_of(document), KUBERNETES) if kind in _ON_KUBERNETES else None
 
 
+_FAMILIES: Mapping[str, Family] = {
+    "openmpi4": "openmpi4",
+    "openmpi5": "openmpi5",
+    "mpich": "mpich",
+    "intel": "intel",
+}
 _ON_KUBERNETES = ("AksCompute", "AksCluster")
 
 
@@ -64,7 +72,12 @@ def facts_for(request: JobRequest, site: Site) -> Facts:
         facts = Facts(cores=max(1, int(node.cores)) * count, gpus=node.gpus * count)
     elif choice.backend == KUBERNETES:
         # Nothing is asked for a plan: only what is told is known of it.
-        return Facts(cores=max(1, int(choice.cores or 1)), gpus=choice.gpus or 0, has_pods=True)
+        return Facts(
+            cores=max(1, int(choice.cores or 1)),
+            gpus=choice.gpus or 0,
+            has_pods=True,
+            mpi_family=_FAMILIES.get(choice.kubernetes.mpi, "unknown"),
+        )
     else:
         capacity = choice.capacity(machine())
         facts = Facts(cores=max(1, int(capacity.cores)), gpus=capacity.gpus)

@@ -85,6 +85,8 @@ class KubernetesChoice:
     """Persistent volume claims, and where pods have them."""
     host_paths: Mapping[str, str] = field(default_factory=dict)
     """Folders of the nodes, and where pods have them."""
+    mpi: str = ""
+    """Whose mpirun the images have: `openmpi4`, `openmpi5`, `mpich` or `intel`; empty: any."""
     gpu_resource: str = "nvidia.com/gpu"
     mount: str = "/rankwise"
     """The folder in pods under which our own files are."""

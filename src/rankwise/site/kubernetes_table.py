@@ -28,10 +28,12 @@ KUBERNETES_KEYS = (
     *_TABLES,
     *_TRUTHS,
     *("kubeconfig", "pull_policy", "pull_secrets", "tolerations", "user", "code", "mount", "port"),
+    "mpi",
     *("max_parallel", "pending_limit", "keep_seconds"),
 )
 PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 WAYS = ("configmap", "image", "claim")
+FAMILIES = ("openmpi5", "openmpi4", "mpich", "intel")
 _TOLERATION_KEYS = ("key", "operator", "value", "effect", "tolerationSeconds")
 _OURS = "rankwise.dev/"
 _LABEL = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -46,7 +48,7 @@ def read_kubernetes(at: Key, table: Mapping[str, Any], page: Page) -> Kubernetes
     }
     said |= {name: _texts((*at, name), table, page) for name in _TABLES if name in table}
     said |= {name: read_truth((*at, name), table, page) for name in _TRUTHS}
-    for name, known in (("pull_policy", PULL_POLICIES), ("code", WAYS)):
+    for name, known in (("pull_policy", PULL_POLICIES), ("code", WAYS), ("mpi", FAMILIES)):
         if name in table:
             said[name] = _one_of((*at, name), table, page, known)
     for name, least in (("port", 1024), ("max_parallel", 1), ("keep_seconds", 60)):
