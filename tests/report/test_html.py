@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 from rankwise.report.facts import gather
@@ -94,6 +96,25 @@ def test_a_thousand_cases_fit_into_a_megabyte(store: Store) -> None:
     read = Reader(page)
     assert [tag for tag, _ in read.elements].count("tr") > 1900
     assert "ranks-1.size-0.t1" in read.words
+
+
+def test_cases_show_what_they_used_as_far_as_there_is_room(store: Store) -> None:
+    run = many_cases(store, 1000)
+    times = [0.5 * step for step in range(1, 201)]
+    usage = {"version": 1, "began": 0.0, "cores": 2, "time": times, "cpu": times, "memory": times}
+    usage |= {"cpu_seconds": 75.0, "peak_memory": 3 << 30}
+    text = json.dumps(usage)
+    for attempt in store.attempts(run):
+        attempt.folder.mkdir(parents=True, exist_ok=True)
+        (attempt.folder / "usage.json").write_text(text)
+    data = gather(store, store.run(run), now=NOW)
+    assert data.used.keys() >= {one.task for one in data.failures}
+    page = html_report(data)
+    assert 100 < page.count('class="spark"') <= 300
+    assert "1 min 15 s on 100.0" in page
+    assert "3 GiB" in page
+    assert len(page.encode()) < 1_000_000
+    assert 'class="spark"' not in html_report(replace(data, used={}))
 
 
 def test_so_do_a_thousand_with_long_names(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankwise.report.explanation import Explanation, Group, explain_run
@@ -14,6 +14,7 @@ from rankwise.report.judging import judged
 from rankwise.report.matrix import Matrix, matrix_of
 from rankwise.report.measures import Measure, Trend, measures_of, run_before, trends_of
 from rankwise.report.timeline import Timeline, timeline_of_run
+from rankwise.report.usage import Used, used_by_tasks
 from rankwise.report.words import short_path
 from rankwise.store import RunRow, State, Store, TaskRow
 
@@ -74,6 +75,8 @@ class ReportData:
     """None: there is only one task."""
     matrix: Matrix | None = None
     """None: the run is of another kind."""
+    used: Mapping[str, Used] = field(default_factory=dict)
+    """What tasks have used over time; that of a matrix is in its cells."""
     folder: Path = Path()
     """Where the report will be: links to files begin there."""
     made: float = 0.0
@@ -102,6 +105,7 @@ def gather(store: Store, run: RunRow, *, now: float) -> ReportData:
         measures = judged(store, measures, run=run, before=store.run(before))
     trends = trends_of(store, _telling(measures), run=run.id, most_runs=_MOST_RUNS)
     times = [(case.key, case.seconds) for case in cases if case.seconds is not None]
+    matrix = matrix_of(store, run)
     return ReportData(
         run=run,
         counts=store.counts(run.id),
@@ -116,7 +120,8 @@ def gather(store: Store, run: RunRow, *, now: float) -> ReportData:
         conditions=_conditions(store.conditions(run.id).values()),
         document=store.spec_text(run.id),
         timeline=timeline_of_run(store, run.id, now=now) if len(rows) > 1 else None,
-        matrix=matrix_of(store, run),
+        matrix=matrix,
+        used={} if matrix else used_by_tasks(store, run.id, rows),
         folder=store.run_folder(run.id),
         made=now,
     )

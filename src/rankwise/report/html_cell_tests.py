@@ -9,18 +9,16 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rankwise.report.facts import cut
+from rankwise.report.html_usage import used_cells
 from rankwise.report.markup import Markup, joined, tag
 from rankwise.report.matrix import CellTest
 from rankwise.report.notebook_files import notebook_files
 from rankwise.report.outcomes import TONES
-from rankwise.report.plots.sparkline import sparkline
 from rankwise.report.words import counted, duration, size
 from rankwise.store import State
 
 _LONGEST = 120
 _MOST_TESTS = 40
-_CPU, _MEMORY, _GPU = 0, 2, 3
-"""The colours of what was used."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,27 +80,10 @@ def _row(one: CellTest, page: Page, *, has_gpus: bool) -> Iterator[Markup]:
     yield tag("td", cut(one.name, _LONGEST), class_="k")
     yield tag("td", str(one.state), class_=f"o {TONES[one.state]}")
     yield tag("td", duration(one.seconds) if one.seconds is not None else "", class_="n")
-    yield from list(_used(one))[: 3 if has_gpus else 2]
+    yield from used_cells(
+        one.usage, cpu_seconds=one.cpu_seconds, peak_memory=one.peak_memory, has_gpus=has_gpus
+    )
     yield tag("td", *_links(one, page), class_="files")
-
-
-def _used(one: CellTest) -> Iterator[Markup]:
-    usage = one.usage
-    if usage is None:
-        yield from [tag("td")] * 3
-        return
-    said = f"{duration(one.cpu_seconds)} on {max(usage.cpu):.1f}"
-    yield _over_time(sparkline(usage.time, usage.cpu, series=_CPU, least=1.0), said)
-    yield _over_time(sparkline(usage.time, usage.memory, series=_MEMORY), size(one.peak_memory))
-    if not usage.gpu:
-        yield tag("td")
-        return
-    said = f"{max(usage.gpu):.0%}, {size(max(usage.gpu_memory, default=0))}"
-    yield _over_time(sparkline(usage.time, usage.gpu, series=_GPU, least=1.0), said)
-
-
-def _over_time(drawn: Markup, said: str) -> Markup:
-    return tag("td", drawn, tag("small", said), class_="used")
 
 
 def _links(one: CellTest, page: Page) -> Iterator[Markup]:

@@ -6,15 +6,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from rankwise.report.facts import Case, ReportData, cut
+from rankwise.report.html_usage import used_cells
 from rankwise.report.markup import Markup, escaped, joined, tag
 from rankwise.report.measures import Measure, as_number
 from rankwise.report.outcomes import TONES, moment
 from rankwise.report.plots.numerals import number
+from rankwise.report.usage import Used
 from rankwise.report.words import duration
 
 MOST_MEASURES = 2000
 _MOST_CASES = 2000
 _MOST_COLUMNS = 6
+_MOST_DRAWN_BYTES = 100_000
 _LONGEST = 120
 _PLAIN = re.compile(r"-?[\d,]+(\.\d+)?")
 _NUMBERS = {"took", "tries", "median", "low", "high", "values", "change"}
@@ -29,18 +32,49 @@ def cases_table(data: ReportData) -> Markup | None:
     names = [] if data.matrix else _varied([case.parameters for case in cases])
     has_reasons = any(case.reason for case in cases)
     has_retries = any(case.attempts > 1 for case in cases)
-    heads = ["case", "outcome", *names, "took", *(["tries"] * has_retries)]
+    used = _used(data.used, cases)
+    heads = ["case", "outcome", *names, "took", *(["CPU on cores", "memory"] if used else [])]
+    heads += ["tries"] * has_retries
     heads += [*(["why"] * has_reasons), "to repeat it"]
-    rows = [_case(case, names, has_retries, has_reasons) for case in cases]
+    empty = [tag("td")] * 2 if used else []
+    rows = [
+        _case(case, names, used.get(case.key, empty), has_retries, has_reasons) for case in cases
+    ]
     return _table(heads, rows, len(data.cases))
 
 
-def _case(case: Case, names: Sequence[str], has_retries: bool, has_reasons: bool) -> Markup:
+def _used(known: Mapping[str, Used], cases: Sequence[Case]) -> dict[str, list[Markup]]:
+    """Draw what cases have used, as far as there is room for it; green ones come last."""
+    found: dict[str, list[Markup]] = {}
+    room = _MOST_DRAWN_BYTES
+    for case in sorted(cases, key=lambda case: case.state.is_green):
+        if one := known.get(case.key):
+            cells = used_cells(
+                one.usage,
+                cpu_seconds=one.cpu_seconds,
+                peak_memory=one.peak_memory,
+                has_gpus=False,
+            )
+            found[case.key] = list(cells)
+            room -= sum(map(len, found[case.key]))
+            if room < 0:
+                break
+    return found
+
+
+def _case(
+    case: Case,
+    names: Sequence[str],
+    used: Sequence[Markup],
+    has_retries: bool,
+    has_reasons: bool,
+) -> Markup:
     cells = [
         tag("td", cut(case.key, _LONGEST), class_="k"),
         tag("td", str(case.state), class_=f"o {TONES[case.state]}"),
         *(_parameter(case.parameters.get(name, "")) for name in names),
         _seconds(case.seconds),
+        *used,
     ]
     if has_retries:
         cells.append(_numeric(float(case.attempts), str(case.attempts)))
