@@ -20,7 +20,7 @@ from rankwise.errors import ComputeFailure
 from rankwise.plan import Process, Resources, Task
 from rankwise.runtime import Prepared
 from rankwise.site import ComputeChoice, find_site
-from tests.compute.places import Watching, need
+from tests.compute.places import Watching, need, output_of
 from tests.kubernetes.api_server import Fault, Thing
 from tests.kubernetes.kubelet import wait_until
 from tests.kubernetes.standing_in import StandIn, obstacle, standing_in
@@ -187,6 +187,24 @@ def test_a_quota_is_waited_for(
     assert (end.outcome, fault.happened) == ("passed", 2)
     assert "waiting for room in the namespace" in desk.told()
     assert "the cluster answers again" in desk.told()
+
+
+def test_code_of_the_image_is_where_it_says_and_stays_there(
+    tmp_path: Path, cluster: StandIn
+) -> None:
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / "main.sh").write_text("pwd; echo made > made.txt\n")
+    desk = Desk(tmp_path, cluster, f'code = "image"\ncode_path = "{app}"')
+    attempt = desk.submit("sh main.sh")
+    [end] = desk.watching.until_over(attempt)
+    desk.compute.close()
+    assert end.outcome == "passed"
+    assert output_of(attempt) == f"{app}\n"
+    assert (app / "made.txt").exists()
+    assert not [*attempt.folder.rglob("made.txt")]
+    assert "code.tgz" not in cluster.made("configmaps")[-1]["binaryData"]
+    wait_until(lambda: cluster.left() == [])
 
 
 def test_no_more_at_a_time_than_is_said(tmp_path: Path, cluster: StandIn) -> None:

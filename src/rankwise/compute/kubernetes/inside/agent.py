@@ -113,7 +113,7 @@ class Agent:
         with self._showing:
             try:
                 frames = list(self._mirror.look())
-                if with_files:
+                if with_files and self._pod.brings_files:
                     name = f"nodes/node{self._node}"
                     frames += new_files(
                         self._pod.work_folder(self._node),

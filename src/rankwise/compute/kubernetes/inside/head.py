@@ -203,7 +203,7 @@ class Head:
             reader.join(max(0.0, deadline - time.monotonic()))
         if self._pod.memory_kills():
             self._output.note("out of memory", -1 if self._node is None else self._node)
-        if self._node is not None:
+        if self._node is not None and self._pod.brings_files:
             here = self._pod.work_folder(self._node)
             name = f"nodes/node{self._node}"
             for frame in new_files(here, self._pod.unpacked, name=name, most=MOST_BYTES):

@@ -106,6 +106,11 @@ class Pod:
             opened.write(text)
         os.replace(beside, path)
 
+    @property
+    def brings_files(self) -> bool:
+        """Whether what processes leave in their folders is shown: not where those are others'."""
+        return bool(self.order.get("brings_files", True))
+
     def secrets(self) -> dict[str, str]:
         """Read the values of the task's secrets, which no line carries."""
         found = {}
