@@ -81,6 +81,9 @@ PATIENCE_SECONDS, RANK_PATIENCE_SECONDS = 15.0, 5.0
 AT_ONCE_SECONDS = 0.25
 # How long to try to kill what is left. Only what hangs in the kernel takes long.
 SWEEP_SECONDS = 10.0
+KEEPER_OF_CONTAINERS = b"(conmon"
+KEEPER_SECONDS = 5.0
+"""Podman's containers have a keeper each, which removes what is left of them: so long it may."""
 # Below the ports that the kernel gives out by itself.
 PORTS = range(20000, 32768)
 
@@ -751,7 +754,7 @@ class Child:
 
 def sweep(marker: str, *, is_reaper: bool) -> list[int]:
     """Kill everything that this process has started, in however many steps; gives what is left."""
-    deadline = time.monotonic() + SWEEP_SECONDS
+    began = time.monotonic()
     while True:
         has_children = True
         try:
@@ -760,42 +763,55 @@ def sweep(marker: str, *, is_reaper: bool) -> list[int]:
         except ChildProcessError:
             has_children = False
         # Whatever loses its parent becomes the child of a reaper: without any, there is nothing.
-        found = leftovers(marker) if has_children or not is_reaper else []
-        if time.monotonic() > deadline or not (found or (has_children and is_reaper)):
+        found, keepers = leftovers(marker) if has_children or not is_reaper else ([], [])
+        spent = time.monotonic() - began
+        if spent > SWEEP_SECONDS or not (found or (has_children and is_reaper)):
             return found
         for process in found:
+            if process in keepers and spent < KEEPER_SECONDS:
+                continue
             try:
                 os.kill(process, signal.SIGKILL)
             except OSError:
                 pass
-        time.sleep(0.005)
+        time.sleep(0.02 if found == keepers else 0.005)
 
 
-def leftovers(marker: str) -> list[int]:
-    """Find what descends from this process or has its marker, and is alive."""
+def leftovers(marker: str) -> tuple[list[int], list[int]]:
+    """Find what descends from this process or has its marker, and is alive.
+
+    Apart from all, gives those among them that clear up after a container once its processes,
+    which have the marker, are dead.
+    """
     wanted = f"RANKWISE_ATTEMPT={marker}".encode()
     parents: dict[int, int] = {}
-    dead, found = {os.getpid()}, set()
+    dead, found, marked, keepers = {os.getpid()}, set(), set(), set()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         try:
             with open(f"/proc/{int(name)}/stat", "rb") as file:
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
+                about, _, rest = file.read().rpartition(b")")
+            state, parent = rest.split()[:2]
             parents[int(name)] = int(parent)
             if state == b"Z":
                 dead.add(int(name))
+            if about.endswith(KEEPER_OF_CONTAINERS):
+                keepers.add(int(name))
             with open(f"/proc/{name}/environ", "rb") as file:
                 if wanted in file.read().split(b"\0"):
-                    found.add(int(name))
+                    marked.add(int(name))
         except (OSError, ValueError):
             continue
+    kept = set(keepers)
     for process in parents:
         ancestor = process
         while ancestor in parents:
             ancestor = parents[ancestor]
+            if ancestor in keepers:
+                kept.add(process)
             if ancestor == os.getpid():
                 found.add(process)
                 break
-    return sorted(found - dead)
+    return sorted((found | marked) - dead), sorted((found & kept) - marked - dead)
 
 
 # The machine
