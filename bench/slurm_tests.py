@@ -88,9 +88,10 @@ def _allocated() -> list[str]:
 
 
 def _on_cluster(contestants: list[Contestant], repetitions: int) -> list[Result]:
-    from cluster import cluster, install
+    from cluster import PACKAGES, cluster, obstacle
+    from debian import install
 
-    if why := install():
+    if why := install(PACKAGES, obstacle):
         raise BenchError(f"no Slurm here: {why}")
     assert BENCH.python.exists()
     with cluster() as made:
