@@ -81,9 +81,10 @@ PATIENCE_SECONDS, RANK_PATIENCE_SECONDS = 15.0, 5.0
 AT_ONCE_SECONDS = 0.25
 # How long to try to kill what is left. Only what hangs in the kernel takes long.
 SWEEP_SECONDS = 10.0
-KEEPER_OF_CONTAINERS = b"(conmon"
+# How long the keepers of Podman's containers may clear up after them: each has one, which removes
+# what is left of it, by these programs.
 KEEPER_SECONDS = 5.0
-"""Podman's containers have a keeper each, which removes what is left of them: so long it may."""
+KEEPER, CLEANERS = b"(conmon", (b"(conmon", b"(podman", b"(runc", b"(crun")
 # Below the ports that the kernel gives out by itself.
 PORTS = range(20000, 32768)
 
@@ -780,12 +781,11 @@ def sweep(marker: str, *, is_reaper: bool) -> list[int]:
 def leftovers(marker: str) -> tuple[list[int], list[int]]:
     """Find what descends from this process or has its marker, and is alive.
 
-    Apart from all, gives those among them that clear up after a container once its processes,
-    which have the marker, are dead.
+    Gives all, and those among them that clear up after containers whose processes are dead.
     """
     wanted = f"RANKWISE_ATTEMPT={marker}".encode()
     parents: dict[int, int] = {}
-    dead, found, marked, keepers = {os.getpid()}, set(), set(), set()
+    dead, found, keepers, cleaners = {os.getpid()}, set(), set(), set()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         try:
             with open(f"/proc/{int(name)}/stat", "rb") as file:
@@ -794,11 +794,13 @@ def leftovers(marker: str) -> tuple[list[int], list[int]]:
             parents[int(name)] = int(parent)
             if state == b"Z":
                 dead.add(int(name))
-            if about.endswith(KEEPER_OF_CONTAINERS):
+            if about.endswith(KEEPER):
                 keepers.add(int(name))
+            if about.endswith(CLEANERS):
+                cleaners.add(int(name))
             with open(f"/proc/{name}/environ", "rb") as file:
                 if wanted in file.read().split(b"\0"):
-                    marked.add(int(name))
+                    found.add(int(name))
         except (OSError, ValueError):
             continue
     kept = set(keepers)
@@ -811,7 +813,7 @@ def leftovers(marker: str) -> tuple[list[int], list[int]]:
             if ancestor == os.getpid():
                 found.add(process)
                 break
-    return sorted((found | marked) - dead), sorted((found & kept) - marked - dead)
+    return sorted(found - dead), sorted((found & kept & cleaners) - dead)
 
 
 # The machine

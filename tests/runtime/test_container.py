@@ -184,7 +184,10 @@ def test_the_exit_code_is_that_of_the_command(tmp_path: Path) -> None:
 def test_an_image_that_is_there_is_not_fetched(tmp_path: Path) -> None:
     log = stand_in(tmp_path, "docker")
     prepare(container(), pytest.fail)
-    assert calls(log) == [["info"], ["image", "inspect", IMAGE]]
+    assert calls(log)[:2] == [["info"], ["image", "inspect", IMAGE]]
+    # A container that does nothing is started, for engines that answer and cannot.
+    assert calls(log)[2][-5:] == ["--entrypoint", "/bin/sh", IMAGE, "-c", ":"]
+    assert len(calls(log)) == 3
 
 
 def test_an_image_that_is_not_there_is_fetched_and_that_is_said(tmp_path: Path) -> None:
@@ -192,7 +195,7 @@ def test_an_image_that_is_not_there_is_fetched_and_that_is_said(tmp_path: Path) 
     said: list[str] = []
     prepare(container(), said.append)
     assert said == [f'getting the image of runtime "azureml:p:1": {IMAGE}']
-    assert calls(log)[-1] == ["pull", IMAGE]
+    assert calls(log)[-2] == ["pull", IMAGE]
 
 
 def test_an_image_that_cannot_be_had_is_a_clear_failure(tmp_path: Path) -> None:

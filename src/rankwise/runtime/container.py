@@ -18,6 +18,17 @@ _ALWAYS_PASSED = ("RANKWISE_ATTEMPT",)
 _ANSWER_SECONDS = 60
 _PULL_SECONDS = 3600
 _SHOWN_LINES = 10
+_AS_ALL = ("run", "--rm", "--init", "--network", "host", "--ipc", "host")
+_ENGINES_FAULT, _CANNOT_START = 125, 126
+_REMEDIES = {
+    "container-init": "install catatonit, by which it ends what is left in a container",
+    "rlimit": "set `default_ulimits` in containers.conf to no more than `ulimit -H -n`",
+    "systemd": 'set `cgroup_manager = "cgroupfs"` in containers.conf',
+    "OCI runtime": "install runc or crun, and name it as `runtime` in containers.conf",
+    "subuid": "have /etc/subuid and /etc/subgid name ranges for you (`usermod --add-subuids`)",
+    "newuidmap": "install uidmap",
+}
+"""What engines say when they cannot start anything, and what helps; the first that fits counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +56,7 @@ class Container:
             return self._apptainer(inner, folder, seen, gpus)
         passed = sorted({*names, *_ALWAYS_PASSED})
         return (
-            *(self.executable, "run", "--rm", "--init", "--network", "host", "--ipc", "host"),
+            *(self.executable, *_AS_ALL),
             *self._user(),
             *self._gpus(gpus),
             *(part for path in seen for part in ("--volume", f"{path}:{path}")),
@@ -100,6 +111,7 @@ def prepare(choice: RuntimeChoice, say: Say) -> Prepared:
     container = _working_engine(choice)
     if container.engine != "apptainer":  # which gets it at its first use
         _get_image(choice, container, say)
+        _try(choice, container)
     return Prepared(wrap=container)
 
 
@@ -126,7 +138,7 @@ def _trouble(engine: str, executable: str) -> str | None:
     said = _ask([executable, question], _ANSWER_SECONDS)
     if said is None:
         return None
-    reason = said.splitlines()[-1]
+    reason = _with_remedy(said.text)
     is_asleep = "daemon" in reason.lower()
     state = f"{engine} is there, but its daemon is not running: " if is_asleep else ""
     return f"{state}`{engine} {question}` says: {reason}"
@@ -139,14 +151,41 @@ def _get_image(choice: RuntimeChoice, container: Container, say: Say) -> None:
     say(f'getting the image of runtime "{choice.name}": {image}')
     said = _ask([executable, "pull", image], _PULL_SECONDS)
     if said is not None:
-        lines = "".join(f"\n    {line}" for line in said.splitlines()[-_SHOWN_LINES:])
+        lines = "".join(f"\n    {line}" for line in said.text.splitlines()[-_SHOWN_LINES:])
         raise ComputeFailure(
             f'runtime "{choice.name}": {container.engine} cannot get the image {image}:{lines}\n'
             f"correct `image` of its table in rankwise.toml, or log in to its registry"
         )
 
 
-def _ask(command: Sequence[str], seconds: float) -> str | None:
+def _try(choice: RuntimeChoice, container: Container) -> None:
+    """Start a container once: many an engine that answers cannot."""
+    words = (container.executable, *_AS_ALL, "--entrypoint", "/bin/sh", container.image, "-c", ":")
+    said = _ask(words, _ANSWER_SECONDS)
+    # Other exit codes are those of what is in the image, which may have no shell.
+    if said is not None and said.exit_code in (None, _ENGINES_FAULT, _CANNOT_START):
+        raise ComputeFailure(
+            f'runtime "{choice.name}": {container.engine} cannot start a container of '
+            f"{choice.image}: {_with_remedy(said.text)}"
+        )
+
+
+def _with_remedy(text: str) -> str:
+    """Quote the last line of an engine, which says why, and what helps, if that is known."""
+    reason = text.splitlines()[-1]
+    helps = next((remedy for word, remedy in _REMEDIES.items() if word in reason), None)
+    return f"{reason}; {helps}" if helps else reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What an engine says that does not do what it is asked."""
+
+    text: str
+    exit_code: int | None = None
+
+
+def _ask(command: Sequence[str], seconds: float) -> _Said | None:
     """Run a command; None if it succeeds, else what it says."""
     try:
         done = subprocess.run(
@@ -159,9 +198,10 @@ def _ask(command: Sequence[str], seconds: float) -> str | None:
             check=False,
         )
     except OSError as error:
-        return f"{command[0]} does not start: {error.strerror}"
+        return _Said(f"{command[0]} does not start: {error.strerror}")
     except subprocess.TimeoutExpired:
-        return f"no answer in {seconds:.0f} s"
+        return _Said(f"no answer in {seconds:.0f} s")
     if done.returncode == 0:
         return None
-    return done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+    text = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+    return _Said(text, done.returncode)
