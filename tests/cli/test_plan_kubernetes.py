@@ -13,7 +13,6 @@ from tests.cli.conftest import Said
 from tests.export.exporting import DOCUMENTS, EXAMPLES
 
 Rankwise = Callable[..., Said]
-SITE = '\n[compute.k8s]\nbackend = "kubernetes"\nimage = "team/image:1"\n'
 # With a pod for the launcher of MPI, and one for each parameter server.
 NODES = {
     "mpi/amlcompute.yaml": (5, 16),
@@ -36,14 +35,12 @@ def test_an_example_is_planned_for_a_cluster(
 ) -> None:
     folder = document.partition("/")[0]
     shutil.copytree(EXAMPLES / folder, project / folder)
-    with (project / folder / "rankwise.toml").open("a") as site:
-        site.write(SITE)
     nodes, processes = NODES[document]
     said = rankwise("plan", document, "--on", "k8s")
     assert said.code == 0, said.err
     lines = [line.strip() for line in said.out.splitlines()]
     assert f"compute  k8s, {nodes} nodes, {processes} processes" in lines
-    assert any(line.startswith("runtime  ") and "team/image:1" in line for line in lines)
+    assert any(line.startswith("runtime  ") and f"{folder}-jobs:1" in line for line in lines)
     assert any("python train.py" in line for line in lines)
     if folder == "mpi":
         assert f"launcher 0 on node {nodes - 1}" in lines
