@@ -25,6 +25,8 @@ Ends = Callable[[Job], tuple[str, int]]
 class FakeCompute:
     """Ends every attempt as soon as it is waited for, in the way that `ends` says."""
 
+    makes_runtimes = False
+
     def __init__(self, ends: Ends, cores: float = 2) -> None:
         self._ends = ends
         self._cores = cores

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from rankwise.plan import Resources, Task
 from rankwise.records import AttemptEnd
@@ -48,6 +48,9 @@ class News:
 class Compute(Protocol):
     """A place where tasks run. What it has started goes on without it."""
 
+    makes_runtimes: ClassVar[bool]
+    """Whether runtimes are made where its tasks run; otherwise they are made here for it."""
+
     def capacity(self) -> Resources:
         """Tell how much there is of everything, in use or not."""
 
@@ -86,8 +89,3 @@ class Compute(Protocol):
 
     def close(self) -> None:
         """Keep nothing for later: the run is over."""
-
-
-def makes_runtimes(compute: Compute) -> bool:
-    """Tell whether a compute makes runtimes where its tasks run; others are made here for it."""
-    return bool(getattr(compute, "makes_runtimes", False))

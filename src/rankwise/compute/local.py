@@ -45,6 +45,8 @@ class _Watched:
 class LocalCompute:
     """Starts attempts on this machine; they outlive the client."""
 
+    makes_runtimes = False
+
     def __init__(self, capacity: Resources, *, gpus: Sequence[str] = ()) -> None:
         self._capacity = capacity
         self._free_gpus = list(gpus)

@@ -15,7 +15,7 @@ from typing import Any
 from rankwise.checks.judging import judge
 from rankwise.checks.single_tests import judge_tests
 from rankwise.compute.capacity import shortfall
-from rankwise.compute.contract import Attempt, Compute, Job, makes_runtimes
+from rankwise.compute.contract import Attempt, Compute, Job
 from rankwise.engine.background import start_children
 from rankwise.engine.ends import end_of
 from rankwise.engine.events import Event, Kind, Observer
@@ -283,7 +283,7 @@ class Drive:
                 return
         if self._is_taken_over(task):
             return
-        is_made_there = makes_runtimes(self._computes[task.compute])
+        is_made_there = self._computes[task.compute].makes_runtimes
         if not is_made_there and not self._making.is_over(task.runtime):
             self._parked.append((task.runtime, waiting))
             return
@@ -345,7 +345,7 @@ class Drive:
             attempt.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ComputeFailure(f"{attempt.folder}: {error.strerror}") from error
-        is_made_there = makes_runtimes(self._computes[task.compute])
+        is_made_there = self._computes[task.compute].makes_runtimes
         made = Prepared() if is_made_there else self._making.made(task.runtime)
         task, runtime = self._inheritance.given_to(task, made)
         job = Job(

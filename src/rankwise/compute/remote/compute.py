@@ -26,7 +26,6 @@ class RemoteCompute:
     """Sends attempts to machines of a fleet; they outlive the client."""
 
     makes_runtimes = True
-    """Runtimes are made where the tasks run, and not here."""
 
     def __init__(self, fleet: Fleet, board: Board, machine_of: Callable[[Keeper], Machine]) -> None:
         self._fleet = fleet

@@ -92,6 +92,8 @@ class _Heard:
 class SlurmCompute:
     """Sends attempts to a cluster; they outlive the client."""
 
+    makes_runtimes = False
+
     def __init__(
         self, choice: ComputeChoice, *, environment: Mapping[str, str], secrets: Sequence[str] = ()
     ) -> None:
