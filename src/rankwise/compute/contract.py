@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from rankwise.plan import Resources, Task
 from rankwise.records import AttemptEnd
@@ -48,8 +48,9 @@ class News:
 class Compute(Protocol):
     """A place where tasks run. What it has started goes on without it."""
 
-    makes_runtimes: ClassVar[bool]
-    """Whether runtimes are made where its tasks run; otherwise they are made here for it."""
+    @property
+    def makes_runtimes(self) -> bool:
+        """Tell whether runtimes are made where its tasks run; otherwise they are made here."""
 
     def capacity(self) -> Resources:
         """Tell how much there is of everything, in use or not."""
