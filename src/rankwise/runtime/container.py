@@ -26,7 +26,6 @@ _REMEDIES = {
     "systemd": 'set `cgroup_manager = "cgroupfs"` in containers.conf',
     "OCI runtime": "install runc or crun, and name it as `runtime` in containers.conf",
     "subuid": "have /etc/subuid and /etc/subgid name ranges for you (`usermod --add-subuids`)",
-    "newuidmap": "install uidmap",
 }
 """What engines say when they cannot start anything, and what helps; the first that fits counts."""
 
@@ -67,6 +66,11 @@ class Container:
             # An image's own entry point might do anything with the command.
             *("--entrypoint", inner[0], self.image, *inner[1:]),
         )
+
+    def trial(self) -> tuple[str, ...]:
+        """Give a command line that starts a container, which has nothing to do."""
+        inner = ("--entrypoint", "/bin/sh", self.image, "-c", ":")
+        return (self.executable, *_AS_ALL, *self._user(), *inner)
 
     def _check(self, folders: Iterable[str]) -> None:
         letters = ":," if self.engine == "apptainer" else ":"
@@ -160,8 +164,7 @@ def _get_image(choice: RuntimeChoice, container: Container, say: Say) -> None:
 
 def _try(choice: RuntimeChoice, container: Container) -> None:
     """Start a container once: many an engine that answers cannot."""
-    words = (container.executable, *_AS_ALL, "--entrypoint", "/bin/sh", container.image, "-c", ":")
-    said = _ask(words, _ANSWER_SECONDS)
+    said = _ask(container.trial(), _ANSWER_SECONDS)
     # Other exit codes are those of what is in the image, which may have no shell.
     if said is not None and said.exit_code in (None, _ENGINES_FAULT, _CANNOT_START):
         raise ComputeFailure(
