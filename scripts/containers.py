@@ -46,7 +46,7 @@ _FOLDERS = ("dev", "etc", "proc", "run", "sys", "tmp", "usr/local/bin")
 _LEFT_OUT = re.compile(
     r"(^|/)(tests?|site-packages|dist-packages|idlelib|tkinter|turtledemo|lib2to3|ensurepip"
     r"|pydoc_data|distutils|encodings/(mac|cp|iso|big|gb|euc|koi|jis|shift|johab|hz)\w*\.py"
-    r"|unittest|config-[^/]*)(/|$)|\.opt-\d\.pyc$|/_(ctypes_)?test[^/]*\.so$|\.a$"
+    r"|unittest|config-[^/]*)(/|$)|\.opt-\d\.pyc$|/_(ctypes_test|test|tkinter)[^/]*\.so$|\.a$"
 )
 # Limits higher than this machine's own cannot be set, and there is no systemd everywhere.
 _SETTINGS = """\

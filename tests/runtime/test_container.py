@@ -1,4 +1,4 @@
-"""Command lines for container engines. No engine runs here: a stand-in does what it is told."""
+"""Command lines for container engines, by stand-ins that do what they are told."""
 
 from __future__ import annotations
 
@@ -249,3 +249,38 @@ def test_an_engine_that_does_not_start_is_a_clear_failure(tmp_path: Path) -> Non
     (tmp_path / "bin/apptainer").write_text("#!/no/such/interpreter\n")
     with pytest.raises(ComputeFailure, match=r"`apptainer --version` says: .* does not start: No"):
         prepare(container(), print)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said", "helps"),
+    [
+        (125, "container-init binary not found on the host", "install catatonit, by which"),
+        (126, "error setting rlimit type 7: not permitted", "set `default_ulimits` in"),
+        (126, "OCI runtime error: systemd not running", 'set `cgroup_manager = "cgroupfs"`'),
+        (125, 'default OCI runtime "crun" not found', "install runc or crun, and name it"),
+        (125, "keep-id requires UIDs in /etc/subuid", "have /etc/subuid and /etc/subgid name"),
+        (126, "OCI runtime error: exec format error", None),
+    ],
+)
+def test_an_engine_that_cannot_start_anything_is_quoted_with_what_helps(
+    tmp_path: Path, exit_code: int, said: str, helps: str | None
+) -> None:
+    _engine_that_answers(tmp_path, f"echo warning >&2; echo 'Error: {said}' >&2; exit {exit_code}")
+    with pytest.raises(ComputeFailure) as raised:
+        prepare(container(), print)
+    start = f'runtime "azureml:p:1": podman cannot start a container of {IMAGE}: Error: {said}'
+    assert str(raised.value).startswith(f"{start}; {helps}" if helps else start)
+    assert helps or str(raised.value) == start
+
+
+@pytest.mark.parametrize("exit_code", [1, 127])
+def test_an_image_without_a_shell_is_no_fault_of_the_engine(tmp_path: Path, exit_code: int) -> None:
+    _engine_that_answers(tmp_path, f"exit {exit_code}")
+    assert isinstance(prepare(container(), pytest.fail).wrap, Container)
+
+
+def _engine_that_answers(tmp_path: Path, when_it_runs: str) -> None:
+    path = tmp_path / "bin" / "podman"
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/sh\n[ "$1" = run ] || exit 0\n{when_it_runs}\n')
+    path.chmod(0o755)

@@ -24,7 +24,7 @@ _REMEDIES = {
     "container-init": "install catatonit, by which it ends what is left in a container",
     "rlimit": "set `default_ulimits` in containers.conf to no more than `ulimit -H -n`",
     "systemd": 'set `cgroup_manager = "cgroupfs"` in containers.conf',
-    "OCI runtime": "install runc or crun, and name it as `runtime` in containers.conf",
+    "default OCI runtime": "install runc or crun, and name it as `runtime` in containers.conf",
     "subuid": "have /etc/subuid and /etc/subgid name ranges for you (`usermod --add-subuids`)",
 }
 """What engines say when they cannot start anything, and what helps; the first that fits counts."""
