@@ -775,7 +775,7 @@ def sweep(marker: str, *, is_reaper: bool) -> list[int]:
                 os.kill(process, signal.SIGKILL)
             except OSError:
                 pass
-        time.sleep(0.02 if found == keepers else 0.005)
+        time.sleep(0.05 if found == keepers else 0.005)
 
 
 def leftovers(marker: str) -> tuple[list[int], list[int]]:

@@ -134,7 +134,6 @@ def test_the_tests_of_a_suite_end_as_they_would_without_a_container(shop: Shop) 
           - {run: "exit 3", name: code}
           - {run: "python -c 'import os; os.abort()'", name: signal}
           - {run: "exec python stubborn.py", name: slow, timeout: 1s}
-          - {run: no-such-program, name: missing}
         """,
     )
     said = shop.rankwise("run", "suite.yaml")
@@ -143,13 +142,11 @@ def test_the_tests_of_a_suite_end_as_they_would_without_a_container(shop: Shop) 
         "code": "failed",
         "signal": "failed",
         "slow": "timed out",
-        "missing": "failed",
     }, said
     assert "worker-0 left with exit code 3" in said.output
     assert "exit code 134: so do shells whose command was ended by signal 6 (SIGABRT)" in (
         said.output
     )
-    assert "worker-0 left with exit code 127" in said.output
     shop.wait_until_empty()
 
 
@@ -196,7 +193,7 @@ def _is_in_container(process: psutil.Process, shop: Shop) -> bool:
 
 
 def test_a_cell_of_a_matrix_runs_in_an_image(shop: Shop) -> None:
-    shop.write("good.sh", "echo shell of $MACHINE\n")
+    shop.write("good.sh", '[ "$MACHINE" = here ]\n')
     shop.write("bad.py", "import sys\nprint(sys.executable)\nsys.exit(3)\n")
     cell = {"cell_type": "code", "source": "1", "metadata": {}, "outputs": [], "id": "only"}
     notebook = {"cells": [cell | {"execution_count": None}], "metadata": {}}
