@@ -302,5 +302,7 @@ def test_a_run_under_way_is_driven_by_somebody_or_it_is_said(
     tab.goto(f"{server.base}/runs/{run}")
     expect(tab.locator("#live-nobody")).to_contain_text(f"rankwise resume {run}")
     with driving(store.run_folder(run), run):
+        # As long as nothing is written, a page is the same for a second.
+        tab.wait_for_timeout(1100)
         tab.reload()
         expect(tab.locator("#live-nobody")).to_be_empty()

@@ -54,6 +54,26 @@ async def told(source: AsyncGenerator[bytes, None]) -> int:
     raise AssertionError("the stream has ended")
 
 
+def test_what_happens_before_the_first_look_is_told(store: Store) -> None:
+    run = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
+
+    async def act() -> None:
+        readers = Readers(store.folder, threads=1)
+        feed = Feed(readers)
+        try:
+            with feed.watching(run, 0) as watch:
+                seen = await feed.newest(run)
+                store.add_event(run, "something", {}, now=2.0)
+                await feed.look()
+                assert watch.news.is_set()
+                assert watch.last > seen
+        finally:
+            readers.close()
+
+    asyncio.run(act())
+    store.close()
+
+
 def test_those_are_told_whom_it_concerns(store: Store) -> None:
     first = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
     second = served_runs.make_run(store, "two", "Suite", [served_runs.task("a")], at=1.0)

@@ -57,7 +57,13 @@ class Feed:
 
     async def newest(self, run: str | None) -> int:
         """Give the newest event of a run or of all, as the store has it now."""
-        return await self._readers.ask(lambda desk: desk.store.last_event(run))
+        found, last = await self._readers.ask(
+            lambda desk: (desk.store.last_event(run), desk.store.last_event())
+        )
+        if self._last is None:
+            # What comes after this, the next look must tell of.
+            self._last = last
+        return found
 
     async def go(self) -> None:
         """Look again and again, until the task is cancelled."""

@@ -11,6 +11,7 @@
   let waiting = null;
   let isAsking = false;
   let askedAt = 0;
+  let told = 0;
   let spokenAt = 0;
   let isOver = false;
 
@@ -68,6 +69,10 @@
     }
   }
 
+  function newest(page) {
+    return Number(new URL(page.body.dataset.changes, location.href).searchParams.get("seen")) || 0;
+  }
+
   async function ask() {
     waiting = null;
     if (isAsking) return later();
@@ -83,6 +88,8 @@
       }
       document.title = page.title;
       isOver = !page.body.dataset.changes;
+      // A page that takes long is made for all who ask within some seconds: it may be from before.
+      if (!isOver && newest(page) < told) later();
       speak(page.getElementById("said").textContent);
       if (isOver) {
         disconnect();
@@ -111,7 +118,10 @@
     if (source || isOver || document.hidden || !body.dataset.changes) return;
     source = new EventSource(body.dataset.changes);
     source.addEventListener("open", () => show(true, "live"));
-    source.addEventListener("change", later);
+    source.addEventListener("change", (event) => {
+      told = Math.max(told, Number(event.lastEventId) || 0);
+      later();
+    });
     source.addEventListener("error", () => {
       show(false, "waiting for the server");
       if (source && source.readyState === EventSource.CLOSED) {
