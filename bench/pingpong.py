@@ -26,19 +26,9 @@ from rankwise.stats.compare import Comparison, Pair, Trials, compare
 
 _TRIALS = 7
 _THRESHOLD = 0.10
-_COMMAND = (
-    "-m",
-    "mpi4py.bench",
-    "pingpong",
-    "-m",
-    "1024",
-    "-n",
-    "1024",
-    "-l",
-    "100000",
-    "-s",
-    "5000",
-)
+_SIZE = "65536"  # smaller ones are as much about which core wakes up when
+_LOOPS = ("--loop", "20000", "--loop-large", "20000", "--skip-large", "1000")
+_COMMAND = ("-m", "mpi4py.bench", "pingpong", "--min", _SIZE, "--max", _SIZE, *_LOOPS)
 _LIMIT_SECONDS = 120.0
 # MPICH's, which the environment of the benches has.
 _TCP = {"MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "tcp", "UCX_TLS": "tcp,self"}
@@ -66,7 +56,7 @@ class _Taken:
 
 def run(_folder: Path, _repetitions: int) -> Table:
     table = Table(
-        title=f"Ping-pong of 1 KiB, {_TRIALS} interleaved trials each, threshold {_THRESHOLD:.0%}",
+        title=f"Ping-pong of 64 KiB, {_TRIALS} interleaved trials each, threshold {_THRESHOLD:.0%}",
         headings=("A µs", "B µs", "change", "verdict", "expected", "whatever the conditions"),
     )
     first, again, tcp, loaded = (_Taken() for _ in range(4))

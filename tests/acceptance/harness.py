@@ -125,7 +125,7 @@ class Project:
         self,
         command: Sequence[str],
         *,
-        limit: float = 60.0,
+        limit: float = 150.0,
         environment: Mapping[str, str] | None = None,
         interrupt_when: Path | None = None,
     ) -> Outcome:

@@ -27,7 +27,7 @@ def run_pytest(
     project: Project,
     *arguments: str,
     ranks: int | None = 4,
-    limit: float = 60.0,
+    limit: float = 150.0,
     environment: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Run the project's tests; they may `from ledger import note`."""

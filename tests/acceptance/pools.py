@@ -15,7 +15,7 @@ def run_pool(
     *arguments: str,
     workers: str = "2",
     ranks: int | None = None,
-    limit: float = 60.0,
+    limit: float = 150.0,
 ) -> Outcome:
     """Run the project on a pool; it must leave nothing behind."""
     outcome = run_pytest(

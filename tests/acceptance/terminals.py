@@ -41,7 +41,7 @@ def at_terminal(
     script: Sequence[Typed],
     *,
     environment: Mapping[str, str] | None = None,
-    limit: float = 60.0,
+    limit: float = 150.0,
 ) -> Screen:
     """Run a command in a session whose terminal we hold; its group is killed at the limit.
 

@@ -54,9 +54,9 @@ CONFTEST = """
     ("mpi", "scheduler", "tests"),
     [
         ("mpich", "sequential", part(500, 10_000)),
-        ("mpich", "static", part(1_000, 10_000)),
-        ("mpich", "dynamic", part(4_000, 10_000)),
-        ("openmpi5", "dynamic", part(1_000, 10_000)),
+        ("mpich", "static", part(500, 10_000)),
+        ("mpich", "dynamic", part(2_200, 10_000)),
+        ("openmpi5", "dynamic", part(500, 10_000)),
     ],
 )
 def test_thousands_of_tests_pass_and_leave_no_communicators_behind(

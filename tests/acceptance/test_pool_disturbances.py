@@ -14,9 +14,8 @@ from tests.acceptance.pools import run_pool
 
 
 def test_a_hundred_megabytes_of_output_are_no_burden(
-    project_on_both: Project, temporary: Path, crew: str
+    project: Project, temporary: Path, crew: str
 ) -> None:
-    project = project_on_both
     project.write(
         {
             "test_output.py": """

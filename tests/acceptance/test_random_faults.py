@@ -26,7 +26,7 @@ from tests.lengths import part
 WORKERS = 3
 BATCHES = 10
 BATCHES_TO_RUN = part(1, BATCHES)
-RUNS_IN_A_BATCH = 20
+RUNS_IN_A_BATCH = part(12, 20)
 
 Phase = Literal["setup", "call", "teardown"]
 PHASES: Sequence[Phase] = ("setup", "call", "teardown")

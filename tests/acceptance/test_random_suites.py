@@ -20,7 +20,7 @@ from tests.lengths import part
 RANKS = 4
 BATCHES = 5
 BATCHES_TO_RUN = part(1, BATCHES)
-SUITES_IN_A_BATCH = 200
+SUITES_IN_A_BATCH = part(80, 200)
 
 Phase = Literal["setup", "call", "teardown"]
 PHASES: Sequence[Phase] = ("setup", "call", "teardown")

@@ -12,7 +12,7 @@ from cluster import Cluster
 
 from tests.acceptance.jobs import Said, Shop, opened
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 120.0
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def test_srun_starts_ranks_where_the_site_file_says_so(shop: Shop, mpi: str, plu
 # All eleven run there; every day a few do.
 @pytest.mark.parametrize(
     "document",
-    DOCUMENTS if IS_FULL else ["mpi/amlcompute.yaml", "tensorflow/command-job.yaml"],
+    DOCUMENTS if IS_FULL else ["mpi/amlcompute.yaml", "mpi/command-job.yaml"],
 )
 def test_an_example_of_this_machine_runs_on_the_cluster(shop: Shop, document: str) -> None:
     folder = Path(document).parent
