@@ -24,7 +24,7 @@ from rankwise.plan import Metric
 from rankwise.runner import machine_reading
 from rankwise.stats.compare import Comparison, Pair, Trials, compare
 
-_TRIALS = 7
+_TRIALS = 20
 _THRESHOLD = 0.10
 _SIZE = "65536"  # smaller ones are as much about which core wakes up when
 _LOOPS = ("--loop", "20000", "--loop-large", "20000", "--skip-large", "1000")
