@@ -232,8 +232,8 @@ def test_the_example_shows_what_works_in_which_generation(shop: Shop) -> None:
         "torch@workstation@look.sh": "not run",
     }, said
     assert said.exit_code == 1, said
-    assert "module 'numpy' has no attribute 'vecdot'" in said.output, said
     explained = shop.rankwise("explain", "runtimes-1")
+    assert "module 'numpy' has no attribute 'vecdot'" in explained.output, explained
     assert "`np.float_` was removed in the NumPy 2.0 release" in explained.output, explained
     packages = [_packages(shop, f"{runtime}@laptop@environment") for runtime in ("old", "new")]
     assert packages[0]["numpy"] == "1.26.4"
