@@ -24,8 +24,9 @@ from rankwise.plan import Metric
 from rankwise.runner import machine_reading
 from rankwise.stats.compare import Comparison, Pair, Trials, compare
 
-_TRIALS = 20
-_THRESHOLD = 0.10
+_TRIALS = 15
+# Two ranks on a virtual machine waver by a tenth by themselves.
+_THRESHOLD = 0.20
 _SIZE = "65536"  # smaller ones are as much about which core wakes up when
 _LOOPS = ("--loop", "20000", "--loop-large", "20000", "--skip-large", "1000")
 _COMMAND = ("-m", "mpi4py.bench", "pingpong", "--min", _SIZE, "--max", _SIZE, *_LOOPS)
