@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankwise.errors import InputError
+from rankwise.planning.patterns import files_that_fit
 from rankwise.spec.documents import Document
 from rankwise.spec.matrix import ENVIRONMENT, Matrix
 from rankwise.spec.matrix_tests import MatrixTest
@@ -99,7 +100,7 @@ def _expanded(place: _Place, folder: Path, entry: MatrixTest) -> Iterator[CellTe
         return CellTest(**{**common, **details})
 
     if entry.files:
-        for path in _files(folder, entry.files, place("files")):
+        for path in files_that_fit(folder, entry.files, place("files")):
             script = str(path.relative_to(folder))
             if path.suffix == NOTEBOOK:
                 yield test(script, kind="notebook", file=script)
@@ -121,16 +122,6 @@ def _expanded(place: _Place, folder: Path, entry: MatrixTest) -> Iterator[CellTe
         first = entry.run.split()[0]
         is_script = Path(first).suffix in (".py", ".sh")
         yield test(Path(first).name if is_script else entry.run, kind="script")
-
-
-def _files(folder: Path, pattern: str, place: str) -> list[Path]:
-    try:
-        paths = sorted((path for path in folder.glob(pattern) if path.is_file()), key=str)
-    except (ValueError, NotImplementedError) as error:
-        raise InputError(f"{place}: is no pattern: {error}") from None
-    if not paths:
-        raise InputError(f"{place}: no file in {folder} fits")
-    return paths
 
 
 def _check_file(path: Path, written: str, place: str, others: str) -> None:

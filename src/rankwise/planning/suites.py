@@ -21,6 +21,7 @@ from rankwise.plan import Resources, Restart, Task, fill_in, later
 from rankwise.planning.checks import checks_at, with_checks
 from rankwise.planning.contract import Ask, Planned
 from rankwise.planning.jobs import facts_for
+from rankwise.planning.patterns import files_that_fit
 from rankwise.spec.documents import Document
 from rankwise.spec.headers import SILENT, header_of
 from rankwise.spec.mistakes import nearest
@@ -164,13 +165,7 @@ class SuitePlanner:
             yield self._script_or_line(index, entry)
 
     def _found(self, index: int, entry: SuiteTest) -> Iterator[_Case]:
-        try:
-            found = (path for path in self._folder.glob(entry.files) if path.is_file())
-            paths = sorted(found, key=str)
-        except (ValueError, NotImplementedError) as error:
-            raise self._mistake(index, "files", f"is no pattern: {error}") from None
-        if not paths:
-            raise self._mistake(index, "files", f"no file in {self._folder} fits")
+        paths = files_that_fit(self._folder, entry.files, self._place(index, "files"))
         for path in paths:
             script = path.relative_to(self._folder)
             header = header_of(path)

@@ -19,7 +19,7 @@ from rankwise.spec.matrix_tests import (
 )
 from rankwise.spec.mistakes import code, nearest
 from rankwise.spec.models import DocumentModel
-from rankwise.spec.parts import Variables
+from rankwise.spec.parts import TestCode, TestFolder, Variables
 from rankwise.spec.suite import Requirements
 from rankwise.spec.values import (
     Count,
@@ -181,20 +181,8 @@ class Matrix(DocumentModel):
     notebooks: Annotated[NotebookWish, Field(description="How all notebooks are run.")] = Field(
         default_factory=NotebookWish
     )
-    folder: Annotated[
-        Text,
-        Field(
-            description="Where tests run, from the folder of the document; none given: there.",
-            examples=["../tests"],
-        ),
-    ] = "."
-    code: Annotated[
-        Text,
-        Field(
-            description="A folder instead, of which each test gets a copy to work in.",
-            examples=["./src"],
-        ),
-    ] = ""
+    folder: TestFolder = "."
+    code: TestCode = ""
     environment_variables: Annotated[
         Variables, Field(description="For all tests.", examples=[{"MPLBACKEND": "agg"}])
     ] = Field(default_factory=dict)

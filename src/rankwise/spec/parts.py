@@ -14,6 +14,20 @@ from rankwise.spec.mistakes import code, nearest
 from rankwise.spec.values import Amount, Count, ExitCode, Target, Text, Variable, Written
 
 Variables = dict[Variable, Written]
+TestFolder = Annotated[
+    Text,
+    Field(
+        description="Where tests run, from the folder of the document; none given: there.",
+        examples=["../tests"],
+    ),
+]
+TestCode = Annotated[
+    Text,
+    Field(
+        description="A folder instead, of which each test gets a copy to work in.",
+        examples=["./src"],
+    ),
+]
 """Environment variables."""
 Tags = dict[Text, Written]
 

@@ -12,7 +12,7 @@ from rankwise.spec.base import Clash, Model
 from rankwise.spec.checks import Check
 from rankwise.spec.mistakes import code, listed, nearest
 from rankwise.spec.models import DocumentModel
-from rankwise.spec.parts import Restart, Variables
+from rankwise.spec.parts import Restart, TestCode, TestFolder, Variables
 from rankwise.spec.values import (
     Amount,
     Bytes,
@@ -178,20 +178,8 @@ class Suite(DocumentModel):
 
     type: Annotated[Literal["Suite"], Field(description="Says that this is a suite of tests.")]
     tests: Annotated[tuple[SuiteTest, ...], Field(description="The tests, in their order.")]
-    folder: Annotated[
-        Text,
-        Field(
-            description="Where tests run, from the folder of the document; none given: there.",
-            examples=["../tests"],
-        ),
-    ] = "."
-    code: Annotated[
-        Text,
-        Field(
-            description="A folder instead, of which each test gets a copy to work in.",
-            examples=["./src"],
-        ),
-    ] = ""
+    folder: TestFolder = "."
+    code: TestCode = ""
     compute: Annotated[
         Target,
         Field(
