@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -28,12 +27,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from debian import install
+from children import end_with_parent
+from debian import add_option, install, refuse
 
 PACKAGES = ("chromium",)
 LIMIT_SECONDS = 60.0
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 _OPTIONS = (
     "--headless=new",
     "--remote-debugging-pipe",
@@ -152,7 +150,7 @@ class Browser:
                 stderr=log,
                 env={**os.environ, "HOME": str(folder)},
                 start_new_session=True,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509  there are no threads
+                preexec_fn=end_with_parent,  # noqa: PLW1509  there are no threads
             )
         os.close(theirs_in)
         os.close(theirs_out)
@@ -232,23 +230,16 @@ def obstacle() -> str | None:
     return None
 
 
-def _end_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--install", action="store_true", help="only fetch what is missing, where that is possible"
-    )
+    add_option(parser)
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--width", type=int, default=1200)
     parser.add_argument("--height", type=int, default=900)
     parser.add_argument("files", nargs="*", type=Path, metavar="PAGE PICTURE")
     chosen = parser.parse_args(arguments)
     if why := install(PACKAGES, obstacle):
-        print(f"no browser here: {why}", file=sys.stderr)
-        return 0 if chosen.install and not environment.get("RANKWISE_REQUIRE_ALL") else 1
+        return refuse(f"no browser here: {why}", chosen, environment)
     if chosen.install:
         return 0
     source, picture = chosen.files

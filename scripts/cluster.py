@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import os
 import secrets
 import shutil
@@ -29,16 +28,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from debian import install
+from children import end_with_parent
+from debian import add_option, install, refuse
 
 PACKAGES = ("slurm-wlm", "slurm-client", "munge", "slurmdbd", "mariadb-server", "libpmix-dev")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "slurmdbd", "mariadbd")
-NODES = ("n1", "n2", "n3", "n4")
+NODES = 4
 CORES_PER_NODE = 4
 START_SECONDS = 60.0
 _PLACE, _PREFIX = "/var/tmp", "rw-slurm-"
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 _CONFIGURATION = """\
 ClusterName=rankwise
@@ -109,9 +107,16 @@ class Cluster:
 
     folder: Path
     has_accounting: bool = False
+    prefix: str = "n"
+    """Nodes are called n1 to n4, unless clusters side by side have to be told apart."""
     job_age: int = 3600
     """For how many seconds the controller remembers a job that has ended."""
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> list[str]:
+        """Name the nodes."""
+        return [f"{self.prefix}{number}" for number in range(1, NODES + 1)]
 
     @property
     def variables(self) -> dict[str, str]:
@@ -120,7 +125,7 @@ class Cluster:
 
     def start(self) -> None:
         """Start all daemons and wait until every node can be used."""
-        of_nodes = (f"{kind}/{node}" for kind in ("spool", "tmp") for node in NODES)
+        of_nodes = (f"{kind}/{node}" for kind in ("spool", "tmp") for node in self.nodes)
         for name in ("state", "run", "log", "munge", *of_nodes):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)
@@ -130,7 +135,7 @@ class Cluster:
         if port is not None:
             self.run("sacctmgr", "--immediate", "add", "cluster", "rankwise")
         self.start_controller()
-        for node in NODES:
+        for node in self.nodes:
             self.start_node(node)
         self._wait_for("all nodes to be idle", self._are_all_idle)
 
@@ -145,7 +150,7 @@ class Cluster:
     def kill(self, name: str) -> None:
         """End a daemon without a word: `slurmctld`, `slurmdbd` or a node with what runs on it."""
         self._end(name, signal.SIGKILL)
-        if name in NODES:
+        if name in self.nodes:
             for pid in _with_variable(b"SLURMD_NODENAME", name.encode(), self._mark()):
                 _kill(pid)
 
@@ -245,7 +250,7 @@ class Cluster:
         nodes = "\n".join(
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.{number}"
             f" Port={node_port + number}"
-            for number, node in enumerate(NODES, 1)
+            for number, node in enumerate(self.nodes, 1)
         )
         (self.folder / "slurm.conf").write_text(
             _CONFIGURATION.format(
@@ -269,7 +274,7 @@ class Cluster:
             said = self.run("sinfo", "--noheader", "--partition=test", "-o%T %D", timeout=10)
         except (RuntimeError, subprocess.TimeoutExpired):
             return False
-        return said.split() == ["idle", str(len(NODES))]
+        return said.split() == ["idle", str(NODES)]
 
     def _start(self, name: str, command: Sequence[str]) -> None:
         with (self.folder / "log" / f"{name}.out").open("ab") as log:
@@ -280,7 +285,7 @@ class Cluster:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509  there are no threads
+                preexec_fn=end_with_parent,  # noqa: PLW1509  there are no threads
             )
 
     def _end(self, name: str, number: int) -> None:
@@ -303,14 +308,16 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(*, has_accounting: bool = False, job_age: int = 3600) -> Iterator[Cluster]:
+def cluster(
+    *, has_accounting: bool = False, prefix: str = "n", job_age: int = 3600
+) -> Iterator[Cluster]:
     """Have a cluster for a while."""
     # Not below pytest's folder: sockets have short names, and daemons want folders that only
     # their own user may write to, all the way up.
     _remove_forsaken()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PLACE))
     (folder / "owner").write_text(str(os.getpid()))
-    made = Cluster(folder, has_accounting=has_accounting, job_age=job_age)
+    made = Cluster(folder, has_accounting, prefix, job_age)
     try:
         made.start()
         yield made
@@ -374,10 +381,6 @@ def _answers(port: int) -> bool:
         return line.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _end_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def _with_variable(name: bytes, value: bytes, also: tuple[bytes, bytes] | None = None) -> list[int]:
     """Find processes by variables in their environment."""
     wanted = {name + b"=" + value, *([b"=".join(also)] if also else [])}
@@ -398,15 +401,12 @@ def _kill(pid: int) -> None:
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB")
-    parser.add_argument(
-        "--install", action="store_true", help="only fetch what is missing, where that is possible"
-    )
+    add_option(parser)
     parser.add_argument("--job-age", type=int, default=3600, metavar="SECONDS")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
     if why := install(PACKAGES, obstacle):
-        print(f"no Slurm here: {why}", file=sys.stderr)
-        return 0 if chosen.install and not environment.get("RANKWISE_REQUIRE_ALL") else 1
+        return refuse(f"no Slurm here: {why}", chosen, environment)
     if chosen.install:
         return 0
     with cluster(has_accounting=chosen.accounting, job_age=chosen.job_age) as made:

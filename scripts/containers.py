@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from debian import install
+from debian import add_option, install, refuse
 
 PACKAGES = ("podman", "runc", "catatonit")
 IMAGE = "localhost/rankwise-test:1"
@@ -256,14 +256,11 @@ def obstacle() -> str | None:
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--install", action="store_true", help="only fetch what is missing, where that is possible"
-    )
+    add_option(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
     if why := install(PACKAGES, obstacle):
-        print(f"no containers here: {why}", file=sys.stderr)
-        return 0 if chosen.install and not environment.get("RANKWISE_REQUIRE_ALL") else 1
+        return refuse(f"no containers here: {why}", chosen, environment)
     if chosen.install:
         return 0
     with podman() as made:

@@ -5,11 +5,13 @@ Standard library only.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 
@@ -32,6 +34,19 @@ def install(packages: Sequence[str], obstacle: Callable[[], str | None]) -> str 
                 lines = done.stderr.strip().splitlines()
                 return f"{' '.join(command)} failed: {lines[-1] if lines else done.returncode}"
     return obstacle()
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Let a script be asked for nothing but what it needs."""
+    parser.add_argument(
+        "--install", action="store_true", help="only fetch what is missing, where that is possible"
+    )
+
+
+def refuse(why: str, chosen: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    """Say what cannot be had here, and give the exit code: to be told may be all that is asked."""
+    print(why, file=sys.stderr)
+    return 0 if chosen.install and not environment.get("RANKWISE_REQUIRE_ALL") else 1
 
 
 @contextlib.contextmanager

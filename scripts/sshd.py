@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import getpass
 import os
 import shutil
@@ -28,12 +27,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from debian import install
+from children import end_with_parent
+from debian import add_option, install, refuse
 
 PACKAGES = ("openssh-server", "openssh-client")
 START_SECONDS = 20.0
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 _SERVER = """\
 Port {port}
 ListenAddress 127.0.0.1
@@ -102,7 +100,7 @@ class Sshd:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509  there are no threads
+                preexec_fn=end_with_parent,  # noqa: PLW1509  there are no threads
             )
         deadline = time.monotonic() + START_SECONDS
         while True:
@@ -180,20 +178,13 @@ def _run(command: Sequence[str]) -> None:
     subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=60)
 
 
-def _end_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--install", action="store_true", help="only fetch what is missing, where that is possible"
-    )
+    add_option(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
     if why := install(PACKAGES, obstacle):
-        print(f"no sshd here: {why}", file=sys.stderr)
-        return 0 if chosen.install and not environment.get("RANKWISE_REQUIRE_ALL") else 1
+        return refuse(f"no sshd here: {why}", chosen, environment)
     if chosen.install:
         return 0
     with sshd() as made:

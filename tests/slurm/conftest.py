@@ -16,11 +16,16 @@ def _require_slurm() -> None:
         pytest.skip(f"no Slurm here: {why}")
 
 
+def _prefix() -> str:
+    """Give the nodes' names of this process: what they leave in /tmp is known by their names."""
+    return f"{os.environ.get('PYTEST_XDIST_WORKER', '')}n"
+
+
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Cluster]:
     """A cluster without accounting, as many are. Whoever breaks it mends it."""
     _require_slurm()
-    with cluster() as made:
+    with cluster(prefix=_prefix()) as made:
         yield made
 
 
@@ -28,7 +33,7 @@ def slurm() -> Iterator[Cluster]:
 def slurm_with_accounting() -> Iterator[Cluster]:
     """A cluster with slurmdbd and MariaDB, whose controller forgets jobs soon."""
     _require_slurm()
-    with cluster(has_accounting=True, job_age=2) as made:
+    with cluster(has_accounting=True, prefix=_prefix(), job_age=2) as made:
         yield made
 
 
@@ -36,5 +41,5 @@ def slurm_with_accounting() -> Iterator[Cluster]:
 def own_slurm() -> Iterator[Cluster]:
     """A cluster for a test that breaks it."""
     _require_slurm()
-    with cluster() as made:
+    with cluster(prefix=_prefix()) as made:
         yield made

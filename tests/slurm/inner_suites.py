@@ -32,7 +32,7 @@ def run_slurm(
 
     A node that was killed is started again, and what was there is not asked for.
     """
-    before = node_folders()
+    before = node_folders(cluster)
     outcome = run_pytest(
         project,
         f"--scheduler={scheduler}",
@@ -49,15 +49,15 @@ def run_slurm(
     try:
         wait_until_gone(project)
         wait_for("the job to be gone", lambda: jobs_of(cluster, project) == [])
-        wait_for("the folders to be gone", lambda: node_folders() <= before)
+        wait_for("the folders to be gone", lambda: node_folders(cluster) <= before)
     except AssertionError as left:
         raise AssertionError(f"left behind: {left}\n{outcome}") from None
     return outcome
 
 
-def node_folders() -> set[Path]:
-    """Find the folders that servers on nodes have made."""
-    return set(Path("/tmp").glob("rankwise-*-n[1-4]"))
+def node_folders(cluster: Cluster) -> set[Path]:
+    """Find the folders that servers on the nodes of a cluster have made."""
+    return {folder for node in cluster.nodes for folder in Path("/tmp").glob(f"rankwise-*-{node}")}
 
 
 def jobs_of(cluster: Cluster, project: Project) -> list[str]:

@@ -196,7 +196,7 @@ def test_a_time_limit_ends_a_job_and_a_dead_node_takes_one_with_it(
         own_slurm.run("scontrol", "update", f"JobId={number}", "EndTime=now+2")
         client = start(shop, ranks_job("echo $RANK >> began; sleep 100", per_node=4))
         wait_until("all began", lambda: len(lines(shop.folder / "began")) == 8)
-        own_slurm.kill("n4")
+        own_slurm.kill(own_slurm.nodes[3])
         code, said = end_of(client)
         assert code == 1, said
         assert status(shop)["state"] == "lost", said

@@ -20,7 +20,7 @@ machines:
   here: local
   cluster: {compute: slurm, max_parallel: 2}
 tests:
-  - {run: 'hostname | grep "^n[0-9]"', name: on-a-node}
+  - {run: 'hostname | grep "^NODES[1-4]$"', name: on-a-node}
   - {run: look.ipynb, needs: batch, runtimes: one}
   - {run: 'true', name: too-big, needs: "cores>=10000", runtimes: one}
 """
@@ -28,12 +28,12 @@ tests:
 
 def test_cells_run_where_their_machine_is(slurm: Cluster, tmp_path: Path) -> None:
     with cluster_shop(tmp_path / "shop", slurm, 'features = ["batch"]') as shop:
-        source = "import os\nassert os.uname().nodename in ('n1', 'n2', 'n3'), os.uname()"
+        source = f"import os\nassert os.uname().nodename in {slurm.nodes}, os.uname()"
         cell: dict[str, object] = {"cell_type": "code", "source": source}
         cell |= {"metadata": {}, "outputs": [], "execution_count": None, "id": "only"}
         notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
         shop.write("look.ipynb", json.dumps(notebook))
-        shop.write("matrix.yaml", MATRIX)
+        shop.write("matrix.yaml", MATRIX.replace("NODES", slurm.prefix))
         said = shop.rankwise("run", "matrix.yaml")
         with Store.open(shop.folder / ".rankwise", read_only=True) as store:
             rows = {row.key: row for row in store.task_rows("both-1")}

@@ -157,9 +157,10 @@ def test_a_cancelled_job_ends_the_run_and_the_test_says_so(
 def test_a_lost_node_is_a_crash_of_its_test_and_the_others_go_on(
     project: Project, own_slurm: Cluster, scheduler: str
 ) -> None:
+    first, lost, *_ = own_slurm.nodes
     project.write(
         {
-            "test_a.py": """
+            "test_a.py": f"""
             import os, time, rankwise
             from notes import note, sign
 
@@ -167,7 +168,7 @@ def test_a_lost_node_is_a_crash_of_its_test_and_the_others_go_on(
             def test_over_two_nodes(comm):
                 nodes = comm.gather(os.environ["SLURMD_NODENAME"])
                 if comm.rank == 0:
-                    assert set(nodes) == {"n1", "n2"}
+                    assert sorted(set(nodes)) == {[first, lost]}
                     sign("running")
                 time.sleep(60)
 
@@ -178,14 +179,14 @@ def test_a_lost_node_is_a_crash_of_its_test_and_the_others_go_on(
             """
         }
     )
-    with disturbing(project, lambda: own_slurm.kill("n2"), when="running"):
+    with disturbing(project, lambda: own_slurm.kill(lost), when="running"):
         outcome = run_slurm(
-            project, own_slurm, "--policy=sequential", scheduler=scheduler, workers=6, lost="n2"
+            project, own_slurm, "--policy=sequential", scheduler=scheduler, workers=6, lost=lost
         )
     assert outcome.counts() == {"passed": 4, "failed": 1}, outcome
     assert outcome.verdicts["test_over_two_nodes"] == "failed"
-    assert "was lost with node n2 in call" in outcome.output
-    assert set((project.folder / "notes.txt").read_text().split()) == {"n1"}
+    assert f"was lost with node {lost} in call" in outcome.output
+    assert set((project.folder / "notes.txt").read_text().split()) == {first}
 
 
 def test_a_controller_that_restarts_and_a_node_that_drains_harm_nobody(
@@ -206,7 +207,9 @@ def test_a_controller_that_restarts_and_a_node_that_drains_harm_nobody(
     )
 
     def restart() -> None:
-        own_slurm.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=trial")
+        own_slurm.run(
+            "scontrol", "update", f"NodeName={own_slurm.nodes[1]}", "State=DRAIN", "Reason=trial"
+        )
         controller = own_slurm.daemons.pop("slurmctld")
         controller.terminate()
         controller.wait()
@@ -258,7 +261,7 @@ def test_a_client_that_is_killed_leaves_no_allocation_behind(
         client.wait()
     wait_for("the job to be gone", lambda: jobs_of(slurm, project) == [])
     wait_until_gone(project)
-    assert not [path for path in node_folders() if path.owner() != "root"]
+    assert not [path for path in node_folders(slurm) if path.owner() != "root"]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -274,7 +277,7 @@ def test_a_client_that_is_killed_at_its_sbatch_leaves_nothing_behind(
     )
     trap.write_text(script)
     trap.chmod(0o755)
-    before = node_folders()
+    before = node_folders(slurm)
     path = f"{trap.parent}{os.pathsep}{os.environ['PATH']}"
     outcome = run_pytest(
         project,
@@ -287,7 +290,7 @@ def test_a_client_that_is_killed_at_its_sbatch_leaves_nothing_behind(
     assert (project.folder / "called").exists()
     wait_until_gone(project)
     wait_for("the job to be gone", lambda: jobs_of(slurm, project) == [], 60)
-    wait_for("the folders to be gone", lambda: node_folders() <= before)
+    wait_for("the folders to be gone", lambda: node_folders(slurm) <= before)
 
 
 # Slurm counts in minutes.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rankwise.errors import StoreFailure
 from rankwise.store import schema
+from rankwise.store.database import Database
 from rankwise.store.states import State
 from rankwise.store.store import FILE, Store
 from tests.store.children import NEXT_STEP, go, started
@@ -145,6 +147,35 @@ def test_a_step_may_put_a_new_table_in_the_place_of_one_that_others_refer_to(
         assert len(store.processes(old_run, "a", 1)) == 2
         live(store, old_run, "b")
     check_store(folder)
+
+
+def test_a_store_that_is_made_while_it_is_looked_at_is_ours(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process makes it after the first, the second, or the third question: the next one
+    is asked when nobody else can write any more."""
+    ask_database = Database.rows
+    for asked in range(1, 4):
+        place, countdown = folder / str(asked), [asked]
+
+        def rows(
+            database: Database,
+            *arguments: Any,
+            place: Path = place,
+            countdown: list[int] = countdown,
+        ) -> Any:
+            found = ask_database(database, *arguments)
+            countdown[0] -= 1
+            if countdown[0] == 0:
+                with started(("create_runs", place, "other", 1)) as children:
+                    go(children)
+            return found
+
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(Database, "rows", rows)
+            Store.open(place).close()
+        assert countdown[0] <= 0
+        check_store(place)
 
 
 def test_the_database_of_another_program_is_not_touched(folder: Path) -> None:

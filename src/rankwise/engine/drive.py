@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from rankwise.engine.making import Making
 from rankwise.engine.measuring import keep, measure
 from rankwise.engine.queue import Hopeless, Queue, Waiting
 from rankwise.engine.reuse import Reusing
+from rankwise.engine.tally import Tally
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice, Task
 from rankwise.records import AttemptEnd, read_processes
@@ -83,10 +83,7 @@ class Drive:
         self._pools = {name: first[id(compute)] for name, compute in computes.items()}
         self._free = {name: computes[name].room() for name in self._pools.values()}
         self._lanes = Lanes()
-        self._soft: set[str] = set()
-        self._forgiven: Counter[State] = Counter()
-        """How often soft tasks have ended in which state."""
-        self._exit_code = 0
+        self._tally = Tally()
         self._is_cancelled = False
         self.is_cancel_wanted = False
         """Set by whoever wants it to end; a signal handler may."""
@@ -164,15 +161,14 @@ class Drive:
         unwanted: list[Hopeless] = []
         for row in self._store.task_rows(self._run, bodies=True):
             self._lanes.know(row.body)
-            if row.body is not None and row.body.is_soft:
-                self._soft.add(row.key)
+            self._tally.know(row.body)
             if row.state is State.PASSED:
                 passed.append(row.key)
             elif row.state is State.SKIPPED:
                 skipped.append(row.key)
             elif row.state.is_over:
                 failed.append(row)
-                self._count(row.key, row.state, row.exit_code)
+                self._tally.count(row.key, row.state, row.exit_code)
                 if row.body is not None:
                     self._note_culprit(row.body, row.state)
             elif row.body is not None and row.body.skip:
@@ -473,24 +469,15 @@ class Drive:
         self._store.task_over(
             self._run, key, state, reason=reason, exit_code=exit_code, now=time.time()
         )
-        self._count(key, state, exit_code)
+        self._tally.count(key, state, exit_code)
         self._tell("task over", task=key, state=state, exit_code=exit_code, reason=reason)
-
-    def _count(self, key: str, state: State, exit_code: int | None) -> None:
-        """Have a failure be the run's, unless its task is soft."""
-        if state.is_green:
-            return
-        if key in self._soft and state is not State.CANCELLED:
-            self._forgiven[state] += 1
-        else:
-            self._exit_code = self._exit_code or exit_code or 1
 
     def _finish(self) -> RunEnd:
         counts = self._store.counts(self._run)
         # What had ended before it could be cancelled has ended well, or not, all the same.
         is_cancelled = counts[State.CANCELLED] and not self._culprit
-        state = State.CANCELLED if is_cancelled else _worst(counts, self._forgiven)
-        code = CANCELLED_CODE if state is State.CANCELLED else self._exit_code
+        state = State.CANCELLED if is_cancelled else self._tally.state_of_run(counts)
+        code = CANCELLED_CODE if state is State.CANCELLED else self._tally.exit_code
         self._store.run_ended(self._run, state, exit_code=code, now=time.time())
         self._tell("run over", state=state, exit_code=code, counts=counts)
         return RunEnd(state=state, exit_code=code, counts=counts)
@@ -522,17 +509,6 @@ def _outcome(end: AttemptEnd) -> Outcome:
         culprit=end.culprit,
         reason=end.reason,
     )
-
-
-def _worst(all_counts: Mapping[State, int], forgiven: Mapping[State, int]) -> State:
-    """Give the state of a run from those of its tasks, without what is forgiven."""
-    counts = {state: count - forgiven[state] for state, count in all_counts.items()}
-    if all(state.is_green for state, count in counts.items() if count):
-        return State.PASSED
-    only = {state for state, count in counts.items() if count and not state.is_green}
-    if len(only) > 1 or (only == {State.NOT_RUN} and counts[State.PASSED]):
-        return State.FAILED
-    return only.pop()
 
 
 def _in_words(state: State) -> str:

@@ -201,9 +201,12 @@ def read_version(database: Database) -> int:
 
     Raises StoreFailure for a database that is not ours, and for one that is too new.
     """
-    version = database.number("PRAGMA user_version")
-    application = database.number("PRAGMA application_id")
-    is_empty = not database.number("SELECT count(*) FROM sqlite_master")
+    # In one statement: another process may make the store between two.
+    [(version, application, tables)] = database.rows(
+        "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_master)"
+        " FROM pragma_user_version, pragma_application_id"
+    )
+    is_empty = not tables
     if application != _APPLICATION and not (is_empty and version == application == 0):
         raise StoreFailure(
             f"{database.path}: this is the database of another program, not a store of rankwise. "
@@ -215,7 +218,7 @@ def read_version(database: Database) -> int:
             f"up to {newest_version()}. Use rankwise {_needed(database, version)} or newer, or "
             "choose another store with --store."
         )
-    return version
+    return int(version)
 
 
 def bring_up_to_date(database: Database) -> None:
