@@ -23,6 +23,7 @@ from bench import (
     planned,
     queued,
     report,
+    runtimes,
     serial,
     serve,
     simulated,
@@ -57,6 +58,7 @@ CASES: Mapping[str, Callable[[Path, int], Table]] = {
     "pingpong": pingpong.run,
     "trend": trend.run,
     "notebooks": notebooks.run,
+    "runtimes": runtimes.run,
 }
 
 _VERSIONS = """

@@ -1,6 +1,7 @@
 """Run the processes of one attempt and write down what became of them.
 
     python -I -S runner.py gang FOLDER                         all processes of FOLDER/order.json
+    python -I -S runner.py starter                             gangs, each by a copy of itself
     python -I -S runner.py rank COMMAND…                       one rank, called by its launcher
     python -I -S runner.py node FOLDER [OPTIONS] HOST LINE…    a line on another node, like ssh
     python -I -S runner.py seat FOLDER NAME COMMAND…           a process of the order, over there
@@ -564,7 +565,7 @@ def _become(
         prepare()
         what = f"cannot start {command[0]!r}"
         try:
-            os.execvpe(command[0], [*command], environment)
+            execute(command, environment)
         except FileNotFoundError as error:
             status = NOT_FOUND
             raise OSError(error.strerror) from None  # It names the last place of many on PATH.
@@ -574,6 +575,24 @@ def _become(
         say(text)
     finally:
         os._exit(status)
+
+
+def execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Be the command, found on the PATH that it is given; raises OSError.
+
+    As `os.execvpe`, which loads `warnings` for it, anew in each process that does nothing else.
+    """
+    name, trouble = command[0], None
+    path = environment.get("PATH", os.defpath)
+    places = [""] if "/" in name else [f"{folder or '.'}/" for folder in path.split(os.pathsep)]
+    for place in places:
+        try:
+            os.execve(f"{place}{name}", [*command], environment)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing = error
+        except OSError as error:
+            trouble = trouble or error
+    raise trouble or missing
 
 
 # What Python, or a gang, ignores, but not what it starts.
@@ -1964,19 +1983,19 @@ def claim(folder: str) -> int | None:
     return file
 
 
-def read_secrets(order: Mapping[str, Any]) -> dict[str, str]:
-    """Read the values from the standard input; raises ValueError."""
+def check_secrets(order: Mapping[str, Any], given: Mapping[str, str] | None) -> dict[str, str]:
+    """Give the values of secrets, from the standard input if need be; raises ValueError."""
     if not order.get("secrets"):
         return {}
-    values = parse(sys.stdin.read())
+    values = parse(sys.stdin.read()) if given is None else given
     missing = [name for name in order["secrets"] if not isinstance(values.get(name), str)]
     if missing:
         raise ValueError(f"the values of these secrets did not arrive: {', '.join(missing)}")
     return {name: values[name] for name in order["secrets"]}
 
 
-def run_gang(folder: str) -> int:
-    """Run an order to its end; gives the exit code."""
+def run_gang(folder: str, given: Mapping[str, str] | None = None) -> int:
+    """Run an order to its end; gives the exit code. Secrets are given, or come from the input."""
     started = time.time()
     try:
         order = read_json(f"{folder}/order.json")
@@ -1999,7 +2018,7 @@ def run_gang(folder: str) -> int:
     is_reaper = prctl(PR_SET_CHILD_SUBREAPER, 1)
     end: dict[str, Any] = outcome("failed", OUR_FAULT, "")
     try:
-        gang.start(read_secrets(order))
+        gang.start(check_secrets(order, given))
         gang.wait()
         end = gang.finish(is_reaper=is_reaper)
     except Exception as error:  # Whatever it is, somebody waits for an outcome.
@@ -2012,8 +2031,45 @@ def run_gang(folder: str) -> int:
     return int(end["exit_code"]) & 0xFF or int(end["outcome"] != "passed")
 
 
+def run_starter() -> int:
+    """Start a gang for each line of the standard input, and answer with its process number.
+
+    A copy of this process is there in a tenth of the time that a new Python takes. Gangs go on when
+    the input ends and this process with it. Where there can be no copy, the answer is the error's
+    number, with a minus.
+    """
+    # Nobody here asks how they ended: that is in their records.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin.buffer:
+        try:
+            answer = os.fork()
+        except OSError as error:
+            answer = -(error.errno or errno.EAGAIN)
+        if answer == 0:
+            os._exit(start_gang(parse(line.decode())))
+        os.write(1, f"{answer}\n".encode())
+    return 0
+
+
+def start_gang(about: Mapping[str, Any]) -> int:
+    """Be the runner of one attempt, with nothing in common with who has started it."""
+    folder = about["folder"]
+    try:
+        os.setsid()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        log = os.open(f"{folder}/runner.log", flags, 0o666)
+        for target, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+            os.dup2(descriptor, target)
+    except OSError as error:
+        say(f"cannot begin in {folder}: {error.strerror}")
+        return OUR_FAULT
+    return run_gang(folder, about["secrets"])
+
+
 def main(arguments: Sequence[str]) -> int:
     match arguments:
+        case ["starter"]:
+            return run_starter()
         case ["gang", folder]:
             return run_gang(os.path.abspath(folder))
         case ["rank", *command] if command:
@@ -2025,8 +2081,8 @@ def main(arguments: Sequence[str]) -> int:
         case ["seat", folder, name, *command] if command:
             return run_seat(folder, name, command)
     say(
-        "usage: runner.py gang FOLDER | rank COMMAND… | node FOLDER [OPTIONS] HOST COMMAND… "
-        "| seat FOLDER NAME COMMAND…"
+        "usage: runner.py gang FOLDER | starter | rank COMMAND… "
+        "| node FOLDER [OPTIONS] HOST COMMAND… | seat FOLDER NAME COMMAND…"
     )
     return 2
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import itertools
-import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from rankwise import records
-from rankwise.compute.compiled import compiled_runner
 from rankwise.compute.contract import Attempt, Job, News
 from rankwise.compute.order import make_folders, write_order
+from rankwise.compute.starter import Starter, StarterGone
 from rankwise.errors import ComputeFailure
 from rankwise.launch.cores import available_cores
 from rankwise.plan import Resources, Task
@@ -36,9 +33,10 @@ _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_
 @dataclass(slots=True, kw_only=True)
 class _Watched:
     attempt: Attempt
-    runner: subprocess.Popen[bytes] | None = None
-    """None: another client has started it."""
-    handle: int = -1
+    pid: int = 0
+    """0: another client has started its runner."""
+    handle: int | None = None
+    """None: its end cannot be waited for. A process of ours was gone before it could be."""
     gpus: tuple[str, ...] = ()
 
 
@@ -51,6 +49,7 @@ class LocalCompute:
         self._capacity = capacity
         self._free_gpus = list(gpus)
         """Those that are really there, as CUDA_VISIBLE_DEVICES names them."""
+        self._starter = Starter()
         self._watched: dict[str, _Watched] = {}
         self._news: list[News] = []
 
@@ -73,16 +72,24 @@ class LocalCompute:
         try:
             nodes = _make_nodes(attempt.folder, task)
             write_order(job, nodes, gpus=gpus, defaults=_LOOPBACK)
-            process = _start_runner(attempt.folder, job.secrets)
+            pid = self._start_runner(attempt.folder, job.secrets)
         except OSError as error:
             raise ComputeFailure(
                 f"{attempt.label} could not be started in {attempt.folder}: {error.strerror}"
             ) from error
         del self._free_gpus[: len(gpus)]
-        watched = _Watched(attempt=attempt, runner=process, gpus=gpus)
-        watched.handle = os.pidfd_open(process.pid)
+        watched = _Watched(attempt=attempt, pid=pid, handle=_handle(pid), gpus=gpus)
         self._watched[attempt.marker] = watched
-        return str(process.pid)
+        return str(pid)
+
+    def _start_runner(self, folder: Path, secrets: Mapping[str, str]) -> int:
+        try:
+            return self._starter.start(folder, secrets)
+        except StarterGone as gone:
+            # Either it has taken the attempt already, or it never will.
+            if records.abandon(folder):
+                raise OSError(0, f"the process that starts runners was lost: {gone}") from gone
+            return records.runner_of(folder) or 0
 
     def adopt(self, attempt: Attempt, job_id: str) -> bool:
         """Watch an attempt that another client has started, unless it never came to that."""
@@ -102,22 +109,22 @@ class LocalCompute:
                 return gone
 
     def _gone(self, seconds: float) -> list[Attempt]:
-        handles = {one.handle: one for one in self._watched.values() if one.runner is not None}
-        others = [one for one in self._watched.values() if one.runner is None]
+        all_of_them = self._watched.values()
+        handles = {one.handle: one for one in all_of_them if one.handle is not None}
+        others = [one for one in all_of_them if one.handle is None]
         poll = select.poll()
         for handle in handles:
             poll.register(handle, select.POLLIN)
+        over = [one for one in others if one.pid or _is_over(one.attempt.folder)]
         if others:
-            seconds = min(seconds, _LOOK_SECONDS)
+            seconds = 0.0 if over else min(seconds, _LOOK_SECONDS)
         ended = [handles[handle] for handle, _ in poll.poll(seconds * 1000)]
-        ended += [one for one in others if _is_over(one.attempt.folder)]
-        return [self._forget(one) for one in ended]
+        return [self._forget(one) for one in [*ended, *over]]
 
     def _forget(self, one: _Watched) -> Attempt:
         del self._watched[one.attempt.marker]
         self._free_gpus += one.gpus
-        if one.runner is not None:
-            one.runner.wait()
+        if one.handle is not None:
             os.close(one.handle)
         return one.attempt
 
@@ -133,9 +140,9 @@ class LocalCompute:
         """Have a runner end what it has started."""
         watched = self._watched.get(attempt.marker)
         pid = records.runner_of(attempt.folder)
-        if pid is None and watched is not None and watched.runner is not None:
-            pid = watched.runner.pid
-        if pid is not None:
+        if pid is None and watched is not None:
+            pid = watched.pid
+        if pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
@@ -144,7 +151,16 @@ class LocalCompute:
         records.sweep(attempt.marker)
 
     def close(self) -> None:
-        """Do nothing: nothing is kept."""
+        """End what starts runners; they go on."""
+        self._starter.close()
+
+
+def _handle(pid: int) -> int | None:
+    """Give what becomes readable when a process ends; None if it is gone."""
+    try:
+        return os.pidfd_open(pid) if pid else None
+    except ProcessLookupError:
+        return None
 
 
 def _is_over(folder: Path) -> bool:
@@ -176,21 +192,3 @@ def _share_cores(cores: Sequence[int], nodes: int) -> list[Sequence[int]]:
     count = len(cores)
     edges = [number * count // nodes for number in range(nodes + 1)]
     return [cores[begin : max(end, begin + 1)] for begin, end in itertools.pairwise(edges)]
-
-
-def _start_runner(folder: Path, secrets: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    with (folder / "runner.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(compiled_runner()), "gang", str(folder)],
-            stdin=subprocess.PIPE if secrets else subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            # What we have open is not inherited anyway, and without closing it starts faster.
-            close_fds=False,
-            start_new_session=True,
-        )
-    if process.stdin is not None:
-        # It takes the attempt before it reads: a reader that is gone has lost it to another.
-        with contextlib.suppress(BrokenPipeError), process.stdin as line:
-            line.write(json.dumps(dict(secrets)).encode())
-    return process
