@@ -2038,17 +2038,44 @@ def run_starter() -> int:
     the input ends and this process with it. Where there can be no copy, the answer is the error's
     number, with a minus.
     """
-    # Nobody here asks how they ended: that is in their records.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin.buffer:
-        try:
-            answer = os.fork()
-        except OSError as error:
-            answer = -(error.errno or errno.EAGAIN)
-        if answer == 0:
-            os._exit(start_gang(parse(line.decode())))
-        os.write(1, f"{answer}\n".encode())
-    return 0
+    poll, rest = select.poll(), b""
+    awake = wake_up_by_signals()
+    for source in (0, awake):
+        poll.register(source, select.POLLIN)
+    while True:
+        for source, _ in poll.poll():
+            if source == awake:
+                empty(awake)
+                continue
+            data = os.read(0, CHUNK_BYTES)
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                os.write(1, f"{start_copy(parse(line.decode()))}\n".encode())
+            if not data:
+                reap_copies()
+                return 0
+        reap_copies()
+
+
+def start_copy(about: Mapping[str, Any]) -> int:
+    """Give the process number of a runner, which this process becomes in its copy."""
+    try:
+        process = os.fork()
+    except OSError as error:
+        return -(error.errno or errno.EAGAIN)
+    if process == 0:
+        signal.set_wakeup_fd(-1)
+        os._exit(start_gang(about))
+    return process
+
+
+def reap_copies() -> None:
+    """Let those go that have ended: how is in their records, and what they used is ours then."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
 
 
 def start_gang(about: Mapping[str, Any]) -> int:
