@@ -123,40 +123,14 @@ class Kubelet:
             self._start(pod)
 
     def _start(self, pod: Thing) -> None:
-        name, spec = pod["metadata"]["name"], pod["spec"]
-        index = pod["metadata"]["labels"][_INDEX]
+        name = pod["metadata"]["name"]
         address = (
             f"127.{os.getpid() % 200 + 10}.{self._count // 250 + 1}.{len(self._running) % 250 + 2}"
         )
         folder = self._folder / name
         log = self._folder / f"{name}.log"
-        script = self._script(pod, folder, address)
-        container = spec["containers"][0]
-        environment = {"PATH": self._path, "HOSTNAME": spec["hostname"]}
-        for one in container["env"]:
-            field = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-            known = {"status.podIP": address, "metadata.name": name}
-            environment[one["name"]] = known[field] if field else one["value"]
-        environment["JOB_COMPLETION_INDEX"] = index
-        environment |= self.more
-        with log.open("wb") as output:
-            self._running[name] = subprocess.Popen(
-                [
-                    "unshare",
-                    "-mup",
-                    "--fork",
-                    "--kill-child=KILL",
-                    "--mount-proc",
-                    "sh",
-                    "-c",
-                    script,
-                ],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._folder.mkdir(exist_ok=True)
+        self._running[name] = self._process(pod, folder, address, log)
         self._cluster.logs[name] = log
         self._set_status(
             name,
@@ -166,6 +140,31 @@ class Kubelet:
                 "containerStatuses": [_container({"running": {}})],
             },
         )
+
+    def _variables(self, pod: Thing, address: str) -> dict[str, str]:
+        """Give the variables of a container."""
+        found = {"HOSTNAME": pod["spec"]["hostname"]}
+        for one in pod["spec"]["containers"][0]["env"]:
+            field = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+            known = {"status.podIP": address, "metadata.name": pod["metadata"]["name"]}
+            found[one["name"]] = known[field] if field else one["value"]
+        found["JOB_COMPLETION_INDEX"] = pod["metadata"]["labels"][_INDEX]
+        return found
+
+    def _process(
+        self, pod: Thing, folder: Path, address: str, log: Path
+    ) -> subprocess.Popen[bytes]:
+        """Start what is the pod."""
+        line = ["unshare", "-mup", "--fork", "--kill-child=KILL", "--mount-proc", "sh", "-c"]
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                [*line, self._script(pod, folder, address)],
+                env={"PATH": self._path, **self._variables(pod, address), **self.more},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     more: dict[str, str] = {}  # noqa: RUF012  the same for all pods
     """Variables of the image."""
@@ -220,6 +219,9 @@ class Kubelet:
         if name in self._ended:
             return
         self._ended.add(name)
+        self._terminate(name)
+
+    def _terminate(self, name: str) -> None:
         outer = self._running[name].pid
         children = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
         for child in children:

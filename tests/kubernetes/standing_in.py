@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from containers import Podman
+
 from tests.kubernetes.api_server import Cluster, Server, Thing
+from tests.kubernetes.container_kubelet import ContainerKubelet
 from tests.kubernetes.kubelet import Kubelet
 
 _PROGRAMS = ("unshare", "setpriv", "mount", "hostname")
@@ -63,8 +66,8 @@ class StandIn:
 
 
 @contextlib.contextmanager
-def standing_in(path: str = "") -> Iterator[StandIn]:
-    """Have a cluster; `path` is where its image has its commands."""
+def standing_in(path: str = "", engine: Podman | None = None) -> Iterator[StandIn]:
+    """Have a cluster; `path` is where its image has its commands. With an engine, an image it is."""
     # Not in the tests' own folders: what is in there is looked through for secrets.
     with tempfile.TemporaryDirectory(prefix="rankwise-pods-") as name:
         folder = Path(name)
@@ -73,7 +76,12 @@ def standing_in(path: str = "") -> Iterator[StandIn]:
         server = Server(cluster)
         server.kubeconfig(folder / "kubeconfig")
         here = path or f"{Path(sys.executable).parent}:/usr/bin:/bin"
-        kubelet = Kubelet(cluster, folder / "pods", path=here)
+        pods = folder / "pods"
+        kubelet = (
+            Kubelet(cluster, pods, path=here)
+            if engine is None
+            else ContainerKubelet(cluster, pods, engine)
+        )
         try:
             yield StandIn(cluster=cluster, server=server, kubelet=kubelet, folder=folder)
         finally:
