@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -76,6 +77,10 @@ class SlurmSite:
         self._order_keeper = order_keeper
         if self._wishes.job:
             self._allocation = Allocation(self._wishes.job, is_ours=False)
+            # Inside of it, nobody has to be asked.
+            if nodes := os.environ.get("SLURM_JOB_NODELIST"):
+                self._variables = os.environ
+                self._furnish(nodes)
             return
         line = {
             "address": asdict(self._invitation.address),
@@ -198,7 +203,7 @@ class SlurmSite:
         if end := self._allocation.describe_end():
             raise ComputeFailure(f"{end} before the tests could start")
         if not self._allocation.is_ours and state.nodes:
-            self._variables = dict(_own_variables())
+            self._variables = os.environ
             self._furnish(state.nodes)
             return
         if state.is_waiting:
@@ -293,9 +298,3 @@ class SlurmSite:
         if not self._lines.has(HOLDER):
             with contextlib.suppress(ComputeFailure):
                 self._allocation.cancel()
-
-
-def _own_variables() -> Mapping[str, str]:
-    import os
-
-    return os.environ
