@@ -53,10 +53,10 @@ CONFTEST = """
 @pytest.mark.parametrize(
     ("mpi", "scheduler", "tests"),
     [
-        ("mpich", "sequential", part(500, 10_000)),
-        ("mpich", "static", part(500, 10_000)),
+        ("mpich", "sequential", part(200, 10_000)),
+        ("mpich", "static", part(200, 10_000)),
         ("mpich", "dynamic", part(2_200, 10_000)),
-        ("openmpi5", "dynamic", part(500, 10_000)),
+        ("openmpi5", "dynamic", part(200, 10_000)),
     ],
 )
 def test_thousands_of_tests_pass_and_leave_no_communicators_behind(
