@@ -13,16 +13,17 @@ from containers import IMAGE, Podman, obstacle, podman
 
 from tests.compute.places import need
 from tests.kubernetes.kubelet import wait_until
-from tests.kubernetes.standing_in import StandIn, standing_in
-from tests.kubernetes.test_pods import (
-    _FAILING,
-    _MPI_JOB,
-    _RANKS,
-    _SECRET,
-    _TENSORFLOW,
-    _TORCH_JOB,
+from tests.kubernetes.shops import (
+    FAILING,
+    MPI_JOB,
+    RANKS,
+    SECRET,
+    TENSORFLOW,
+    TENSORFLOW_JOB,
+    TORCH_JOB,
     Shop,
 )
+from tests.kubernetes.standing_in import StandIn, standing_in
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ pathlib.Path("about.json").write_text(json.dumps(about))
 
 def test_ranks_are_users_without_rights_and_what_they_leave_comes_back(shop: Shop) -> None:
     shop.write("src/look.py", _LOOK)
-    shop.write("look.yaml", _TORCH_JOB.format(name="look", program="look.py", count=2))
+    shop.write("look.yaml", TORCH_JOB.format(name="look", program="look.py", count=2))
     code, said = shop.call("run", "look.yaml")
     assert code == 0, said
     nodes = shop.attempt("look-1", "look") / "nodes"
@@ -91,8 +92,8 @@ def test_ranks_are_users_without_rights_and_what_they_leave_comes_back(shop: Sho
 
 
 def test_one_that_fails_ends_all_and_is_named(shop: Shop) -> None:
-    shop.write("src/fail.py", _FAILING)
-    shop.write("fail.yaml", _TORCH_JOB.format(name="fail", program="fail.py", count=2))
+    shop.write("src/fail.py", FAILING)
+    shop.write("fail.yaml", TORCH_JOB.format(name="fail", program="fail.py", count=2))
     code, said = shop.call("run", "fail.yaml")
     assert code == 7, said
     assert "worker-1 left with exit code 7" in said
@@ -101,23 +102,17 @@ def test_one_that_fails_ends_all_and_is_named(shop: Shop) -> None:
 
 
 def test_secrets_reach_programs_and_nobody_else(shop: Shop) -> None:
-    shop.write("src/tf.py", _TENSORFLOW)
-    shop.write(
-        "tf.yaml",
-        "name: tf\ntype: TensorflowJob\nsecrets: [TOKEN]\ncompute: {target: k8s}\n"
-        "parameter_server:\n  num_replicas: 1\n"
-        "  spec: {command: python tf.py, code: {path: ./src}}\n"
-        "worker:\n  num_replicas: 1\n  spec: {command: python tf.py, code: {path: ./src}}\n",
-    )
+    shop.write("src/tf.py", TENSORFLOW)
+    shop.write("tf.yaml", TENSORFLOW_JOB.format(workers=1))
     code, said = shop.call("run", "tf.yaml")
     assert code == 0, said
     assert "the answer is 42, the token ***" in said
-    assert _SECRET not in said
+    assert SECRET not in said
 
 
 def test_a_run_that_is_cancelled_leaves_no_container(shop: Shop) -> None:
-    shop.write("src/fail.py", _FAILING.replace('== "1"', '== "none"'))
-    shop.write("wait.yaml", _TORCH_JOB.format(name="wait", program="fail.py", count=1))
+    shop.write("src/fail.py", FAILING.replace('== "1"', '== "none"'))
+    shop.write("wait.yaml", TORCH_JOB.format(name="wait", program="fail.py", count=1))
     client = shop.start("run", "wait.yaml")
     log = shop.attempt("wait-1", "wait") / "processes" / "worker-0" / "output.log"
     wait_until(lambda: log.exists() and "rank 0 of 1" in log.read_text(), 60)
@@ -132,8 +127,8 @@ def test_ranks_of_mpi_are_started_in_other_containers(shop: Shop) -> None:
     folder, packages = Path(sys.prefix), sysconfig.get_path("purelib")
     more = f'host_paths = {{ "{folder}" = "{folder}" }}\n'
     shop.write("rankwise.toml", table(shop.cluster, more))
-    shop.write("src/ranks.py", _RANKS)
-    job = _MPI_JOB.replace("command: mpirun", f"command: {folder}/bin/mpirun")
+    shop.write("src/ranks.py", RANKS)
+    job = MPI_JOB.replace("command: mpirun", f"command: {folder}/bin/mpirun")
     variables = f"{{PYTHONPATH: {packages}, MPI4PY_LIBMPI: {folder}/lib/libmpi.so.12}}"
     shop.write("mpi.yaml", f"{job}environment_variables: {variables}\n")
     code, said = shop.call("run", "mpi.yaml")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +10,17 @@ import pytest
 
 from tests.compute.places import need
 from tests.kubernetes.kubelet import wait_until
+from tests.kubernetes.shops import (
+    FAILING,
+    MPI_JOB,
+    RANKS,
+    SECRET,
+    TENSORFLOW,
+    TENSORFLOW_JOB,
+    TORCH_JOB,
+    Shop,
+)
 from tests.kubernetes.standing_in import StandIn, obstacle, standing_in
-
-_BIN = Path(sys.executable).parent
-_SECRET = "correct-horse-battery-staple"
 
 
 @pytest.fixture(scope="module")
@@ -26,37 +30,6 @@ def cluster() -> Iterator[StandIn]:
         yield made
 
 
-class Shop:
-    """A folder with jobs, and the command."""
-
-    def __init__(self, folder: Path, cluster: StandIn) -> None:
-        self.folder = folder
-        self.cluster = cluster
-        (folder / "src").mkdir()
-        (folder / "rankwise.toml").write_text(f"[compute.k8s]\n{cluster.table()}")
-
-    def write(self, name: str, text: str) -> None:
-        (self.folder / name).write_text(text)
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [_BIN / "rankwise", *arguments],
-            cwd=self.folder,
-            env={**os.environ, "TOKEN": _SECRET},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def call(self, *arguments: str) -> tuple[int, str]:
-        process = self.start(*arguments)
-        said, _ = process.communicate(timeout=150)
-        return process.returncode, said
-
-    def attempt(self, run: str, task: str) -> Path:
-        return self.folder / ".rankwise" / "runs" / run / task / "1"
-
-
 @pytest.fixture
 def shop(tmp_path: Path, cluster: StandIn) -> Iterator[Shop]:
     yield Shop(tmp_path, cluster)
@@ -64,33 +37,9 @@ def shop(tmp_path: Path, cluster: StandIn) -> Iterator[Shop]:
     wait_until(lambda: cluster.left() == [])
 
 
-_MPI_JOB = """\
-name: mpi
-type: MpiJob
-launcher:
-  spec:
-    command: mpirun -np 4 --hostfile AZUREML_MPI_HOSTFILE python ranks.py
-    code: {path: ./src}
-    environment: azureml:pytorch-1.7:1
-worker:
-  spec: {environment: azureml:pytorch-1.7:1}
-compute: {type: AksCompute, target: my-aks-cluster, instance_count: 2}
-"""
-_RANKS = """\
-import os
-from pathlib import Path
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-places = world.gather((os.uname().nodename, os.environ["RANKWISE_NODE"]))
-if world.rank == 0:
-    print("ranks:", world.size, "in", len(set(places)), "pods", all(a == b for a, b in places))
-Path(f"rank-{world.rank}.txt").write_text("was here")
-"""
-
-
 def test_ranks_of_mpi_are_started_in_other_pods_without_ssh(shop: Shop) -> None:
-    shop.write("src/ranks.py", _RANKS)
-    shop.write("mpi.yaml", _MPI_JOB)
+    shop.write("src/ranks.py", RANKS)
+    shop.write("mpi.yaml", MPI_JOB)
     code, said = shop.call("run", "mpi.yaml")
     assert code == 0, said
     assert "ranks: 4 in 2 pods True" in said
@@ -113,8 +62,8 @@ def test_ranks_of_mpi_are_started_in_other_pods_without_ssh(shop: Shop) -> None:
 
 
 def test_one_that_fails_ends_all_and_is_named(shop: Shop) -> None:
-    shop.write("src/fail.py", _FAILING)
-    shop.write("fail.yaml", _TORCH_JOB.format(name="fail", program="fail.py", count=3))
+    shop.write("src/fail.py", FAILING)
+    shop.write("fail.yaml", TORCH_JOB.format(name="fail", program="fail.py", count=3))
     code, said = shop.call("run", "fail.yaml")
     assert code == 7, said
     assert "worker-1 left with exit code 7" in said
@@ -124,72 +73,25 @@ def test_one_that_fails_ends_all_and_is_named(shop: Shop) -> None:
         assert log.read_text().startswith(f"rank {rank} of 3\n")
 
 
-_TORCH_JOB = """\
-name: {name}
-type: PytorchJob
-worker:
-  spec:
-    command: python {program}
-    code: {{path: ./src}}
-compute: {{target: k8s, instance_count: {count}}}
-"""
-_FAILING = """\
-import os, sys, time
-print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
-if os.environ["RANK"] == "1":
-    time.sleep(1)
-    sys.exit(7)
-time.sleep(300)
-"""
-
-
 def test_parameter_servers_end_with_the_workers_and_secrets_stay_secret(shop: Shop) -> None:
-    shop.write("src/tf.py", _TENSORFLOW)
-    shop.write(
-        "tf.yaml",
-        "name: tf\ntype: TensorflowJob\nsecrets: [TOKEN]\ncompute: {target: k8s}\n"
-        "parameter_server:\n  num_replicas: 1\n"
-        "  spec: {command: python tf.py, code: {path: ./src}}\n"
-        "worker:\n  num_replicas: 2\n  spec: {command: python tf.py, code: {path: ./src}}\n",
-    )
+    shop.write("src/tf.py", TENSORFLOW)
+    shop.write("tf.yaml", TENSORFLOW_JOB.format(workers=2))
     code, said = shop.call("run", "tf.yaml")
     assert code == 0, said
     assert "the answer is 42, the token ***" in said
-    assert _SECRET not in said
+    assert SECRET not in said
     here = [path.read_bytes() for path in shop.folder.rglob("*") if path.is_file()]
-    assert not any(_SECRET.encode() in content for content in here)
+    assert not any(SECRET.encode() in content for content in here)
     # Only in the Secret, which went with the rest; not in what the pods were made from.
     made = [thing for kind in ("jobs", "pods", "configmaps") for thing in shop.cluster.made(kind)]
-    assert not any(_SECRET in str(thing) for thing in made)
+    assert not any(SECRET in str(thing) for thing in made)
     [secret] = [one for one in shop.cluster.made("secrets") if "secret.TOKEN" in one["data"]]
     assert secret["metadata"]["name"] not in shop.cluster.cluster.things["secrets"]
 
 
-_TENSORFLOW = """\
-import json, os, socket, time
-told = json.loads(os.environ["TF_CONFIG"])
-kind, index = told["task"]["type"], told["task"]["index"]
-host, port = told["cluster"][kind][index].split(":")
-server = socket.create_server((host, int(port)))
-if kind == "ps":
-    while True:
-        line, _ = server.accept()
-        line.sendall(b"42")
-        line.close()
-host, port = told["cluster"]["ps"][0].split(":")
-for _ in range(300):
-    try:
-        line = socket.create_connection((host, int(port)))
-        break
-    except OSError:
-        time.sleep(0.1)
-print(f"the answer is {line.recv(2).decode()}, the token {os.environ['TOKEN']}", flush=True)
-"""
-
-
 def test_a_client_that_was_killed_is_followed_by_another(shop: Shop) -> None:
     shop.write("src/slow.py", _SLOW.replace("END", repr(str(shop.folder / "end"))))
-    shop.write("slow.yaml", _TORCH_JOB.format(name="slow", program="slow.py", count=2))
+    shop.write("slow.yaml", TORCH_JOB.format(name="slow", program="slow.py", count=2))
     log = shop.attempt("slow-1", "slow") / "processes" / "worker-1" / "output.log"
     first = shop.start("run", "slow.yaml")
     wait_until(lambda: log.exists() and "begun" in log.read_text(), 60)
@@ -229,7 +131,7 @@ def test_debian_s_open_mpi_as_a_user_without_rights(tmp_path: Path) -> None:
         (tmp_path / "rankwise.toml").write_text(f"[compute.k8s]\n{cluster.table('')}")
         line = "sh -c 'echo $OMPI_COMM_WORLD_RANK $(hostname) $(id -un)'"
         options = "--allow-run-as-root -bind-to none -map-by slot -mca pml ob1 -mca btl ^openib"
-        job = _MPI_JOB.replace(
+        job = MPI_JOB.replace(
             "--hostfile AZUREML_MPI_HOSTFILE python ranks.py", f"{options} {line}"
         )
         shop.write("mpi.yaml", job)
