@@ -43,7 +43,8 @@ def process_of(starter: Starter) -> psutil.Process:
 
 def attempt_in(folder: Path, line: str, **more: Any) -> Attempt:
     folder.mkdir(exist_ok=True)
-    return Attempt(folder, process("worker-0", line), **more)
+    # A test that fails lets nobody go: it ends by itself.
+    return Attempt(folder, process("worker-0", line), **{"timeout": 60.0, **more})
 
 
 def let_go(attempt: Attempt) -> None:
