@@ -4,7 +4,7 @@
 #   make demo PYTHON=/opt/python3.12/bin/python3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types links docs bench environments venv clean
+.PHONY: help demo test check lint types links docs bench environments venv clean
 
 ARGS ?=
 # Files of tests that run side by side: most tests wait more than they compute.
@@ -34,6 +34,13 @@ demo: $(if $(filter .venv-demo,$(DEMO_VENV)),.venv-demo/ready) ## Run a small ex
 
 test: environments ## Run all tests, on every MPI that this machine can have
 	@$(call IN_VENV,.venv) .venv/bin/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder $(ARGS)
+
+# What needs no other machine, no cluster and no second MPI.
+UNITS := $(addprefix tests/,checks engine export launch metrics notify planning report spec stats store test_house.py testing)
+
+check: lint ## Check style, types and the layout of the source, and run the unit tests: 3 minutes
+	@$(find_python); "$$python" scripts/house.py --check
+	@$(call IN_VENV,.venv) .venv/bin/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --quiet $(UNITS) $(ARGS)
 
 environments: ## Make the virtual environments of the tests, and install Slurm, a browser, sshd and Podman if that is possible
 	@$(find_python); "$$python" scripts/environments.py && "$$python" scripts/cluster.py --install && "$$python" scripts/browser.py --install && "$$python" scripts/sshd.py --install && "$$python" scripts/containers.py --install

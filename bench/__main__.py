@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench import (
@@ -37,7 +37,7 @@ from bench.load import watch_load
 from bench.measure import BenchError
 from bench.table import Table
 
-CASES: Mapping[str, Callable[[Path, int], Table]] = {
+CASES: Mapping[str, Callable[[Path, int], Table | Sequence[Table]]] = {
     "serial": serial.run,
     "two_ranks": two_ranks.run,
     "startup": startup.run,
@@ -99,11 +99,13 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="rankwise-bench-") as folder:
             try:
                 with watch_load() as load:
-                    table = CASES[name](Path(folder), arguments.repetitions)
+                    made = CASES[name](Path(folder), arguments.repetitions)
             except BenchError as error:
                 print(f"bench: {error}", file=sys.stderr)
                 return 1
-        print(f"\n{table}\n  {load}, {time.monotonic() - started:.0f} s", flush=True)
+        tables = [made] if isinstance(made, Table) else made
+        shown = "\n\n".join(map(str, tables))
+        print(f"\n{shown}\n  {load}, {time.monotonic() - started:.0f} s", flush=True)
     return 0
 
 

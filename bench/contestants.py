@@ -34,32 +34,40 @@ class Contestant:
     """What it has in its environment, besides what all have."""
     prepare: Callable[[], object] | None = None
     """What is done before each run and takes no part in its time."""
+    own_environment: VirtualEnvironment = BENCH
+    """Where one of ours runs."""
 
     @property
     def environment(self) -> VirtualEnvironment:
-        return BENCH if self.peer is None else self.peer.environment
+        return self.own_environment if self.peer is None else self.peer.environment
 
 
-def each_scheduler(folder: Path, shows: str, *, target: float) -> list[Contestant]:
+def each_scheduler(
+    folder: Path, shows: str, *, target: float, environment: VirtualEnvironment = BENCH
+) -> list[Contestant]:
     """Let every scheduler run a suite on two ranks that mpirun starts."""
     return [
         Contestant(
             name=f"mpirun -n 2 pytest --scheduler={scheduler}",
-            command=pytest(f"--scheduler={scheduler}", ranks=2),
+            command=pytest(f"--scheduler={scheduler}", ranks=2, environment=environment),
             folder=folder,
             shows=shows,
             target=target,
+            own_environment=environment,
         )
         for scheduler in SCHEDULERS
     ]
 
 
-def pool(folder: Path, shows: str, *, target: float) -> Contestant:
+def pool(
+    folder: Path, shows: str, *, target: float, environment: VirtualEnvironment = BENCH
+) -> Contestant:
     """Let pytest start two ranks itself, and run a suite on them."""
     return Contestant(
         name="pytest --n-workers=2",
-        command=pytest("--n-workers=2"),
+        command=pytest("--n-workers=2", environment=environment),
         folder=folder,
         shows=shows,
         target=target,
+        own_environment=environment,
     )

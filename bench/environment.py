@@ -1,4 +1,4 @@
-"""The virtual environment that rankwise is measured in, and how programs run in such a one."""
+"""The virtual environments that rankwise is measured in, and how programs run in such a one."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from environments import (  # noqa: E402
 __all__ = [
     "BENCH",
     "NO_RANKWISE",
+    "PLUGINS",
     "ROOT",
     "Environment",
     "EnvironmentFailure",
@@ -45,6 +46,9 @@ BENCH = Environment(
     library="MPICH",
     mpiexec=ROOT / ".venvs" / "bench" / "bin" / "mpiexec",
 )
+
+# The other one that speed is measured in: what a user has.
+PLUGINS = environments.PLUGINS
 
 NO_RANKWISE = ("-p", "no:rankwise")
 

@@ -24,10 +24,10 @@ _PEER_ROUNDS = 3
 _RUNNERS = """
 import json, os, sys, time
 from pathlib import Path
-from rankwise.compute.contract import Attempt, Job
-from rankwise.compute.local import LocalCompute
+from rankwise.backends.base import Attempt, Job
+from rankwise.backends.local import LocalCompute
 from rankwise.plan import Process, Resources, RuntimeChoice, Task
-from rankwise.runtime import prepare
+from rankwise.runtimes import prepare
 
 here = Path.cwd()
 compute = LocalCompute(Resources(cores=1))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.table import Table
-from rankwise.stats.changes import Change, find_changes
-from rankwise.stats.medians import median
+from rankwise.stats.change_points import LevelChange, find_changes
+from rankwise.stats.comparison import median
 
 _SEED = 8
 _HISTORIES = 1000
@@ -90,7 +90,7 @@ def _history(case: _Case, chance: random.Random) -> list[float]:
     return [median(trials(1 + case.step * (commit >= first))) for commit in range(case.commits)]
 
 
-def _hits(case: _Case, found: Sequence[Sequence[Change]], off: int) -> float:
+def _hits(case: _Case, found: Sequence[Sequence[LevelChange]], off: int) -> float:
     truth = case.commits - case.age
     hits = [any(abs(change.at - truth) <= off for change in changes) for changes in found]
     return sum(hits) / len(found)

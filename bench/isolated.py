@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench import spellings, suites
 from bench.contestants import Contestant
-from bench.environment import pytest, python
+from bench.environment import PLUGINS, prepare, pytest, python
 from bench.measure import take_turns
 from bench.peers import Peer
 from bench.spellings import Spelling
 from bench.table import Table, compare
 
 _TESTS = 20
-_TARGET = 1.3
+_TARGET = 0.8
 # What a numerical project's tests begin with.
 _IMPORTS = ("numpy", "scipy.linalg")
 # Each run is already the sum of twenty launches, and a round with the peers takes minutes.
@@ -40,9 +40,11 @@ def run(folder: Path, repetitions: int) -> Table:
     contestants = [
         *_ours(folder / "plain", (), ""),
         *_ours(folder / "imports", _IMPORTS, ", imports"),
+        *_beside_plugins(folder / "plugins"),
         *_peers(folder / "plain", (), "", most_rounds=2),
         *_peers(folder / "imports", _IMPORTS, ", imports", most_rounds=1),
     ]
+    prepare(PLUGINS)
     table = compare(
         f"{_TESTS} trivial tests on two ranks, each in processes of its own",
         take_turns(contestants, min(repetitions, _MOST_REPETITIONS)),
@@ -50,6 +52,8 @@ def run(folder: Path, repetitions: int) -> Table:
     table.remarks += [
         f"Imports: {' and '.join(_IMPORTS)} at the top of the module.",
         "All but testflo -n 2 run one test at a time, which is two ranks.",
+        "Plugins: beside the most common plugins of pytest.",
+        "No bytecode: with PYTHONDONTWRITEBYTECODE=1, as in many container images.",
     ]
     return table
 
@@ -70,6 +74,26 @@ def _ours(folder: Path, imports: Sequence[str], suffix: str) -> list[Contestant]
             shows=f"{_TESTS} passed",
             target=_TARGET,
         ),
+    ]
+
+
+def _beside_plugins(folder: Path) -> list[Contestant]:
+    suite = suites.write(folder / "rankwise", _TESTS, spellings.RANKWISE)
+    ways: Mapping[str, Mapping[str, str]] = {
+        ", plugins": {},
+        ", plugins, no bytecode": {"PYTHONDONTWRITEBYTECODE": "1"},
+    }
+    return [
+        Contestant(
+            name=f"pytest --n-workers=2 --scheduler=shell{suffix}",
+            command=pytest("--n-workers=2", "--scheduler=shell", environment=PLUGINS),
+            folder=suite,
+            shows=f"{_TESTS} passed",
+            target=_TARGET,
+            own_environment=PLUGINS,
+            variables=more,
+        )
+        for suffix, more in ways.items()
     ]
 
 

@@ -13,9 +13,9 @@ from bench.environment import pytest
 from bench.measure import BenchError, forget, median
 from bench.measure import run as run_once
 from bench.table import Table, judge
-from rankwise.testing.dispatch import Suite, make_policy
-from rankwise.testing.policy import Case, Pace
-from rankwise.testing.policy.simulate import lower_bound, simulate
+from rankwise.pytest_plugin.schedulers.base import Pace, ScheduledTest
+from rankwise.pytest_plugin.schedulers.dispatcher import ScheduledSuite, make_scheduler
+from tests.support.simulate import lower_bound, simulate
 
 _TESTS = 40
 _RANKS = 4
@@ -95,7 +95,7 @@ def run(folder: Path, repetitions: int) -> Table:
 
 
 def _measure(
-    folder: Path, cases: Sequence[Case], rounds: int
+    folder: Path, cases: Sequence[ScheduledTest], rounds: int
 ) -> Mapping[tuple[_Entry, bool], _Runs]:
     """Run every entry twice in each round: without knowing how long tests take, and knowing."""
     contestants = {
@@ -118,7 +118,7 @@ def _measure(
     return measured
 
 
-def _seconds(cases: Sequence[Case]) -> list[float]:
+def _seconds(cases: Sequence[ScheduledTest]) -> list[float]:
     return [case.seconds or 0.0 for case in cases]
 
 
@@ -134,8 +134,8 @@ def _span(contestant: Contestant) -> tuple[float, float]:
     return span, sample.wall - span
 
 
-def _simulated(scheduler: str, cases: Sequence[Case], known: bool) -> float:
+def _simulated(scheduler: str, cases: Sequence[ScheduledTest], known: bool) -> float:
     told = cases if known else [replace(case, seconds=None) for case in cases]
     pace = Pace()
-    policy = make_policy(scheduler, Suite(cases=told, groups=[]), _RANKS, pace)
+    policy = make_scheduler(scheduler, ScheduledSuite(cases=told, groups=[]), _RANKS, pace)
     return simulate(policy, _seconds(cases), _RANKS, pace=pace).makespan

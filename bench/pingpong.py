@@ -18,11 +18,11 @@ from typing import Any
 from bench.environment import BENCH, python, variables
 from bench.measure import BenchError
 from bench.table import Table
+from rankwise.metrics.base import read
 from rankwise.metrics.conditions import joined, noise
-from rankwise.metrics.reading import read
+from rankwise.node.machine import machine_reading
 from rankwise.plan import Metric
-from rankwise.runner import machine_reading
-from rankwise.stats.compare import Comparison, Pair, Trials, compare
+from rankwise.stats.comparison import Comparison, Pair, Trials, compare
 
 _TRIALS = 15
 # Two ranks on a virtual machine waver by a tenth by themselves.

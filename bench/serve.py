@@ -12,11 +12,10 @@ from bench.measure import BenchError, median
 from bench.serving import serving
 from bench.table import Table, judge
 from rankwise.store import Store
-from rankwise.web.ask import Ask
-from rankwise.web.feed import Feed
-from rankwise.web.page import whole
-from rankwise.web.readers import Readers
-from rankwise.web.run_pages import tasks_page
+from rankwise.web.events import Feed
+from rankwise.web.pages import PageRequest, whole
+from rankwise.web.runs import tasks_page
+from rankwise.web.store_access import Readers
 
 _TASKS, _DONE = 10_000, 6_000
 _CLIENTS = 20
@@ -86,20 +85,20 @@ def _updates(store: Store, run: str) -> dict[str, list[float]]:
         readers = Readers(store.folder, threads=1)
         feed = Feed(readers)
         watches = [feed.watching(run, store.last_event(run)) for _ in range(_CLIENTS)]
-        for watch in watches:
-            watch.__enter__()
+        for subscriber in watches:
+            subscriber.__enter__()
         await feed.look()
         for number in range(_DONE, _DONE + _ROUNDS):
             key = f"case-{number:05}"
             served_runs.begin(store, run, key, at=time.time(), logs={})
             served_runs.end(store, run, key, at=time.time())
             found["noticed, and 20 woken"].append(await _timed(feed.look))
-            ask = Ask(path=f"/runs/{run}", run=run, now=time.time(), query={"page": "121"})
+            ask = PageRequest(path=f"/runs/{run}", run=run, now=time.time(), query={"page": "121"})
             make = _making(readers, ask)
             found["page made"].append(await _timed(make))
             found["no change"].append(await _timed(feed.look))
-        for watch in watches:
-            watch.__exit__(None, None, None)
+        for subscriber in watches:
+            subscriber.__exit__(None, None, None)
         readers.close()
 
     asyncio.run(measure())
@@ -108,8 +107,8 @@ def _updates(store: Store, run: str) -> dict[str, list[float]]:
     return found
 
 
-def _making(readers: Readers, ask: Ask) -> Callable[[], object]:
-    return lambda: readers.ask(lambda desk: whole(tasks_page(desk.store, ask), ask, "store"))
+def _making(readers: Readers, ask: PageRequest) -> Callable[[], object]:
+    return lambda: readers.ask(lambda thread: whole(tasks_page(thread.store, ask), ask, "store"))
 
 
 async def _timed(act: Callable[[], object]) -> float:

@@ -11,9 +11,9 @@ from typing import ClassVar
 from bench import suites
 from bench.measure import median
 from bench.table import Table, judge
-from rankwise.testing.dispatch import Suite, make_policy
-from rankwise.testing.policy import Assignment, Case, Pace, Policy
-from rankwise.testing.policy.simulate import Simulation, lower_bound, simulate
+from rankwise.pytest_plugin.schedulers.base import Assignment, Pace, ScheduledTest, Scheduler
+from rankwise.pytest_plugin.schedulers.dispatcher import ScheduledSuite, make_scheduler
+from tests.support.simulate import Simulation, lower_bound, simulate
 
 _TESTS = 100_000
 _RANKS = 4096
@@ -27,7 +27,7 @@ class _Timed:
 
     one_by_one: ClassVar[bool] = False
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Scheduler) -> None:
         self._policy = policy
         self.seconds = 0.0
 
@@ -77,12 +77,12 @@ def run(_folder: Path, repetitions: int) -> Table:
 
 
 def _simulate(
-    scheduler: str, cases: Sequence[Case], seconds: Sequence[float]
+    scheduler: str, cases: Sequence[ScheduledTest], seconds: Sequence[float]
 ) -> tuple[float, float, Simulation]:
     """Give the seconds until the first test could start, those of all decisions, and the rest."""
     pace = Pace()
     started = time.perf_counter()
-    policy = _Timed(make_policy(scheduler, Suite(cases=cases, groups=[]), _RANKS, pace))
+    policy = _Timed(make_scheduler(scheduler, ScheduledSuite(cases=cases, groups=[]), _RANKS, pace))
     planning = time.perf_counter() - started
     simulation = simulate(policy, seconds, _RANKS, pace=pace)
     assert len(simulation.spans) == len(cases), "a policy has lost tests"

@@ -28,8 +28,8 @@ import httpx
 from bench import served_runs
 from bench.load import watch_load
 from bench.serving import Server, serving
-from rankwise.engine.session import driving
 from rankwise.store import Store
+from rankwise.store.store import driving
 
 _LOOK_SECONDS = 5.0
 # Whoever stays so long leaves, and comes back.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench import spellings, suites
 from bench.contestants import Contestant
-from bench.environment import NO_RANKWISE, pytest
+from bench.environment import BENCH, NO_RANKWISE, PLUGINS, VirtualEnvironment, prepare, pytest
 from bench.measure import median, take_turns
 from bench.table import Table, judge
 
@@ -15,23 +15,38 @@ _LEAST_REPETITIONS = 20
 _TARGET_MILLISECONDS = 10.0
 
 
-def run(folder: Path, repetitions: int) -> Table:
+def run(folder: Path, repetitions: int) -> list[Table]:
     suite = suites.write(folder / "startup", 1, spellings.SERIAL)
     rounds = max(repetitions, _LEAST_REPETITIONS)
+    prepare(PLUGINS)
+    return [
+        _measure(suite, rounds, BENCH, ""),
+        _measure(suite, rounds, PLUGINS, ", beside the most common plugins of pytest"),
+    ]
+
+
+def _measure(suite: Path, rounds: int, environment: VirtualEnvironment, where: str) -> Table:
     without, installed = take_turns(
         [
             Contestant(
                 name="pytest -p no:rankwise",
-                command=pytest(*NO_RANKWISE),
+                command=pytest(*NO_RANKWISE, environment=environment),
                 folder=suite,
                 shows="1 passed",
+                own_environment=environment,
             ),
-            Contestant(name="pytest", command=pytest(), folder=suite, shows="1 passed"),
+            Contestant(
+                name="pytest",
+                command=pytest(environment=environment),
+                folder=suite,
+                shows="1 passed",
+                own_environment=environment,
+            ),
         ],
         rounds,
     )
     table = Table(
-        title=f"One trivial test, plugin installed and unused; medians of {rounds}",
+        title=f"One trivial test, plugin installed and unused{where}; medians of {rounds}",
         headings=("wall ms", "fastest", "CPU ms"),
     )
     for result in (without, installed):

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from bench.spellings import RANKWISE, SERIAL, Spelling
-from rankwise.testing.policy import Case
+from rankwise.pytest_plugin.schedulers.base import ScheduledTest
 
 _TESTS_IN_A_MODULE = 100
 
@@ -94,7 +94,7 @@ def _make(folder: Path, conftest: str) -> None:
         (folder / "conftest.py").write_text(conftest)
 
 
-def mixed(count: int, width: int, area: float, seed: int) -> list[Case]:
+def mixed(count: int, width: int, area: float, seed: int) -> list[ScheduledTest]:
     """Draw tests of all sizes, of which a few are much longer than the others.
 
     Together they take `area` seconds times ranks.
@@ -104,12 +104,12 @@ def mixed(count: int, width: int, area: float, seed: int) -> list[Case]:
     weights = [chance.lognormvariate(0.0, 1.0) for _ in range(count)]
     scale = area / sum(size * weight for size, weight in zip(sizes, weights, strict=True))
     return [
-        Case(index=index, size=size, seconds=round(weight * scale, 4))
+        ScheduledTest(index=index, size=size, seconds=round(weight * scale, 4))
         for index, (size, weight) in enumerate(zip(sizes, weights, strict=True))
     ]
 
 
-def write_sleeping(folder: Path, cases: Sequence[Case]) -> Path:
+def write_sleeping(folder: Path, cases: Sequence[ScheduledTest]) -> Path:
     """Write tests that wait for as long as the cases say, and note when the first and last ran."""
     _make(folder, _SPAN_RECORDER)
     lines = ["import time", "from rankwise import mark", ""]
@@ -124,7 +124,7 @@ def write_sleeping(folder: Path, cases: Sequence[Case]) -> Path:
     return folder
 
 
-def many(count: int, seed: int) -> list[Case]:
+def many(count: int, seed: int) -> list[ScheduledTest]:
     """Draw a suite for a large machine: powers of two, mostly small, a few up to 512 ranks."""
     chance = random.Random(seed)
     cases = []
@@ -132,5 +132,5 @@ def many(count: int, seed: int) -> list[Case]:
         wide = chance.random() < 0.03
         size = 2 ** (chance.randint(4, 9) if wide else min(3, int(chance.expovariate(1.0))))
         seconds = min(60.0, chance.lognormvariate(0.0, 1.0))
-        cases.append(Case(index=index, size=size, seconds=seconds))
+        cases.append(ScheduledTest(index=index, size=size, seconds=seconds))
     return cases

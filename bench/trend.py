@@ -12,7 +12,7 @@ from bench.environment import program
 from bench.measure import median, take_turns
 from bench.table import Table, judge
 from rankwise.plan import Plan, Process, Task
-from rankwise.report.trend import LAST_RUNS, trend_of
+from rankwise.reports.measurements import LAST_RUNS, trend_of
 from rankwise.store import Store
 from rankwise.store.samples import Sample
 

@@ -6,26 +6,53 @@ from pathlib import Path
 
 from bench import spellings, suites
 from bench.contestants import Contestant, each_scheduler, pool
-from bench.environment import NO_RANKWISE, pytest
+from bench.environment import BENCH, NO_RANKWISE, PLUGINS, VirtualEnvironment, prepare, pytest
 from bench.measure import take_turns
 from bench.peers import Peer
 from bench.table import Table, compare
 
 _TESTS = 300
+_TARGET = 1.1
+_TARGET_OF_POOL = 1.2
 
 
-def run(folder: Path, repetitions: int) -> Table:
+def run(folder: Path, repetitions: int) -> list[Table]:
     suite = suites.write(folder / "two_rank", _TESTS, spellings.RANKWISE)
+    by_hand = suites.write(folder / "by_hand", _TESTS, spellings.BY_HAND)
+    table = compare(
+        f"{_TESTS} trivial tests on two ranks",
+        take_turns([*_ours(suite, by_hand, BENCH), *_peers(folder)], repetitions),
+    )
+    table.remarks.append(
+        "Without a plugin, and with mpi-pytest and pytest-mpi, the tests take COMM_WORLD from a "
+        "fixture of their own."
+    )
+    prepare(PLUGINS)
+    beside = compare(
+        f"{_TESTS} trivial tests on two ranks, beside the most common plugins of pytest",
+        take_turns(_ours(suite, by_hand, PLUGINS), repetitions),
+    )
+    return [table, beside]
+
+
+def _ours(suite: Path, by_hand: Path, environment: VirtualEnvironment) -> list[Contestant]:
     shows = f"{_TESTS} passed"
-    contestants = [
+    return [
         Contestant(
             name="mpirun -n 2 pytest -p no:rankwise",
-            command=pytest(*NO_RANKWISE, ranks=2),
-            folder=suites.write(folder / "by_hand", _TESTS, spellings.BY_HAND),
+            command=pytest(*NO_RANKWISE, ranks=2, environment=environment),
+            folder=by_hand,
             shows=shows,
+            own_environment=environment,
         ),
-        pool(suite, shows, target=1.2),
-        *each_scheduler(suite, shows, target=1.0),
+        pool(suite, shows, target=_TARGET_OF_POOL, environment=environment),
+        *each_scheduler(suite, shows, target=_TARGET, environment=environment),
+    ]
+
+
+def _peers(folder: Path) -> list[Contestant]:
+    shows = f"{_TESTS} passed"
+    return [
         Contestant(
             name="mpirun -n 2 pytest (mpi-pytest)",
             command=pytest(ranks=2, environment=Peer.MPI_PYTEST.environment),
@@ -41,9 +68,3 @@ def run(folder: Path, repetitions: int) -> Table:
             peer=Peer.PYTEST_MPI,
         ),
     ]
-    table = compare(f"{_TESTS} trivial tests on two ranks", take_turns(contestants, repetitions))
-    table.remarks.append(
-        "Without a plugin, and with mpi-pytest and pytest-mpi, the tests take COMM_WORLD from a "
-        "fixture of their own."
-    )
-    return table

@@ -10,6 +10,7 @@ this machine cannot have is left out, with the reason; with RANKWISE_REQUIRE_ALL
 
 ENVIRONMENTS hold rankwise and one MPI each. RUNTIMES are for the jobs of examples/jobs: they hold
 what rankwise.toml asks for there, and no rankwise, which nothing that runs in a job may need.
+PLUGINS holds rankwise beside the most common plugins of pytest: a user's environment.
 
 What was found with mpi4py 4.1.2, whose one wheel carries a module for the MPICH ABI and one for
 Open MPI's and loads the one that fits the first MPI library it finds, <venv>/lib before the
@@ -63,16 +64,20 @@ LAUNCH_VARIABLES: Mapping[str, str] = {
     "OMPI_MCA_plm_rsh_agent": "",  # Open MPI 4 on a machine that has no ssh
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
     "OMPI_MCA_btl": "^ofi",  # 0.3 s instead of 1.3 s for each mpiexec
+    # Ranks that give way while they wait keep everything else from running, on Linux 6.18 for one.
+    "OMPI_MCA_mpi_yield_when_idle": "0",
 }
 """What to add to the environment of an mpiexec, whichever MPI it is: the others ignore it."""
 
-# Every probe prints a sum, which is 2, and the version of its library.
+MARK = "rankwise-trial:"
+# Every probe prints one line with MARK, a sum, which is 2, and the version of its library.
+# Frameworks, launchers and site hooks print advice around it: it counts wherever it is.
 MPI_PROBE = """
 from mpi4py import MPI
 total = MPI.COMM_WORLD.allreduce(1)
 if MPI.COMM_WORLD.rank == 0:
     # Debian's Open MPI ends its version with a NUL.
-    print(total, MPI.Get_library_version().strip("\\0").splitlines()[0])
+    print("\\nrankwise-trial:", total, MPI.Get_library_version().strip("\\0").splitlines()[0])
 """
 TORCH_PROBE = """
 import torch
@@ -81,34 +86,35 @@ distributed.init_process_group("gloo")
 total = torch.ones(1, dtype=torch.int64)
 distributed.all_reduce(total)
 if distributed.get_rank() == 0:
-    print(total.item(), "torch", torch.__version__)
+    print("\\nrankwise-trial:", total.item(), "torch", torch.__version__)
 distributed.destroy_process_group()
 """
 TENSORFLOW_PROBE = """
 import tensorflow
-print(int(tensorflow.add(1, 1)), "TensorFlow", tensorflow.__version__)
+print("\\nrankwise-trial:", int(tensorflow.add(1, 1)), "TensorFlow", tensorflow.__version__)
 """
 OTAVA_PROBE = """
 from importlib.metadata import version
 from otava.analysis import compute_change_points
 found, _ = compute_change_points([1.0, 1.1] * 20 + [2.0, 2.1] * 20)
-print(1 + len(found), "Otava", version("apache-otava"))
+print("\\nrankwise-trial:", 1 + len(found), "Otava", version("apache-otava"))
 """
 AZURE_PROBE = """
 from importlib.metadata import version
 from azure.ai.ml import command
-print(1 + len([command]), "azure-ai-ml", version("azure-ai-ml"))
+print("\\nrankwise-trial:", 1 + len([command]), "azure-ai-ml", version("azure-ai-ml"))
 """
 KUBEFLOW_PROBE = """
 from importlib.metadata import version
 from kubeflow.training import KubeflowOrgV1TFJob
 from kubeflow_trainer_api import models
-print(len([KubeflowOrgV1TFJob, models]), "kubeflow-training", version("kubeflow-training"))
+found = len([KubeflowOrgV1TFJob, models])
+print("\\nrankwise-trial:", found, "kubeflow-training", version("kubeflow-training"))
 """
 DOCS_PROBE = """
 from importlib.metadata import version
 import mkdocs
-print(1 + len([mkdocs]), "mkdocs-material", version("mkdocs-material"))
+print("\\nrankwise-trial:", 1 + len([mkdocs]), "mkdocs-material", version("mkdocs-material"))
 """
 
 
@@ -137,7 +143,7 @@ class VirtualEnvironment(ABC):
 
     @abstractmethod
     def trial(self) -> list[str | Path]:
-        """Give a command that prints 2 and the version of the library."""
+        """Return a command that prints MARK, 2 and the version of the library."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +249,18 @@ RUNTIMES: Mapping[str, VirtualEnvironment] = {
     )
 }
 
-EVERYTHING: Mapping[str, VirtualEnvironment] = {**ENVIRONMENTS, **RUNTIMES}
+# What users have beside us. Among them are the most common plugins of pytest, those that need a
+# framework left out.
+PLUGINS = _environment(
+    "plugins",
+    *("-e", ".[mpi]", "numpy", "scipy"),
+    *("anyio", "hypothesis", "pytest-asyncio", "pytest-benchmark", "pytest-cov", "pytest-html"),
+    *("pytest-json-report", "pytest-metadata", "pytest-mock", "pytest-randomly"),
+    *("pytest-rerunfailures", "pytest-sugar", "pytest-timeout", "pytest-xdist"),
+    library="MPICH",
+)
+
+EVERYTHING: Mapping[str, VirtualEnvironment] = {**ENVIRONMENTS, PLUGINS.name: PLUGINS, **RUNTIMES}
 
 
 class EnvironmentFailure(Exception):
@@ -360,33 +377,40 @@ def _install_debian_openmpi() -> None:
     _run(["apt-get", "install", "--yes", "--no-install-recommends", "openmpi-bin"], **quiet)
 
 
-def _try(environment: VirtualEnvironment) -> str:
+def run_trial(environment: VirtualEnvironment) -> str:
     """Run its trial and return the version of the library that it ran on."""
     path = f"{environment.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    # torch and TensorFlow would print advice before the answer.
+    # Less advice to read through where a trial fails; a trial does not depend on it.
     quiet = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONDONTWRITEBYTECODE": ""}
     job = subprocess.Popen(
         environment.trial(),
         env={**os.environ, **LAUNCH_VARIABLES, **quiet, "PATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         text=True,
+        errors="replace",
     )
     try:
-        output, _ = job.communicate(timeout=LAUNCH_LIMIT_SECONDS)
+        output, errors = job.communicate(timeout=LAUNCH_LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         # Not a kill: a launcher that is terminated takes its ranks with it.
         job.terminate()
-        output, _ = job.communicate(timeout=LAUNCH_LIMIT_SECONDS)
-        output += f"\nended after {LAUNCH_LIMIT_SECONDS} s"
+        output, errors = job.communicate(timeout=LAUNCH_LIMIT_SECONDS)
+        errors += f"\nended after {LAUNCH_LIMIT_SECONDS} s"
     expected = f"2 {environment.library}"
-    if job.returncode or not output.startswith(expected):
+    said = [line.removeprefix(MARK).strip() for line in output.splitlines() if _is_marked(line)]
+    if job.returncode or len(said) != 1 or not said[0].startswith(expected):
         raise EnvironmentFailure(
-            f"{environment.name}: its trial with {environment.programs[-1]} should have printed "
-            f"'{expected}…', but ended with {job.returncode} and printed:\n{output}"
+            f"{environment.name}: its trial with {environment.programs[-1]} should have ended with "
+            f"0 and printed one line '{MARK} {expected}…', but it ended with {job.returncode} and "
+            f"printed:\n{output}\n--- stderr\n{errors}"
         )
-    return output.strip().removeprefix("2 ")
+    return said[0].removeprefix("2 ")
+
+
+def _is_marked(line: str) -> bool:
+    return line.startswith(f"{MARK} ")
 
 
 def _warm_up(environment: VirtualEnvironment) -> None:
@@ -401,6 +425,7 @@ def _warm_up(environment: VirtualEnvironment) -> None:
             env={n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # advice of plugins
             check=False,  # an empty folder has no tests: exit 5
         )
 
@@ -418,7 +443,7 @@ def _make(environment: VirtualEnvironment) -> str:
     _run([*install, *compiling, *environment.requirements], **_index_of_pip())
     if (environment.folder / "bin" / "pytest").exists():
         _warm_up(environment)
-    library = _try(environment)
+    library = run_trial(environment)
     # The stamp comes last: a venv without one is unfinished.
     new = environment.folder / f"{STAMP}.new"
     new.write_text(json.dumps({"key": _key(environment), "library": library}, indent=2) + "\n")

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench import served_runs  # noqa: E402  the root has to be found first
-from rankwise.engine.session import driving  # noqa: E402
 from rankwise.store import Store  # noqa: E402
+from rankwise.store.store import driving  # noqa: E402
 
 CHROMIUM = "/usr/bin/chromium"
 # Name of the picture, address, and how it is looked at.

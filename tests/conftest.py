@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -14,7 +17,7 @@ _LONGEST = (
     "acceptance/test_job_examples.py",
     "acceptance/test_documentation.py",
     "acceptance/test_many_tests.py",
-    "test_runner_mpi.py",
+    "node/test_runner_mpi.py",
     "acceptance/test_pool_starts.py",
     "acceptance/test_random_faults.py",
     "slurm/test_job_runs.py",
@@ -24,6 +27,17 @@ _LONGEST = (
     "acceptance/test_seed_example.py",
 )
 _HERE = Path(__file__).parent
+
+
+def _stay(_number: int, _frame: FrameType | None) -> None:
+    """Ignore a signal, but not for children: what they execute gets the default back."""
+
+
+# `nohup make test &` and some CI agents start us with these ignored, and a program that is executed
+# inherits that. The programs under test are to meet Ctrl-C, so they get it; we go on ignoring it.
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _stay)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,6 +52,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
     places = {_HERE / name: number for number, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+@pytest.fixture
+def package_index() -> None:
+    """Skip without the package index, or fail where everything is required."""
+    from tests.package_index import obstacle
+
+    if reason := obstacle():
+        if os.environ.get("RANKWISE_REQUIRE_ALL"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
 
 
 def _is_for_another_day(item: pytest.Item) -> bool:

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 from rankwise import records
-from rankwise.records import Claim, claim_of, give_up, read_end, read_processes
+from rankwise.node.files import give_up
+from rankwise.node.processes import sweep_marked
+from rankwise.records import ClaimState, claim_of, read_end, read_processes
 
 
 def write(path: Path, data: object) -> None:
@@ -19,9 +21,9 @@ def write(path: Path, data: object) -> None:
 
 
 def test_an_attempt_is_free_until_somebody_takes_it(tmp_path: Path) -> None:
-    assert claim_of(tmp_path) is Claim.FREE
+    assert claim_of(tmp_path) is ClaimState.FREE
     assert give_up(tmp_path)
-    assert claim_of(tmp_path) is Claim.LEFT
+    assert claim_of(tmp_path) is ClaimState.LEFT
 
 
 def test_only_one_can_take_it(tmp_path: Path) -> None:
@@ -35,9 +37,9 @@ def test_it_is_held_as_long_as_its_runner_lives(tmp_path: Path) -> None:
     path.write_text('{"pid": 4711}')
     with path.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert claim_of(tmp_path) is Claim.HELD
+        assert claim_of(tmp_path) is ClaimState.HELD
         assert records.runner_of(tmp_path) == 4711
-    assert claim_of(tmp_path) is Claim.LEFT
+    assert claim_of(tmp_path) is ClaimState.LEFT
     assert records.runner_of(tmp_path) is None
 
 
@@ -77,6 +79,6 @@ def test_what_a_lost_runner_has_left_is_found_by_its_mark() -> None:
     with process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert records.sweep(marker + "0") == 0
-        assert records.sweep(marker) == 1
+        assert sweep_marked(marker + "0") == 0
+        assert sweep_marked(marker) == 1
         assert process.wait(10) == -9

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import grp
 import itertools
 import os
+import pwd
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -12,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankwise.documents.site import Site, find_site
+from rankwise.documents.site_models import ComputeConfig, KubernetesConfig, SlurmConfig
 from rankwise.errors import InputError
 from rankwise.plan import Resources, RuntimeChoice
-from rankwise.site import ComputeChoice, Site, find_site
-from rankwise.site.choices import KubernetesChoice
 
 PYTORCH = "azureml:pytorch-1.7:1"
 
@@ -48,19 +52,127 @@ def complaints_about(text: str | bytes) -> list[str]:
     return str(raised.value).splitlines()
 
 
+# Whose it is.
+
+
+def open_to_a_group(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a group write that has more people in it than us."""
+    path.chmod(path.stat().st_mode | 0o020)
+    if os.geteuid() == 0:
+        os.chown(path, -1, 54321)
+    else:
+        group = grp.struct_group(("team", "x", path.stat().st_gid, ["somebody", "else"]))
+        monkeypatch.setattr(grp, "getgrgid", lambda number: group)
+
+
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a file or a folder be another user's."""
+    if os.geteuid() == 0:
+        os.chown(path, 54321, 54321)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+
+
+def refusal(place: Path | None = None) -> str:
+    with pytest.raises(InputError) as raised:
+        find_site(place or Path())
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("where", [".", "..", "../.."])
+def test_a_site_file_of_another_user_is_refused_wherever_it_is(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = Path("a/b")
+    inner.mkdir(parents=True)
+    file = (inner / where / "rankwise.toml").resolve()
+    file.write_text('[defaults]\nruntime = "mine"\n[runtime.mine]\npython = "/evil/python"\n')
+    give_away(file, monkeypatch)
+    said = refusal(inner)
+    assert str(file) in said
+    assert "belongs to" in said
+    assert f"chown {pwd.getpwuid(0).pw_name if os.geteuid() == 0 else ''}" in said
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o646])
+def test_a_site_file_that_others_can_write_is_refused(mode: int) -> None:
+    Path("rankwise.toml").write_text("")
+    Path("rankwise.toml").chmod(mode)
+    assert "others can write it: chmod " in refusal()
+
+
+def test_a_site_file_that_a_group_can_write_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("rankwise.toml").write_text("")
+    open_to_a_group(Path("rankwise.toml"), monkeypatch)
+    assert f"others can write it: chmod g-w {Path.cwd()}/rankwise.toml" in refusal()
+
+
+def test_a_site_file_in_a_folder_that_others_can_write_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("rankwise.toml").write_text("")
+    Path.cwd().chmod(0o777)
+    assert f"chmod o-w {Path.cwd()}" in refusal().replace("go-w", "o-w")
+    Path.cwd().chmod(0o755)
+    find_site(Path())
+    open_to_a_group(Path.cwd(), monkeypatch)
+    assert f"chmod g-w {Path.cwd()}" in refusal()
+
+
+def test_a_site_file_in_the_folder_of_another_user_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if os.geteuid() == 0:
+        Path("rankwise.toml").write_text("")
+        give_away(Path.cwd(), monkeypatch)
+        assert "its folder belongs to 54321" in refusal()
+    else:
+        # All that is ours is another's then, and the file comes first.
+        Path("rankwise.toml").write_text("")
+        give_away(Path.cwd(), monkeypatch)
+        assert "belongs to" in refusal()
+
+
+def test_in_a_sticky_folder_only_a_site_file_of_ones_own_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path.cwd().chmod(0o1777)
+    assert site_of("[compute.local]\ncores = 1\n").compute().cores == 1
+    give_away(Path("rankwise.toml"), monkeypatch)
+    assert "belongs to" in refusal()
+
+
+def test_who_owns_a_private_group_may_let_it_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("rankwise.toml").write_text("")
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    own = grp.struct_group((name, "x", os.getegid(), [name]))
+    monkeypatch.setattr(grp, "getgrgid", lambda number: own)
+    for path in (Path("rankwise.toml"), Path.cwd()):
+        path.chmod(0o775)
+    find_site(Path())
+
+
+def test_a_plan_says_which_site_file_counts_if_it_is_not_in_this_folder() -> None:
+    site_of("")
+    assert find_site(Path()).notice == ""
+    Path("a").mkdir()
+    os.chdir("a")
+    assert find_site(Path()).notice == f"the site file is {Path.cwd().parent}/rankwise.toml"
+
+
 # What names mean.
 
 
 def test_without_a_site_file_there_are_local_and_current() -> None:
     site = find_site(Path())
-    assert site.compute() == ComputeChoice()
-    assert site.compute("local") == ComputeChoice(is_mapped=True)
+    assert site.compute() == ComputeConfig()
+    assert site.compute("local") == ComputeConfig(is_mapped=True)
     assert site.runtime() == site.runtime("current") == RuntimeChoice()
 
 
 def test_a_name_that_nobody_has_falls_back_to_this_machine_and_interpreter() -> None:
     site = site_of("")
-    assert site.compute("gpu-cluster") == ComputeChoice(name="gpu-cluster", is_mapped=False)
+    assert site.compute("gpu-cluster") == ComputeConfig(name="gpu-cluster", is_mapped=False)
     assert site.runtime(PYTORCH) == RuntimeChoice(name=PYTORCH, kind="current")
     assert not site.has_compute("gpu-cluster")
     assert not site.has_runtime(PYTORCH)
@@ -72,7 +184,7 @@ def test_a_compute_may_be_told_to_have_what_it_has_not() -> None:
         "oversubscribe = true\n"
     )
     choice = site.compute("gpu-cluster")
-    assert choice == ComputeChoice(
+    assert choice == ComputeConfig(
         name="gpu-cluster",
         cores=64,
         gpus=8,
@@ -132,7 +244,7 @@ zone = "a"
     )
     found = site.compute("big")
     assert (found.backend, found.gpus) == ("kubernetes", 8)
-    assert found.kubernetes == KubernetesChoice(
+    assert found.kubernetes == KubernetesConfig(
         namespace="gpu",
         image="python:3.12",
         user=None,
@@ -145,16 +257,31 @@ zone = "a"
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('partition = "a"', 'has no "partition"'),
-        ('pull_policy = "always"', 'pull_policy cannot be "always"; did you mean "Always"?'),
-        ('code = "git"', 'code cannot be "git"; there are configmap, image, claim'),
+        ('partition = "a"', "unknown field `partition`: did you mean `annotations`?"),
+        (
+            'pull_policy = "always"',
+            "`compute.big.pull_policy` must be `IfNotPresent`, `Always` or `Never`, not 'always'; did you mean `Always`?",
+        ),
+        ('code = "git"', "`compute.big.code` must be `configmap`, `image` or `claim`, not 'git'"),
         ('code = "image"', 'code = "image" needs code_path: the folder in pods'),
-        ('namespace = "A_b"', '"A_b" cannot be the name of a namespace'),
-        ("user = -1", 'user must be the number of a user, or "image", not -1'),
-        ('mount = "rankwise"', 'mount must be a folder such as "/rankwise", not "rankwise"'),
-        ('tolerations = [{ kay = "a" }]', 'a toleration has no "kay"; did you mean "key"?'),
-        ("node_selector = { gpu = 1 }", "node_selector must be a table such as"),
-        ('labels = { "rankwise.dev/run" = "x" }', "cannot be a label here"),
+        ('namespace = "A_b"', "`compute.big.namespace` must be the name of a namespace, not 'A_b'"),
+        ("user = -1", '`compute.big.user` must be the number of a user, or "image", not -1'),
+        (
+            'mount = "rankwise"',
+            "`compute.big.mount` must be a folder such as \"/rankwise\", not 'rankwise'",
+        ),
+        (
+            'tolerations = [{ kay = "a" }]',
+            "`compute.big.tolerations[1].kay` must be `key`, `operator`, `value`, `effect` or `tolerationSeconds`, not 'kay'; did you mean `key`?",
+        ),
+        (
+            "node_selector = { gpu = 1 }",
+            "`compute.big.node_selector.gpu` must be text in quotes, not 1",
+        ),
+        (
+            'labels = { "rankwise.dev/run" = "x" }',
+            "`compute.big.labels` cannot have the label rankwise.dev/run = 'x'",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_table_of_a_kubernetes_cluster(line: str, complaint: str) -> None:
@@ -172,26 +299,45 @@ def test_a_cluster_is_read_with_all_that_it_has() -> None:
     )
     big = site.compute("big")
     assert (big.backend, big.gpus) == ("slurm", 4)
-    assert (big.slurm.partition, big.slurm.account, big.slurm.time) == ("gpu", "me", "90")
-    assert big.slurm.options == ("--exclusive",)
-    assert big.slurm.modules == ("mpi/4",)
-    assert big.slurm.init == ("ulimit -s unlimited",)
-    assert (big.slurm.mpi, big.slurm.shared) == ("srun-pmi2", "/scratch/me")
-    assert (big.slurm.mode, big.slurm.max_queued) == ("pilot", 20)
+    assert isinstance(big.batch, SlurmConfig)
+    assert (big.batch.partition, big.batch.account, big.batch.time) == ("gpu", "me", "90")
+    assert big.batch.options == ("--exclusive",)
+    assert big.batch.modules == ("mpi/4",)
+    assert big.batch.init == ("ulimit -s unlimited",)
+    assert (big.batch.mpi, big.batch.shared) == ("srun-pmi2", "/scratch/me")
+    assert (big.batch.mode, big.batch.max_queued) == ("pilot", 20)
 
 
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('time = "soon"', 'time must be minutes, or like "1:30:00" or "2-0", not "soon"'),
-        ('mpi = "srum"', 'mpi cannot be "srum"; did you mean "srun"?'),
-        ('mode = "pilots"', 'mode cannot be "pilots"; did you mean "pilot"?'),
-        ('options = ["--array=1-4"]', '"--array" is given by rankwise itself'),
-        ('options = ["exclusive"]', '"exclusive" is no option of sbatch'),
-        ("max_queued = 0", "max_queued must be more than 0"),
-        ('partitoin = "x"', '[compute.big] has no "partitoin"; did you mean "partition"?'),
-        ("oversubscribe = true", '[compute.big] has no "oversubscribe"'),
-        ("modules = [1]", "modules must be a list"),
+        (
+            'time = "soon"',
+            '`compute.big.time` must be minutes, or like "1:30:00" or "2-0", not \'soon\'',
+        ),
+        (
+            'mpi = "srum"',
+            "`compute.big.mpi` must be `mpirun`, `srun`, `srun-pmi2` or `srun-pmix`, not 'srum'; did you mean `srun`?",
+        ),
+        (
+            'mode = "pilots"',
+            "`compute.big.mode` must be `job` or `pilot`, not 'pilots'; did you mean `pilot`?",
+        ),
+        (
+            'options = ["--array=1-4"]',
+            "`compute.big.options[1]` cannot be `--array`, which rankwise sets itself",
+        ),
+        (
+            'options = ["exclusive"]',
+            "`compute.big.options[1]` must be an option of sbatch, \"--name=value\" as one text, not 'exclusive'",
+        ),
+        ("max_queued = 0", "`compute.big.max_queued` must be at least 1, not 0"),
+        ('partitoin = "x"', "unknown field `partitoin`: did you mean `partition`?"),
+        (
+            "oversubscribe = true",
+            "unknown field `oversubscribe`: there are `backend`, `cores`, `gpus`, `memory`, `features`, `options`, `modules`, `init`, `shared`, `python`, `mode`, `max_queued`, `pilot_nodes`, `pilot_idle`, `partition`, `account`, `qos`, `constraint`, `time` and `mpi`",
+        ),
+        ("modules = [1]", "`compute.big.modules[1]` must be text in quotes, not 1"),
     ],
 )
 def test_a_mistake_in_what_is_said_of_a_cluster_is_told(line: str, complaint: str) -> None:
@@ -326,13 +472,29 @@ def test_without_a_home_there_is_no_users_own_file() -> None:
     assert find_site(Path(), environ={}).layers == ()
 
 
+def test_without_a_site_file_pydantic_is_not_loaded() -> None:
+    program = (
+        "import sys, rankwise.engine.runs, rankwise.backends.base\n"
+        "from pathlib import Path\n"
+        "from rankwise.documents.site import find_site\n"
+        "find_site(Path(), environ={})\n"
+        "print('pydantic' in sys.modules)\n"
+        "Path('rankwise.toml').write_text('')\n"
+        "find_site(Path(), environ={})\n"
+        "print('pydantic' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout.split(), done.stderr) == (["False", "True"], "")
+
+
 # Names that nobody has.
 
 
 def test_each_kind_of_unknown_name_has_one_notice() -> None:
-    site = site_of('[compute.known]\nbackend = "local"\n')
+    site = site_of("[runtime.known]\ncurrent = true\n")
     notices = site.check(
-        computes={"known": "", "local": "", "": "", "nc24-cluster": "job.yaml:7:3"},
+        computes={"local": "", "": "", "nc24-cluster": "job.yaml:7:3"},
         runtimes={PYTORCH: "", "azureml:tf:1": "", "c": "", "current": ""},
     )
     assert notices == (
@@ -360,8 +522,8 @@ def test_unknown_names_are_refused_all_at_once_if_it_is_strict() -> None:
         )
     assert str(raised.value).splitlines() == [
         (
-            'job.yaml:12:11: compute "my-aks-clutser" is not in rankwise.toml; did you mean '
-            '"my-aks-cluster"? If not, write [compute.my-aks-clutser] there with backend = "local"'
+            'job.yaml:12:11: compute "my-aks-clutser" is not in rankwise.toml (there are '
+            '"my-aks-cluster" and "local"); did you mean "my-aks-cluster"? If not, write [compute.my-aks-clutser] there with backend = "local"'
         ),
         (
             f'runtime "{PYTORCH}" is not in rankwise.toml; write [runtime."{PYTORCH}"] there with '
@@ -411,59 +573,122 @@ compute = "laptpo"
 runtime = 3
 """
     ) == [
-        'rankwise.toml:2: "slrum" is no backend; did you mean "slurm"?',
-        'rankwise.toml:6: [compute.laptop] has no "core"; did you mean "cores"?',
-        'rankwise.toml:7: cores must be a number, not "many"',
-        "rankwise.toml:8: gpus must be a whole number, not 1.5",
-        'rankwise.toml:9: memory must be like "64GiB" or "500M", not "lots"',
-        'rankwise.toml:10: oversubscribe must be true or false, not "yes"',
         (
-            'rankwise.toml:12: [runtime."azureml:pytorch-1.7:1"] says python and image; it must have '
-            "exactly one of python, requirements, image or current = true"
+            "rankwise.toml:2: `compute.gpu-cluster.backend` must be `local`, `slurm`, `kubernetes`, "
+            "`ssh` or `command`, not 'slrum'; did you mean `slurm`?"
         ),
-        'rankwise.toml:17: "dockr" is no engine; did you mean "docker"?',
-        'rankwise.toml:20: a site file has no "runtimes"; did you mean "runtime"?',
+        "rankwise.toml:6: unknown field `core`: did you mean `cores`?",
+        (
+            "rankwise.toml:7: `compute.laptop.cores` must be a number of cores, such as 4, 0.5 or "
+            "500m (thousandths), not 'many'"
+        ),
+        "rankwise.toml:8: `compute.laptop.gpus` must be a whole number, not 1.5",
+        (
+            "rankwise.toml:9: `compute.laptop.memory` must be a size: a number of bytes, or such as "
+            "500M, 2Gi (with a capital letter), not 'lots'"
+        ),
+        "rankwise.toml:10: `compute.laptop.oversubscribe` must be `true` or `false`, not 'yes'",
+        "rankwise.toml:14: a runtime has `python` or `image`, not both",
+        (
+            "rankwise.toml:17: `runtime.b.engine` must be `docker`, `podman` or `apptainer`, not "
+            "'dockr'; did you mean `docker`?"
+        ),
+        "rankwise.toml:20: unknown field `runtimes`: did you mean `runtime`?",
         'rankwise.toml:23: there is no compute "laptpo"; did you mean "laptop"?',
-        "rankwise.toml:24: runtime must be the name of a runtime, in quotes",
+        "rankwise.toml:24: `defaults.runtime` must be text in quotes, not 3",
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[compute.a]\n", ':1: [compute.a] does not say its backend: one of "local"'),
-        ("[compute]\na = 1\n", ":2: compute.a must be a table: [compute.a]"),
-        ("compute = 1\n", ":1: compute must be tables: [compute.NAME]"),
-        ("[[compute]]\n", ":1: compute must be tables: [compute.NAME]"),
-        ("defaults = []\n", ":1: defaults must be a table: [defaults]"),
-        ("[defaults]\nworker = 1\n", ':2: [defaults] has no "worker"; there are compute, runtime'),
-        ('[compute."a*b"]\nbackend = "local"\n', ':1: "a*b" is no name: a * may stand at its end'),
-        ('[compute.""]\nbackend = "local"\n', ':1: "" is no name'),
+        (
+            "[compute.a]\n",
+            ":1: `compute.a.backend` must be `local`, `slurm`, `kubernetes`, `ssh` or `command`, not ''",
+        ),
+        ("[compute]\na = 1\n", ":2: `compute.a` must be a table, not 1"),
+        ("compute = 1\n", ":1: `compute` must be a table, not 1"),
+        ("[[compute]]\n", ":1: `compute` must be a table, not a list"),
+        ("defaults = []\n", ":1: `defaults` must be a table, not a list"),
+        (
+            "[defaults]\nworker = 1\n",
+            ":2: unknown field `worker`: there are `compute` and `runtime`",
+        ),
+        (
+            '[compute."a*b"]\nbackend = "local"\n',
+            ":1: `compute.a*b` is no name: a `*` may stand at its end only",
+        ),
+        (
+            '[compute.""]\nbackend = "local"\n',
+            ":1: `compute.` is no name: a `*` may stand at its end only",
+        ),
         ('[compute.local]\nbackend = "slurm"\n', ':2: the compute "local" is always this machine'),
-        ("[compute.a]\nbackend = []\n", ":2: a list is no backend; there are"),
-        ("[compute.local]\ncores = 0\n", ":2: cores must be more than 0"),
-        ("[compute.local]\ncores = nan\n", ":2: cores must be a number, not nan"),
-        ("[compute.local]\ncores = true\n", ":2: cores must be a number, not true"),
-        ("[compute.local]\ngpus = -1\n", ":2: gpus must be 0 or more"),
-        ("[compute.local]\nmemory = 0\n", ":2: memory must be like"),
-        ("[compute.local]\nmemory = {}\n", ":2: memory must be like"),
-        ("compute.local.cores = 0\n", ":1: cores must be more than 0"),
-        ("\ncompute = {local = {cores = 0}}\n", ":2: cores must be more than 0"),
-        ("[runtime.a]\n", ":1: [runtime.a] says nothing; it must have exactly one of"),
-        ("[runtime.a]\ncurrent = false\n", ":2: current can only be true"),
-        ("[runtime.a]\npython = 3.12\n", ":2: python must be a text in quotes, not 3.12"),
-        ('[runtime.a]\npython = "3.12"\n', ':2: python = "3.12" alone must be a path'),
-        ("[runtime.a]\nimage = ''\n", ':2: image must be a text in quotes, not ""'),
-        ('[runtime.a]\nimage = "--rm"\n', ':2: "--rm" is no image'),
-        ('[runtime.a]\nengine = "docker"\ncurrent = true\n', ":2: engine goes with image only"),
-        ('[runtime.a]\nrequirements = "x"\n', ':2: requirements must be a list such as ["torch'),
-        ('[runtime.a]\nrequirements = ["-r x"]\n', ':2: "-r x" is no requirement; options are not'),
-        ('[runtime.a]\nrequirements = ["./x"]\n', ':2: "./x" is a path; make an environment'),
+        (
+            "[compute.a]\nbackend = []\n",
+            ":2: `compute.a.backend` must be `local`, `slurm`, `kubernetes`, `ssh` or `command`, not a list",
+        ),
+        (
+            "[compute.local]\ncores = 0\n",
+            ":2: `compute.local.cores` must be more than 0 and at most 1000000, not 0",
+        ),
+        (
+            "[compute.local]\ncores = nan\n",
+            ":2: `compute.local.cores` must be a number of cores, such as 4, 0.5 or 500m (thousandths), not nan",
+        ),
+        (
+            "[compute.local]\ncores = true\n",
+            ":2: `compute.local.cores` must be a number of cores, such as 4, 0.5 or 500m (thousandths), not true",
+        ),
+        ("[compute.local]\ngpus = -1\n", ":2: `compute.local.gpus` must be at least 0, not -1"),
+        (
+            "[compute.local]\nmemory = 0\n",
+            ":2: `compute.local.memory` must be at least 1 byte and at most 1Ei, not 0",
+        ),
+        (
+            "[compute.local]\nmemory = {}\n",
+            ":2: `compute.local.memory` must be a size: a number of bytes, or such as 500M, 2Gi (with a capital letter), not a mapping",
+        ),
+        (
+            "compute.local.cores = 0\n",
+            ":1: `compute.local.cores` must be more than 0 and at most 1000000, not 0",
+        ),
+        (
+            "\ncompute = {local = {cores = 0}}\n",
+            ":2: `compute.local.cores` must be more than 0 and at most 1000000, not 0",
+        ),
+        (
+            "[runtime.a]\n",
+            ":1: a runtime needs one of `python`, `requirements`, `image` or `current`",
+        ),
+        ("[runtime.a]\ncurrent = false\n", ":2: `current` can only be true"),
+        ("[runtime.a]\npython = 3.12\n", ":2: `runtime.a.python` must be text in quotes, not 3.12"),
+        (
+            '[runtime.a]\npython = "3.12"\n',
+            ":2: a version alone is no runtime: add `requirements`, which may be empty, or name a path",
+        ),
+        ("[runtime.a]\nimage = ''\n", ":2: `runtime.a.image` must not be empty"),
+        (
+            '[runtime.a]\nimage = "--rm"\n',
+            ":2: `runtime.a.image` must be the name of an image, not '--rm'",
+        ),
+        ('[runtime.a]\nengine = "docker"\ncurrent = true\n', ":2: `engine` goes with `image` only"),
+        (
+            '[runtime.a]\nrequirements = "x"\n',
+            ":2: `runtime.a.requirements` must be a list, not 'x'",
+        ),
+        ('[runtime.a]\nrequirements = ["-r x"]\n', ":2: `-r x` is an option: list packages only"),
+        (
+            '[runtime.a]\nrequirements = ["./x"]\n',
+            ":2: `./x` is a path: make an environment for it, and give its `python`",
+        ),
         (
             '[runtime.a]\nrequirements = []\npython = "venv"\n',
-            ':3: beside requirements, python must be a version such as "3.12", not "venv"',
+            ":3: `python` must be a version such as 3.12 here, not `venv`",
         ),
-        ('[runtime.a]\nimage = "x"\ncurrent = true\n', ":1: [runtime.a] says image and current;"),
+        (
+            '[runtime.a]\nimage = "x"\ncurrent = true\n',
+            ":3: a runtime has `image` or `current`, not both",
+        ),
         ('[defaults]\nruntime = "a"\n', ':2: there is no runtime "a"; write [runtime.NAME] for it'),
         ("[compute.a\n", ":1:11: Expected ']' at the end of a table declaration"),
         ("a = 1\n\nb\n", ":3:2: Expected '=' after a key in a key/value pair"),
@@ -484,8 +709,8 @@ def test_a_mistake_has_its_place_and_a_remedy(text: str | bytes, complaint: str)
 def test_an_unknown_key_with_nothing_like_it_lists_the_known_ones() -> None:
     [line] = complaints_about('[compute.a]\nbackend = "local"\nzzz = 1\n')
     assert line == (
-        'rankwise.toml:3: [compute.a] has no "zzz"; there are backend, cores, gpus, memory, '
-        "features, oversubscribe"
+        "rankwise.toml:3: unknown field `zzz`: there are `backend`, `cores`, `gpus`, `memory`, "
+        "`features` and `oversubscribe`"
     )
 
 

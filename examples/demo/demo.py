@@ -80,7 +80,7 @@ def environment() -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return ours | {
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTEST_PLUGINS": "rankwise.testing.plugin",
+        "PYTEST_PLUGINS": "rankwise.pytest_plugin.plugin",
         # Ranks have no terminal that they could ask.
         "COLUMNS": str(min(100, shutil.get_terminal_size().columns)),
     }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rankwise.testing.assertions import parallel_assert
-    from rankwise.testing.mark import mark
+    from rankwise.pytest_plugin.communicators import parallel_assert
+    from rankwise.pytest_plugin.marks import mark
 
 __all__ = ["__version__", "mark", "parallel_assert"]
 
@@ -16,11 +16,11 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """Load the testing names when they are asked for: `import rankwise` itself stays fast."""
     if name == "mark":
-        from rankwise.testing.mark import mark
+        from rankwise.pytest_plugin.marks import mark
 
         return mark
     if name == "parallel_assert":
-        from rankwise.testing.assertions import parallel_assert
+        from rankwise.pytest_plugin.communicators import parallel_assert
 
         return parallel_assert
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from rankwise.files import open_left
 from rankwise.records import LOGS, PROCESSES, process_folders
 
 _FIRST, _OLD, _LOG = LOGS
@@ -17,7 +18,7 @@ _LINE_BYTES = 1024 * 1024
 _TAIL_BYTES = 64 * 1024
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """One line that a process has written."""
 
     process: str
@@ -31,7 +32,7 @@ def _is_any(name: str) -> bool:
     return True
 
 
-class Follower:
+class LogFollower:
     """Gives what is new in the logs of attempts; a line that has not ended yet is held back."""
 
     def __init__(self, folders: Iterable[Path] = ()) -> None:
@@ -57,18 +58,18 @@ class Follower:
             for tail in self._tails[folder].values():
                 tail.skip()
 
-    def poll(self) -> list[Line]:
-        """Give the lines that have come since, at most a chunk of each process; empty: none."""
-        found: list[Line] = []
+    def poll(self) -> list[LogLine]:
+        """Return the lines that have come since, at most a chunk of each process; empty: none."""
+        found: list[LogLine] = []
         for folder, tails in self._tails.items():
             self._find(folder)
             for name, tail in tails.items():
                 if data := tail.read():
-                    found += (Line(name, text, folder) for text in tail.lines.feed(data))
+                    found += (LogLine(name, text, folder) for text in tail.lines.feed(data))
         return found
 
-    def finish(self, folder: Path) -> Iterator[Line]:
-        """Give everything that is left of an attempt that is over, and follow it no longer."""
+    def finish(self, folder: Path) -> Iterator[LogLine]:
+        """Return everything that is left of an attempt that is over, and follow it no longer."""
         if folder not in self._tails:
             return
         self._find(folder)
@@ -76,12 +77,12 @@ class Follower:
         for name, tail in self._tails.pop(folder).items():
             while data := tail.read():
                 for text in tail.lines.feed(data):
-                    yield Line(name, text, folder)
+                    yield LogLine(name, text, folder)
             for text in tail.lines.flush():
-                yield Line(name, text, folder)
+                yield LogLine(name, text, folder)
 
-    def finish_all(self) -> Iterator[Line]:
-        """Give everything that is left, and follow nothing any longer."""
+    def finish_all(self) -> Iterator[LogLine]:
+        """Return everything that is left, and follow nothing any longer."""
         for folder in list(self._tails):
             yield from self.finish(folder)
 
@@ -121,7 +122,7 @@ class Lines:
         return lines
 
     def flush(self) -> list[str]:
-        """Give the line that has not ended, if there is one."""
+        """Return the line that has not ended, if there is one."""
         rest, self._rest = self._rest, b""
         return [_text(rest)] if rest else []
 
@@ -145,7 +146,7 @@ class _Tail:
         self._inode, self._offset = status.st_ino, status.st_size
 
     def read(self) -> bytes:
-        """Give the next bytes; none: there are no more now."""
+        """Return the next bytes; none: there are no more now."""
         try:
             return self._read()
         except OSError:
@@ -167,7 +168,7 @@ class _Tail:
         return b""
 
     def _parts_from_here(self) -> Iterator[Path]:
-        """Give the part that is being read, wherever it is now, and those that follow it."""
+        """Return the part that is being read, wherever it is now, and those that follow it."""
         found = [(path, path.stat().st_ino) for path in self._parts if path.exists()]
         inodes = [inode for _, inode in found]
         if self._inode in inodes:
@@ -181,7 +182,7 @@ class _Tail:
             yield path
 
     def _take(self, path: Path) -> bytes:
-        with path.open("rb", buffering=0) as file:
+        with open_left(path) as file:
             status = os.fstat(file.fileno())
             if status.st_ino != self._inode:
                 return b""
@@ -191,7 +192,7 @@ class _Tail:
 
 
 def last_lines(place: Path, count: int) -> list[str]:
-    """Give the last lines that a process has written, from the folder of its logs."""
+    """Return the last lines that a process has written, from the folder of its logs."""
     data = b""
     for name in (_LOG, _OLD):
         data = _last_bytes(place / name, _TAIL_BYTES - len(data)) + data
@@ -207,7 +208,7 @@ def last_lines(place: Path, count: int) -> list[str]:
 
 def _last_bytes(path: Path, count: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_left(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - count))
             return file.read(count)

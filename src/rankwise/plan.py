@@ -2,27 +2,35 @@
 
 Some values are known only where and when a task runs: addresses, free ports, folders. They stand in
 commands, variables and files as marks made by `later`, and whoever starts the task fills them in
-with `fill_in`. `show` makes them readable for people.
-"""
+with `fill_in`. `show` makes them readable for people."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+_Kind = TypeVar("_Kind")
 
 # Characters that nobody writes: what people write needs no escapes then.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 
+DOCUMENTS = "rankwise.documents"
+"""The tag of a run of several documents: their paths, a line each."""
 REPORTED = "rankwise.report"
 """The tag of a run that is followed by a report: `when-complete`."""
 NOTIFIED = "rankwise.notify"
 """The tag of a run that has the names, with commas, of those who are told of its end."""
 REPEATED = "repeats"
 """The tag that names what a task is one more try of."""
+PART = "part"
+"""The tag that says what a task of a cell of a matrix is: `environment` or `test`."""
+LOOK = "environment"
+"""The part, and the name, of the task that says what a cell has around it."""
 
 
 def later(what: str) -> str:
@@ -145,6 +153,10 @@ class RuntimeChoice:
     """docker, podman or apptainer; empty: the first that is there."""
 
 
+TOOLS_PYTHON = "rankwise-python"
+"""A Python on a machine elsewhere that has the tools of a task: that of the runtime if it has them,
+or else one of an environment of their own."""
+
 When = Literal["passed", "failed", "always"]
 """What must have become of what a task needs."""
 
@@ -260,8 +272,13 @@ class Task:
     """Names of variables whose values come from the client's environment."""
     resources: Resources = Resources()
     """Of all processes together."""
+    is_alone: bool = False
+    """Whether nothing else may run on its nodes meanwhile: it would be measured, too."""
     compute: str = "local"
     runtime: RuntimeChoice = RuntimeChoice()
+    tools: tuple[str, ...] = ()
+    """Packages that its own command needs on a machine elsewhere, beside the runtime: there, it is
+    run by `TOOLS_PYTHON`."""
     timeout: float | None = None
     """In seconds."""
     restart: Restart = Restart()
@@ -290,6 +307,19 @@ class Task:
     """What was derived or mended, for people to see."""
     tags: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def calls_functions(self) -> bool:
+        """Whether functions of the user's are called to judge what it has left."""
+        metrics = self.measuring.metrics if self.measuring is not None else ()
+        return any(check.kind == "python" for check in self.checks) or any(
+            metric.parser == "python" for metric in metrics
+        )
+
+
+def is_look(task: Task) -> bool:
+    """Return whether a task only looks at what a cell of a matrix has around it."""
+    return task.tags.get(PART) == LOOK
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -317,54 +347,91 @@ def to_data(value: Task | Plan) -> dict[str, Any]:
 
 def task_from_data(data: Mapping[str, Any]) -> Task:
     """Make a task of what `to_data` gave, with or without a detour through JSON."""
-    restart, runtime = data["restart"], data["runtime"]
-    return Task(
-        **{
-            **data,
-            "processes": tuple(map(_process, data["processes"])),
-            "resources": Resources(**data["resources"]),
-            "restart": Restart(most=restart["most"], on_exit_codes=tuple(restart["on_exit_codes"])),
-            "runtime": _runtime(runtime),
-            "checks": tuple(map(_check, data.get("checks", ()))),
-            "reuse": _reuse(data.get("reuse")),
-            "inherits": tuple(data.get("inherits", ())),
-            "measuring": _measuring(data.get("measuring")),
-            **{name: tuple(data[name]) for name in ("needs", "secrets", "notes")},
-        }
+    return _made(
+        Task,
+        data,
+        processes=tuple(
+            _made(Process, one, resources=Resources(**one["resources"]))
+            for one in data["processes"]
+        ),
+        resources=Resources(**data["resources"]),
+        restart=_made(Restart, data["restart"]),
+        runtime=_made(RuntimeChoice, data["runtime"]),
+        checks=tuple(_made(Check, one) for one in data.get("checks", ())),
+        reuse=_made(Reuse, data["reuse"]) if data.get("reuse") else None,
+        measuring=_measuring(data.get("measuring")),
     )
-
-
-def _runtime(data: Mapping[str, Any]) -> RuntimeChoice:
-    lists = {name: tuple(data.get(name, ())) for name in ("requirements", "modules")}
-    return RuntimeChoice(**{**data, **lists})
-
-
-def _reuse(data: Mapping[str, Any] | None) -> Reuse | None:
-    if not data:
-        return None
-    return Reuse(**{**data, **{name: tuple(data[name]) for name in ("inputs", "outputs")}})
 
 
 def _measuring(data: Mapping[str, Any] | None) -> Measuring | None:
     if data is None:
         return None
-    metrics = (
-        Metric(**{**one, "only": tuple(one["only"]), "axes": tuple(one["axes"])})
-        for one in data["metrics"]
-    )
-    return Measuring(**{**data, "metrics": tuple(metrics)})
+    return _made(Measuring, data, metrics=tuple(_made(Metric, one) for one in data["metrics"]))
 
 
-def _check(data: Mapping[str, Any]) -> Check:
-    return Check(**{**data, "codes": tuple(data["codes"])})
+def _made(kind: Callable[..., _Kind], data: Mapping[str, Any], **parts: Any) -> _Kind:
+    """Make an object of plain data; JSON has lists where a plan has tuples."""
+    flat = {name: tuple(one) if isinstance(one, list) else one for name, one in data.items()}
+    return kind(**{**flat, **parts})
 
 
-def _process(data: Mapping[str, Any]) -> Process:
-    command: str | Sequence[str] = data["command"]
-    return Process(
-        **{
-            **data,
-            "command": command if isinstance(command, str) else tuple(command),
-            "resources": Resources(**data["resources"]),
-        }
-    )
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+# Sums of fractions of cores are not exact.
+_CORE_DUST = 1e-9
+
+
+def shortfall(claim: Resources, capacity: Resources) -> str | None:
+    """Say what a task needs more of than there is, or None if there is enough."""
+    lacks = []
+    if claim.gpus > capacity.gpus:
+        lacks.append(f"needs {_plural(claim.gpus, 'GPU')}, found {capacity.gpus}")
+    if claim.cores > capacity.cores + _CORE_DUST:
+        lacks.append(f"needs {_plural(claim.cores, 'core')}, found {_number(capacity.cores)}")
+    if claim.memory > capacity.memory:
+        needed, found = _sizes(claim.memory, capacity.memory)
+        lacks.append(f"needs {needed} of memory, found {found}")
+    return "; ".join(lacks) or None
+
+
+def _plural(count: float, noun: str) -> str:
+    return f"{_number(count)} {noun if count == 1 else f'{noun}s'}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _sizes(*sizes: int) -> list[str]:
+    """Write sizes with as many digits as it takes to tell them apart."""
+    for digits in range(16):
+        written = [_size(size, digits) for size in sizes]
+        if len(set(written)) == len(written):
+            return written
+    return [f"{size} bytes" for size in sizes]
+
+
+def _size(size: int, more_digits: int) -> str:
+    value, unit = float(max(size, 0)), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    digits = more_digits + (1 if value < 9.95 and unit else 0)
+    return f"{value:.{digits}f} {_UNITS[unit]}"
+
+
+def body_of(task: Task) -> str:
+    """Write a task as JSON: the same as `to_data` gives, without the copies."""
+    return _encode(task)
+
+
+def task_of(body: str) -> Task:
+    """Read a task that `body_of` has written."""
+    return task_from_data(json.loads(body))
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    # What `dataclasses.fields` looks at: it makes a new tuple each time.
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+# Plans are trees: nothing in them can hold itself.
+_encode = json.JSONEncoder(default=_fields, check_circular=False).encode

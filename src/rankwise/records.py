@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import fcntl
 import json
 import math
 import os
-import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from rankwise.files import read_left
+from rankwise.node.files import give_up, is_held, write_file
+from rankwise.store import State
 from rankwise.store.rows import ProcessRow
 
 CLAIM = "claim"
@@ -27,13 +27,15 @@ EXPORTS = "exports"
 """Variables that a task leaves behind: NAME=VALUE, or NAME for one that it has unset."""
 IDENTITY = "identity"
 """What a task has made, in one word: the same word, the same result."""
+OUTPUTS = "outputs.digest"
+"""A digest of the files that a task said it makes, when it had passed."""
 LOGS = ("output.log.first", "output.log.1", "output.log")
 """The parts of a log, the oldest first."""
 MARKER = "RANKWISE_ATTEMPT"
 """The variable by which everything that an attempt has started is known."""
 
 
-class Claim(enum.Enum):
+class ClaimState(enum.Enum):
     """Whose an attempt is."""
 
     FREE = enum.auto()
@@ -76,32 +78,9 @@ class Usage:
     peak_memory: float = 0
 
 
-def claim_of(folder: Path) -> Claim:
-    """Tell whose an attempt is."""
-    try:
-        file = os.open(folder / CLAIM, os.O_RDWR)
-    except FileNotFoundError:
-        return Claim.FREE
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return Claim.HELD
-    finally:
-        os.close(file)
-    return Claim.LEFT
-
-
-def give_up(folder: Path) -> bool:
-    """Take an attempt that no runner has begun with, so that none ever will; False: one has."""
-    own = folder / f".{CLAIM}.{os.urandom(4).hex()}"
-    own.touch()
-    try:
-        os.link(own, folder / CLAIM)
-    except FileExistsError:
-        return False
-    finally:
-        own.unlink()
-    return True
+def claim_of(folder: Path) -> ClaimState:
+    """Return whose an attempt is."""
+    return {None: ClaimState.FREE, True: ClaimState.HELD, False: ClaimState.LEFT}[is_held(folder)]
 
 
 def abandon(folder: Path) -> bool:
@@ -114,15 +93,15 @@ def abandon(folder: Path) -> bool:
 
 
 def runner_of(folder: Path) -> int | None:
-    """Give the process of the runner that is at work; None: there is none, or it is not known."""
-    if claim_of(folder) is not Claim.HELD:
+    """Return the process of the runner that is at work; None: there is none, or it is not known."""
+    if claim_of(folder) is not ClaimState.HELD:
         return None
     pid = _read(folder / CLAIM).get("pid")
     return pid if isinstance(pid, int) else None
 
 
 def read_end(folder: Path) -> AttemptEnd | None:
-    """Give how an attempt has ended; None: no runner has said so."""
+    """Return how an attempt has ended; None: no runner has said so."""
     data = _read(folder / "end.json")
     try:
         return AttemptEnd(**data) if data else None
@@ -131,7 +110,7 @@ def read_end(folder: Path) -> AttemptEnd | None:
 
 
 def read_processes(folder: Path) -> list[ProcessRow]:
-    """Give what is known of an attempt's processes and ranks."""
+    """Return what is known of an attempt's processes and ranks."""
     found = []
     for place in process_folders(folder):
         data = {**_read(place / "start.json"), **_read(place / "end.json")}
@@ -141,7 +120,7 @@ def read_processes(folder: Path) -> list[ProcessRow]:
 
 
 def read_usage(folder: Path) -> list[Usage]:
-    """Give what an attempt has used over time, on its first node and then on others; if known."""
+    """Return what an attempt has used over time, on its first node and then on others; if known."""
     places = [folder / USAGE, *(place / USAGE for place in process_folders(folder))]
     return [usage for place in places if (usage := _usage(_read(place))) is not None]
 
@@ -165,9 +144,9 @@ def _usage(data: Mapping[str, Any]) -> Usage | None:
 
 
 def read_exports(folder: Path) -> dict[str, str | None]:
-    """Give the variables that an attempt has left behind; None: it has unset it."""
+    """Return the variables that an attempt has left behind; None: it has unset it."""
     try:
-        text = os.fsdecode((folder / EXPORTS).read_bytes())
+        text = os.fsdecode(read_left(folder / EXPORTS))
     except OSError:
         return {}
     entries = (entry.partition("=") for entry in text.split("\0") if entry)
@@ -177,13 +156,11 @@ def read_exports(folder: Path) -> dict[str, str | None]:
 def write_exports(folder: Path, variables: Mapping[str, str | None]) -> None:
     """Leave variables behind, all of them at once."""
     entries = (name if value is None else f"{name}={value}" for name, value in variables.items())
-    beside = folder / f".{EXPORTS}"
-    beside.write_bytes(os.fsencode("".join(f"{entry}\0" for entry in entries)))
-    beside.replace(folder / EXPORTS)
+    write_file(f"{folder}/{EXPORTS}", "".join(f"{entry}\0" for entry in entries))
 
 
 def process_folders(folder: Path) -> list[Path]:
-    """Give the folders in which an attempt's processes have their logs, in a stable order."""
+    """Return the folders in which an attempt's processes have their logs, in a stable order."""
     try:
         places = [Path(entry.path) for entry in os.scandir(folder / PROCESSES) if entry.is_dir()]
     except OSError:
@@ -191,28 +168,9 @@ def process_folders(folder: Path) -> list[Path]:
     return sorted(places, key=_order)
 
 
-def sweep(marker: str) -> int:
-    """Kill everything that an attempt has started and that its runner could not end."""
-    wanted = f"{MARKER}={marker}".encode()
-    count = 0
-    for pid in _marked(wanted):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-            count += 1
-    return count
-
-
-def _marked(wanted: bytes) -> Iterator[int]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    yield int(entry.name)
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_left(path))
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
@@ -222,3 +180,25 @@ def _order(place: Path) -> tuple[str, int, str]:
     name, _, number = place.name.partition("-")
     digits = number.split(".")[0]
     return name, int(digits) if digits.isdigit() else 0, place.name
+
+
+LOST_CODE = 1
+
+
+def end_of(folder: Path) -> AttemptEnd:
+    """Return how an attempt ended whose runner is gone."""
+    end = read_end(folder)
+    if end is not None:
+        return end
+    reason = "its runner was killed, or could not write down how it ended"
+    if last := _last_words(folder):
+        reason += f": {last}"
+    return AttemptEnd(outcome=State.LOST, exit_code=LOST_CODE, reason=reason)
+
+
+def _last_words(folder: Path) -> str:
+    try:
+        lines = read_left(folder / "runner.log").decode(errors="replace").strip().splitlines()
+    except OSError:
+        return f"{folder} is gone"
+    return lines[-1] if lines else ""

@@ -40,7 +40,9 @@ class Shop:
 
     folder: Path
     variables: dict[str, str] = field(default_factory=dict)
+    python: str | Path = sys.executable
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def write(self, name: str, text: str) -> Path:
         """Write a file, without the indentation of the test that has it."""
@@ -50,7 +52,7 @@ class Shop:
         return path
 
     def command(self, *arguments: str | Path) -> list[str]:
-        return [sys.executable, "-m", "rankwise.cli.main", *map(str, arguments)]
+        return [str(self.python), "-m", "rankwise.cli.main", *map(str, arguments)]
 
     def environment(self) -> dict[str, str]:
         kept = {name: v for name, v in os.environ.items() if not name.startswith(_SCRUBBED)}
@@ -62,7 +64,7 @@ class Shop:
         self, *arguments: str | Path, variables: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
         """Start a command, in a session of its own."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self.command(*arguments),
             cwd=self.folder,
             env={**self.environment(), **(variables or {})},
@@ -72,6 +74,8 @@ class Shop:
             text=True,
             start_new_session=True,
         )
+        self.started.append(process)
+        return process
 
     def rankwise(
         self,
@@ -116,6 +120,10 @@ class Shop:
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
+        # A test that failed has left its own undone: that is not to fail the next one too.
+        for command in self.started:
+            with command:
+                command.wait(LIMIT_SECONDS)
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ def test_tests_that_only_one_rank_collects_are_named(project: Project) -> None:
             """,
         }
     )
-    outcome = project.pytest(ranks=2)
+    outcome = project.pytest("--scheduler=sequential", ranks=2)
     assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, str(outcome)
     assert outcome.reports == [], str(outcome)
     assert "collected different tests: rank 0 3, rank 1 4 (of 2 ranks)" in outcome.errors
@@ -249,10 +249,10 @@ def test_an_internal_error_on_another_rank_is_shown(project: Project) -> None:
         }
     )
     outcome = project.pytest(ranks=2)
-    assert outcome.exit_code != pytest.ExitCode.OK, str(outcome)
+    assert outcome.exit_code == pytest.ExitCode.INTERNAL_ERROR, str(outcome)
     assert outcome.reports == [], str(outcome)
     assert "INTERNALERROR> RuntimeError: a plugin of this rank is broken" in outcome.errors
-    assert "rank 1 ended before it had collected its tests" in outcome.errors, str(outcome)
+    assert "rank 1 ended before it had collected its tests" in outcome.output, str(outcome)
 
 
 def test_no_tests_is_exit_code_5(project: Project) -> None:
@@ -276,3 +276,65 @@ def test_a_wrong_command_line_is_said_once_and_is_exit_code_4(
     assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, str(outcome)
     assert outcome.errors.count(complaint) == 1, str(outcome)
     assert complaint not in outcome.output, str(outcome)
+
+
+def test_a_rank_that_joins_after_rank_0_has_refused_the_command_line_says_nothing(
+    project: Project,
+) -> None:
+    project.write(
+        {
+            "late.py": """
+                import os, time
+                from rankwise.pytest_plugin.connections import Address
+
+                real = Address.connect
+
+                def connect(self, seconds):
+                    while os.environ.get("PMI_RANK") == "1" and os.path.exists(self.path):
+                        time.sleep(0.05)
+                    return real(self, seconds)
+
+                Address.connect = connect
+            """
+        }
+    )
+    outcome = project.pytest("-p", "late", "--no-such-option", ranks=2)
+    assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, str(outcome)
+    assert outcome.errors.count("unrecognized arguments: --no-such-option") == 1, str(outcome)
+    assert "Traceback" not in outcome.errors, str(outcome)
+
+
+@pytest.mark.parametrize("crew", ["pool", "mpirun"])
+def test_ids_may_name_the_rank_that_collects(project: Project, crew: str) -> None:
+    project.write(
+        {
+            "where.py": RANK,
+            "test_ids.py": """
+                import pytest
+                import rankwise
+                from where import RANK
+
+                def named(number):
+                    return f"{number}-Rank {RANK}"
+
+                @rankwise.mark.parallel(2)
+                @pytest.mark.parametrize("number", [1, 2], ids=named)
+                def test_both(comm, number):
+                    assert comm.allreduce(number) == 2 * number
+
+                @pytest.mark.parametrize("number", [3], ids=named)
+                def test_fails(number):
+                    assert False
+            """,
+        }
+    )
+    if crew == "pool":
+        outcome = project.pytest("--n-workers=2", "--no-warm-start", ranks=None)
+    else:
+        outcome = project.pytest("--scheduler=dynamic", ranks=2)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
+    assert outcome.verdicts == {
+        "test_both[1-Rank 0]": "passed",
+        "test_both[2-Rank 0]": "passed",
+        "test_fails[3-Rank 0]": "failed",
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -186,7 +187,9 @@ def test_each_rank_has_a_pane_that_shows_its_output_as_it_comes(
         }
     )
     variables = project.variables(project.folder / ".record-panes")
-    variables |= {"TMUX_TMPDIR": str(temporary), "TMPDIR": str(temporary)}
+    # Where a socket has its place: the name of that folder may be long elsewhere.
+    sockets = tempfile.mkdtemp(prefix="rw", dir="/tmp")
+    variables |= {"TMUX_TMPDIR": sockets, "TMPDIR": str(temporary)}
     variables.pop("TMUX", None)
     variables["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     command = [str(project.mpi.python), "-m", "pytest", "-p", "rankwise", "--n-workers=2", "--tmux"]
@@ -216,8 +219,10 @@ def test_each_rank_has_a_pane_that_shows_its_output_as_it_comes(
             assert f"of {1 - number}" not in shown.replace(f"rank {number} of 2", "")
     finally:
         process.kill()
-        process.wait()
+        with process:  # Closes what was left of its output.
+            process.wait()
         subprocess.run(["tmux", "kill-server"], env=variables, check=False, capture_output=True)
+        shutil.rmtree(sockets)
 
 
 def await_words(look: object, words: str, seconds: float = 60.0) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 import subprocess
@@ -10,23 +9,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import browser
+import cluster
+import containers
 import pytest
+import sshd
 import typer
 from environments import ENVIRONMENTS
 
-from rankwise.cli.app import make_app
-from rankwise.cli.verbs import VERBS
-from rankwise.launch import words
-from rankwise.site import tables
+from rankwise.cli.main import VERBS
+from rankwise.cli.options import make_app
+from rankwise.documents import site_tables
+from rankwise.launch import rewriting
+from rankwise.pytest_plugin import plugin
+from rankwise.pytest_plugin.options import MARKERS, POLICIES, SCHEDULERS
+from rankwise.pytest_plugin.schedulers.base import Pace, ScheduledTest
+from rankwise.pytest_plugin.schedulers.dispatcher import ScheduledSuite, make_scheduler
 from rankwise.store import State
-from rankwise.testing import plugin
-from rankwise.testing.dispatch import Suite, make_policy
-from rankwise.testing.mark import MARKERS
-from rankwise.testing.policy import Case, Pace
-from rankwise.testing.policy.simulate import simulate
 from tests.acceptance.conftest import require
 from tests.acceptance.documents import Page, Stale, blocks_of, first_difference
 from tests.acceptance.harness import Outcome, Project
+from tests.support.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -36,9 +39,6 @@ PAGES = sorted(
     if ".pytest_cache" not in path.parts
 )
 KINDS = ("Tutorial", "How-to guide", "Reference", "Explanation")
-SOURCE = ROOT / "src" / "rankwise"
-# What the plugin uses of the rooms of jobs.
-SHARED = ("mpi", "mpiexec", "cores")
 
 
 def read(page: str) -> str:
@@ -50,6 +50,18 @@ def page_in(folder: Path, path: Path) -> Page:
     asked = {word for block in blocks_of(path.read_text()) for word in block.words}
     names = {"mpich", *asked & ENVIRONMENTS.keys()}
     return Page(path, {name: Project(folder, require(name)) for name in sorted(names)})
+
+
+def test_the_first_screen_names_both_commands_how_long_they_take_and_what_they_install() -> None:
+    screen = " ".join(" ".join(read("README.md").splitlines()[:25]).split())
+    for command in ("make demo", "make test"):
+        assert re.search(rf"{command} +# \d+ minutes?\b", screen), command
+        assert re.search(rf"`{command}` installs \d+ [MG]B into `\.venv", screen), command
+    # What is installed besides is installed by the scripts that name it.
+    packages = {"Slurm": cluster, "Chromium": browser, "OpenSSH": sshd, "Podman": containers}
+    for name, script in packages.items():
+        assert name in screen
+        assert any(name.lower() in one for one in script.PACKAGES)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -175,9 +187,7 @@ def test_every_option_is_in_the_reference() -> None:
 
 
 def test_every_scheduler_fixture_and_mark_is_explained() -> None:
-    schedulers = [
-        name for name in plugin.SCHEDULERS if f"`{name}`" not in read("docs/schedulers.md")
-    ]
+    schedulers = [name for name in SCHEDULERS if f"`{name}`" not in read("docs/schedulers.md")]
     writing = read("docs/writing-tests.md")
     fixtures = [name for name in plugin.__all__ if f"`{name}`" not in writing]
     marks = [line for line in MARKERS if f"mark.{re.split('[(:]', line)[0]}" not in writing]
@@ -204,8 +214,13 @@ def test_every_verb_has_a_section_with_its_options() -> None:
 def test_every_state_variable_and_key_of_a_site_file_is_explained() -> None:
     outcomes, site = read("docs/job-outcomes.md"), read("docs/rankwise-toml.md")
     states = [str(state) for state in State if f"| `{state}` |" not in outcomes]
-    variables = [name for name in words.NAMES if f"`{name}`" not in outcomes]
-    keys = [key for key in tables._COMPUTE_KEYS + tables._RUNTIME_KEYS if f"`{key}`" not in site]
+    variables = [name for name in rewriting.NAMES if f"`{name}`" not in outcomes]
+    keys = [
+        key
+        for table in (site_tables.compute_model("local"), site_tables.RuntimeTable)
+        for key in table.fields()
+        if f"`{key}`" not in site
+    ]
     assert (states, variables, keys) == ([], [], [])
 
 
@@ -218,14 +233,14 @@ def test_the_diagrams_of_the_schedulers_are_what_the_policies_do() -> None:
     names, sizes, seconds = table["test"], table["ranks"], table["seconds"]
     durations = [float(number) for number in seconds]
     cases = [
-        Case(index=index, size=int(size), seconds=durations[index])
+        ScheduledTest(index=index, size=int(size), seconds=durations[index])
         for index, size in enumerate(sizes)
     ]
-    suite = Suite(cases=cases, groups=[()] * len(cases))
+    suite = ScheduledSuite(cases=cases, groups=[()] * len(cases))
     shown = [block.text for block in blocks_of(text) if block.language == "text"]
     drawn = []
-    for scheduler in plugin.POLICIES:
-        simulation = simulate(make_policy(scheduler, suite, 4, Pace()), durations, 4)
+    for scheduler in POLICIES:
+        simulation = simulate(make_scheduler(scheduler, suite, 4, Pace()), durations, 4)
         rows = [["."] * round(simulation.makespan) for _ in range(4)]
         for span in simulation.spans:
             for rank in span.ranks:
@@ -233,105 +248,6 @@ def test_the_diagrams_of_the_schedulers_are_what_the_policies_do() -> None:
                     rows[rank][second] = names[span.case]
         drawn.append("".join(f"rank {rank} | {' '.join(row)}\n" for rank, row in enumerate(rows)))
     assert shown == drawn
-
-
-def test_the_architecture_names_every_module_and_no_other() -> None:
-    modules = {
-        path.relative_to(SOURCE).as_posix()
-        for path in SOURCE.rglob("*.py")
-        if path.name != "__init__.py"
-    }
-    text = read("docs/architecture.md")
-    named = {
-        folder.removeprefix("./") + name
-        for folder, names in re.findall(r"^\| `([\w./]+/)` \|([^|]*)\|", text, re.MULTILINE)
-        for name in re.findall(r"`(\w+\.py)`", names)
-    }
-    assert named == modules
-
-
-def test_the_architecture_lists_every_message() -> None:
-    source = "".join(path.read_text() for path in (SOURCE / "testing").rglob("*.py"))
-    sent = set(re.findall(r"\"(?:kind|what)\": \"([\w ]+)\"", source)) - {"share"}
-    text = read("docs/architecture.md")
-    table = text[text.index("| message |") :].split("\n\n")[0]
-    first_cells = re.findall(r"^\|([^|]*)\|", table, re.MULTILINE)
-    assert set(re.findall(r"`([\w ]+)`", "".join(first_cells))) == sent
-
-
-def rows_of(heading: str) -> dict[str, int]:
-    """Read a table of the architecture that says who is above whom."""
-    text = read("docs/architecture.md")
-    table = text[text.index(heading) :].split("\n\n")[0]
-    return {
-        name: number
-        for number, line in enumerate(table.splitlines())
-        for name in re.findall(r"`(\w+)`", line)
-    }
-
-
-def test_rooms_import_in_the_direction_that_the_architecture_says() -> None:
-    row_of = rows_of("| row | rooms |")
-    files = [path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.stem[0] != "_"]
-    assert {room_of(path) for path in files} == row_of.keys()
-    wrong = [
-        f"{path.relative_to(SOURCE)} imports {room}"
-        for path in files
-        for room in rooms_in(path) - {room_of(path)}
-        if row_of[room] <= row_of[room_of(path)]
-    ]
-    assert wrong == []
-
-
-def test_the_runner_imports_nothing_of_ours() -> None:
-    assert imports_of(SOURCE / "runner.py") == set()
-
-
-def room_of(path: Path) -> str:
-    """Name the room that a module is in: a folder, or itself."""
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
-
-
-def rooms_in(path: Path) -> set[str]:
-    """Name the rooms from which a module imports."""
-    imported = [name.split(".") for name in imports_of(path)]
-    names = {name[1] for name in imported if len(name) > 1}
-    # From the package itself come its version and the like, which are in no room.
-    return {name for name in names if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").exists()}
-
-
-def test_modules_of_the_plugin_import_in_the_direction_that_the_architecture_says() -> None:
-    row_of = rows_of("| row | modules |")
-    shared = [SOURCE / "errors.py", *(SOURCE / "launch" / f"{name}.py" for name in SHARED)]
-    files = [
-        path
-        for path in (*shared, *(SOURCE / "testing").rglob("*.py"))
-        if path.name != "__init__.py"
-    ]
-    assert {path.stem for path in files} | {"policy"} == row_of.keys()
-    upwards = [
-        f"{path.relative_to(SOURCE)} imports {imported}"
-        for path in files
-        for imported in {part for name in imports_of(path) for part in name.split(".")[-2:]}
-        if row_of.get(imported, sys.maxsize) <= row_of[path.stem]
-    ]
-    assert upwards == []
-
-
-def imports_of(path: Path) -> set[str]:
-    """Name what a module imports of ours when it runs, not only for type checkers."""
-    found: set[str] = set()
-    waiting: list[ast.AST] = [ast.parse(path.read_text())]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            continue
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-        waiting.extend(ast.iter_child_nodes(node))
-    return {name for name in found if name.split(".")[0] == "rankwise"}
 
 
 # The demo

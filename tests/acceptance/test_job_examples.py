@@ -22,8 +22,11 @@ LEARNED = re.compile(
 )
 
 
-def take_runtime(folder: Path) -> None:
-    """Have the documents run in the environment that is there already, made of the same."""
+def take_runtime(folder: Path, place: Path | None = None) -> None:
+    """Have the documents run in the environment that is there already, made of the same.
+
+    At a place of its own, if one is given.
+    """
     name = RUNTIME_OF_FOLDER[folder.name]
     runtime = RUNTIMES[name]
     if reason := why_unavailable(runtime):
@@ -34,7 +37,10 @@ def take_runtime(folder: Path) -> None:
     text = site.read_text()
     (wanted,) = tomllib.loads(text)["runtime"].values()
     assert tuple(wanted["requirements"]) == runtime.requirements
-    site.write_text(re.sub("(?m)^requirements = .*$", f'python = "{runtime.folder}"', text))
+    if place is not None:
+        place.symlink_to(runtime.folder)
+    python = f'python = "{place or runtime.folder}"'
+    site.write_text(re.sub("(?m)^requirements = .*$", python, text))
 
 
 # Those for Kubernetes differ in what they claim, and command jobs in how they are written.
@@ -50,6 +56,34 @@ def test_an_example_learns(tmp_path: Path, document: str) -> None:
         shutil.copytree(EXAMPLES / folder, shop.folder / folder)
         take_runtime(shop.folder / folder)
         shop.variables["PATH"] = f"{shop.folder / folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        said = shop.rankwise("run", f"{folder}/{name}", "--strict")
+        assert said.exit_code == 0, said
+        assert LEARNED.search(said.output), said
+        shop.wait_until_empty()
+
+
+TORCHRUN = """\
+torchrun --nproc_per_node 2 --nnodes 4 --node_rank NODE_RANK --master_addr MASTER_ADDR
+      --master_port MASTER_PORT train.py
+"""
+
+
+@pytest.mark.parametrize(
+    "document", ["mpi/amlcompute.yaml", "pytorch/launch.yaml", "pytorch/torchrun.yaml"]
+)
+def test_folders_of_an_example_may_have_blanks_and_quotes_in_their_names(
+    tmp_path: Path, document: str
+) -> None:
+    folder, name = document.split("/")
+    with opened(tmp_path / "it's a shop (of $HOME)") as shop:
+        shutil.copytree(EXAMPLES / folder, shop.folder / folder)
+        if name == "torchrun.yaml":
+            launch = (EXAMPLES / folder / "launch.yaml").read_text()
+            text, count = re.subn(r"python -m torch(?s:.*?)train\.py\n", TORCHRUN, launch)
+            assert count == 1
+            (shop.folder / folder / name).write_text(text)
+        take_runtime(shop.folder / folder, tmp_path / "it's an environment")
+        shop.variables["TMPDIR"] = str(shop.folder)
         said = shop.rankwise("run", f"{folder}/{name}", "--strict")
         assert said.exit_code == 0, said
         assert LEARNED.search(said.output), said

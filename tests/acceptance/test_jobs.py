@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.jobs import Shop, opened, wait_for
+from tests.acceptance.jobs import LIMIT_SECONDS, Shop, opened, wait_for
+from tests.node.test_runner import without_privileges
 
 
 @pytest.fixture
@@ -162,6 +163,42 @@ def test_no_value_of_a_secret_is_kept(shop: Shop) -> None:
     assert held == []
 
 
+def test_no_report_has_a_secret_that_tests_and_checks_have_quoted(shop: Shop) -> None:
+    shop.variables["TOKEN"] = 'Aj7-"qqz-tell-nobody'
+    shop.write(
+        "test_it.py",
+        """
+        import os, urllib.parse
+
+        def test_one():
+            assert os.environ["TOKEN"] == "x", urllib.parse.quote(os.environ["TOKEN"])
+        """,
+    )
+    shop.write(
+        "job.yaml",
+        """
+        type: Suite
+        name: job
+        secrets: [TOKEN]
+        tests:
+          - {name: single, pytest: test_it.py}
+          - name: quoted
+            run: echo "it is $TOKEN" > out.txt
+            checks: [{absent: it is, on: out.txt}]
+        """,
+    )
+    said = shop.rankwise("run", "job.yaml", "--junit", "junit.xml", "--markdown", "said.md")
+    assert said.exit_code == 1, said
+    told = [said, shop.rankwise("explain"), shop.rankwise("status"), shop.rankwise("logs")]
+    told.append(shop.rankwise("report", "--html", "r.html", "--csv", "-", "--json", "r.json"))
+    assert not [one for one in told if "tell-nobody" in one.output + one.errors]
+    assert "found once in out.txt" in told[1].output, told[1]
+    made = [shop.folder / name for name in ("junit.xml", "said.md", "r.html", "r.json")]
+    made += (shop.folder / ".rankwise").glob("store.db*")
+    assert [path for path in made if b"tell-nobody" in path.read_bytes()] == []
+    assert all("***" in path.read_text() for path in made[:3])
+
+
 def test_a_secret_without_a_value_stops_everything_before_it_begins(shop: Shop) -> None:
     code, output = run_job(shop, pytorch("touch it-ran", more="secrets: [NO_SUCH_TOKEN]"))
     assert code == 2, output
@@ -197,6 +234,57 @@ def test_a_port_that_is_taken_is_not_given_to_a_job(shop: Shop) -> None:
     finally:
         for line in taken:
             line.close()
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_mpi_needs_no_right_to_a_host_name(shop: Shop, instances: int) -> None:
+    """What root may have, and other users may not: a launcher takes each node for another host."""
+    shop.write(
+        "job.yaml",
+        f"""
+        type: command
+        command: python -c "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1), 'ranks')"
+        distribution:
+          type: mpi
+          process_count_per_instance: 2
+        resources:
+          instance_count: {instances}
+        """,
+    )
+    done = subprocess.run(
+        shop.command("run", "job.yaml"),
+        cwd=shop.folder,
+        env=shop.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+        preexec_fn=without_privileges,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(f"| {2 * instances} ranks\n") == 2 * instances, done.stdout
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="without the right to a host name, Hydra takes no quotes in paths"
+)
+def test_a_folder_may_have_quotes_in_its_name(tmp_path: Path) -> None:
+    with opened(tmp_path / 'it\'s a "shop"') as shop:
+        shop.write(
+            "job.yaml",
+            """
+            type: MpiJob
+            launcher:
+              spec:
+                command: mpirun -np 2 python -c "import os; print('in', os.getcwd())"
+            compute:
+              instance_count: 1
+            """,
+        )
+        said = shop.rankwise("run", "job.yaml")
+        assert said.exit_code == 0, said
+        assert said.output.count(f"| in {shop.folder}") == 2, said
 
 
 def test_ctrl_c_ends_everything(shop: Shop) -> None:
@@ -301,3 +389,13 @@ def test_a_store_of_a_newer_rankwise_is_left_alone(shop: Shop) -> None:
     code, output = run_job(shop, pytorch("true"))
     assert code == 2, output
     assert "newer" in output
+
+
+def test_a_named_pipe_in_the_place_of_a_log_keeps_nobody_waiting(shop: Shop) -> None:
+    log = "$RANKWISE_FOLDER/processes/worker-0/output.log"
+    command = f"rm {log}; mkfifo {log}; echo it goes on; exit 3"
+    code, output = run_job(shop, pytorch(command, processes=1))
+    assert code == 3, output
+    assert "it goes on" in shop.rankwise("logs").output
+    assert "left with exit code 3" in shop.rankwise("explain").output
+    shop.wait_until_empty()

@@ -78,7 +78,7 @@ PLACES = """
 SIZES = {
     "test_module_mark": 2,
     "test_function_mark": 3,
-    "test_seed_spelling": 3,
+    "test_seed_spelling[3]": 3,
     "test_mpi_pytest_spelling": 3,
     "test_mpi_pytest_bare": 3,
     "test_isolate_mpi_spelling": 3,

@@ -145,6 +145,7 @@ set: [{{when: {{runtime: two, test: bad.py}}, soft_fail: true}}]
     shop.wait_until_empty()
 
 
+@pytest.mark.usefixtures("package_index")
 def test_a_runtime_that_cannot_be_installed_makes_its_row_red_and_nothing_else(shop: Shop) -> None:
     shop.write("good.sh", "true\n")
     shop.write(
@@ -214,6 +215,7 @@ def _runs(shop: Shop) -> list[str]:
         return [run.id for run in store.runs(10)]
 
 
+@pytest.mark.usefixtures("package_index")
 def test_the_example_shows_what_works_in_which_generation(shop: Shop) -> None:
     said = shop.rankwise(
         *("run", EXAMPLE),

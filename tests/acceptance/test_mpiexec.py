@@ -24,7 +24,8 @@ _STARTS_RANKS = """
     import mpi4py
     mpi4py.rc.initialize = False
     from mpi4py import MPI
-    from rankwise.launch.mpiexec import find_mpiexec, loaded_library, without_job
+    from rankwise.launch.mpi import without_job
+    from rankwise.launch.mpiexec import find_mpiexec, loaded_library
 
     mpiexec = find_mpiexec(MPI.Get_library_version(), loaded_library())
     environment = without_job(os.environ)

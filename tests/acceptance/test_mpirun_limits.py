@@ -94,3 +94,135 @@ def test_what_failed_before_is_shown_and_what_did_not_run_is_named(
     for name in ("test_before", "test_wrong", "test_after", "test_pair_after"):
         named = f"  test_it.py::{name}\n" in left_out
         assert named == (name not in outcome.verdicts), f"{name}\n{outcome}"
+
+
+# Fixtures of other ranks, after the last test
+
+ANSWERED_AT_ONCE = """
+    import rankwise.pytest_plugin.mpirun as reporting_rank
+
+    # So long rank 0 used to wait for the others, whatever the time limit.
+    reporting_rank.GOODBYE_SECONDS = 0.5
+"""
+
+
+def hooks_of(rank: int) -> str:
+    """Give hooks by which a rank never comes to the end of its session."""
+    return f"""
+    import time
+    from ledger import RANK
+
+    def pytest_sessionfinish():
+        if RANK == {rank}:
+            time.sleep(1000)
+    """
+
+
+def run_to_the_end(
+    project: Project, temporary: Path, last: str, *arguments: str, hooks: str = ""
+) -> tuple[Outcome, str]:
+    """Run a suite of which rank 1 does something when its last test is over."""
+    project.write(
+        {
+            "conftest.py": f"{ANSWERED_AT_ONCE}\n{hooks}",
+            "test_ends.py": f"""
+                import time
+                from pathlib import Path
+
+                import pytest
+                from ledger import RANK
+                from rankwise import mark
+
+
+                @pytest.fixture(scope="session")
+                def server():
+                    yield
+                    if RANK == 1:
+                        {last}
+
+
+                @mark.parallel(2)
+                def test_server(server, comm):
+                    pass
+            """,
+        }
+    )
+    file = temporary / "junit.xml"
+    outcome = run_pytest(
+        project,
+        *(f"--junitxml={file}", *arguments),
+        ranks=2,
+        environment={"TMPDIR": str(temporary)},
+    )
+    return outcome, file.read_text() if file.exists() else ""
+
+
+def test_what_goes_wrong_in_a_slow_fixture_of_another_rank_is_an_error(
+    project_on_both: Project, temporary: Path
+) -> None:
+    last = 'time.sleep(2); raise ValueError("the server is broken")'
+    outcome, junit = run_to_the_end(project_on_both, temporary, last)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
+    assert outcome.verdicts == {"test_server": "error in teardown"}, str(outcome)
+    assert "the server is broken" in junit, str(outcome)
+
+
+def test_a_fixture_of_another_rank_that_has_no_end_is_an_error_at_the_time_limit(
+    project_on_both: Project, temporary: Path
+) -> None:
+    outcome, junit = run_to_the_end(
+        project_on_both, temporary, "time.sleep(1000)", "--test-timeout=2"
+    )
+    # What mpirun makes of ranks that were ended.
+    assert outcome.exit_code != pytest.ExitCode.OK, str(outcome)
+    assert outcome.verdicts == {"test_server": "error in teardown"}, str(outcome)
+    limit = "no end after 2 s when fixtures of a wider scope were torn down (time limit)"
+    assert limit in outcome.output, str(outcome)
+    assert limit in junit, str(outcome)
+    assert "time.sleep(1000)" in outcome.output, str(outcome)
+    check_that_nothing_is_left(project_on_both, temporary)
+
+
+def test_a_rank_that_hangs_at_the_end_of_its_session_is_an_error_at_the_time_limit(
+    project_on_both: Project, temporary: Path
+) -> None:
+    outcome, junit = run_to_the_end(
+        project_on_both, temporary, "pass", "--test-timeout=2", hooks=hooks_of(1)
+    )
+    # What mpirun makes of ranks that were ended.
+    assert outcome.exit_code != pytest.ExitCode.OK, str(outcome)
+    limit = "no end after 2 s after its last test, at the end of the process (time limit)"
+    assert limit in outcome.output, str(outcome)
+    assert limit in junit, str(outcome)
+    check_that_nothing_is_left(project_on_both, temporary)
+
+
+def test_a_rank_without_a_test_that_hangs_at_its_end_fails_the_run(
+    project: Project, temporary: Path
+) -> None:
+    project.write(
+        {
+            "conftest.py": ANSWERED_AT_ONCE + hooks_of(2),
+            "test_one.py": """
+                from rankwise import mark
+
+
+                @mark.parallel(2)
+                def test_pair(comm):
+                    pass
+            """,
+        }
+    )
+    file = temporary / "junit.xml"
+    outcome = run_pytest(
+        project,
+        *("--test-timeout=2", f"--junitxml={file}"),
+        ranks=3,
+        environment={"TMPDIR": str(temporary)},
+    )
+    # What mpirun makes of ranks that were ended.
+    assert outcome.exit_code != pytest.ExitCode.OK, str(outcome)
+    words = "rank 2 of 3 did not end within 2.5 s after the last test"
+    assert words in outcome.output, str(outcome)
+    assert words in file.read_text(), str(outcome)
+    check_that_nothing_is_left(project, temporary)

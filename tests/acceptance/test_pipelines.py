@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 
 from rankwise.store import State, Store
 from tests.acceptance.jobs import Shop, opened, wait_for
+from tests.notify.mailboxes import mail_server
 
 KILLS = 4
 """By hand: RANKWISE_KILLS=30 and pytest --timeout=1200, and RANKWISE_SEED for other moments."""
@@ -178,7 +180,7 @@ def test_only_what_depends_on_a_change_runs_again(shop: Shop) -> None:
     shop.write("p.yaml", REUSING.replace("echo c", "echo e"))
     assert ran() == "de"
     wrong = shop.rankwise("run", "p.yaml", "--from", "bb")
-    assert (wrong.exit_code, "there is no stage 'bb'; did you mean 'b'?" in wrong.errors) == (
+    assert (wrong.exit_code, "there is no stage 'bb'; did you mean `b`?" in wrong.errors) == (
         2,
         True,
     )
@@ -219,6 +221,88 @@ def test_a_stage_that_is_detached_goes_on_by_itself(shop: Shop) -> None:
     shop.wait_until_empty()
 
 
+def test_what_a_stage_submits_outlives_the_stage(shop: Shop) -> None:
+    shop.write(
+        "job.yaml",
+        "type: command\nname: job\ncommand: {command}\n".format(
+            command="'touch began; while [ ! -e go ]; do sleep 0.05; done; echo $OF_STAGE > went'"
+        ),
+    )
+    shop.write(
+        "p.yaml",
+        f"""\
+        type: Pipeline
+        name: outer
+        stages:
+          hand-in: |
+            export OF_STAGE=seen
+            {sys.executable} -m rankwise.cli.main submit job.yaml
+            while [[ ! -e began ]]; do sleep 0.05; done
+          after: "true"
+        """,
+    )
+    said = shop.rankwise("run", "p.yaml")
+    assert said.exit_code == 0, said
+    assert "job-1" in said.output
+    assert json.loads(shop.rankwise("status", "job-1", "--json").output)["state"] == "running"
+    (shop.folder / "go").touch()
+    shop.wait_until_empty()
+    assert json.loads(shop.rankwise("status", "job-1", "--json").output)["state"] == "passed"
+    assert (shop.folder / "went").read_text() == "seen\n"
+
+
+def test_a_detached_sweep_of_a_pipeline_has_its_report_and_its_news(shop: Shop) -> None:
+    shop.write(
+        "sweep.yaml",
+        """\
+        type: Sweep
+        command: echo "took ${{size}} s"
+        parameters: {size: [1, 2]}
+        trials: 2
+        metrics:
+          - {name: time, unit: s, better: lower, pattern: 'took (?P<value>[0-9.]+) s'}
+        report: when-complete
+        """,
+    )
+    shop.write(
+        "p.yaml",
+        """\
+        type: Pipeline
+        name: nightly
+        stages:
+          build: "true"
+          bench: {sweep: sweep.yaml, detach: true}
+        """,
+    )
+    with mail_server() as mailbox:
+        shop.write(
+            "rankwise.toml",
+            f"""\
+            [notify.team]
+            host = "127.0.0.1"
+            port = {mailbox.port}
+            security = "none"
+            from = "robot@example.org"
+            to = ["team@example.org"]
+            """,
+        )
+        said = shop.rankwise("run", "p.yaml", "--notify", "team")
+        assert said.exit_code == 0, said
+        # Nobody is there any more but the process that drives the sweep.
+        shop.wait_until_empty(120)
+    subjects = sorted(str(letter["Subject"]) for letter in mailbox.letters)
+    assert [one.partition(":")[0] for one in subjects] == [
+        "nightly-1 passed",
+        "nightly-bench-1 passed",
+    ]
+    [letter] = [one for one in mailbox.letters if "bench" in one["Subject"]]
+    attached = [part.get_filename() for part in letter.iter_attachments()]
+    assert attached == ["nightly-bench-1.pdf"]
+    runs = shop.folder / ".rankwise" / "runs"
+    assert (runs / "nightly-bench-1" / "report.pdf").read_bytes().startswith(b"%PDF-")
+    assert not (runs / "nightly-1" / "report.pdf").exists()
+
+
 def test_included_documents_are_stages(shop: Shop) -> None:
     shop.write("job.yaml", "type: command\ncommand: echo job $FROM_SETUP\n")
     shop.write(
@@ -252,7 +336,7 @@ def test_included_documents_are_stages(shop: Shop) -> None:
         ("a: {run: x, checks: [{contain: y}]}", "did you mean `contains`?"),
         ("a: {deploy: {from: x, to: file}}", "`a` cannot deploy to"),
         ("a: {checkout: {repository: other, into: dirty}}", "changed by hand in"),
-        ("a: {run: x, job: y.yaml}", "a stage is `run` or `job`, not both"),
+        ("a: {run: x, job: y.yaml}", "a stage has `run` or `job`, not both"),
         ("a: {env: {X: 1}}", "a stage needs one of `run`"),
         ("a: {run: 'echo ${{matrix.x}}'}", "`matrix` has no `x`"),
         ("a: {run: 'echo ${{artifacts.b}}'}", "`artifacts` has no `b`"),
@@ -409,3 +493,37 @@ def test_a_batch_system_of_its_own_is_polled(shop: Shop) -> None:
     }, said
     assert "1 has failed" in said.output
     wait_for(shop.folder / "out.txt")
+
+
+REVERTED = """\
+type: Pipeline
+stages:
+  build: {run: cp source program, inputs: source, outputs: program}
+  test: {run: grep -x "$(cat source)" program}
+"""
+
+
+@pytest.mark.parametrize("outputs", [", outputs: program", ""], ids=["said", "not said"])
+def test_after_a_revert_the_build_of_another_source_is_not_taken_for_its_own(
+    shop: Shop, outputs: str
+) -> None:
+    shop.write("p.yaml", REVERTED.replace(", outputs: program", outputs))
+    for source in ("one", "two", "one"):
+        shop.write("source", source)
+        said = shop.rankwise("run", "p.yaml", "--quiet")
+        assert said.exit_code == 0, said
+    assert states(shop, "p-3")["build"] == "passed"
+    said = shop.rankwise("run", "p.yaml", "--quiet")
+    assert states(shop, "p-4")["build"] == "passed unchanged since p-3"
+
+
+def test_inputs_that_are_not_there_are_a_mistake(shop: Shop) -> None:
+    shop.write(
+        "p.yaml", "type: Pipeline\nstages: {a: {run: echo a, inputs: 'srcc/*.c'}, b: echo b}\n"
+    )
+    said = shop.rankwise("run", "p.yaml", "--quiet")
+    assert said.exit_code == 1, said
+    found = states(shop, "p-1")
+    assert found["a"].startswith("not run `inputs`: no file in ")
+    assert found["a"].endswith("fits srcc/*.c")
+    assert found["b"] == "not run needs a, which was not run"

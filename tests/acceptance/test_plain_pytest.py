@@ -54,11 +54,16 @@ def test_plain_pytest_imports_nothing_for_running_on_ranks(project: Project) -> 
         assert reason in outcome.output, str(outcome)
     assert "rankwise:" not in outcome.output, str(outcome)
     modules = json.loads((project.folder / "modules.json").read_text())
-    assert "rankwise.testing.plugin" in modules
+    assert "rankwise.pytest_plugin.plugin" in modules
     for name in (
         "mpi4py",
-        "rankwise.testing.crew",
-        "rankwise.testing.switchboard",
+        "rankwise.pytest_plugin.workers",
+        "rankwise.pytest_plugin.worker_session",
+        "rankwise.pytest_plugin.runtest",
+        "rankwise.pytest_plugin.mpirun",
+        "rankwise.pytest_plugin.mpirun_coordinator",
+        "rankwise.pytest_plugin.output",
+        "rankwise.pytest_plugin.rank_status",
         "multiprocessing",
     ):
         assert [found for found in modules if f"{found}.".startswith(f"{name}.")] == []

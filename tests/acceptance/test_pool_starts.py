@@ -129,7 +129,8 @@ IMPORTS = {
 
 
             def test_alone():
-                assert rank == MPI.COMM_WORLD.rank
+                assert rank < size
+                assert MPI.COMM_WORLD.size == 1
 
 
             @mark.parallel(2, world=True)
@@ -157,7 +158,8 @@ IMPORTS = {
 
 
             def test_alone(early):
-                assert early == (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
+                assert early[0] < early[1]
+                assert MPI.COMM_WORLD.size == 1
 
 
             @mark.parallel(2, world=True)

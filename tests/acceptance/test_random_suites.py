@@ -36,6 +36,7 @@ MARKS = {
 
 CONFTEST = """
     import pytest
+    from mpi4py.MPI import COMM_WORLD
 
     def act(action):
         if action == "assert":
@@ -50,6 +51,7 @@ CONFTEST = """
     @pytest.fixture
     def deed(request, comm):
         plan = request.module.PLANS[request.node.originalname]
+        assert COMM_WORLD.allreduce(1) == comm.size, "reaches ranks of other tests, or too few"
         act(plan["setup"].get(comm.rank))
         yield plan["call"].get(comm.rank)
         act(plan["teardown"].get(comm.rank))

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from browser import Browser, Page, browser, obstacle
 
-from rankwise.report.facts import gather
-from rankwise.report.html import html_report
+from rankwise.reports.html import html_report
+from rankwise.reports.model import ReportData
 from rankwise.store import Store
 from tests.acceptance import jobs
 from tests.acceptance.jobs import Shop
@@ -79,7 +79,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         }
         for name, run in runs.items():
             found[name] = folder / f"{name}.html"
-            data = gather(store, store.run(run), now=time.time())
+            data = ReportData(store=store, run=store.run(run), now=time.time())
             found[name].write_text(html_report(data), encoding="utf-8")
     return found
 

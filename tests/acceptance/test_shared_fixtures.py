@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
+
+import pytest
 
 from tests.acceptance.harness import Project
+from tests.acceptance.inner import noted
+from tests.acceptance.pools import run_pool
 
 # In static and dynamic the tests on two ranks come first, so that every rank goes through all
 # modules twice.
@@ -117,3 +122,103 @@ def test_a_value_is_made_anew_when_what_it_is_made_from_changes(
     outcome = project.pytest(f"--scheduler={scheduler}", ranks=2)
     assert outcome.exit_code == 0, outcome
     assert "8 passed" in outcome.output, outcome
+
+
+HANGING = """
+    import time
+    import pytest
+    from ledger import note
+
+
+    @pytest.fixture(scope="session")
+    def server():
+        note("server")
+        time.sleep(1000)
+
+
+    @pytest.fixture(scope="module")
+    def table(request):
+        note(f"table of {request.module.__name__}")
+        if request.module.__name__ == "test_first":
+            time.sleep(1000)
+"""
+
+
+def test_a_shared_fixture_that_was_not_set_up_in_time_is_not_tried_again(
+    project: Project, temporary: Path
+) -> None:
+    project.write(
+        {
+            "conftest.py": HANGING,
+            "test_all.py": """
+                import pytest
+
+                @pytest.mark.parametrize("number", range(6))
+                def test_server(server, number): pass
+
+                def test_without(): pass
+            """,
+        }
+    )
+    outcome = run_pool(project, temporary, "--test-timeout=2")
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
+    assert outcome.counts() == {"error in setup": 6, "passed": 1}, str(outcome)
+    # Each of the two workers may have been at it when the first was ended.
+    assert 1 <= noted(project).count("server") <= 2, str(outcome)
+    place = f"{project.folder}/conftest.py:6"
+    words = f"the fixture `server` (session scope, {place})"
+    assert f"It sets up {words}. Every worker sets up such" in outcome.output, str(outcome)
+    again = f"{words} was not set up within 2 s (time limit) for test_all.py::test_server["
+    assert again in outcome.output, str(outcome)
+
+
+def test_a_shared_fixture_is_tried_again_for_a_test_that_may_take_longer(
+    project: Project, temporary: Path
+) -> None:
+    project.write(
+        {
+            "test_all.py": """
+                import time
+                import pytest
+
+                @pytest.fixture(scope="session")
+                def server():
+                    time.sleep(3)
+
+                @pytest.mark.timeout(1)
+                def test_short(server): pass
+
+                @pytest.mark.timeout(1)
+                def test_as_short(server): pass
+
+                def test_long(server): pass
+            """,
+        }
+    )
+    outcome = run_pool(project, temporary, workers="1")
+    assert outcome.verdicts == {
+        "test_short": "error in setup",
+        "test_as_short": "error in setup",
+        "test_long": "passed",
+    }, str(outcome)
+    assert outcome.output.count("no end after 1 s in setup") == 2, str(outcome)
+
+
+def test_the_same_fixture_of_another_module_is_tried(project: Project, temporary: Path) -> None:
+    project.write(
+        {
+            "conftest.py": HANGING,
+            **{
+                f"test_{name}.py": """
+                    def test_one(table): pass
+                    def test_two(table): pass
+                """
+                for name in ("first", "second")
+            },
+        }
+    )
+    outcome = run_pool(project, temporary, "--test-timeout=2", workers="1")
+    verdicts = {f"{one.split('::')[0]} {when}": how for one, when, how in outcome.reports}
+    assert verdicts["test_first.py setup"] == "failed", str(outcome)
+    assert verdicts["test_second.py call"] == "passed", str(outcome)
+    assert noted(project) == ["table of test_first", "table of test_second"], str(outcome)

@@ -69,7 +69,7 @@ def test_ranks_shuffle_alike_and_as_one_process_does(project: Project) -> None:
     for outcome in (seeded, again, first):
         assert outcome.exit_code == pytest.ExitCode.OK, str(outcome)
         assert outcome.counts() == {"passed": 16}, str(outcome)
-        shown = outcome.output.count("Using --randomly-seed=11")
+        shown = outcome.output.count("Using --randomly-seed=11\n")
         assert shown == (outcome is not first), str(outcome)
 
 

@@ -227,3 +227,46 @@ def test_the_starter_runs(shop: Shop) -> None:
     said = shop.rankwise("run", "suite.yaml")
     assert said.exit_code == 0, said
     assert "my-suite-1 passed" in said.output
+
+
+def test_after_a_run_of_several_suites_the_commands_to_repeat_it_name_all_of_them(
+    shop: Shop,
+) -> None:
+    shop.write("one.yaml", "type: Suite\nname: one\ntests: [{name: good, run: 'true'}]\n")
+    shop.write("two.yaml", "type: Suite\nname: two\ntests: [{name: bad, run: exit 3}]\n")
+    said = shop.rankwise("run", "one.yaml", "two.yaml")
+    assert said.exit_code == 3, said
+    assert "again  rankwise run one.yaml two.yaml --failed\n" in said.output
+    page = shop.rankwise("report", "--html", "-").output
+    assert "rankwise run one.yaml two.yaml --only bad" in page
+    # The first one alone does not have what failed: that must not pass for all being well.
+    assert shop.rankwise("run", "one.yaml", "--failed").exit_code == 2
+    again = shop.rankwise("run", "one.yaml", "two.yaml", "--failed")
+    assert again.exit_code == 3, again
+    assert states(shop) == {"bad": "failed"}
+
+
+def test_a_named_pipe_in_the_place_of_results_keeps_nobody_waiting(shop: Shop) -> None:
+    shop.write("suite.yaml", "type: Suite\ntests: [{name: unit, pytest: test_it.py}]\n")
+    shop.write(
+        "test_it.py",
+        """\
+        import atexit
+        import os
+
+
+        @atexit.register
+        def leave_a_pipe():
+            path = os.path.join(os.environ["RANKWISE_FOLDER"], "results.xml")
+            os.unlink(path)
+            os.mkfifo(path)
+
+
+        def test_it():
+            pass
+        """,
+    )
+    said = shop.rankwise("run", "suite.yaml", seconds=60)
+    assert said.exit_code == 1, said
+    assert "not a regular file" in said.output
+    assert states(shop) == {"unit": "failed"}

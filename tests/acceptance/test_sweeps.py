@@ -84,3 +84,36 @@ def test_a_sweep_whose_client_is_killed_measures_everything_once(shop: Shop) -> 
     with Store.open(shop.folder / ".rankwise", read_only=True) as store:
         values = Counter(row.value for row in store.samples_of_run("timing-1"))
     assert values == {0.1: 4, 0.2: 4, 0.3: 4}
+
+
+_PARSER = """\
+    from rankwise.metrics.base import Collector
+
+    def read_ticks(wish, text):
+        found = Collector(wish)
+        for line in text.splitlines():
+            name, _, ticks = line.partition(" ticks: ")
+            if ticks:
+                found.add(name, float(ticks), "ticks", better="lower")
+        return found.parsed()
+    """
+
+
+def test_a_parser_of_another_package_measures_a_sweep(shop: Shop) -> None:
+    shop.variables["PYTHONPATH"] = str(shop.folder / "site")
+    shop.write("site/ticker.py", _PARSER)
+    shop.write("site/ticker-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: ticker\n")
+    entry = "[rankwise.metric_parsers]\nticks = ticker:read_ticks\n"
+    shop.write("site/ticker-1.0.dist-info/entry_points.txt", entry)
+    sweep = "type: Sweep\nname: t\ncommand: 'echo \"work ticks: 1${{trial}}\"'\ntrials: 2\n"
+    shop.write("wrong.yaml", f"{sweep}metrics: [tick]\n")
+    said = shop.rankwise("run", "wrong.yaml")
+    assert said.exit_code == 2, said
+    assert "there is no parser `tick`; did you mean `ticks`?" in said.errors, said
+    shop.write("sweep.yaml", f"{sweep}metrics: [ticks]\n")
+    said = shop.rankwise("run", "sweep.yaml")
+    assert said.exit_code == 0, said
+    with Store.open(shop.folder / ".rankwise", read_only=True) as store:
+        (series,) = store.series(metric="work")
+        assert (series.unit, series.better) == ("ticks", "lower")
+        assert [row.value for row in store.history(series.id)] == [11.0, 12.0]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rankwise.checks.judging import judge
+from rankwise.checks.judge import judge
 from rankwise.plan import Check, Process, Task
 from rankwise.records import AttemptEnd
 
@@ -28,7 +28,9 @@ def make_attempt(folder: Path, ranks: Mapping[int, str], *, lost: int = 0) -> Pa
     return attempt
 
 
-def judged(attempt: Path, *checks: Check, outcome: str = "passed", code: int = 0) -> AttemptEnd:
+def judged(
+    attempt: Path, *checks: Check, outcome: str = "passed", code: int = 0, results: str = ""
+) -> AttemptEnd:
     """Judge an attempt that has just ended, as its runner says."""
     count = len(list((attempt / "processes").iterdir()))
     task = Task(
@@ -38,7 +40,8 @@ def judged(attempt: Path, *checks: Check, outcome: str = "passed", code: int = 0
             for number in range(count)
         ),
         checks=checks,
+        results=results,
     )
     reason = "" if outcome == "passed" else "worker-0 left with exit code"
     end = AttemptEnd(outcome=outcome, exit_code=code, reason=reason, started=time.time() - 5)
-    return judge(task, attempt, end)
+    return judge(task, attempt, end)[0]

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.plan import Check
+from rankwise.checks.judge import judge
+from rankwise.plan import Check, Process, Task
+from rankwise.records import AttemptEnd
 from tests.checks.attempts import judged, make_attempt
 
 FOUR = {number: f"start\nrank {number} of 4\nloss 0.{number}\n" for number in range(4)}
@@ -227,6 +229,7 @@ def test_each_rank_may_have_a_file_of_its_own(tmp_path: Path) -> None:
         ("$.loss", "less_than", 0.5, ""),
         ("$.loss", "less_than", 0.25, "it is 0.25 in metrics.json"),
         ("$.loss", "greater_than", 0.2, ""),
+        ("$.loss", "greater_than", 0.25, "it is 0.25 in metrics.json"),
         ("$.loss", "approx", 0.25000001, ""),
         ("$.loss", "approx", 0.26, "it is 0.25"),
         ("$.loss", "equals", 0.25, ""),
@@ -249,6 +252,27 @@ def test_values_in_json_are_compared(
     end = judged(attempt, check)
     assert end.outcome == ("failed" if fault else "passed"), end.reason
     assert fault in end.reason
+
+
+@pytest.mark.parametrize(
+    ("value", "is_near"), [(2.5, True), (2.75, False), (1.5, True), (1.25, False)]
+)
+def test_what_is_just_within_a_tolerance_is_near(
+    tmp_path: Path, value: float, is_near: bool
+) -> None:
+    attempt = make_attempt(tmp_path, {0: f'{{"x": {value}}}\n'})
+    check = Check(kind="json", what="$.x", compare="approx", value=2, tolerance=0.5)
+    assert judged(attempt, check).outcome == ("passed" if is_near else "failed")
+
+
+def test_all_ranks_are_those_that_there_should_have_been(tmp_path: Path) -> None:
+    # A launcher starts them: what the plan knows is how many.
+    attempt = make_attempt(tmp_path, {0: "ready\n", 1: "ready\n"})
+    launcher = Process(name="launcher", role="launcher", command="mpirun -np 3 ./a")
+    check = Check(kind="contains", what="ready", rank="all")
+    task = Task(key="t", processes=(launcher,), width=3, checks=(check,))
+    end, _ = judge(task, attempt, AttemptEnd(outcome="passed", exit_code=0))
+    assert (end.outcome, "there was no rank 2" in end.reason) == ("failed", True)
 
 
 def test_a_tolerance_says_how_far_is_near(tmp_path: Path) -> None:
@@ -320,3 +344,40 @@ def test_a_function_has_the_last_word(tmp_path: Path, name: str, fault: str) -> 
     end = judged(attempt, check)
     assert end.outcome == ("failed" if fault else "passed"), end.reason
     assert fault in end.reason
+
+
+_FAILED = '<testsuite><testcase name="one"/><testcase name="two"><failure/></testcase></testsuite>'
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_wanted_exit_code_does_not_undo_failed_tests(tmp_path: Path, code: int) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    check = Check(kind="exit_code", codes=(0, 1))
+    outcome = "failed" if code else "passed"
+    end = judged(attempt, check, outcome=outcome, code=code, results="results.xml")
+    assert (end.outcome, end.reason[:14]) == ("failed", "no test result")
+    (attempt / "results.xml").write_text(_FAILED)
+    end = judged(attempt, check, outcome=outcome, code=code, results="results.xml")
+    assert (end.outcome, end.reason) == ("failed", "1 of 2 tests failed: two")
+    (attempt / "results.xml").write_text('<testsuite><testcase name="one"/></testsuite>')
+    assert (
+        judged(attempt, check, outcome=outcome, code=code, results="results.xml").outcome
+        == "passed"
+    )
+
+
+def test_a_crash_is_not_forgotten_for_a_failed_test(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, FOUR)
+    (attempt / "results.xml").write_text(_FAILED)
+    end = judged(attempt, outcome="crashed", code=139, results="results.xml")
+    assert end.outcome == "crashed"
+
+
+def test_what_was_not_kept_apart_is_not_taken_for_empty(tmp_path: Path) -> None:
+    attempt = make_attempt(tmp_path, {0: "Traceback"})
+    check = Check(kind="absent", what="Traceback", on="stderr")
+    end = judged(attempt, check)
+    assert end.outcome == "failed"
+    assert "worker-0 has no stderr.log: its streams were not kept apart" in end.reason
+    (attempt / "processes" / "worker-0" / "stdout.log").write_text("")
+    assert judged(attempt, check).outcome == "passed"

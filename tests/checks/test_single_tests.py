@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.checks.single_tests import read_tests
+from rankwise.checks.judge import judge_tests, read_tests
+from rankwise.plan import Process, Task
+from rankwise.records import AttemptEnd
 from rankwise.store import ResultRow, State
 
 
@@ -53,3 +55,53 @@ def test_entities_that_grow_without_bounds_are_refused(tmp_path: Path) -> None:
     text = f'<!DOCTYPE a [<!ENTITY e0 "lol">{entities}]><a>&e11;</a>'
     with pytest.raises(ValueError, match="is no XML"):
         read(tmp_path, text)
+
+
+def test_a_test_that_was_begun_and_has_no_name_has_not_passed(tmp_path: Path) -> None:
+    """This is what pytest.exit(returncode=0) in a test leaves."""
+    text = '<testsuite><testcase name="one" time="0.1" /><testcase time="0.000" /></testsuite>'
+    assert [one.state for one in read(tmp_path, text)] == [State.PASSED, State.FAILED]
+
+
+def test_a_long_message_keeps_what_it_says_in_short(tmp_path: Path) -> None:
+    source = "x = 1\n" * 2000
+    text = f'<failure message="cell 3: ValueError: boom">{source}end</failure>'
+    (one,) = read(tmp_path, f"<testcase>{text}</testcase>")
+    assert len(one.message) <= 4000
+    assert one.message.startswith("cell 3: ValueError: boom\n")
+    assert one.message.endswith("end")
+
+
+@pytest.mark.parametrize(
+    ("tests", "reason"),
+    [
+        (
+            (
+                '<testcase classname="plots" name="cell 3: x = load()">'
+                '<failure message="cell 3: ValueError: boom">cell 3: ValueError: boom\n\n1 x = load()</failure>'
+                "</testcase>"
+            ),
+            "1 of 2 tests failed: plots: cell 3: ValueError: boom",
+        ),
+        (
+            (
+                '<testcase classname="t" name="b"><failure message="assert 1 == 2">'
+                "def test_b():\n>   assert 1 == 2\nE   assert 1 == 2\nt.py:2: AssertionError</failure></testcase>"
+            ),
+            "1 of 2 tests failed: t::b: assert 1 == 2",
+        ),
+        ('<testcase name="b"><failure/></testcase>', "1 of 2 tests failed: b"),
+        (
+            "".join(f'<testcase name="t{n}"><error message="no{n}"/></testcase>' for n in range(5)),
+            "5 of 6 tests failed: t0: no0, t1: no1, t2: no2 and 2 more",
+        ),
+    ],
+)
+def test_a_task_whose_tests_failed_says_what_was_wrong_with_them(
+    tmp_path: Path, tests: str, reason: str
+) -> None:
+    (tmp_path / "results.xml").write_text(f'<testsuite><testcase name="good"/>{tests}</testsuite>')
+    process = Process(name="worker-0", role="worker", command="true")
+    task = Task(key="a", processes=(process,), results="results.xml")
+    end, _ = judge_tests(task, tmp_path, AttemptEnd(outcome="failed", exit_code=1))
+    assert end.reason == reason

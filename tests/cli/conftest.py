@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rankwise.cli.main import main
-from rankwise.engine.events import Event, Observer
 from rankwise.plan import Plan
 from rankwise.store import State, Store
+from rankwise.store.rows import Event, Observer
 from tests.report.made_runs import one_task
 
 
@@ -57,10 +56,8 @@ class FakeEngine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
-    module = types.ModuleType("rankwise.engine.runs")
     for name in ("check_secrets", "drive", "look", "cancel"):
-        setattr(module, name, getattr(fake, name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(f"rankwise.engine.runs.{name}", getattr(fake, name))
     return fake
 
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from rankwise.cli.cells import check_count
+from rankwise.cli.run import check_count
 from rankwise.errors import InputError
 from rankwise.plan import Plan, Process, Task
 

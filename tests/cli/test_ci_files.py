@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from rankwise.cli.ci_files import SERVICES, ci_file
+from rankwise.cli.documents import SERVICES, ci_file
 from rankwise.errors import InputError
 from tests.spec.json_schema_subset import is_valid
 

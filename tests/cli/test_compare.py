@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import subprocess
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from rankwise.plan import Plan, Process, Task
-from rankwise.store import Store
+from rankwise.plan import Measuring, Metric, Plan, Process, Task
+from rankwise.reports.comparison import judged
+from rankwise.reports.model import ReportData
+from rankwise.store import State, Store
 from rankwise.store.samples import Sample
 from tests.cli.conftest import Said
 
@@ -229,3 +232,75 @@ def test_mistakes_about_trends_are_explained(store: Store, rankwise: Rankwise) -
     )
     assert rankwise("trend", "latency", "--name", "imb").code == 2
     assert rankwise("trend", "latency").code == 0
+
+
+def test_a_case_that_crashed_is_not_unchanged(store: Store, rankwise: Rankwise) -> None:
+    first = measured(store, around(2.0), more=[Sample(metric="rate", value=5.0, unit="1/s")])
+    wish = Metric(parser="regex")
+    crashed = dataclasses.replace(TASK, measuring=Measuring(metrics=(wish,), case="ranks=2"))
+    plan = Plan(name="osu", kind="Sweep", tasks=(crashed,))
+    second = store.create_run(plan, "", now=1e9)
+    store.task_over(second, "one", State.CRASHED, reason="", exit_code=139, now=1e9)
+    said = rankwise("compare", first, second)
+    assert said.code == 1
+    assert "not measured in B: one crashed" in said.out
+    verdicts = json.loads(rankwise("compare", first, second, "--json").out)["counts"]
+    assert verdicts == {"regressed": 2, "inconclusive": 0, "improved": 0, "unchanged": 0}
+
+
+def test_a_report_says_what_else_was_different_beside_a_verdict(store: Store) -> None:
+    first = measured(store, around(2.0))
+    second = measured(store, around(3.0), conditions={**QUIET, "host": "n2"})
+    data = ReportData(store=store, run=store.run(second), now=2e9)
+    [one] = judged(store, data.measures, run=store.run(second), before=store.run(first))
+    assert one.verdict == "regressed"
+    assert "host was not the same: n1 in A, n2 in B" in one.why
+
+
+def test_a_case_that_passed_without_a_metric_is_only_not_measured(
+    store: Store, rankwise: Rankwise
+) -> None:
+    first = measured(store, around(2.0), more=[Sample(metric="rate", value=5.0, unit="1/s")])
+    passed = dataclasses.replace(
+        TASK, measuring=Measuring(metrics=(Metric(parser="regex"),), case="ranks=2")
+    )
+    second = store.create_run(Plan(name="osu", kind="Sweep", tasks=(passed,)), "", now=1e9)
+    for trial, value in enumerate(around(2.0), start=1):
+        sample = Sample(metric="latency", value=value, unit="us", better="lower", point={"size": 8})
+        store.add_samples(second, "one", trial, [sample], case="ranks=2", conditions=QUIET)
+    store.task_over(second, "one", State.PASSED, reason="", exit_code=0, now=1e9)
+    said = rankwise("compare", first, second)
+    assert said.code == 0
+    assert "only A has 1 of the series, of rate" in said.out
+
+
+def test_trials_that_failed_in_b_are_told_beside_those_that_did_not(
+    store: Store, rankwise: Rankwise
+) -> None:
+    first = measured(store, around(2.0))
+    wish = Measuring(metrics=(Metric(parser="regex"),), case="ranks=2")
+    trials = [dataclasses.replace(TASK, key=f"t{number}", measuring=wish) for number in range(9)]
+    second = store.create_run(Plan(name="osu", kind="Sweep", tasks=tuple(trials)), "", now=1e9)
+    for number, value in enumerate(around(2.0)):
+        sample = Sample(metric="latency", value=value, unit="us", better="lower", point={"size": 8})
+        store.add_samples(second, f"t{number}", 1, [sample], case="ranks=2", conditions=QUIET)
+        store.task_over(second, f"t{number}", State.PASSED, reason="", exit_code=0, now=1e9)
+    for number in (7, 8):
+        store.task_over(second, f"t{number}", State.CRASHED, reason="", exit_code=139, now=1e9)
+    said = rankwise("compare", first, second)
+    assert "2 trials of ranks=2 did not pass in B, and are not among these: t7 crashed" in " ".join(
+        said.out.split()
+    )
+
+
+def test_series_of_several_documents_are_compared_each_with_its_own(
+    store: Store, rankwise: Rankwise
+) -> None:
+    for level, side in ((2.0, "a"), (3.0, "b")):
+        measured(store, around(level), name="osu", tags={"try": side})
+        measured(store, around(5.0 - level), name="imb", tags={"try": side})
+    data = json.loads(rankwise("compare", "try=a", "try=b", "--json").out)
+    assert {one["name"]: one["verdict"] for one in data["series"]} == {
+        "osu": "regressed",
+        "imb": "improved",
+    }

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.cli.completion import fitting
-from rankwise.cli.main import main
-from rankwise.cli.typed import first_words, verb_typed
-from rankwise.cli.verbs import VERBS
+from rankwise.cli.main import VERBS, first_words, main, verb_typed
+from rankwise.cli.options import fitting
 from rankwise.store import State, Store
 from tests.report.made_runs import BEGUN, make_run, one_task, passed_run
 
@@ -99,6 +97,14 @@ def test_names_of_the_site_file(complete: Complete, project: Path) -> None:
     assert complete("run", "job.yaml", "--on", "") == ["local"]
 
 
+def test_a_site_file_that_others_can_write_is_not_looked_into(
+    complete: Complete, project: Path
+) -> None:
+    (project / "rankwise.toml").write_text(SITE)
+    (project / "rankwise.toml").chmod(0o666)
+    assert complete("run", "job.yaml", "--on", "") == ["local"]
+
+
 def test_a_broken_store_is_no_matter_for_a_shell(complete: Complete, project: Path) -> None:
     (project / ".rankwise").mkdir()
     (project / ".rankwise" / "store.db").write_text("no database")
@@ -163,9 +169,17 @@ def test_nobody_waits_for_what_is_not_needed(store: Store) -> None:
     assert "typer" not in loaded
     said, loaded = _loaded(["status", "j"])
     assert said.split() == ["job-1"]
-    heavy = {"pydantic", "rich", "yaml", "rankwise.engine.runs", "rankwise.spec", "rankwise.site"}
+    heavy = {
+        "pydantic",
+        "rich",
+        "yaml",
+        "rankwise.engine.runs",
+        "rankwise.documents",
+        "rankwise.documents.site",
+    }
     assert not loaded & heavy
-    others = {f"rankwise.cli.{verb}" for verb in VERBS} - {"rankwise.cli.status"}
+    names = ("run", "documents", "results", "operations", "log_reader", "foreground")
+    others = {f"rankwise.cli.{name}" for name in names}
     assert not loaded & others
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.spec.documents import TYPES
+from rankwise.documents.load import TYPES
 from tests.cli.conftest import Said
 
 Rankwise = Callable[..., Said]
@@ -29,6 +29,35 @@ def test_a_document_to_start_from_is_valid(rankwise: Rankwise, name: str, projec
     assert Path("job.yaml").read_text() == rankwise("init", name).out
     said = rankwise("validate", "job.yaml")
     assert (said.code, said.out.splitlines()[-1]) == (0, "job.yaml: ok")
+
+
+def test_a_site_file_that_others_can_write_ends_every_verb_that_would_obey_it(
+    rankwise: Rankwise, project: Path
+) -> None:
+    rankwise("init", "command", "job.yaml")
+    (project / "rankwise.toml").write_text("")
+    (project / "rankwise.toml").chmod(0o666)
+    for words in (("plan", "job.yaml"), ("run", "job.yaml"), ("doctor",)):
+        said = rankwise(*words)
+        assert said.code == 2, said
+        assert f"others can write it: chmod o-w {project}/rankwise.toml" in said.err.replace(
+            "go-w", "o-w"
+        )
+    assert not (project / ".rankwise" / "runs").exists()
+
+
+def test_people_are_told_which_site_file_counts(
+    rankwise: Rankwise, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "rankwise.toml").write_text("")
+    inner = project / "inner"
+    inner.mkdir()
+    monkeypatch.chdir(inner)
+    Path("src").mkdir()
+    rankwise("init", "command", "job.yaml")
+    planned = "".join(rankwise("plan", "job.yaml").out.split())
+    assert f"thesitefileis{project}/rankwise.toml" in planned
+    assert f"site file {project}/rankwise.toml\n" in rankwise("doctor").out
 
 
 def test_a_file_that_is_there_is_left_alone(rankwise: Rankwise) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.cli.faults import guarded
+from rankwise.cli.main import guarded
 from rankwise.errors import InputError, StoreFailure
 
 RANKWISE = [sys.executable, "-m", "rankwise.cli.main"]
@@ -43,7 +43,7 @@ def test_an_unknown_error_is_our_fault_and_a_3(
     first, second, third = capsys.readouterr().err.splitlines()
     assert first == "rankwise: KeyError: 'what'"
     assert second == "This is a fault of rankwise, please report it."
-    place = re.fullmatch(r"All about it is in (.*)", third)
+    place = re.fullmatch(r"Details: (.*)", third)
     assert place
     kept = Path(place[1]).read_text()
     assert "Traceback" in kept
@@ -106,3 +106,29 @@ def test_a_reader_that_is_gone_is_no_matter() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["list"], ["run", "job.yaml"], ["run", "--help"], ["--help"]]
+)
+def test_a_current_folder_that_was_deleted_is_named_as_such(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    # Python looks for modules in the current folder with -m, and not as a program.
+    line = 'cd gone && rmdir ../gone && exec "$@"'
+    program = "import sys; from rankwise.cli.main import main; sys.exit(main())"
+    ran = subprocess.run(
+        ["sh", "-c", line, "sh", sys.executable, "-P", "-c", program, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in ran.stderr
+    if "--help" in arguments:
+        assert (ran.returncode, ran.stderr) == (0, "")
+    else:
+        assert ran.returncode == 2
+        assert ran.stderr.startswith("rankwise: the current folder is no longer there"), ran.stderr

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from rankwise import __version__
-from rankwise.cli.main import main
-from rankwise.cli.verbs import VERBS
+from rankwise.cli.main import VERBS, main
 from tests.cli.conftest import Said
 
 Rankwise = Callable[..., Said]
@@ -41,8 +40,8 @@ def test_the_version_is_told(rankwise: Rankwise, option: str) -> None:
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("statuz", "rankwise: there is no verb 'statuz': did you mean 'status'?\n"),
-        ("frobnicate", "rankwise: there is no verb 'frobnicate': see rankwise --help\n"),
+        ("statuz", "rankwise: there is no command 'statuz': did you mean `status`?\n"),
+        ("frobnicate", "rankwise: there is no command 'frobnicate': see rankwise --help\n"),
         ("--verbose", "rankwise: there is no option '--verbose': see rankwise --help\n"),
     ],
 )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from rankwise.releases import deploy
+from rankwise.steps.releases import deploy
 from tests.cli.conftest import Said
 
 Rankwise = Callable[..., Said]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.engine.session import driving
 from rankwise.store import State, Store
+from rankwise.store.store import driving
 from tests.cli.conftest import FakeEngine, Said
 from tests.report.made_runs import BEGUN, begin, end, failed_run, make_run, one_task, passed_run
 
@@ -206,7 +206,7 @@ def test_logs_are_followed_as_they_grow_until_the_run_is_over(
         yield
 
     steps = work()
-    monkeypatch.setattr("rankwise.cli.reading.time.sleep", go_on)
+    monkeypatch.setattr("rankwise.cli.log_reader.time.sleep", go_on)
     assert rankwise("logs", "-f").out == (
         "a worker 0 | one\n"
         "a worker 0 | two\n"
@@ -221,11 +221,11 @@ def test_a_run_that_nobody_drives_is_not_followed_for_ever(
 ) -> None:
     run = make_run(store)
     begin(store, run, logs={"worker-0": "half a line"})
-    monkeypatch.setattr("rankwise.cli.reading._LOOK_SECONDS", 0.0)
-    monkeypatch.setattr("rankwise.cli.reading.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("rankwise.cli.log_reader._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("rankwise.cli.log_reader.time.sleep", lambda seconds: None)
     said = rankwise("logs", "-f")
     assert said.out == "worker 0 | half a line\n"
-    assert said.err == "nobody drives it: rankwise resume job-1\n"
+    assert said.err == "no client drives this run: rankwise resume job-1\n"
 
 
 def test_why_it_failed_is_explained(rankwise: Rankwise, store: Store) -> None:
@@ -257,3 +257,26 @@ def test_one_task_can_be_explained(rankwise: Rankwise, store: Store) -> None:
     failed_run(store)
     assert rankwise("explain", "--task", "train").out.startswith("train failed: worker 1")
     assert rankwise("explain", "--task", "eval").code == 2
+
+
+def test_a_ci_obeys_nothing_that_a_log_says(
+    rankwise: Rankwise, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    failed_run(store)
+    for command in ("logs", "explain", "status"):
+        lines = rankwise(command).out.splitlines()
+        begun = lines[0]
+        assert begun.startswith("::stop-commands::rankwise-"), command
+        assert lines[-1] == f"::{begun.removeprefix('::stop-commands::')}::"
+
+
+def test_failures_that_are_allowed_are_explained_as_such(rankwise: Rankwise, store: Store) -> None:
+    run = make_run(store)
+    begin(store, run, logs={"worker-0": "ValueError: no\n"})
+    end(store, run, state=State.FAILED, exit_code=7, reason="worker 0 left with exit code 7")
+    store.run_ended(run, State.PASSED, exit_code=0, now=BEGUN + 4)
+    said = rankwise("explain").out
+    assert said.startswith("job-1 passed, though this failed: `soft_fail` allows it.\n")
+    assert "nothing to explain" not in said
+    assert "worker 0 left with exit code 7" in said

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from rankwise.compute.contract import Attempt
+from rankwise.backends.base import Attempt
 from tests.compute.places import Place, Watching
 
 

@@ -18,13 +18,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rankwise.compute.contract import Attempt, Compute, Job, News
-from rankwise.compute.opening import open_computes
-from rankwise.engine.ends import end_of
+from rankwise.backends.base import Attempt, Backend, Submission, Update, open_computes
+from rankwise.documents.site import find_site
 from rankwise.plan import Process, Task
-from rankwise.records import AttemptEnd
-from rankwise.runtime import Prepared
-from rankwise.site import find_site
+from rankwise.records import AttemptEnd, end_of
+from rankwise.runtimes.base import PreparedRuntime
+from tests.support.plugins import spool
 
 LIMIT_SECONDS = 120.0
 NAME = "it"
@@ -56,14 +55,14 @@ class Place:
         (self.folder / "code").mkdir()
         (self.folder / "code" / "greeting.txt").write_text("good morning\n")
 
-    def open(self) -> Compute:
+    def open(self) -> Backend:
         """Open it, as a client does that knows nothing of the one before."""
         opened = open_computes(
             [NAME], find_site(self.folder), store=self.folder / "store", run="run-1"
         )
         return opened[NAME]
 
-    def attempt(self, compute: Compute) -> Attempt:
+    def attempt(self, compute: Backend) -> Attempt:
         """Make one that is not known yet."""
         self._count += 1
         own = self.folder / "store" / "runs" / "run-1" / "task" / str(self._count)
@@ -72,19 +71,19 @@ class Place:
         marker = f"rw-{secrets.token_hex(8)}"
         return Attempt(label=f"run-1/task/{self._count}", marker=marker, folder=folder)
 
-    def job(self, attempt: Attempt, command: str, **more: object) -> Job:
+    def job(self, attempt: Attempt, command: str, **more: object) -> Submission:
         """Make what runs one line of shell, in a copy of the code."""
         values: dict[str, str] = more.pop("values", {})  # type: ignore[assignment]  # as it is given below
+        more.setdefault("processes", (Process(name="worker-0", role="worker", command=command),))
         task = Task(
             key="task",
-            processes=(Process(name="worker-0", role="worker", command=command),),
             code=str(self.folder / "code"),
             folder=str(self.folder / "code"),
             compute=NAME,
             secrets=tuple(values),
             **more,  # type: ignore[arg-type]  # what a test wants different
         )
-        return Job(attempt=attempt, task=task, runtime=Prepared(), secrets=values)
+        return Submission(attempt=attempt, task=task, runtime=PreparedRuntime(), secrets=values)
 
     def marked(self, marker: str) -> list[psutil.Process]:
         """Find the processes of an attempt."""
@@ -100,8 +99,8 @@ class Place:
 class Watching:
     """Waits for attempts, and notes what is told of them meanwhile."""
 
-    compute: Compute
-    news: list[News] = field(default_factory=list)
+    compute: Backend
+    news: list[Update] = field(default_factory=list)
 
     def until_over(self, *attempts: Attempt) -> list[AttemptEnd]:
         """Give how they have ended."""
@@ -114,18 +113,18 @@ class Watching:
             self.news += self.compute.news()
         return [ends[attempt.marker] for attempt in attempts]
 
-    def until_written(self, attempt: Attempt, text: str) -> None:
+    def until_written(self, attempt: Attempt, text: str, who: str = "worker-0") -> None:
         """Wait until a process has written something, and it is seen here."""
         deadline = time.monotonic() + LIMIT_SECONDS
-        while text not in output_of(attempt):
+        while text not in output_of(attempt, who):
             assert time.monotonic() < deadline, f"nothing written; the news: {self.news}"
             assert self.compute.wait(0.1) == []
             self.news += self.compute.news()
 
 
-def output_of(attempt: Attempt) -> str:
+def output_of(attempt: Attempt, who: str = "worker-0") -> str:
     try:
-        return (attempt.folder / "processes" / "worker-0" / "output.log").read_text()
+        return (attempt.folder / "processes" / who / "output.log").read_text()
     except OSError:
         return ""
 
@@ -178,6 +177,15 @@ def _slurm(folder: Path) -> Iterator[Place]:
             variables=dict(made.variables),
             finds_strangers=False,
         )
+
+
+@contextlib.contextmanager
+def _spool(folder: Path) -> Iterator[Place]:
+    """A batch system of somebody else, by its entry point."""
+    with spool(folder / "installed") as variables:
+        queue = folder / "spool"
+        table = f'backend = "spool"\nfolder = "{queue}"\nslots = 4'
+        yield Place(folder=folder, table=table, variables=variables)
 
 
 @contextlib.contextmanager
@@ -245,6 +253,7 @@ def _kubernetes(folder: Path) -> Iterator[Place]:
 PLACES: dict[str, Callable[[Path], contextlib.AbstractContextManager[Place]]] = {
     "local": _local,
     "slurm": _slurm,
+    "spool": _spool,
     "ssh": _ssh,
     "command": _command,
     "pods": _pods,

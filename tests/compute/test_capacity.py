@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rankwise.compute.capacity import machine, shortfall, visible_gpus
-from rankwise.plan import Resources
+from rankwise.machine import machine, visible_gpus
+from rankwise.plan import Resources, shortfall
 
 GIB = 1 << 30
 

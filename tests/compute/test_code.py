@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.compute import code
-from rankwise.compute.code import copy_code
+from rankwise import files
 from rankwise.errors import ComputeFailure
+from rankwise.files import copy_code
 
 
 @pytest.fixture
@@ -63,6 +63,6 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_too_much_is_refused_with_the_way_out(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code, "_MOST_BYTES", 10)
+    monkeypatch.setattr(files, "_MOST_BYTES", 10)
     with pytest.raises(ComputeFailure, match=r"source: more than .* in .*/\.rankwiseignore"):
         copy_code(source, tmp_path / "copy")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.compute.contract import Attempt
+from rankwise.backends.base import Attempt
 from tests.compute.places import PLACES, Place, Watching, files_with, output_of, wait_until
 
 _SECRET = "correct-horse-battery-staple"
@@ -103,7 +103,10 @@ def test_what_a_client_has_started_is_found_by_the_next(place: Place) -> None:
             *(attempt.marker, str(attempt.folder), line),
         ],
         cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": f"{_ROOT}:{_ROOT / 'scripts'}"},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{_ROOT}:{_ROOT / 'scripts'}:{os.environ.get('PYTHONPATH', '')}",
+        },
         stdout=subprocess.PIPE,
         text=True,
     )

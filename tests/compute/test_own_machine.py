@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from rankwise.compute.finding import Finding
-from rankwise.compute.own_machine import check_machine
+from rankwise.backends.doctor import Finding
+from rankwise.backends.this_machine import check_machine
 
 
 def findings(store: Path, words: str) -> list[Finding]:
@@ -18,7 +19,7 @@ def findings(store: Path, words: str) -> list[Finding]:
 def bad_mpiexec(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put an mpiexec first that does something else."""
     python = folder / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     mpiexec = folder / "mpiexec"
     mpiexec.write_text(f"#!/bin/sh\n{script}\n")
     for one in (python, mpiexec):
@@ -49,6 +50,31 @@ def test_an_mpiexec_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.remedy
 
 
+def test_advice_around_the_answer_of_the_ranks_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shlex.quote(str(Path(sys.executable).with_name("mpiexec")))
+    script = f'echo 1 node is busy; echo 3 things to know >&2; {real} "$@" && echo 0 errors'
+    bad_mpiexec(tmp_path, script, monkeypatch)
+    (found,) = findings(tmp_path, "MPI: ")
+    assert found.is_well, found
+    assert "two ranks found each other, MPICH Version: 5" in found.what
+    assert "errors" not in found.what
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["echo 2 ranks", "echo rankwise-trial: 2 MPICH; exit 3", "echo rankwise-trial: 2 MPICH >&2"],
+)
+def test_the_right_words_in_the_wrong_way_are_no_ranks(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad_mpiexec(tmp_path, script, monkeypatch)
+    (found,) = findings(tmp_path, "MPI: ")
+    assert not found.is_well
+    assert "could not start two ranks: " in found.what
+
+
 def test_a_store_that_cannot_be_written_must_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +86,7 @@ def test_a_store_that_cannot_be_written_must_change(
 def test_what_is_not_installed_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankwise.compute.own_machine.find_spec", lambda _: None)
+    monkeypatch.setattr("rankwise.backends.this_machine.find_spec", lambda _: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     remedies = " ".join(one.remedy for one in check_machine(tmp_path))
     for extra in ("notebooks", "kubernetes", "web", "report", "measure"):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rankwise.compute.provider.templates import capture, fill, names_in
+from rankwise.backends.cloud import capture, fill, names_in
 
 
 def test_a_value_stays_within_its_word() -> None:

@@ -6,20 +6,31 @@ from typing import Any
 
 import pytest
 
-from rankwise.compute.slurm.script import Needs, needs_of, options_of, script_text
-from rankwise.compute.slurm.verdict import is_clear, judge
+from rankwise.backends.batch.slurm import Slurm, options_of, state_of
+from rankwise.backends.batch.states import is_clear
+from rankwise.backends.batch.states import judge as judge_job
+from rankwise.backends.batch.submitting import script_text
+from rankwise.backends.batch.system import FORGOTTEN, JobState, Needs, needs_of
+from rankwise.documents.site_models import SlurmConfig
 from rankwise.plan import Process, Resources, Task
 from rankwise.records import AttemptEnd
-from rankwise.site.choices import SlurmChoice
-from rankwise.slurm.answers import JobState
 
 CANCELLED = AttemptEnd(outcome="cancelled", exit_code=130, reason="by signal 15 (SIGTERM)")
 KILLED = AttemptEnd(outcome="crashed", exit_code=137, signal=9, reason="worker-0 was ended")
+KILLED_BELOW_A_SHELL = AttemptEnd(
+    outcome="failed", exit_code=137, reason="worker-0 left with exit code 137"
+)
 FAILED = AttemptEnd(outcome="failed", exit_code=7, reason="worker-0 left with exit code 7")
 
 
 def state(word: str, **more: Any) -> JobState:
-    return JobState(state=word, **more)
+    return state_of(word, **more)
+
+
+def judge(end: AttemptEnd | None, job: JobState | None, **more: Any) -> AttemptEnd:
+    """Judge as the backend does, with what Slurm makes of the lines of the output."""
+    explained = Slurm().explain(job or FORGOTTEN, more.get("words", ()))
+    return judge_job(end, explained, system=Slurm.title, **more)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +43,8 @@ def state(word: str, **more: Any) -> JobState:
         (None, state("NODE_FAIL", nodes="n2"), "lost", 1, "lost a node: n2"),
         (CANCELLED, state("PREEMPTED"), "lost", 1, "preempted"),
         (KILLED, state("OUT_OF_MEMORY"), "crashed", 137, "out of memory"),
+        (KILLED_BELOW_A_SHELL, state("OUT_OF_MEMORY"), "crashed", 137, "out of memory"),
+        (KILLED_BELOW_A_SHELL, state("FAILED"), "failed", 137, "left with exit code 137"),
         (KILLED, state("FAILED"), "crashed", 137, "worker-0 was ended"),
         (None, state("FAILED"), "lost", 1, "Slurm says FAILED"),
         (None, None, "lost", 1, "Slurm has forgotten it"),
@@ -88,6 +101,7 @@ def test_a_runners_word_is_enough_unless_it_was_ended_itself() -> None:
     assert is_clear(FAILED)
     assert not is_clear(CANCELLED)
     assert not is_clear(KILLED)
+    assert not is_clear(KILLED_BELOW_A_SHELL)
     assert is_clear(AttemptEnd(outcome="crashed", exit_code=139, signal=11))
 
 
@@ -106,7 +120,7 @@ def test_a_node_gives_a_core_to_each_process_as_far_as_it_has_them() -> None:
 
 
 def test_options_say_what_the_site_file_says_and_its_own_come_last() -> None:
-    choice = SlurmChoice(partition="p", time="5", options=("--exclusive",))
+    choice = SlurmConfig(partition="p", time="5", options=("--exclusive",))
     options = options_of(choice, Needs(nodes=2, cores=4, memory=100, gpus=1, minutes=9))
     assert options[-1] == "--exclusive"
     wanted = {"--nodes=2", "--cpus-per-task=4", "--mem=100M", "--gpus-per-node=1"}
@@ -114,7 +128,7 @@ def test_options_say_what_the_site_file_says_and_its_own_come_last() -> None:
 
 
 def test_a_script_stops_at_the_first_line_that_fails() -> None:
-    choice = SlurmChoice(modules=("mpi/4 x",), init=("export A={b}",))
+    choice = SlurmConfig(modules=("mpi/4 x",), init=("export A={b}",))
     assert script_text(choice, "run", ["python", "a b"]).splitlines() == [
         "#!/bin/bash -l",
         "# run, by rankwise",

@@ -14,15 +14,14 @@ from typing import Any
 import psutil
 import pytest
 
-from rankwise.compute import starter as starter_module
-from rankwise.compute.contract import Attempt as ComputeAttempt
-from rankwise.compute.contract import Job
-from rankwise.compute.local import LocalCompute
-from rankwise.compute.starter import Starter, StarterGone
+from rankwise.backends import local as starter_module
+from rankwise.backends.base import Attempt as ComputeAttempt
+from rankwise.backends.base import Submission
+from rankwise.backends.local import LocalBackend, Starter, StarterGone
 from rankwise.errors import ComputeFailure
 from rankwise.plan import Process, Resources, Task
-from rankwise.runtime import Prepared
-from tests.test_runner import RUNNER, Attempt, process, wait_until
+from rankwise.runtimes.base import PreparedRuntime
+from tests.node.test_runner import RUNNER, Attempt, process, wait_until
 
 WAIT = "while ! test -e go; do sleep 0.02; done"
 # As on a machine that has no room for another process.
@@ -92,7 +91,7 @@ def test_runners_outlive_what_has_started_them(tmp_path: Path) -> None:
 def test_it_ends_with_a_client_that_is_killed(tmp_path: Path) -> None:
     text = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from rankwise.compute.starter import Starter\n"
+        "from rankwise.backends.local import Starter\n"
         "starter = Starter()\nstarter.start(Path(sys.argv[1]), {})\n"
         "print(starter.pid, flush=True)\ntime.sleep(60)\n"
     )
@@ -133,17 +132,17 @@ def test_one_that_dies_while_it_is_asked_says_so(
     with pytest.raises(StarterGone):
         Starter().start(attempt.folder, {})
     # The compute makes sure that it does not run after all.
-    compute = LocalCompute(Resources(cores=1))
+    compute = LocalBackend(Resources(cores=1))
     folder = tmp_path / "two"
     folder.mkdir()
-    job = Job(
+    job = Submission(
         attempt=ComputeAttempt(label="run/two/1", marker="rw-two", folder=folder),
         task=Task(
             key="two",
             folder=str(tmp_path),
             processes=(Process(name="worker-0", role="worker", command=("true",)),),
         ),
-        runtime=Prepared(),
+        runtime=PreparedRuntime(),
     )
     with pytest.raises(ComputeFailure, match="the process that starts runners was lost"):
         compute.submit(job)
@@ -151,12 +150,12 @@ def test_one_that_dies_while_it_is_asked_says_so(
 
 
 def test_a_machine_that_has_no_room_for_a_process_says_so(tmp_path: Path) -> None:
-    line = json.dumps({"folder": str(tmp_path), "secrets": {}})
+    line = json.dumps({"start": str(tmp_path), "secrets": {}})
     command = [sys.executable, "-c", NO_ROOM]
     told = subprocess.run(
         command, input=f"{line}\n" * 2, capture_output=True, text=True, check=True
     )
-    assert told.stdout == f"-{errno.EAGAIN}\n" * 2
+    assert told.stdout == f"started -{errno.EAGAIN}\n" * 2
 
 
 def test_a_folder_that_cannot_be_written_to_is_named_at_once(tmp_path: Path) -> None:

@@ -3,136 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from rankwise.compute.contract import Attempt, Job, News
-from rankwise.engine.drive import Drive, RunEnd
-from rankwise.engine.events import Event
+from rankwise.backends.base import Submission
+from rankwise.engine.drive import Drive
+from rankwise.engine.verdict import RunEnd
 from rankwise.errors import ComputeFailure
-from rankwise.plan import Plan, Process, Resources, Restart, RuntimeChoice, Task
-from rankwise.records import AttemptEnd, abandon, give_up
-from rankwise.runtime import Prepared
+from rankwise.node.files import give_up
+from rankwise.plan import Plan, Resources, Restart, RuntimeChoice, Task
+from rankwise.runtimes.base import PreparedRuntime
 from rankwise.store import ResultRow, State, Store
-
-Ends = Callable[[Job], tuple[str, int]]
-
-
-class FakeCompute:
-    """Ends every attempt as soon as it is waited for, in the way that `ends` says."""
-
-    makes_runtimes = False
-
-    def __init__(self, ends: Ends, cores: float = 2) -> None:
-        self._ends = ends
-        self._cores = cores
-        self.submitted: list[str] = []
-        self.cancelled: list[str] = []
-        self._running: dict[str, tuple[Attempt, Callable[[], None]]] = {}
-        self.most_at_once = 0
-
-    def capacity(self) -> Resources:
-        return Resources(cores=self._cores)
-
-    def submit(self, job: Job) -> str:
-        self.submitted.append(job.task.key)
-        outcome, code = self._ends(job)
-        if outcome == "refused":
-            raise ComputeFailure("no room")
-        folder = job.attempt.folder
-        give_up(folder)
-        self._running[job.attempt.marker] = job.attempt, lambda: end(folder, outcome, code)
-        self.most_at_once = max(self.most_at_once, len(self._running))
-        return "7"
-
-    def room(self) -> Resources:
-        return self.capacity()
-
-    def place(self, folder: Path) -> Path:
-        return folder
-
-    def adopt(self, attempt: Attempt, job_id: str) -> bool:
-        if abandon(attempt.folder):
-            return False
-        self._running[attempt.marker] = attempt, lambda: None
-        return True
-
-    def news(self) -> Sequence[News]:
-        return ()
-
-    def end_of(self, attempt: Attempt) -> AttemptEnd | None:
-        return None
-
-    def wait(self, seconds: float) -> Sequence[Attempt]:
-        if not self._running:
-            return []
-        attempt, act = self._running.pop(next(iter(self._running)))
-        act()
-        return [attempt]
-
-    def cancel(self, attempt: Attempt) -> None:
-        self.cancelled.append(attempt.label)
-
-    def clean(self, attempt: Attempt) -> None:
-        """There is nothing left of what never ran."""
-
-    def close(self) -> None:
-        """There is nothing to keep."""
-
-
-def end(folder: Path, outcome: str, code: int) -> None:
-    if outcome == "lost":
-        return
-    record = {"outcome": outcome, "exit_code": code, "reason": f"it {outcome}"}
-    (folder / "end.json").write_text(json.dumps(record))
-
-
-def task(key: str, *needs: str, cores: float = 0, most: int = 0) -> Task:
-    return Task(
-        key=key,
-        processes=(Process(name="worker-0", role="worker", command="true"),),
-        needs=needs,
-        resources=Resources(cores=cores),
-        restart=Restart(most=most),
-    )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / ".rankwise") as one:
-        yield one
-
-
-def always(outcome: str, code: int = 0) -> Ends:
-    return lambda job: (outcome, code)
-
-
-def drive(
-    store: Store, compute: FakeCompute, *tasks: Task, run: str = ""
-) -> tuple[RunEnd, list[Event]]:
-    run = run or store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)
-    events: list[Event] = []
-    one = Drive(
-        store,
-        run,
-        {"local": compute},
-        prepare=_prepared,
-        observer=events.append,
-        secrets={},
-    )
-    return one.go(), events
-
-
-def _prepared(choice: RuntimeChoice) -> Prepared:
-    return Prepared()
-
-
-def states(store: Store) -> dict[str, str]:
-    return {row.key: str(row.state) for row in store.task_rows("p-1")}
+from rankwise.store.rows import Event
+from tests.engine.driven import Ends, FakeCompute, always, drive, end, prepared, states, task
 
 
 def test_a_run_passes_if_all_its_tasks_do(store: Store) -> None:
@@ -148,7 +33,7 @@ def test_a_run_passes_if_all_its_tasks_do(store: Store) -> None:
 
 
 def test_the_exit_code_is_that_of_the_first_task_that_failed(store: Store) -> None:
-    def ends(job: Job) -> tuple[str, int]:
+    def ends(job: Submission) -> tuple[str, int]:
         return ("failed", 7) if job.task.key == "b" else ("passed", 0)
 
     result, _ = drive(store, FakeCompute(ends), task("a"), task("b"), task("c", "b"), task("d"))
@@ -177,6 +62,17 @@ def test_a_task_is_tried_again_as_often_as_it_says(store: Store) -> None:
     result, _ = drive(store, compute, task("a", most=2))
     assert result.state is State.PASSED
     assert [str(row.state) for row in store.attempts("p-1")] == ["failed", "lost", "passed"]
+
+
+@pytest.mark.parametrize(("code", "attempts"), [(75, 3), (1, 1)])
+def test_only_after_the_exit_codes_that_it_names_a_task_is_tried_again(
+    store: Store, code: int, attempts: int
+) -> None:
+    restart = Restart(most=2, on_exit_codes=(75,))
+    one = dataclasses.replace(task("a"), restart=restart)
+    result, _ = drive(store, FakeCompute(always("failed", code)), one)
+    assert (result.state, result.exit_code) == (State.FAILED, code)
+    assert len(store.attempts("p-1")) == attempts
 
 
 def test_the_last_try_counts(store: Store) -> None:
@@ -222,8 +118,54 @@ def test_an_attempt_whose_runner_is_gone_without_a_word_is_lost(store: Store) ->
     assert "its runner was killed" in store.task_row("p-1", "a").reason
 
 
+def test_as_many_run_at_once_as_fit_by_their_fractions_of_cores(store: Store) -> None:
+    compute = FakeCompute(always("passed"), cores=3)
+    tasks = [task(f"t{number}", cores=0.1) for number in range(60)]
+    result, _ = drive(store, compute, *tasks)
+    assert result.state is State.PASSED
+    assert compute.most_at_once == 30
+
+
+def test_a_task_that_needs_the_whole_machine_runs_after_those_with_fractions(store: Store) -> None:
+    small = [task("a", cores=0.3), task("b", cores=0.1)]
+    whole = [task("whole", "a", "b", cores=1), task("unsaid", "a", "b")]
+    result, _ = drive(store, FakeCompute(always("passed"), cores=1), *small, *whole)
+    assert states(store) == {"a": "passed", "b": "passed", "whole": "passed", "unsaid": "passed"}
+    assert result.state is State.PASSED
+
+
+def test_a_machine_with_an_odd_share_of_a_core_runs_what_says_nothing(store: Store) -> None:
+    wide = dataclasses.replace(task("wide"), width=64)
+    result, _ = drive(store, FakeCompute(always("passed"), cores=2.3336666), wide)
+    assert result.state is State.PASSED
+
+
+def test_what_never_fits_is_told_in_cores(store: Store) -> None:
+    drive(store, FakeCompute(always("passed"), cores=2), task("big", cores=2.5))
+    assert store.task_row("p-1", "big").reason == "needs 2.5 cores, found 2"
+
+
+@pytest.mark.parametrize("first", ["soft", "other"])
+def test_a_run_with_a_soft_failure_and_a_cancelled_task_is_cancelled(
+    store: Store, first: str
+) -> None:
+    ends = by_key(soft=("failed", 7), other=("cancelled", 130))
+    soft = dataclasses.replace(task("soft"), is_soft=True)
+    tasks = [soft, task("other")] if first == "soft" else [task("other"), soft]
+    result, _ = drive(store, FakeCompute(ends, cores=2), *tasks)
+    assert states(store) == {"soft": "failed", "other": "cancelled"}
+    assert (result.state, result.exit_code) == (State.CANCELLED, 130)
+
+
+def test_a_soft_task_that_is_cancelled_is_not_forgiven(store: Store) -> None:
+    soft = dataclasses.replace(task("soft"), is_soft=True)
+    compute = FakeCompute(by_key(soft=("cancelled", 130), a=("passed", 0)), cores=2)
+    result, _ = drive(store, compute, soft, task("a"))
+    assert (result.state, result.exit_code) == (State.CANCELLED, 130)
+
+
 def test_a_cancelled_run_starts_nothing_more(store: Store) -> None:
-    def ends(job: Job) -> tuple[str, int]:
+    def ends(job: Submission) -> tuple[str, int]:
         store.want_cancel("p-1", now=2.0)
         return "cancelled", 130
 
@@ -235,7 +177,7 @@ def test_a_cancelled_run_starts_nothing_more(store: Store) -> None:
 
 
 def test_a_run_that_had_passed_before_it_was_cancelled_has_passed(store: Store) -> None:
-    def ends(job: Job) -> tuple[str, int]:
+    def ends(job: Submission) -> tuple[str, int]:
         store.want_cancel("p-1", now=2.0)
         return "passed", 0
 
@@ -253,7 +195,7 @@ def test_a_listener_is_told_only_of_what_is_in_the_store(store: Store) -> None:
                 seen.append(other.task_row(run, "a").state)
 
     compute = FakeCompute(always("passed"))
-    Drive(store, run, {"local": compute}, prepare=_prepared, observer=listen, secrets={}).go()
+    Drive(store, run, {"local": compute}, prepare=prepared, observer=listen, secrets={}).go()
     assert seen == [State.PASSED]
 
 
@@ -334,7 +276,7 @@ def test_what_did_not_fit_does_not_end_the_run(store: Store) -> None:
 
 
 def with_results(text: str, outcome: str = "passed", code: int = 0) -> Ends:
-    def ends(job: Job) -> tuple[str, int]:
+    def ends(job: Submission) -> tuple[str, int]:
         (job.attempt.folder / "results.xml").write_text(text)
         return outcome, code
 
@@ -351,7 +293,7 @@ def test_single_tests_are_stored_with_their_task(store: Store) -> None:
     one = dataclasses.replace(task("py"), results="results.xml")
     drive(store, FakeCompute(with_results(text, "failed", 1)), one)
     (run,) = store.runs(1)
-    assert store.task_row(run.id, "py").reason == "1 of 3 tests failed: t::b"
+    assert store.task_row(run.id, "py").reason == "1 of 3 tests failed: t::b: E no"
     assert store.results(run.id) == {
         "py": [
             ResultRow(name="t::a", state=State.PASSED, seconds=1.5),
@@ -367,7 +309,7 @@ def test_a_task_of_tests_that_names_none_has_failed(store: Store, text: str) -> 
     ended, events = drive(store, FakeCompute(with_results(text)), one)
     assert ended.state is State.FAILED
     (over,) = [event for event in events if event.kind == "task over"]
-    assert over.reason.startswith("nobody can say that any test has run")
+    assert over.reason.startswith("no test results: ")
 
 
 def test_a_crash_stays_a_crash_whatever_the_tests_say(store: Store) -> None:
@@ -409,8 +351,42 @@ def test_a_run_is_green_where_the_document_itself_leaves_something_out(store: St
     assert (result.state, result.exit_code) == (State.PASSED, 0)
 
 
+def left_out(key: str, reason: str) -> Task:
+    return dataclasses.replace(task(key), skip=reason, is_optional=True)
+
+
+def look(key: str) -> Task:
+    tags = {"runtime": "r", "machine": "m", "test": key, "part": "environment"}
+    return dataclasses.replace(task(key), tags=tags, is_soft=True)
+
+
+@pytest.mark.parametrize("looks", [(), (look("environment"),)])
+def test_a_run_in_which_nothing_ran_is_not_green_and_says_why(
+    store: Store, looks: tuple[Task, ...]
+) -> None:
+    tasks = [left_out("a", "needs gpu"), left_out("b", "needs gpu"), left_out("c", "too slow")]
+    result, events = drive(store, FakeCompute(always("passed")), *looks, *tasks)
+    assert (result.state, result.exit_code) == (State.NOT_RUN, 1)
+    said = "nothing ran: needs gpu (2 tasks), too slow (1 task)"
+    assert store.run("p-1").reason == said
+    assert (events[-1].kind, events[-1].reason) == ("run over", said)
+
+
+def test_a_run_with_optional_tasks_alone_of_which_none_fits_is_not_green(store: Store) -> None:
+    large = dataclasses.replace(task("large", cores=9), is_optional=True)
+    result, _ = drive(store, FakeCompute(always("passed")), large)
+    assert (result.state, result.exit_code) == (State.NOT_RUN, 1)
+    assert store.run("p-1").reason == "nothing ran: needs 9 cores, found 2"
+
+
+def test_a_run_in_which_all_has_failed_softly_has_run(store: Store) -> None:
+    soft = dataclasses.replace(task("soft"), is_soft=True)
+    result, _ = drive(store, FakeCompute(always("failed", 7)), soft, left_out("a", "too slow"))
+    assert (result.state, result.exit_code) == (State.PASSED, 0)
+
+
 def test_a_soft_failure_is_shown_but_is_not_the_runs(store: Store) -> None:
-    def ends(job: Job) -> tuple[str, int]:
+    def ends(job: Submission) -> tuple[str, int]:
         return ("passed", 0) if job.task.key == "a" else ("failed", 7)
 
     soft = dataclasses.replace(task("soft"), is_soft=True)
@@ -445,7 +421,7 @@ def in_runtime(key: str, name: str) -> Task:
 
 
 def drive_with(
-    store: Store, prepare: Callable[[RuntimeChoice], Prepared], *tasks: Task
+    store: Store, prepare: Callable[[RuntimeChoice], PreparedRuntime], *tasks: Task
 ) -> tuple[RunEnd, FakeCompute]:
     run = store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)
     compute = FakeCompute(always("passed"))
@@ -457,13 +433,13 @@ def drive_with(
 def test_tasks_run_while_the_runtime_of_others_is_made(store: Store) -> None:
     has_run = threading.Event()
 
-    def prepare(choice: RuntimeChoice) -> Prepared:
+    def prepare(choice: RuntimeChoice) -> PreparedRuntime:
         if choice.name == "slow":
             assert has_run.wait(30)
-        return Prepared()
+        return PreparedRuntime()
 
     class Watched(FakeCompute):
-        def submit(self, job: Job) -> str:
+        def submit(self, job: Submission) -> str:
             if job.task.key == "plain":
                 has_run.set()
             return super().submit(job)
@@ -481,11 +457,11 @@ def test_tasks_run_while_the_runtime_of_others_is_made(store: Store) -> None:
 def test_a_runtime_that_cannot_be_made_is_tried_once_and_others_go_on(store: Store) -> None:
     asked: list[str] = []
 
-    def prepare(choice: RuntimeChoice) -> Prepared:
+    def prepare(choice: RuntimeChoice) -> PreparedRuntime:
         asked.append(choice.name)
         if choice.name == "broken":
             raise ComputeFailure("no version of it is there")
-        return Prepared()
+        return PreparedRuntime()
 
     broken = [in_runtime(f"b{number}", "broken") for number in range(3)]
     result, compute = drive_with(store, prepare, *broken, in_runtime("a", "good"))
@@ -502,10 +478,10 @@ def test_a_run_that_is_cancelled_does_not_wait_for_its_runtimes(store: Store) ->
     is_never = threading.Event()
     driven: list[Drive] = []
 
-    def prepare(choice: RuntimeChoice) -> Prepared:
+    def prepare(choice: RuntimeChoice) -> PreparedRuntime:
         driven[0].is_cancel_wanted = True
         is_never.wait(60)
-        return Prepared()
+        return PreparedRuntime()
 
     tasks = (in_runtime("a", "slow"), in_runtime("b", "slow"))
     run = store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.engine.queue import Hopeless, Queue, Waiting, fits
-from rankwise.plan import Resources, When
+from rankwise.engine.queue import Hopeless, Queue, Queued, fits, in_thousandths
+from rankwise.engine.verdict import RunVerdict
+from rankwise.plan import Process, Resources, Task, When
+from rankwise.store import State
 
 PLENTY = {"local": Resources(cores=1000, memory=2**40, gpus=1000)}
 
 
-def waiting(key: str, *needs: str, cores: float = 1, when: When = "passed") -> Waiting:
-    return Waiting(key=key, needs=needs, when=when, claim=Resources(cores=cores))
+def waiting(key: str, *needs: str, cores: float = 1, when: When = "passed") -> Queued:
+    return Queued(key=key, needs=needs, when=when, claim=Resources(cores=cores))
 
 
 def keys(queue: Queue, cores: float = 1000) -> list[str]:
@@ -97,8 +103,49 @@ def test_of_what_is_not_claimed_there_is_always_enough() -> None:
     assert not fits(Resources(memory=2), Resources(memory=1))
 
 
+ALL = Resources(cores=4, memory=2**30, gpus=2)
+
+
+def test_a_task_that_claims_all_that_is_free_fits() -> None:
+    assert fits(ALL, ALL)
+    queue = Queue([Queued(key="all", claim=ALL)])
+    taken = queue.take({"local": ALL})
+    assert taken is not None
+    assert taken.key == "all"
+
+
+@pytest.mark.parametrize("name", ["cores", "memory", "gpus"])
+def test_a_task_that_claims_one_more_than_is_free_does_not_fit(name: str) -> None:
+    more = dataclasses.replace(ALL, **{name: getattr(ALL, name) + 1})
+    assert not fits(more, ALL)
+    assert Queue([Queued(key="more", claim=more)]).take({"local": ALL}) is None
+
+
+@given(st.lists(st.integers(1, 4000), max_size=50), st.randoms(use_true_random=False))
+def test_what_was_claimed_in_fractions_is_free_again(
+    claims: Sequence[int], chance: random.Random
+) -> None:
+    room = in_thousandths(Resources(cores=2.3))
+    shares = [in_thousandths(Resources(cores=claim / 1000)) for claim in claims]
+    assert [share.cores for share in shares] == claims
+    free = room
+    for share in shares:
+        free -= share
+    chance.shuffle(shares)
+    for share in shares:
+        free += share
+    assert free == room
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"), [(0, 0), (math.inf, math.inf), (1e-9, 1), (0.57, 570), (1 / 3, 333)]
+)
+def test_cores_are_counted_in_thousandths(cores: float, expected: float) -> None:
+    assert in_thousandths(Resources(cores=cores, gpus=1)) == Resources(cores=expected, gpus=1)
+
+
 @st.composite
-def graphs(draw: st.DrawFn) -> list[Waiting]:
+def graphs(draw: st.DrawFn) -> list[Queued]:
     count = draw(st.integers(1, 25))
     tasks = []
     for number in range(count):
@@ -111,12 +158,12 @@ def graphs(draw: st.DrawFn) -> list[Waiting]:
 
 @given(graphs(), st.sets(st.integers(0, 24)), st.randoms(use_true_random=False))
 def test_every_task_runs_once_after_what_it_needs_or_is_given_up(
-    tasks: Sequence[Waiting], failing: set[int], chance: random.Random
+    tasks: Sequence[Queued], failing: set[int], chance: random.Random
 ) -> None:
     queue = Queue(tasks)
     needs = {task.key: set(task.needs) for task in tasks}
     free = Resources(cores=4)
-    running: list[Waiting] = []
+    running: list[Queued] = []
     passed: list[str] = []
     failed: list[str] = []
     given_up: list[str] = []
@@ -188,3 +235,81 @@ def test_what_has_passed_before_leaves_nothing_to_those_for_failures() -> None:
     queue = Queue(tasks, passed=["build"])
     assert given_up(queue.idle) == {"tell": True, "after": True}
     assert not queue
+
+
+def test_what_was_not_needed_does_not_stop_those_that_need_more_than_it() -> None:
+    queue = Queue(
+        [
+            waiting("build"),
+            waiting("tell", "build", when="failed"),
+            waiting("test", "build", "tell"),
+            waiting("publish", "test"),
+        ]
+    )
+    assert keys(queue) == ["build"]
+    assert given_up(queue.passed("build")) == {"tell": True}
+    assert keys(queue) == ["test"]
+    queue.passed("test")
+    assert keys(queue) == ["publish"]
+
+
+@given(st.permutations(["passes", "fails", "idle"]))
+def test_what_becomes_of_a_task_does_not_depend_on_which_of_its_needs_ends_first(
+    order: list[str],
+) -> None:
+    queue = Queue([*(waiting(key) for key in order), waiting("after", *order)])
+    keys(queue)
+    over: list[Hopeless] = []
+    for key in order:
+        match key:
+            case "passes":
+                over += queue.passed(key)
+            case "fails":
+                over += queue.failed(key, "failed")
+            case _:
+                over += queue.skipped(key)
+    assert over == [Hopeless(key="after", reason="needs fails, which failed")]
+
+
+@pytest.mark.parametrize("state", [state for state in State if state.is_over])
+def test_only_failures_of_its_own_are_forgiven_to_a_soft_task(state: State) -> None:
+    tally = RunVerdict()
+    process = Process(name="worker-0", role="worker", command="true")
+    tally.know(Task(key="soft", processes=(process,), is_soft=True))
+    if state is State.SKIPPED:
+        tally.count("other", State.PASSED, 0)
+    tally.count("soft", state, 7)
+    forgiven = state in (State.FAILED, State.CRASHED, State.TIMED_OUT)
+    is_fine = forgiven or state in (State.PASSED, State.SKIPPED)
+    assert tally.exit_code == (0 if is_fine else 7)
+    assert tally.state_of_run({state: 1}) is (State.PASSED if is_fine else state)
+
+
+@pytest.mark.parametrize(
+    ("states", "of_run"),
+    [
+        ((State.FAILED, State.FAILED), State.FAILED),
+        ((State.CRASHED, State.TIMED_OUT), State.FAILED),
+        ((State.CRASHED, State.PASSED), State.CRASHED),
+        ((State.NOT_RUN, State.PASSED), State.FAILED),
+        ((State.NOT_RUN, State.SKIPPED), State.NOT_RUN),
+        ((State.LOST, State.SKIPPED, State.PASSED), State.LOST),
+    ],
+)
+def test_a_run_has_the_state_of_those_that_are_not_green_and_is_failed_if_they_differ(
+    states: tuple[State, ...], of_run: State
+) -> None:
+    tally = RunVerdict()
+    for number, state in enumerate(states):
+        tally.count(f"t{number}", state, None)
+    assert tally.state_of_run(Counter(states)) is of_run
+
+
+def test_a_cancelled_task_beside_a_soft_failure_is_not_forgiven() -> None:
+    tally = RunVerdict()
+    process = Process(name="worker-0", role="worker", command="true")
+    tally.know(Task(key="soft", processes=(process,), is_soft=True))
+    tally.count("soft", State.FAILED, 7)
+    tally.count("other", State.CANCELLED, None)
+    counts = {State.FAILED: 1, State.CANCELLED: 1, State.PASSED: 3}
+    assert (tally.exit_code, tally.state_of_run(counts)) == (1, State.CANCELLED)

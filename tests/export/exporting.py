@@ -14,9 +14,7 @@ import pytest
 from environments import ROOT, RUNTIMES, why_unavailable
 from ruamel.yaml import YAML
 
-from rankwise.export.contract import Exported, Wish
-from rankwise.export.targets import export_from
-from rankwise.export.yaml_text import to_yaml
+from rankwise.export.base import Exported, ExportOptions, export_from, to_yaml
 
 EXAMPLES = ROOT / "examples" / "jobs"
 DOCUMENTS = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*.yaml"))
@@ -27,7 +25,7 @@ _LIMIT_SECONDS = 120
 
 def example(name: str, target: str, **wishes: Any) -> Exported:
     """Export one of the examples."""
-    [made] = export_from([EXAMPLES / name], target, Wish(image=IMAGE, **wishes))
+    [made] = export_from([EXAMPLES / name], target, ExportOptions(image=IMAGE, **wishes))
     return made
 
 
@@ -37,7 +35,7 @@ def written(folder: Path, text: str, target: str, *, site: str = "", **wishes: A
     (folder / "src" / "train.py").write_text("print('hello')\n")
     (folder / "job.yaml").write_text(text)
     (folder / "rankwise.toml").write_text(site)
-    [made] = export_from([folder / "job.yaml"], target, Wish(**{"image": IMAGE, **wishes}))
+    [made] = export_from([folder / "job.yaml"], target, ExportOptions(**{"image": IMAGE, **wishes}))
     return made
 
 

@@ -16,8 +16,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # it has no types of its own
 
 from rankwise.errors import InputError
-from rankwise.export.targets import TARGETS
-from rankwise.export.yaml_text import to_yaml
+from rankwise.export.base import TARGETS, to_yaml
 from tests.export.exporting import (
     DOCUMENTS,
     EXAMPLES,

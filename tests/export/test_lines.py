@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.export.lines import escaped, with_dollars
+from rankwise.export.commands import escaped, with_dollars
 from tests.export.exporting import example, job_in, templates_in, written
 
 TORCH = """

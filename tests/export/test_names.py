@@ -10,9 +10,7 @@ import kubernetes_validate  # type: ignore[import-untyped]  # it has no types of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankwise.export.names import name_for
-from rankwise.export.targets import TARGETS
-from rankwise.export.yaml_text import to_yaml
+from rankwise.export.base import TARGETS, name_for, to_yaml
 from tests.export.exporting import read_back, templates_in, written
 from tests.lengths import part
 

@@ -9,7 +9,7 @@ import yaml  # type: ignore[import-untyped]  # it has no types of its own
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankwise.export.yaml_text import to_yaml
+from rankwise.export.base import to_yaml
 from tests.export.exporting import read_back
 from tests.lengths import part
 

@@ -77,6 +77,8 @@ class Cluster:
         self.logs: dict[str, Path] = {}
         """Where the log of each pod is kept."""
         self.finished_logs: set[str] = set()
+        self.unreachable: set[str] = set()
+        """Pods whose node does not answer."""
         self._version = 100
 
     def put(self, kind: str, thing: Thing, event: str) -> Thing:
@@ -338,10 +340,16 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.world.logs.get(name)
         if path is None:
             return self._status(404, f'pods "{name}" not found')
+        if name in self.world.unreachable:
+            return self._status(500, "dial tcp 10.0.0.1:10250: connect: no route to host")
         self._begin_stream("text/plain")
         with path.open("rb") as file:
             while True:
                 is_finished = name in self.world.finished_logs
+                if name in self.world.unreachable:
+                    self.close_connection = True
+                    self.connection.close()
+                    return None
                 if data := file.read(65536):
                     self._piece(data)
                     if self.world.fault_for(Request("LOG", name, query)) is not None:

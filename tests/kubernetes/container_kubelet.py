@@ -72,6 +72,10 @@ class ContainerKubelet(Kubelet):
         with contextlib.suppress(RuntimeError):
             self._engine.ask("kill", "--signal=TERM", name)
 
+    def _kill(self, name: str) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._engine.ask("kill", "--signal=KILL", name)
+
 
 def _hand_over(volume: Thing, place: Path, group: int) -> None:
     """Give the files of a volume to root and the pod's group, as a kubelet does."""

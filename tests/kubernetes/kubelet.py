@@ -8,6 +8,7 @@ the cluster's own is there: no names of pods but those in that file, no shared f
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import shlex
 import signal
@@ -19,6 +20,8 @@ from typing import Any
 
 from tests.kubernetes.api_server import Cluster, Thing, _is_over
 
+# Shorter than in manifests: tests wait for it.
+_GRACE_SECONDS = 12.0
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -32,7 +35,8 @@ class Kubelet:
         """The image, so to speak: where its commands are found."""
         self._count = 0
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._ended: set[str] = set()
+        self._ended: dict[str, float] = {}
+        """When pods were asked to end."""
         self.refusals: dict[str, Thing] = {}
         """What the status of a container is instead, by the role of its pod."""
         self.is_over = threading.Event()
@@ -45,6 +49,10 @@ class Kubelet:
         for process in self._running.values():
             process.kill()
             process.wait()
+
+    def running(self) -> list[str]:
+        """Name the pods that have a process."""
+        return list(self._running)
 
     def kill(self, pod: str, *, reason: str = "Error") -> None:
         """End a pod as the kernel would."""
@@ -106,6 +114,8 @@ class Kubelet:
 
     def _look_at_pod(self, pod: Thing) -> None:
         name = pod["metadata"]["name"]
+        if name in self._cluster.unreachable:
+            return
         if name in self._running:
             process = self._running[name]
             if process.poll() is not None:
@@ -215,11 +225,17 @@ class Kubelet:
             (place / name).write_bytes(content)
 
     def _ask_to_end(self, name: str) -> None:
-        """Send SIGTERM to the first process of a pod, once."""
-        if name in self._ended:
-            return
-        self._ended.add(name)
-        self._terminate(name)
+        """Send SIGTERM to the first process of a pod, once, and kill it when that is no use."""
+        if name not in self._ended:
+            self._ended[name] = time.monotonic()
+            self._terminate(name)
+        elif time.monotonic() > self._ended[name] + _GRACE_SECONDS:
+            self._kill(name)
+
+    def _kill(self, name: str) -> None:
+        # It may have ended just now.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._running[name].pid, signal.SIGKILL)
 
     def _terminate(self, name: str) -> None:
         outer = self._running[name].pid

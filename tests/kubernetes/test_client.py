@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.compute.kubernetes import client as module
-from rankwise.compute.kubernetes.client import Cluster, ClusterAway, Refused
-from rankwise.compute.kubernetes.inside.mirror import to_line, whole_file
-from rankwise.compute.kubernetes.stream import NUMBER, Stream
-from rankwise.compute.kubernetes.watch import PodWatch
+from rankwise.backends.kubernetes import client as module
+from rankwise.backends.kubernetes.client import ApiClient, ApiRefused, ClusterAway
+from rankwise.backends.kubernetes.watch import NUMBER, LogStream, PodWatch
+from rankwise.documents.site_models import KubernetesConfig
 from rankwise.errors import ComputeFailure
-from rankwise.site.choices import KubernetesChoice
+from rankwise.node.mirror import to_line, whole_file
 from tests.kubernetes.api_server import Cluster as World
 from tests.kubernetes.api_server import Fault, Request, Server, Thing
 from tests.kubernetes.kubelet import wait_until
@@ -41,9 +40,9 @@ def server(world: World) -> Iterator[Server]:
 
 
 @pytest.fixture
-def cluster(server: Server, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(server: Server, tmp_path: Path) -> Iterator[ApiClient]:
     file = server.kubeconfig(tmp_path / "config")
-    made = Cluster(KubernetesChoice(kubeconfig=str(file)))
+    made = ApiClient(KubernetesConfig(kubeconfig=str(file)))
     yield made
     made.forget()
 
@@ -65,7 +64,7 @@ def posts(world: World) -> int:
     return sum(map(is_post, world.requests))
 
 
-def test_an_answer_that_was_lost_is_no_collision(world: World, cluster: Cluster) -> None:
+def test_an_answer_that_was_lost_is_no_collision(world: World, cluster: ApiClient) -> None:
     fault = Fault(is_post, after=True)
     world.faults.append(fault)
     made = cluster.create(config_map("ours"))
@@ -73,25 +72,25 @@ def test_an_answer_that_was_lost_is_no_collision(world: World, cluster: Cluster)
     assert (fault.happened, posts(world)) == (1, 2)
 
 
-def test_a_name_that_is_another_s_is_refused(world: World, cluster: Cluster) -> None:
+def test_a_name_that_is_another_s_is_refused(world: World, cluster: ApiClient) -> None:
     world.create("configmaps", config_map("ours", "another"))
-    with pytest.raises(Refused, match="409: ours already exists") as raised:
+    with pytest.raises(ApiRefused, match="409: ours already exists") as raised:
         cluster.create(config_map("ours"))
     assert raised.value.code == 409
 
 
 @pytest.mark.parametrize("code", [429, 500, 503, 504])
-def test_a_server_that_is_busy_is_asked_again(world: World, cluster: Cluster, code: int) -> None:
+def test_a_server_that_is_busy_is_asked_again(world: World, cluster: ApiClient, code: int) -> None:
     world.faults.append(Fault(is_post, code=code, headers={"Retry-After": "0"}, times=3))
     cluster.create(config_map("ours"))
     assert posts(world) == 4
 
 
 def test_as_long_as_it_says_is_waited(
-    world: World, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    world: World, cluster: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("rankwise.compute.kubernetes.client.time.sleep", waited.append)
+    monkeypatch.setattr("rankwise.backends.kubernetes.client.time.sleep", waited.append)
     world.faults.append(Fault(is_post, code=429, headers={"Retry-After": "3"}))
     world.faults.append(Fault(is_post, code=429, headers={"Retry-After": "900"}))
     cluster.create(config_map("ours"))
@@ -107,7 +106,7 @@ def test_as_long_as_it_says_is_waited(
     ],
     ids=["fault", "cut", "page"],
 )
-def test_one_that_stays_away_is_away(world: World, cluster: Cluster, fault: Fault) -> None:
+def test_one_that_stays_away_is_away(world: World, cluster: ApiClient, fault: Fault) -> None:
     fault.happened = 0
     world.faults.append(fault)
     with pytest.raises(ClusterAway):
@@ -116,15 +115,15 @@ def test_one_that_stays_away_is_away(world: World, cluster: Cluster, fault: Faul
     assert world.things["configmaps"] == {}
 
 
-def test_what_is_forbidden_is_not_tried_again(world: World, cluster: Cluster) -> None:
+def test_what_is_forbidden_is_not_tried_again(world: World, cluster: ApiClient) -> None:
     world.faults.append(Fault(is_post, code=403, times=9))
-    with pytest.raises(Refused, match="403: so it is"):
+    with pytest.raises(ApiRefused, match="403: so it is"):
         cluster.create(config_map("ours"))
     assert posts(world) == 1
 
 
 def test_a_token_that_has_expired_is_read_anew(
-    world: World, server: Server, cluster: Cluster, tmp_path: Path
+    world: World, server: Server, cluster: ApiClient, tmp_path: Path
 ) -> None:
     world.tokens = {"first"}
     cluster.create(config_map("one"))
@@ -133,7 +132,7 @@ def test_a_token_that_has_expired_is_read_anew(
     cluster.create(config_map("two"))
     assert sorted(world.things["configmaps"]) == ["one", "two"]
     world.tokens = {"third"}
-    with pytest.raises(Refused, match="401"):
+    with pytest.raises(ApiRefused, match="401"):
         cluster.create(config_map("three"))
 
 
@@ -149,7 +148,7 @@ def test_a_plugin_is_asked_for_another_token(
         "args": ["-c", program],
     }
     file = server.kubeconfig(tmp_path / "config", user={"exec": plugin})
-    cluster = Cluster(KubernetesChoice(kubeconfig=str(file)))
+    cluster = ApiClient(KubernetesConfig(kubeconfig=str(file)))
     for number, token in enumerate(("first", "second")):
         tokens.write_text(token)
         world.tokens = {token}
@@ -162,17 +161,17 @@ def test_without_a_kubeconfig_it_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ComputeFailure, match=r"nowhere cannot be used: .*KUBECONFIG"):
-        Cluster(KubernetesChoice(kubeconfig=str(tmp_path / "nowhere"))).pods(LABELS)
+        ApiClient(KubernetesConfig(kubeconfig=str(tmp_path / "nowhere"))).pods(LABELS)
     (tmp_path / "broken").write_text(json.dumps({"clusters": [], "users": [], "contexts": []}))
     with pytest.raises(ComputeFailure, match="cannot be used"):
-        Cluster(KubernetesChoice(kubeconfig=str(tmp_path / "broken"))).pods(LABELS)
+        ApiClient(KubernetesConfig(kubeconfig=str(tmp_path / "broken"))).pods(LABELS)
     monkeypatch.setitem(sys.modules, "lightkube", None)
     with pytest.raises(ComputeFailure, match=r"pip install 'rankwise\[kubernetes\]'"):
-        Cluster(KubernetesChoice()).pods(LABELS)
+        ApiClient(KubernetesConfig()).pods(LABELS)
 
 
 @pytest.fixture
-def watch(world: World, cluster: Cluster) -> Iterator[PodWatch]:
+def watch(world: World, cluster: ApiClient) -> Iterator[PodWatch]:
     watch = PodWatch(cluster, LABELS)
     wait_until(lambda: any(one.is_watch for one in world.requests))
     yield watch
@@ -246,7 +245,7 @@ def test_who_does_not_answer_is_told_of(world: World, watch: PodWatch) -> None:
 
 
 def test_a_log_that_is_cut_is_taken_up_where_it_was(
-    world: World, cluster: Cluster, tmp_path: Path
+    world: World, cluster: ApiClient, tmp_path: Path
 ) -> None:
     folder = tmp_path / "attempt"
     folder.mkdir()
@@ -268,7 +267,7 @@ def test_a_log_that_is_cut_is_taken_up_where_it_was(
     cut = Fault(lambda one: one.method == "LOG", times=2)
     world.faults.append(cut)
     poked: list[None] = []
-    stream = Stream(cluster.twin(), "head", folder, poke=lambda: poked.append(None))
+    stream = LogStream(cluster.twin(), "head", folder, poke=lambda: poked.append(None))
     wait_until(lambda: stream.is_whole and (folder / NUMBER).read_text() == "2002")
     assert cut.happened == 2
     text = (folder / "processes" / "w" / "output.log").read_text()
@@ -277,8 +276,29 @@ def test_a_log_that_is_cut_is_taken_up_where_it_was(
 
     # Another client goes on from the number of the last frame.
     (folder / "processes" / "w" / "output.log").write_text("as it was")
-    again = Stream(cluster.twin(), "head", folder, poke=lambda: None)
+    again = LogStream(cluster.twin(), "head", folder, poke=lambda: None)
     wait_until(lambda: again.is_whole)
     assert again.has_begun
     assert [*again.said] == ["rankwise: a word for people"]
     assert (folder / "processes" / "w" / "output.log").read_text() == "as it was"
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_list_whose_rest_is_too_old_is_asked_for_again(
+    cluster: ApiClient, world: World, times: int
+) -> None:
+    body = b'{"kind":"Status","code":410,"reason":"Expired","message":"too old"}'
+    world.faults.append(
+        Fault(
+            lambda one: one.method == "GET",
+            code=410,
+            times=times,
+            body=body,
+            kind="application/json",
+        )
+    )
+    if times == 1:
+        assert cluster.pods(LABELS)[0] == []
+    else:
+        with pytest.raises(ClusterAway, match="too old"):
+            cluster.pods(LABELS)

@@ -24,7 +24,7 @@ _HEAVY = pytest.mark.full_length
 
 @pytest.mark.parametrize(
     "kind",
-    ["mpi", pytest.param("pytorch", marks=_HEAVY), pytest.param("tensorflow", marks=_HEAVY)],
+    ["mpi", *(pytest.param(kind, marks=_HEAVY) for kind in ("pytorch", "tensorflow"))],
 )
 def test_an_example_learns_in_pods(tmp_path: Path, kind: str) -> None:
     """As it is written, and as the site file of the examples says: only the image is ours."""

@@ -14,16 +14,23 @@ import kubernetes_validate  # type: ignore[import-untyped]  # it has no types
 import pytest
 from environments import ROOT
 
-from rankwise.compute.contract import Attempt, Job
-from rankwise.compute.kubernetes.delivery import deliver, own_part, pack
-from rankwise.compute.kubernetes.layout import dns_name, job_name, layout_of
-from rankwise.compute.kubernetes.manifests import objects_for, owned
-from rankwise.compute.kubernetes.quantities import number_in, quantities, resources_of
+from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.kubernetes.delivery import deliver, own_part, pack
+from rankwise.backends.kubernetes.objects import (
+    dns_name,
+    job_name,
+    layout_of,
+    number_in,
+    objects_for,
+    owned,
+    quantities,
+    resources_of,
+)
+from rankwise.documents.site_models import ComputeConfig, KubernetesConfig
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.plan import Process, Resources, RuntimeChoice, Task
-from rankwise.planning.documents import plan_from
-from rankwise.runtime import Prepared
-from rankwise.site.choices import ComputeChoice, KubernetesChoice
+from rankwise.planning.planner import plan_from
+from rankwise.runtimes.base import PreparedRuntime
 from tests.kubernetes.api_server import Cluster, Server
 
 EXAMPLES = sorted((ROOT / "examples" / "jobs").glob("*/*.yaml"))
@@ -32,12 +39,12 @@ MARKER = "rw-0123456789abcdef"
 GIB = 1 << 30
 
 
-def choice(**more: Any) -> ComputeChoice:
-    site = KubernetesChoice(**{"image": "train:1", **more})
-    return ComputeChoice(name="k8s", backend="kubernetes", kubernetes=site)
+def choice(**more: Any) -> ComputeConfig:
+    site = KubernetesConfig(**{"image": "train:1", **more})
+    return ComputeConfig(name="k8s", backend="kubernetes", kubernetes=site)
 
 
-def objects(task: Task, where: ComputeChoice | None = None, **more: Any) -> list[dict[str, Any]]:
+def objects(task: Task, where: ComputeConfig | None = None, **more: Any) -> list[dict[str, Any]]:
     return objects_for(
         task, where or choice(), run="run-1", attempt=MARKER, secrets={"key": "k"}, **more
     )
@@ -200,8 +207,8 @@ def test_what_the_site_file_says_is_in_them() -> None:
 
 
 def test_gpus_that_the_site_file_counts_are_not_asked_for() -> None:
-    where = ComputeChoice(
-        name="k8s", backend="kubernetes", gpus=4, kubernetes=KubernetesChoice(image="a")
+    where = ComputeConfig(
+        name="k8s", backend="kubernetes", gpus=4, kubernetes=KubernetesConfig(image="a")
     )
     [job] = jobs(objects(one_task(resources=Resources(gpus=2)), where)).values()
     assert "resources" not in container(job)
@@ -276,16 +283,20 @@ def test_kinds_of_azure_mean_the_only_cluster(tmp_path: Path, kind: str) -> None
     (tmp_path / "rankwise.toml").write_text(f"[compute.k8s]\n{table}")
     plan, _ = plan_from([job])
     assert plan.tasks[0].compute == "k8s"
-    assert plan.notices[0].startswith('compute "my-aks" is not in the site file: "k8s" stands in')
+    said = [note for note in plan.notices if not note.startswith("the site file is ")]
+    assert said[0].startswith('compute "my-aks" is not in the site file: "k8s" stands in')
     (tmp_path / "rankwise.toml").write_text(f"[compute.k8s]\n{table}[compute.other]\n{table}")
-    assert plan_from([job])[0].tasks[0].compute == "my-aks"
+    with pytest.raises(InputError, match='there are "k8s", "other" and "local"'):
+        plan_from([job])
     (tmp_path / "rankwise.toml").write_text(f"[compute.k8s]\n{table}[compute.my-aks]\n{table}")
     assert plan_from([job])[0].tasks[0].compute == "my-aks"
 
 
-def job_in(folder: Path, **more: Any) -> Job:
+def job_in(folder: Path, **more: Any) -> Submission:
     attempt = Attempt(label="run/t/1", marker=MARKER, folder=folder / "attempt")
-    return Job(attempt=attempt, task=one_task(code=str(folder), **more), runtime=Prepared())
+    return Submission(
+        attempt=attempt, task=one_task(code=str(folder), **more), runtime=PreparedRuntime()
+    )
 
 
 def test_code_that_is_too_much_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -294,14 +305,14 @@ def test_code_that_is_too_much_is_refused_with_what_to_do(tmp_path: Path) -> Non
     (tmp_path / "small.py").write_text("print()")
     job = job_in(tmp_path)
     found = deliver(job, choice().kubernetes, tmp_path)
-    assert set(found.parts) == {"pod.pyz", "runner.py", "code.tgz"}
+    assert set(found.parts) == {"pod.pyz", "code.tgz"}
     (tmp_path / "data.bin").write_bytes(random.Random(1).randbytes(1_200_000))
     with pytest.raises(ComputeFailure, match=r"1\.2 MB of code after .* \.rankwiseignore"):
         deliver(job, choice().kubernetes, tmp_path)
     # Where the code comes from elsewhere, it does not matter.
     other = choice(code="image", code_path="/app").kubernetes
     found = deliver(job, other, None)
-    assert set(found.parts) == {"pod.pyz", "runner.py"}
+    assert set(found.parts) == {"pod.pyz"}
     assert json.loads(found.order)["nodes"][0]["folder"] == "/app"
 
 
@@ -329,3 +340,22 @@ def test_a_task_of_one_node_is_one_pod() -> None:
     layout = layout_of(one_task(resources=Resources(cores=2)))
     assert (layout.pods, layout.head.role, layout.head.nodes) == (1, "worker", (0,))
     assert layout.head.claim == Resources(cores=2)
+
+
+def test_a_task_that_must_be_alone_keeps_other_tasks_away_from_its_nodes() -> None:
+    made = objects(one_task(is_alone=True))
+    for one in made:
+        kubernetes_validate.validate(one, VERSIONS[0], strict=True)
+    [job] = jobs(made).values()
+    [term] = job["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    # Its own pods may share a node, as those of any task may.
+    own = job["spec"]["template"]["metadata"]["labels"]["rankwise.dev/attempt"]
+    assert term["labelSelector"]["matchExpressions"] == [
+        {"key": "rankwise.dev/attempt", "operator": "Exists"},
+        {"key": "rankwise.dev/attempt", "operator": "NotIn", "values": [own]},
+    ]
+    [shared] = jobs(objects(one_task())).values()
+    assert "affinity" not in shared["spec"]["template"]["spec"]

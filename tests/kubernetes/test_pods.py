@@ -108,6 +108,59 @@ def test_a_client_that_was_killed_is_followed_by_another(shop: Shop) -> None:
     assert len([one for one in shop.cluster.made("jobs") if _run(one) == "slow-1"]) == 2
 
 
+_UNTIL = """\
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("begun", flush=True)
+while not os.path.exists(END):
+    time.sleep(0.05)
+"""
+
+
+def _delete_worker(shop: Shop, run: str, index: int) -> str:
+    """Delete the pod of a worker, wait until it is gone, and let programs end."""
+    pods = shop.cluster.cluster.things["pods"]
+    [victim] = [name for name in pods if f"-worker-{index}-" in name and _run(pods[name]) == run]
+    shop.cluster.cluster.delete("pods", victim)
+    wait_until(lambda: victim not in pods)
+    (shop.folder / "end").touch()
+    return victim
+
+
+def test_a_job_whose_worker_pod_was_deleted_is_tried_again_if_it_may_be(shop: Shop) -> None:
+    shop.write("src/until.py", _UNTIL.replace("END", repr(str(shop.folder / "end"))))
+    job = TORCH_JOB.format(name="until", program="until.py", count=2)
+    shop.write("until.yaml", f"{job}restart: {{max: 1}}\n")
+    client = shop.start("run", "until.yaml")
+    for rank in range(2):
+        process = shop.attempt("until-1", "until") / "processes" / f"worker-{rank}"
+        log = process / "output.log"
+        wait_until(lambda log=log: log.exists() and "begun" in log.read_text(), 60)
+    victim = _delete_worker(shop, "until-1", 1)
+    said, _ = client.communicate(timeout=150)
+    assert client.returncode == 0, said
+    assert f"worker-1: pod {victim} was deleted, not by rankwise" in said
+    assert (shop.attempt("until-1", "until").parent / "2" / "end.json").exists(), said
+
+
+def test_an_mpi_job_whose_worker_pod_is_deleted_has_not_passed(shop: Shop) -> None:
+    """Its ranks leave with 0 when they are asked to end."""
+    shop.write("src/ranks.py", _UNTIL.replace("END", repr(str(shop.folder / "end"))))
+    shop.write("mpi.yaml", MPI_JOB)
+    client = shop.start("run", "mpi.yaml")
+    processes = shop.attempt("mpi-1", "mpi") / "processes"
+
+    def have_begun() -> bool:
+        logs = [*processes.glob("rank-*/output.log")]
+        return sum("begun" in log.read_text() for log in logs) == 4
+
+    wait_until(have_begun, 60)
+    victim = _delete_worker(shop, "mpi-1", 1)
+    said, _ = client.communicate(timeout=150)
+    assert client.returncode == 1, said
+    assert f"worker-1: pod {victim} was deleted, not by rankwise" in said
+
+
 def _run(job: dict[str, dict[str, dict[str, str]]]) -> str:
     return job["metadata"]["labels"]["rankwise.dev/run"]
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import re
-import secrets
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rankwise.compute.checkup import check_compute
-from rankwise.compute.contract import Attempt, Job
-from rankwise.compute.kubernetes import compute as module
-from rankwise.compute.kubernetes.compute import KubernetesCompute
-from rankwise.compute.kubernetes.start import NO_PYTHON, START
+from rankwise.backends.base import Attempt
+from rankwise.backends.doctor import check_compute
+from rankwise.backends.kubernetes import backend as module
+from rankwise.backends.kubernetes.objects import NO_PYTHON, START
+from rankwise.documents.site import find_site
 from rankwise.errors import ComputeFailure
-from rankwise.plan import Process, Resources, Task
-from rankwise.runtime import Prepared
-from rankwise.site import ComputeChoice, find_site
-from tests.compute.places import Watching, need, output_of
+from rankwise.plan import Resources
+from tests.compute.places import need, output_of
 from tests.kubernetes.api_server import Fault, Thing
+from tests.kubernetes.desk import Desk, pod_of
 from tests.kubernetes.kubelet import wait_until
 from tests.kubernetes.standing_in import StandIn, obstacle, standing_in
 
@@ -33,42 +30,6 @@ def cluster() -> Iterator[StandIn]:
         yield made
 
 
-class Desk:
-    """A compute, and tasks for it."""
-
-    def __init__(self, folder: Path, cluster: StandIn, more: str = "") -> None:
-        self.folder = folder
-        self.run = f"run-{secrets.token_hex(4)}"
-        (folder / "code").mkdir(exist_ok=True)
-        (folder / "rankwise.toml").write_text(f"[compute.k8s]\n{cluster.table()}{more}\n")
-        self.choice: ComputeChoice = find_site(folder).compute("k8s")
-        self.compute = KubernetesCompute(self.choice)
-        self.watching = Watching(self.compute)
-
-    def submit(self, command: str, *, nodes: int = 1, **more: Any) -> Attempt:
-        marker = f"rw-{secrets.token_hex(8)}"
-        attempt = Attempt(label=f"{self.run}/task/1", marker=marker, folder=self.folder / marker)
-        attempt.folder.mkdir()
-        processes = tuple(
-            Process(name=f"worker-{node}", role="worker", node=node, command=command)
-            for node in range(nodes)
-        )
-        task = Task(
-            key="task",
-            processes=processes,
-            nodes=nodes,
-            code=str(self.folder / "code"),
-            folder=str(self.folder),
-            compute="k8s",
-            **more,
-        )
-        self.compute.submit(Job(attempt=attempt, task=task, runtime=Prepared()))
-        return attempt
-
-    def told(self) -> str:
-        return "\n".join(news.text for news in self.watching.news)
-
-
 @pytest.fixture
 def desk(tmp_path: Path, cluster: StandIn) -> Iterator[Desk]:
     made = Desk(tmp_path, cluster)
@@ -77,24 +38,6 @@ def desk(tmp_path: Path, cluster: StandIn) -> Iterator[Desk]:
     cluster.kubelet.refusals.clear()
     cluster.cluster.faults.clear()
     wait_until(lambda: cluster.left() == [])
-
-
-def pod_of(cluster: StandIn, attempt: Attempt, role: str) -> str:
-    """Wait for a pod that runs, and name it."""
-    found: list[str] = []
-
-    def is_there() -> bool:
-        found[:] = [
-            name
-            for name, pod in cluster.cluster.things["pods"].items()
-            if pod["metadata"]["labels"]["rankwise.dev/attempt"] == attempt.marker
-            and pod["metadata"]["labels"]["rankwise.dev/role"] == role
-            and pod["status"]["phase"] == "Running"
-        ]
-        return bool(found)
-
-    wait_until(is_there)
-    return found[0]
 
 
 def waiting(reason: str, message: str) -> Thing:

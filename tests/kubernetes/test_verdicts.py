@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
-from rankwise.compute.kubernetes.answers import PodState, failure_of, read_pod
-from rankwise.compute.kubernetes.start import NO_PYTHON
-from rankwise.compute.kubernetes.verdict import hold_up, is_clear, judge, pull_trouble, refusal
+from rankwise.backends.kubernetes.objects import NO_PYTHON
+from rankwise.backends.kubernetes.states import (
+    PodState,
+    failure_of,
+    hold_up,
+    is_clear,
+    is_complete,
+    judge,
+    pull_trouble,
+    read_pod,
+    refusal,
+)
 from rankwise.records import AttemptEnd
 
 
@@ -59,15 +68,99 @@ def test_what_kubernetes_says_is_heard_where_it_must_be(
     assert reason in found.reason
 
 
+OTHER, HEAD = {"part": "other"}, {"part": "head", "role": "head"}
+
+
+@pytest.mark.parametrize(
+    ("pods", "outcome", "culprit", "reason"),
+    [
+        ([pod("a", **OTHER), pod("b", index=1, reason="Evicted", message="low on disk", **OTHER)],
+         "lost", "worker-1", "worker-1: pod b was taken away: Evicted: low on disk"),
+        ([pod("a", phase="", is_gone=True, **OTHER)], "lost", "worker-0",
+         "worker-0: pod a was deleted, not by rankwise"),
+        ([pod("a", exit_code=137, exit_reason="Error", **OTHER)], "lost", "worker-0",
+         "worker-0: pod a is gone: no answer; Kubernetes says: Failed, exit code 137 Error"),
+        ([], "lost", None, "pod a is gone: no answer"),
+        ([pod("a", exit_reason="OOMKilled", **OTHER)], "crashed", "worker-0", "out of memory"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("told", [end("passed", 0), end("cancelled", 130), LOST, None])
+def test_a_pod_that_was_gone_before_its_time_is_no_success(
+    told: AttemptEnd | None, pods: list[PodState], outcome: str, culprit: str | None, reason: str
+) -> None:
+    found = judge(told, pods, lost={"a": "no answer", "b": "no answer"})
+    assert (found.outcome, found.culprit) == (outcome, culprit)
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome"),
+    [(end("passed", 0), "lost"), (end("cancelled", 130), "cancelled"), (None, "cancelled")],
+)
+def test_a_task_of_which_all_pods_were_deleted_was_cancelled_unless_it_was_through(
+    told: AttemptEnd | None, outcome: str
+) -> None:
+    pods = [pod("a", is_deleted=True, **OTHER), pod("h", is_deleted=True, **HEAD)]
+    assert judge(told, pods, lost={"a": "no answer"}).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    "told", [end("passed", 3), end("running", 0), end("well done", 0), end("", 0)]
+)
+def test_an_end_that_is_not_understood_is_no_success(told: AttemptEnd) -> None:
+    assert not is_clear(told)
+    found = judge(told, [pod("h", phase="Succeeded", exit_code=0, **HEAD)])
+    assert (found.outcome, found.exit_code) == ("lost", 1)
+    assert f"its end is {told.outcome!r}" in found.reason
+
+
+@pytest.mark.parametrize("reason", ["Evicted", "Preempting", "NodeLost", "Terminated"])
+def test_a_pod_that_was_taken_away_was_not_refused(reason: str) -> None:
+    gone = pod(reason=reason, message="why", **OTHER)
+    assert refusal([gone]) == ""
+    assert judge(None, [gone]).outcome == "lost"
+
+
+def test_a_head_that_its_node_does_not_admit_has_not_run() -> None:
+    refused = pod(reason="OutOfcpu", message="Node didn't have enough resource", **HEAD)
+    found = judge(None, [refused])
+    assert found.outcome == "not run"
+    assert "was not admitted: OutOfcpu" in found.reason
+
+
+def test_what_failed_by_itself_has_failed_though_a_pod_was_gone_later() -> None:
+    told = end("failed", 7, culprit="worker-0")
+    assert judge(told, [pod("a", is_gone=True, **OTHER)], lost={"a": "no answer"}) is told
+
+
+def test_a_worker_that_is_deleted_before_all_are_there_is_lost() -> None:
+    pods = [pod("h", phase="Running", **HEAD), pod("a", is_gone=True, index=1, **OTHER)]
+    found = judge(None, pods)
+    assert (found.outcome, found.culprit) == ("lost", "worker-1")
+    assert "worker-1: pod a was deleted, not by rankwise" in found.reason
+
+
+def test_a_head_without_a_word_is_named_and_not_who_left_because_of_it() -> None:
+    pods = [pod("a", exit_code=1, **OTHER), pod("h", exit_code=3, **HEAD)]
+    assert "pod h left with exit code 3" in judge(None, pods).reason
+
+
 def test_what_we_have_cancelled_is_cancelled() -> None:
     for told in (None, LOST, end("cancelled", 130)):
         assert judge(told, [pod()], is_wanted=True).outcome == "cancelled"
 
 
-def test_a_process_that_the_kernel_ended_for_want_of_memory() -> None:
-    told = end("crashed", 137, signal=9, culprit="worker-2")
+@pytest.mark.parametrize(
+    "told",
+    [
+        end("crashed", 137, signal=9, culprit="worker-2"),
+        # What a shell says whose command was killed.
+        end("failed", 137, culprit="worker-2"),
+    ],
+)
+def test_a_process_that_the_kernel_ended_for_want_of_memory(told: AttemptEnd) -> None:
     found = judge(told, [pod(phase="Running")], is_out_of_memory=True)
-    assert (found.outcome, found.culprit) == ("crashed", "worker-2")
+    assert (found.outcome, found.signal, found.culprit) == ("crashed", 9, "worker-2")
     assert found.reason == "out of memory: worker-2 used more than its pod may have"
 
 
@@ -143,3 +236,10 @@ def test_why_a_job_has_failed() -> None:
     condition = {"type": "Failed", "status": "True", "reason": "A", "message": "b"}
     assert failure_of({"status": {"conditions": [condition]}}) == "A: b"
     assert failure_of({"status": None}) == ""
+
+
+def test_a_job_that_is_complete() -> None:
+    condition = {"type": "Complete", "status": "True"}
+    assert is_complete({"status": {"conditions": [condition]}})
+    assert not is_complete({"status": {"conditions": [{**condition, "status": "False"}]}})
+    assert not is_complete({"status": None})

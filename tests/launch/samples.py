@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rankwise.launch.jobs import Facts, JobRequest, RoleRequest
 from rankwise.launch.mpiexec import Family
-from rankwise.launch.request import Facts, JobRequest, RoleRequest
 from rankwise.plan import Resources, Task, show
 
 MPIRUN = (

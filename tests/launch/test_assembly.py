@@ -3,9 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rankwise.errors import InputError
-from rankwise.launch.assembly import share
-from rankwise.launch.jobs import task_for
-from rankwise.launch.request import JobRequest, RoleRequest
+from rankwise.launch.jobs import JobRequest, RoleRequest, share, task_for
 from rankwise.plan import Resources, Restart, RuntimeChoice
 from tests.launch.samples import environment_of, role
 

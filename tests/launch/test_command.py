@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankwise.launch.command import Launch, count_in, read_command
+from rankwise.launch.commandline import Launch, count_in, read_command
 from rankwise.launch.mpiexec import Family
 from tests.launch.samples import HOROVODRUN, MPIRUN, MPIRUN_OF_KUBERNETES, TORCH_LAUNCH
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.launch.command import read_command
-from rankwise.launch.compatibility import fixes_for, notes_for
+from rankwise.launch.commandline import read_command
 from rankwise.launch.mpiexec import Family
+from rankwise.launch.rewriting import fixes_for, notes_for
 from rankwise.launch.shell import apply
 from tests.launch.samples import MPIRUN, MPIRUN_OF_KUBERNETES, TORCH_LAUNCH
 

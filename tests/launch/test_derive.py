@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from rankwise.errors import InputError
-from rankwise.launch.command import read_command
-from rankwise.launch.derive import Counts, counts
-from rankwise.launch.request import Facts, JobRequest
+from rankwise.launch.commandline import read_command
+from rankwise.launch.jobs import Counts, Facts, JobRequest, counts
 from rankwise.plan import Resources
 from tests.launch.samples import mpi_job, role, torch_job
 

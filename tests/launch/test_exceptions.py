@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.launch.command import read_command
-from rankwise.launch.exceptions import ending_all
+from rankwise.launch.commandline import read_command
+from rankwise.launch.rewriting import ending_all
 from rankwise.launch.shell import apply
 
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.errors import InputError
-from rankwise.launch.inputs import with_inputs
-from rankwise.launch.request import JobRequest, RoleRequest
+from rankwise.launch.jobs import JobRequest, RoleRequest, with_inputs
 from tests.launch.samples import torch_job
 
 

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.errors import InputError
-from rankwise.launch.jobs import task_for
+from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, task_for
 from rankwise.launch.mpiexec import Family
-from rankwise.launch.request import Facts, JobRequest, Kind, RoleRequest
 from rankwise.plan import Resources, task_from_data, to_data
 from tests.launch.samples import TORCH_LAUNCH, facts, torch_job
 from tests.launch.test_command import FAMILIES, LINES

@@ -3,9 +3,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankwise.launch.command import read_command
-from rankwise.launch.line import prepare
+from rankwise.launch.commandline import read_command
 from rankwise.launch.mpiexec import Family
+from rankwise.launch.rewriting import prepare
 from rankwise.plan import show
 from tests.launch.samples import RANK
 from tests.launch.test_command import FAMILIES, LINES

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.launch.jobs import task_for
+from rankwise.launch.jobs import JobRequest, task_for
+from rankwise.launch.mpi_jobs import mpi_variables, virtual_node_variables
 from rankwise.launch.mpiexec import Family
-from rankwise.launch.mpijob import mpi_variables, virtual_node_variables
-from rankwise.launch.request import JobRequest
 from rankwise.plan import Resources, show
 from tests.launch.samples import (
     HOROVODRUN,
@@ -104,26 +103,26 @@ def test_what_nobody_claims_is_not_claimed() -> None:
 
 @pytest.mark.parametrize("family", ["openmpi4", "openmpi5", "mpich", "intel"])
 def test_lines_without_a_file_of_hosts_find_it_by_a_variable(family: Family) -> None:
-    variables = mpi_variables(family, 1, {})
+    variables = mpi_variables(family, {})
     assert HOSTFILE in map(show, variables.values())
-    named = mpi_variables(family, 1, {}, names_hosts=True)
+    named = mpi_variables(family, {}, names_hosts=True)
     assert HOSTFILE not in map(show, named.values())
 
 
 @pytest.mark.parametrize("family", ["openmpi4", "openmpi5", "mpich", "intel"])
-def test_several_nodes_are_reached_by_a_program_of_ours(family: Family) -> None:
-    variables = virtual_node_variables(family, 2)
+def test_nodes_are_reached_by_a_program_of_ours(family: Family) -> None:
+    variables = virtual_node_variables(family)
     assert "<folder of the attempt>/bin/rankwise-node" in map(show, variables.values())
 
 
 def test_for_an_unknown_mpi_there_are_the_variables_of_all() -> None:
-    unknown = mpi_variables("unknown", 2, {})
+    unknown = mpi_variables("unknown", {})
     for family in ("openmpi4", "openmpi5", "mpich", "intel"):
-        assert mpi_variables(family, 2, {}).items() <= unknown.items()
+        assert mpi_variables(family, {}).items() <= unknown.items()
 
 
 def test_root_may_start_open_mpi_with_more_ranks_than_cores() -> None:
-    variables = mpi_variables("openmpi4", 1, {})
+    variables = mpi_variables("openmpi4", {})
     assert variables["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
     assert variables["OMPI_MCA_rmaps_base_oversubscribe"] == "1"
     assert variables["OMPI_MCA_hwloc_base_binding_policy"] == "none"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rankwise.launch.options import TABLES
+from rankwise.launch.launchers import TABLES
 
 
 def test_every_option_that_is_asked_for_is_in_its_table() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from rankwise.launch.jobs import task_for
-from rankwise.launch.request import JobRequest
+from rankwise.launch.jobs import JobRequest, task_for
 from rankwise.plan import Resources
 from tests.launch.samples import command_of, environment_of, role
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.launch.prefixes import skip_prefixes
-from rankwise.launch.shell import read
+from rankwise.launch.shell import read, skip_prefixes
 
 
 def first_program(line: str) -> str | None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.launch.command import read_command
-from rankwise.launch.ranks import wrapping
+from rankwise.launch.commandline import read_command
+from rankwise.launch.rewriting import wrapping
 from rankwise.launch.shell import apply
 from rankwise.plan import show
 from tests.launch.samples import RANK

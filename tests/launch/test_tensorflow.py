@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from rankwise.errors import InputError
-from rankwise.launch.jobs import task_for
-from rankwise.launch.request import JobRequest, RoleRequest
+from rankwise.launch.jobs import JobRequest, RoleRequest, task_for
 from rankwise.plan import Resources, Task, show
 from tests.launch.samples import facts, role
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankwise.launch.words import NAMES, in_shell, names_in, substitute
+from rankwise.launch.rewriting import NAMES, in_shell, names_in, substitute
 from rankwise.plan import later
 from tests.launch.test_command import LINES
 

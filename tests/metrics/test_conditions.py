@@ -13,7 +13,7 @@ import pytest
 
 from rankwise import __version__
 from rankwise.metrics.conditions import git_of, joined, noise, versions_in
-from rankwise.runner import machine_reading
+from rankwise.node.machine import machine_reading
 
 
 def at(
@@ -110,3 +110,20 @@ def test_the_commit_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("2")
     git("checkout", "--detach")
     assert git_of(tmp_path) == {"git.commit": commit, "git.dirty": "yes"}
+
+
+@pytest.mark.parametrize(("others", "is_noise"), [(9.0, False), (12.0, True)])
+def test_others_may_use_a_tenth_of_the_machine(others: float, is_noise: bool) -> None:
+    conditions = {"others_percent": others, "seconds": 10.0, "cores": 2}
+    assert bool(noise(conditions)) is is_noise
+
+
+@pytest.mark.parametrize(("load", "is_noise"), [(2.0, False), (2.1, True)])
+def test_a_load_of_more_than_the_cores_is_noise(load: float, is_noise: bool) -> None:
+    assert bool(noise({"load": load, "cores": 2})) is is_noise
+
+
+def test_waiting_for_files_and_for_other_machines_is_nobodys_work() -> None:
+    after = {**at(10), "ticks": [1000, 0, 0, 500, 490, 0, 0, 10]}
+    found = joined(at(0), after, own_cpu_seconds=10.0)
+    assert found["others_percent"] == pytest.approx(0.0)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rankwise.metrics.contract import Reading
-from rankwise.metrics.reading import PARSERS, read, read_all
+from rankwise.metrics.base import Collector, ParsedMetrics, direction, read, read_all, spell
 from rankwise.plan import Metric
+from rankwise.plugins import METRIC_PARSERS
 from tests.metrics import outputs
 
 
-def shown(reading: Reading) -> dict[str, tuple[float, str, str]]:
+def shown(reading: ParsedMetrics) -> dict[str, tuple[float, str, str]]:
     """Give values, units and directions by name and place."""
     return {
         " ".join([each.metric, *(f"{name}={value}" for name, value in each.point.items())]): (
@@ -235,7 +237,7 @@ def test_functions(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(FUNCTIONS)
 
-    def call(name: str, **more: str) -> Reading:
+    def call(name: str, **more: str) -> ParsedMetrics:
         return read(Metric(parser="python", function=f"{file}:{name}", **more), "a\nb\n")  # type: ignore[arg-type]
 
     assert shown(call("pairs", unit="1")) == {"lines": (2.0, "1", "")}
@@ -249,6 +251,14 @@ def test_functions(tmp_path: Path) -> None:
         "absent": "no attribute 'absent'",
     }.items():
         assert part in call(name).faults[0]
+
+
+def test_a_function_is_not_held_up_by_what_it_leaves_running(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    start = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    file.write_text(f"import subprocess, sys\ndef f():\n    {start}\n    return {{'a': 1}}\n")
+    wish = Metric(parser="python", function=f"{file}:f", unit="s", seconds=10)
+    assert shown(read(wish, "")) == {"a": (1.0, "s", "lower")}
 
 
 def test_all_wishes_together() -> None:
@@ -287,7 +297,7 @@ HOSTILE = {
 
 
 # What is wrong with a text is for the user's function to say.
-@pytest.mark.parametrize("parser", sorted(PARSERS.keys() - {"python"}))
+@pytest.mark.parametrize("parser", sorted(METRIC_PARSERS.ours.keys() - {"python"}))
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_outputs_do_no_harm(parser: str, name: str) -> None:
     pattern = r"^(?P<value>\d+) x$"
@@ -353,3 +363,83 @@ def test_too_many_values_are_a_fault() -> None:
         10_000,
         ("there are more than 10,000 values",),
     )
+
+
+def test_bits_are_not_bytes() -> None:
+    assert [spell(unit) for unit in ("Gb/s", "Mb/s", "Gbps", "b")] == ["Gb/s", "Mb/s", "Gbps", "b"]
+    assert [spell(unit) for unit in ("GB/s", "gb/s", "MB/s", "B")] == ["GB/s", "GB/s", "MB/s", "B"]
+    assert direction("Gb/s") == direction("Gbps") == "higher"
+
+
+@pytest.mark.parametrize("value", ["null", '"fast"', "true"])
+def test_a_metric_that_is_wanted_and_has_no_number_is_a_fault(value: str) -> None:
+    wish = Metric(parser="json-lines", only=("loss", "rate"), unit="1")
+    reading = read(wish, f'{{"loss": 0.5, "rate": {value}}}')
+    assert [sample.metric for sample in reading.samples] == ["loss"]
+    assert any("rate" in fault and "no number" in fault for fault in reading.faults)
+
+
+def test_a_metric_that_is_wanted_and_never_comes_is_a_fault() -> None:
+    wish = Metric(parser="json-lines", only=("loss", "rate"), unit="1")
+    reading = read(wish, '{"loss": 0.5}\n{"event": "end"}')
+    assert reading.faults == ("json-lines has found no metric rate in output",)
+
+
+def test_a_single_round_that_is_no_value_is_told() -> None:
+    found = Collector(Metric(parser="python"))
+    found.add("time", 1.0, "s", raw=(1.0, float("nan")))
+    assert found.parsed().faults == ("time is nan, which is no value",)
+
+
+def test_what_a_program_says_that_its_rounds_come_to_counts() -> None:
+    found = Collector(Metric(parser="python"))
+    found.add("time", 1.5, "s", raw=(1.0, 2.0, 9.0))
+    (sample,) = found.parsed().samples
+    assert (sample.value, sample.raw) == (1.5, (1.0, 2.0, 9.0))
+
+
+def test_every_parser_of_ours_can_be_loaded() -> None:
+    for name in METRIC_PARSERS.ours:
+        assert callable(METRIC_PARSERS.load(name)), name
+
+
+def add_package(folder: Path, source: str, **entries: str) -> None:
+    """Make a package that is installed in a folder, with these parsers."""
+    (folder / "somebench.py").write_text(source)
+    facts = folder / "somebench-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: somebench\nVersion: 1.0\n")
+    lines = "".join(f"{name} = somebench:{function}\n" for name, function in entries.items())
+    (facts / "entry_points.txt").write_text(f"[rankwise.metric_parsers]\n{lines}")
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("somebench", None)
+
+
+def test_what_a_parser_of_another_package_raises_is_a_fault(installed: Path) -> None:
+    source = "def fails(wish, text):\n    raise KeyError(text)\ndef empty(wish, text):\n    pass\n"
+    add_package(installed, source, fails="fails", empty="empty", gone="gone")
+    wishes = [Metric(parser=name) for name in ("fails", "empty", "gone")]
+    *others, gone = read_all(wishes, lambda _: "all of it").faults
+    assert others == [
+        "fails failed: KeyError: 'all of it'",
+        "empty returned NoneType in place of ParsedMetrics",
+    ]
+    assert gone.startswith("gone failed: ImportError: parser `gone` cannot be loaded")
+
+
+def test_a_package_cannot_take_the_place_of_a_parser_of_ours(installed: Path) -> None:
+    add_package(installed, "", osu="fails")
+    assert shown(read(Metric(parser="osu"), outputs.MPI4PY_LATENCY))
+    assert METRIC_PARSERS.problem("osu") == ""
+
+
+def test_an_unknown_parser_comes_with_those_of_other_packages(installed: Path) -> None:
+    add_package(installed, "def f(wish, text): ...\n", somebench="f")
+    assert METRIC_PARSERS.problem("somebench") == ""
+    assert METRIC_PARSERS.problem("sombench").endswith("did you mean `somebench`?")
+    assert METRIC_PARSERS.problem("else").endswith("other packages add somebench")

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+KEPT = Path(__file__).resolve().parents[2] / ".venvs" / "notebooks"
 PACKAGES = {
     "papermill": "papermill-2.7.0-py3-none-any.whl",
     "nbclient": "nbclient-0.11.0.tar.gz",
@@ -115,9 +116,9 @@ NBVAL: Expected = {
 EXPECTED = {"papermill": PAPERMILL, "nbclient": NBCLIENT, "nbmake": NBMAKE, "nbval": NBVAL}
 
 
-def fetch(package: str, place: Path) -> list[Path]:
-    """Give the notebooks of a package; it is fetched if it is not in the folder yet."""
-    archive = place / PACKAGES[package]
+def fetch(package: str, folder: Path) -> list[Path]:
+    """Return the notebooks of a package. It is kept with the environments of the tests."""
+    archive = KEPT / PACKAGES[package]
     if not archive.exists():
         version = archive.name.split("-")[1].removesuffix(".tar.gz")
         kind = "--only-binary" if archive.suffix == ".whl" else "--no-binary"
@@ -126,14 +127,12 @@ def fetch(package: str, place: Path) -> list[Path]:
         subprocess.run(
             [
                 *(python, "-m", "pip", "download", "--quiet", "--no-deps", f"{kind}={package}"),
-                *(f"--dest={place}", f"{package}=={version}"),
+                *(f"--dest={KEPT}", f"{package}=={version}"),
             ],
             check=True,
             timeout=200,
         )
-    folder = place / package
-    if not folder.exists():
-        _unpack(archive, folder)
+    _unpack(archive, folder)
     return sorted(folder.rglob("*.ipynb"))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.notebooks.planning import PROGRAM, NotebookOptions, needs_input, notebook_command
+from rankwise.notebooks import PROGRAM, NotebookOptions, needs_input, notebook_command
 
 
 def written(folder: Path, *sources: str, metadata: object = None, tags: object = ()) -> Path:
@@ -45,10 +45,10 @@ def test_every_option_is_in_the_command() -> None:
         kernel_python="/opt/bin/python3",
     )
     command = notebook_command(
-        Path("n.ipynb"), out="out", interpreter="python", options=options, program="/tmp/p.py"
+        Path("n.ipynb"), out="out", interpreter="python", options=options, program="/tmp/p"
     )
     assert command == (
-        *("python", "/tmp/p.py", "n.ipynb", "--out", "out"),
+        *("python", "-B", "/tmp/p", "n.ipynb", "--out", "out"),
         *("--kernel-python", "/opt/bin/python3", "--timeout", "90", "--cell-timeout", "1.5"),
         *("--parameters", '{"alpha": 1, "names": ["a", null]}', "--compare", "all"),
         *("--pdf", "--as-script", "--reuse-kernel", "--junit", "out/results.xml"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import base64
+import dataclasses
 import errno
 import json
 import os
@@ -12,22 +14,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rankwise.checks.single_tests import read_tests
-from rankwise.notebooks import program
-from rankwise.notebooks.planning import NotebookOptions, notebook_command
-from rankwise.notebooks.program import (
-    Case,
-    Order,
-    Result,
-    Trouble,
-    as_script,
-    choose_kernel,
-    differences,
-    inject,
-    junit_of,
-    literal,
-    page_of,
-    pictures_of,
+from rankwise.checks.judge import read_tests
+from rankwise.notebooks import NotebookOptions, notebook_command, program_files
+from rankwise.notebooks.program import artifacts, command_line
+from rankwise.notebooks.program.artifacts import junit_of, leave, page_of, pdf_of
+from rankwise.notebooks.program.cells import as_script, differences, inject, literal, pictures_of
+from rankwise.notebooks.program.execution import NotebookRun
+from rankwise.notebooks.program.kernels import choose_kernel
+from rankwise.notebooks.program.notebook_results import (
+    CellResult,
+    NotebookFailure,
+    NotebookOrder,
+    NotebookResult,
     readable,
     write,
 )
@@ -42,31 +40,25 @@ def book(*cells: Cell, **metadata: object) -> Any:
     return nbformat.from_dict(notebook(*cells, metadata=metadata))
 
 
-def order(folder: Path) -> Order:
-    return Order(notebook=folder / "one.ipynb", out=folder / "out")
+def order(folder: Path) -> NotebookOrder:
+    return NotebookOrder(notebook=folder / "one.ipynb", out=folder / "out")
 
 
 def test_it_imports_nothing_of_ours_and_takes_what_the_planner_writes() -> None:
-    tree = ast.parse(Path(program.__file__).read_text())
-    names = {
-        name
-        for node in ast.walk(tree)
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
-    assert not {name for name in names if name.startswith(("rankwise", "."))}
+    trees = [ast.parse(text) for text in program_files().values()]
+    assert len(trees) > 5
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, ast.Import):
+            assert not [one.name for one in node.names if one.name.startswith("rankwise")]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 1 or not str(node.module).startswith("rankwise")
     options = NotebookOptions(
         timeout=3, cell_timeout=1, parameters={"a": 1}, pdf=True, as_script=True, compare="all"
     )
     words = notebook_command(Path("n.ipynb"), out="out", interpreter="python", options=options)
-    read = program._parser().parse_args(words[2:])
-    (made,) = program._orders(read)
-    assert made == Order(
+    read = command_line._parser().parse_args(words[2:])
+    (made,) = command_line._orders(read)
+    assert made == NotebookOrder(
         notebook=Path("n.ipynb"),
         out=Path("out"),
         junit=Path("out/results.xml"),
@@ -81,8 +73,8 @@ def test_it_imports_nothing_of_ours_and_takes_what_the_planner_writes() -> None:
 
 
 def test_several_notebooks_of_one_name_have_a_folder_each() -> None:
-    read = program._parser().parse_args(["a/n.ipynb", "b/n.ipynb", "b/m.ipynb", "--out", "o"])
-    folders = [str(one.out) for one in program._orders(read)]
+    read = command_line._parser().parse_args(["a/n.ipynb", "b/n.ipynb", "b/m.ipynb", "--out", "o"])
+    folders = [str(one.out) for one in command_line._orders(read)]
     assert folders == ["o/n", "o/n-2", "o/m"]
 
 
@@ -122,7 +114,7 @@ def test_a_kernel_that_is_missing_is_named(
     tmp_path: Path, metadata: dict[str, object], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Trouble, match=reason) as raised:
+    with pytest.raises(NotebookFailure, match=reason) as raised:
         choose_kernel(book("1", **metadata), order(tmp_path))
     assert raised.value.outcome == "missing kernel"
 
@@ -196,6 +188,42 @@ def test_progress_bars_are_shown_as_a_terminal_shows_them() -> None:
     assert readable("10%\r 50%\r100%\ndone\r\n\x1b[1mbold\x1b[0m") == "100%\ndone\nbold"
 
 
+@pytest.mark.parametrize("value", ["hunter2-of-the-test", "a'b\"c<d>é-of-the-test"])
+def test_the_values_of_secrets_are_in_nothing_that_a_notebook_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("TOKEN", value)
+    monkeypatch.setenv("RANKWISE_SECRETS", "TOKEN")
+    shown = [
+        value,
+        json.dumps(value),
+        repr(value),
+        base64.b64encode(f"u:{value}".encode()).decode(),
+    ]
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": "\n".join(shown)},
+        {"output_type": "error", "ename": "E", "evalue": value, "traceback": [f"E: {value}"]},
+    ]
+    made = book(("show()", {"outputs": outputs}))
+    junit = tmp_path / "out" / "results.xml"
+    one = dataclasses.replace(order(tmp_path), junit=junit, html=True)
+    one.out.mkdir()
+    nobody: Any = None
+    run = NotebookRun(one, nobody, is_quiet=True)
+    run.notebook = made
+    case = CellResult(cell=1, title="show()", state="failed", reason=value, details=repr(value))
+    run.result.cases = [case]
+    run.result.take(NotebookFailure("error", f"E: {value}", cell=1, details=value))
+    leave(run)
+    left = sorted(one.out.iterdir())
+    assert {"one.html", "one.ipynb", "outcome.json", "results.xml"} <= {path.name for path in left}
+    for path in left:
+        text = path.read_text()
+        assert "***" in text
+        for spelled in ("of-the-test", "hunter2", shown[-1][6:-4]):
+            assert spelled not in text, path
+
+
 def test_pictures_are_named_after_their_cells() -> None:
     made = book("#: x", ("plot()", {"outputs": []}))
     made.cells[1].outputs = [
@@ -247,11 +275,11 @@ def test_what_cannot_be_a_script_is_none(cell: Cell, reason: str) -> None:
 def test_the_results_of_cells_are_read_back_with_source_and_traceback(tmp_path: Path) -> None:
     one = order(tmp_path)
     one.notebook.write_text(json.dumps(notebook("a = 1", "boom(\x0b\n  a)", "3")))
-    result = Result(one, "error", "cell 2: Error: no \x1b", 2)
+    result = NotebookResult(one, "error", "cell 2: Error: no \x1b", 2)
     result.cases = [
-        Case(1, "a = 1", "passed", 0.5),
-        Case(2, "boom(", "failed", 0.1, "cell 2: Error: no \x1b", "Traceback …"),
-        Case(3, "3", "skipped", reason="not run: cell 2"),
+        CellResult(1, "a = 1", "passed", 0.5),
+        CellResult(2, "boom(", "failed", 0.1, "cell 2: Error: no \x1b", "Traceback …"),
+        CellResult(3, "3", "skipped", reason="not run: cell 2"),
     ]
     path = tmp_path / "results.xml"
     path.write_bytes(junit_of(result))
@@ -267,8 +295,8 @@ def test_the_results_of_cells_are_read_back_with_source_and_traceback(tmp_path: 
 
 
 def test_what_no_cell_has_done_is_a_case_of_its_own(tmp_path: Path) -> None:
-    result = Result(order(tmp_path), "missing kernel", "there is none")
-    result.cases = [Case(1, "a", "skipped", reason="not run")]
+    result = NotebookResult(order(tmp_path), "missing kernel", "there is none")
+    result.cases = [CellResult(1, "a", "skipped", reason="not run")]
     suite = ElementTree.fromstring(junit_of(result))[0]
     assert suite.attrib["failures"] == "1"
     assert suite[-1].attrib["name"] == "missing kernel"
@@ -291,8 +319,11 @@ def test_a_page_fetches_nothing_runs_nothing_and_shows_what_happened(tmp_path: P
         {"output_type": "display_data", "data": {"image/svg+xml": "<svg/>"}},
         {"output_type": "display_data", "data": {"text/html": "<table></table>"}},
     ]
-    result = Result(order(tmp_path), "error", "cell 2: E: <v>", 2)
-    result.cases = [Case(2, "a < b", "failed", 0.2, "cell 2: E: <v>"), Case(3, "plot", "skipped")]
+    result = NotebookResult(order(tmp_path), "error", "cell 2: E: <v>", 2)
+    result.cases = [
+        CellResult(2, "a < b", "failed", 0.2, "cell 2: E: <v>"),
+        CellResult(3, "plot", "skipped"),
+    ]
     page = page_of(made, result)
     assert "default-src 'none'" in page
     assert "<script>" not in page
@@ -314,13 +345,13 @@ def test_a_pdf_is_set_by_typst_where_there_is_no_browser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("typst")
-    monkeypatch.setattr(program, "find_browser", lambda: "")
+    monkeypatch.setattr(artifacts, "find_browser", lambda: "")
     made = book('#: #include "/etc/passwd" *text*', "x = `1`")
     made.cells[1].outputs = [
         stream("#panic()\n"),
         {"output_type": "display_data", "data": {"image/png": PIXEL}},
     ]
-    assert program.pdf_of(made, tmp_path / "none.html").startswith(b"%PDF")
+    assert pdf_of(made, tmp_path / "none.html").startswith(b"%PDF")
 
 
 def test_a_file_is_written_as_a_whole_or_not_at_all(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.report.facts import ReportData, gather
+from rankwise.reports.model import ReportData
 from rankwise.store import Store
 from tests.notify.mailboxes import make_certificate
 from tests.report.measured_runs import osu_sweep
@@ -27,4 +27,4 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def data(store: Store) -> ReportData:
     run = osu_sweep(store, trials=5)
-    return gather(store, store.run(run), now=1_700_000_200.0)
+    return ReportData(store=store, run=store.run(run), now=1_700_000_200.0)

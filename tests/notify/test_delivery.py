@@ -4,13 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
-from rankwise.notify.delivery import deliver, retry
-from rankwise.notify.notice import Notice, notice_of
-from rankwise.notify.outbox import Outbox
-from rankwise.report.facts import ReportData
-from rankwise.report.markup import Markup
+from rankwise.documents.site import find_site
+from rankwise.errors import InputError
+from rankwise.notify.delivery import Outbox, deliver, retry
+from rankwise.notify.message import Notice, notice_of
+from rankwise.reports.model import ReportData
 from tests.notify.mailboxes import PASSWORD, USER, chat, free_port, mail_server
+from tests.report.other_packages import install
 
 SITE = """
 [notify.team]
@@ -145,6 +147,18 @@ def test_a_secret_without_a_value_is_named(tmp_path: Path) -> None:
     assert "rankwise.toml:1: no value for the secret CHAT: export CHAT=..." in say.words[-1]
 
 
+def test_the_address_of_a_webhook_is_not_told_when_it_is_wrong(tmp_path: Path) -> None:
+    say, outbox = Told(), Outbox(tmp_path)
+    (tmp_path / "rankwise.toml").write_text('[notify.chat]\nurl_secret = "CHAT"\n')
+    secrets = {"CHAT": "http://127.0.0.1:9/services/tell nobody"}
+    assert not deliver(
+        SMALL, ["chat"], outbox, folder=tmp_path, say=say, secrets=secrets, pauses=()
+    )
+    assert "control characters" in say.words[-1]
+    assert "nobody" not in say.words[-1]
+    assert "nobody" not in outbox.waiting()[0].trouble
+
+
 def test_chats_get_the_form_that_they_take(tmp_path: Path) -> None:
     say, outbox = Told(), Outbox(tmp_path)
     with chat() as (url, taken):
@@ -153,14 +167,17 @@ def test_chats_get_the_form_that_they_take(tmp_path: Path) -> None:
             f'[notify.teams]\nurl = "{url}"\nstyle = "teams"\n'
             f'[notify.mine]\nurl = "{url}"\nstyle = "json"\nwhen = "failed"\n'
         )
-        names, secrets = ["slack", "teams", "mine"], {"CHAT": url}
+        names, secrets = ["slack", "teams", "mine"], {"CHAT": f"{url}\n"}
         assert deliver(SMALL, names, outbox, folder=tmp_path, say=say, secrets=secrets)
     slack, teams, mine = map(json.loads, taken)
     assert slack["text"] == "job-1 failed"
     words = slack["blocks"][0]["text"]["text"]
     assert words == "```\n&lt;b&gt;it&lt;/b&gt; failed &amp; ` ` `broke` ` `\n\n```"
     card = teams["attachments"][0]["content"]
-    assert [one["text"] for one in card["body"]] == ["job-1 failed", SMALL.text]
+    # A TextBlock would make Markdown of it.
+    assert {one["type"] for one in card["body"]} == {"RichTextBlock"}
+    lines = [one["inlines"][0]["text"] for one in card["body"]]
+    assert lines == ["job-1 failed", *SMALL.text.splitlines()]
     assert mine == {"run": "job-1", "is_good": False, "subject": "job-1 failed", "text": SMALL.text}
 
 
@@ -190,7 +207,7 @@ def test_what_somebody_else_is_sending_is_left_to_them(tmp_path: Path) -> None:
         with outbox.claimed(one) as is_ours:
             assert is_ours
             assert not retry(Outbox(tmp_path), say=say)
-            assert say.words == ["somebody else is telling team of job-1"]
+            assert say.words == ["another process is sending job-1 to team"]
             assert mailbox.letters == []
         assert retry(outbox, say=say)
         with outbox.claimed(one) as is_ours:
@@ -214,3 +231,41 @@ def test_a_subject_cannot_begin_another_header(data: ReportData) -> None:
     subject = notice_of(replace(data, run=run), with_files=False).subject
     assert "\n" not in subject
     assert "\r" not in subject
+
+
+PIGEON = """\
+class Pigeon:
+    wants_files = False
+
+    def __init__(self, config):
+        self.settings = config.settings
+
+    def write(self, notice):
+        return notice.subject.encode()
+
+    def send(self, message, secrets):
+        if secrets.get("LOFT_KEY") != "open-sesame":
+            raise ValueError(f"the loft is locked for {secrets['LOFT_KEY']}")
+        with open(self.settings["loft"], "ab") as file:
+            file.write(message)
+"""
+
+
+def test_a_notifier_of_another_package_sends_and_keeps_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    install(tmp_path, "pigeons", PIGEON, group="rankwise.notifiers", pigeon="Pigeon")
+    site, loft = tmp_path / "rankwise.toml", tmp_path / "loft"
+    site.write_text(f'[notify.ada]\nkind = "pigeon"\nloft = "{loft}"\nkey_secret = "LOFT_KEY"\n')
+    say, outbox = Told(), Outbox(tmp_path)
+    wrong = {"LOFT_KEY": "wrong-key"}
+    assert not deliver(SMALL, ["ada"], outbox, folder=tmp_path, say=say, secrets=wrong, pauses=())
+    (waiting,) = outbox.waiting()
+    assert waiting.trouble.startswith("ValueError: the loft is locked for ")
+    assert "wrong-key" not in "".join([*say.words, waiting.trouble])
+    assert retry(outbox, say=say, secrets={"LOFT_KEY": "open-sesame"})
+    assert loft.read_text() == "job-1 failed"
+    site.write_text('[notify.ada]\nkind = "pigeons"\n')
+    with pytest.raises(InputError, match=r"rankwise\.toml:2: .*did you mean `pigeon`"):
+        find_site(tmp_path)

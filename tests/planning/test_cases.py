@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.documents.load import load
+from rankwise.documents.sweep import Range, Sweep
 from rankwise.errors import InputError
 from rankwise.planning import plan_from
-from rankwise.planning.cases import Case, cases_of
-from rankwise.spec.documents import load
-from rankwise.spec.sweep import Sweep
+from rankwise.planning.selection import is_met
+from rankwise.planning.sweeps import SweepCase, cases_of
 
 
 def _sweep(folder: Path, text: str) -> Sweep:
@@ -36,6 +37,11 @@ def test_ranges_go_by_steps_and_keep_to_their_ends(tmp_path: Path) -> None:
     assert _names(tmp_path, "parameters: {a: {from: 0.5, to: 2, step: 0.5}}") == [
         *("a=0.5", "a=1", "a=1.5", "a=2")
     ]
+    assert _names(tmp_path, "parameters: {a: {from: 0.1, to: 0.3, step: 0.1}}") == [
+        *("a=0.1", "a=0.2", "a=0.3")
+    ]
+    large = "parameters: {a: {from: 1000000000001, to: 1000000000003}}"
+    assert _names(tmp_path, large) == ["a=1000000000001", "a=1000000000002", "a=1000000000003"]
     assert _names(tmp_path, "parameters: {a: {from: 3, to: 5}}") == ["a=3", "a=4", "a=5"]
 
 
@@ -166,7 +172,7 @@ def test_the_plan_says_what_it_will_take(tmp_path: Path) -> None:
 
 
 def test_a_case_names_everything_that_commands_may_refer_to() -> None:
-    case = Case(values={"size": "8"}, nodes=2, ranks_per_node=3)
+    case = SweepCase(values={"size": "8"}, nodes=2, ranks_per_node=3)
     assert case.all_values == {"size": "8", "nodes": "2", "ranks_per_node": "3", "ranks": "6"}
 
 
@@ -212,3 +218,43 @@ def test_an_unknown_parser_comes_with_the_nearest(tmp_path: Path, wish: str) -> 
     path.write_text(f"type: Sweep\ncommand: run\nmetrics: [{wish}]\n")
     with pytest.raises(InputError, match="there is no parser `oso`; did you mean `osu`"):
         plan_from([path])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value", "expected"),
+    [
+        ("2.1", "2.10", False),
+        ("2.10", "2.1", False),
+        ("2.10", "2.10", True),
+        ("2.1", "2.1", True),
+        ("3.120", "3.12", False),
+        ("!=2.1", "2.10", True),
+        ("1", "1.0", True),
+        ("1e3", "1000", True),
+        ("10", "10.0", True),
+    ],
+)
+def test_versions_are_no_numbers(wanted: str, value: str, expected: bool) -> None:
+    assert is_met(wanted, value) is expected
+
+
+def test_a_range_that_is_too_long_is_a_mistake_and_not_cut(tmp_path: Path) -> None:
+    longest = _sweep(tmp_path, "parameters: {a: {from: 1, to: 100000}}").parameters["a"]
+    assert isinstance(longest, Range)
+    assert len(longest.values()) == 100_000
+    for text in (
+        "{from: 1, to: 100001}",
+        "{from: 0, to: 1e12, step: 0.5}",
+        "{from: 1, to: 1e300, times: 1.0001}",
+    ):
+        with pytest.raises(InputError, match=r"sweep\.yaml:3:\d+: .* more than 100,000 values"):
+            _sweep(tmp_path, f"parameters: {{a: {text}}}")
+
+
+@pytest.mark.parametrize("on", ["stdout", "stderr", "output"])
+def test_what_is_measured_in_one_stream_has_it_kept_apart(tmp_path: Path, on: str) -> None:
+    path = tmp_path / "sweep.yaml"
+    wish = f"{{parser: regex, name: t, unit: s, pattern: '(?P<value>.)', on: {on}}}"
+    path.write_text(f"type: Sweep\ncommand: run\nparameters: {{a: [1]}}\nmetrics: [{wish}]\n")
+    task = plan_from([path])[0].tasks[0]
+    assert (task.environment.get("RANKWISE_STREAMS") == "apart") is (on != "output")

@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
-from rankwise.planning.kinds import PLANNERS
-from rankwise.spec.documents import TYPES
+import json
+from pathlib import Path
+
+from rankwise.documents.load import TYPES
+from rankwise.plan import DOCUMENTS, later, to_data
+from rankwise.planning import plan_from
+from rankwise.planning.planner import PLANNERS
 
 
 def test_every_type_has_its_planner() -> None:
     assert PLANNERS.keys() == TYPES.keys()
+
+
+def test_documents_of_one_run_keep_their_variables_to_themselves(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(
+            "type: Pipeline\nstages:\n  build: {run: export A=1, artifacts: built}\n"
+            "  test: {run: 'echo $A ${{artifacts.build}}', matrix: {python: [3.11]}}\n"
+        )
+    paths = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
+    plan, _ = plan_from(paths)
+    assert {task.key: task.inherits for task in plan.tasks} == {
+        "build": (),
+        "test.3.11": ("build",),
+        "build-2": (),
+        "test-2.3.11": ("build-2",),
+    }
+    for task in plan.tasks[2:]:
+        text = json.dumps(to_data(task), ensure_ascii=False)
+        assert later("artifacts:build-2") in text
+        assert later("artifacts:build") not in text
+    assert plan.tags[DOCUMENTS].splitlines() == list(map(str, paths))

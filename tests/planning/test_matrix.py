@@ -10,9 +10,8 @@ import pytest
 from rankwise.errors import InputError
 from rankwise.plan import Plan, Resources, Task, later
 from rankwise.planning import plan_from
-from rankwise.planning.cell_names import cells_to_run
-from rankwise.planning.features import Features, check_here, found_here, stated
-from rankwise.planning.selection import Selection
+from rankwise.planning.matrix_cells import Features, check_here, found_here, stated
+from rankwise.planning.selection import Selection, cells_to_run
 
 TWO = "runtimes: {old: current, new: current}\nmachines: {here: local, far: {features: [odd]}}\n"
 
@@ -88,6 +87,51 @@ def test_needs_decide_where_something_runs(folder: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("machines", "needs", "complaint"),
+    [
+        ("{here: local}", "gpuu", "matrix.yaml:4:28: no machine says anything of `gpuu`: did you mean gpu?"),
+        ("{here: local}", "-gpuu", "matrix.yaml:4:28: no machine says anything of `gpuu`: did you mean gpu?"),
+        ("{here: local}", "[gpu, avx521]", "matrix.yaml:4:34: no machine says anything of `avx521`: did you mean avx512?"),
+        ("{here: {features: [infiniband]}}", "infiniban", "matrix.yaml:4:28: no machine says anything of `infiniban`: did you mean infiniband?"),
+        ("{here: local}", "quux", "matrix.yaml:4:28: no machine says anything of `quux`: write it, or -quux, into `features` of a machine"),
+    ],
+)  # fmt: skip
+def test_a_need_that_no_machine_says_anything_of_is_a_mistake(
+    folder: Path, machines: str, needs: str, complaint: str
+) -> None:
+    text = (
+        f"runtimes: {{a: current}}\nmachines: {machines}\ntests: [{{run: a.sh, needs: {needs}}}]\n"
+    )
+    with pytest.raises(InputError) as caught:
+        planned(folder, text)
+    assert str(caught.value) == f"{folder}/{complaint}"
+
+
+def test_needs_of_runtimes_are_looked_at_too(folder: Path) -> None:
+    text = "runtimes: {a: {runtime: current, needs: gpuu}}\ntests: [a.sh]\n"
+    with pytest.raises(InputError, match=r"matrix.yaml:2:41: no machine says anything of `gpuu`"):
+        planned(folder, text)
+
+
+@pytest.mark.parametrize(
+    "need", ["gpu", "-avx512", "avx512_vnni", "sse4_2", "arm64", "sve2", "linux"]
+)
+def test_what_machines_are_looked_at_for_may_be_needed_anywhere(folder: Path, need: str) -> None:
+    planned(folder, f"runtimes: {{a: current}}\ntests: [a.py, {{run: a.sh, needs: {need}}}]\n")
+
+
+@pytest.mark.parametrize("word", ["odd", "-odd"])
+def test_what_a_compute_or_a_machine_says_it_has_or_lacks_may_be_needed(
+    folder: Path, word: str
+) -> None:
+    tests = "tests: [a.py, {run: a.sh, needs: odd}]\n"
+    planned(folder, f"runtimes: {{a: current}}\nmachines: {{m: {{features: [{word}]}}}}\n{tests}")
+    site = f'[compute.other]\nbackend = "ssh"\nhosts = ["x"]\nfeatures = ["{word}"]\n'
+    (folder / "rankwise.toml").write_text(site)
+    planned(folder, f"runtimes: {{a: current}}\n{tests}")
+
+
 def test_what_is_missing_here_is_not_run_unless_the_document_leaves_it_out(folder: Path) -> None:
     plan = planned(
         folder,
@@ -108,7 +152,9 @@ def test_a_cluster_that_does_not_answer_is_not_run_with_its_words(
     (folder / "rankwise.toml").write_text('[compute.cluster]\nbackend = "slurm"\n')
     monkeypatch.setenv("PATH", str(folder))
     plan = planned(folder, "runtimes: {a: current}\nmachines: {c: cluster}\ntests: [a.sh]\n")
-    assert reasons(plan) == {"a@c@a.sh": "!there is no Slurm here: sinfo is not on PATH"}
+    assert reasons(plan) == {
+        "a@c@a.sh": "!Slurm does not answer here: sinfo is not on PATH: this machine has no Slurm, or it needs a module"
+    }
     sinfo = folder / "sinfo"
     sinfo.write_text("#!/bin/sh\necho first >&2\necho 'sinfo: fatal: nobody there' >&2\nexit 1\n")
     sinfo.chmod(0o755)
@@ -190,7 +236,7 @@ def test_conditions_on_tests_that_are_not_there_are_complained_of(folder: Path) 
     with pytest.raises(InputError) as caught:
         planned(folder, f"{TWO}tests: [a.sh]\nset: [{{when: {{test: a.hs}}, timeout: 1}}]\n")
     assert str(caught.value) == (
-        f"{folder}/matrix.yaml:5:21: there is no test `a.hs`: did you mean a.sh?"
+        f"{folder}/matrix.yaml:5:21: there is no test `a.hs`: did you mean `a.sh`?"
     )
 
 
@@ -236,8 +282,8 @@ def test_where_nothing_of_ours_is_the_runtimes_own_python_runs_notebooks(folder:
     plan = planned(folder, "runtimes: {a: {image: some/image}}\ntests: [plain.ipynb]\n")
     task = plan.task("a@local@plain.ipynb")
     command = task.processes[0].command
-    assert command[:3] == ("python", f"{later('folder')}/program.py", "plain.ipynb")
-    assert "nbclient" in task.files["program.py"]
+    assert command[:4] == ("python", "-B", f"{later('folder')}/program", "plain.ipynb")
+    assert "nbclient" in task.files["program/execution.py"]
     assert (task.runtime.kind, task.runtime.image) == ("container", "some/image")
 
 
@@ -311,7 +357,7 @@ def test_what_is_in_a_lock_counts_not_its_name(folder: Path) -> None:
         ),
         (
             "runtimes: {a: current}\ntests: [plain2.ipynb]\n",
-            "/matrix.yaml:3:9: there is no file plain2.ipynb: did you mean plain.ipynb?",
+            "/matrix.yaml:3:9: there is no file plain2.ipynb: did you mean `plain.ipynb`?",
         ),
         (
             "runtimes: {a: current}\ntests: [{suite: matrix.yaml}]\n",
@@ -358,10 +404,10 @@ def test_cells_are_chosen_by_what_they_have(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("only", "complaint"),
     [
-        ("machin=here", "nothing has a 'machin': did you mean machine?"),
-        ("machine=hree", "there is no machine hree: did you mean here?"),
+        ("machin=here", "nothing has a 'machin': did you mean `machine`?"),
+        ("machine=hree", "there is no machine hree: did you mean `here`?"),
         ("machine=", "write it as runtime=NAME,machine=NAME"),
-        ("part=environment,test=a.sh", "there are both, but nothing that is all of it"),
+        ("part=environment,test=a.sh", "no task matches all conditions"),
     ],
 )
 def test_a_choice_that_means_nothing_is_complained_of(

@@ -139,3 +139,73 @@ def test_targets_that_only_a_stage_can_know_are_left_to_it(tmp_path: Path) -> No
     plan_of(tmp_path, text % "NOT_KNOWN_YET")
     with pytest.raises(InputError, match="is a file, not a folder"):
         plan_of(tmp_path, text % "HERE")
+
+
+def test_stages_that_check_one_stream_have_their_streams_kept_apart(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path,
+        """\
+        type: Pipeline
+        stages:
+          plain: {run: x, checks: [{absent: Traceback, on: stderr}]}
+          ranks: {run: x, ranks: 2, checks: [{absent: Traceback, on: stdout}]}
+          mixed: {run: x, checks: [{absent: Traceback}]}
+        """,
+    )
+    apart = {task.key: task.environment.get("RANKWISE_STREAMS") for task in plan.tasks}
+    assert apart == {"plain": "apart", "ranks": "apart", "mixed": None}
+    assert all(task.checks for task in plan.tasks)
+
+
+def test_a_function_that_a_check_of_a_stage_names_must_be_there(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def good(attempt): pass\n")
+    text = "type: Pipeline\nstages: {a: {run: x, checks: [{python: 'own.py:god'}]}}\n"
+    with pytest.raises(InputError, match=r"p\.yaml:2:\d+: .* did you mean `good`"):
+        plan_of(tmp_path, text)
+
+
+SWEEP = """\
+type: Sweep
+command: echo ${{size}}
+parameters: {size: [1, 2]}
+trials: 1
+metrics: [{parser: regex, name: time, unit: s, pattern: '(?P<value>.)'}]
+"""
+
+
+def cases_in(paths: list[Path]) -> dict[str, str]:
+    plan = plan_from(paths)[0]
+    return {task.key: task.measuring.case for task in plan.tasks if task.measuring is not None}
+
+
+def test_sweeps_of_several_stages_are_measured_apart(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    path = tmp_path / "pipeline.yaml"
+    path.write_text("type: Pipeline\nstages:\n  one: {sweep: sweep.yaml}\n")
+    assert cases_in([path]) == {"one.size-1.t1": "size=1", "one.size-2.t1": "size=2"}
+    (tmp_path / "other.yaml").write_text(SWEEP.replace("1, 2", "2, 3"))
+    path.write_text(
+        "type: Pipeline\nstages:\n  one: {sweep: sweep.yaml}\n  two: {sweep: other.yaml}\n"
+    )
+    assert cases_in([path]) == {
+        "one.size-1.t1": "size=1",
+        "one.size-2.t1": "stage=one size=2",
+        "two.size-2.t1": "stage=two size=2",
+        "two.size-3.t1": "size=3",
+    }
+
+
+def test_sweeps_of_several_documents_are_measured_apart(tmp_path: Path) -> None:
+    paths = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
+    for path in paths:
+        path.write_text(SWEEP)
+    assert cases_in(paths) == {
+        "size-1.t1": "document=one size=1",
+        "size-2.t1": "document=one size=2",
+        "size-1.t1-2": "document=two size=1",
+        "size-2.t1-2": "document=two size=2",
+    }
+    (tmp_path / "more").mkdir()
+    again = tmp_path / "more" / "one.yaml"
+    again.write_text(SWEEP)
+    assert len(set(cases_in([paths[0], again]).values())) == 4

@@ -37,6 +37,70 @@ def test_strict_errors_name_the_place_in_the_document(job: Path) -> None:
     assert runtime.startswith(f'{job}:5:18: runtime "azureml:pytorch-1.7:1" is not in')
 
 
+@pytest.mark.parametrize("target", ["gpu-clutser", "nothing-like-it"])
+def test_a_compute_beside_those_that_the_site_file_has_is_a_mistake(job: Path, target: str) -> None:
+    (job.parent / "rankwise.toml").write_text('[compute.gpu-cluster]\nbackend = "local"\n')
+    job.write_text(_JOB.replace("gpu-cluster", target))
+    with pytest.raises(InputError) as found:
+        plan_from([job])
+    said = str(found.value)
+    assert said.startswith(f'{job}:9:11: compute "{target}" is not in ')
+    assert 'there are "gpu-cluster" and "local"' in said
+    assert ('did you mean "gpu-cluster"?' in said) == (target == "gpu-clutser")
+
+
+def test_this_machine_does_not_stand_in_for_its_own_name_misspelt(job: Path) -> None:
+    job.write_text(_JOB.replace("gpu-cluster", "localq"))
+    with pytest.raises(
+        InputError, match=r'job.yaml:9:11: compute "localq" .* did you mean "local"'
+    ):
+        plan_from([job])
+
+
+def test_a_misspelt_runtime_is_a_mistake_and_not_the_current_python(job: Path) -> None:
+    site = '[compute.gpu-cluster]\nbackend = "local"\n[runtime."azureml:pytorch-1.8:1"]\ncurrent = true\n'
+    (job.parent / "rankwise.toml").write_text(site)
+    with pytest.raises(
+        InputError, match=r'job.yaml:5:18: runtime "azureml:pytorch-1.7:1" .* did you'
+    ):
+        plan_from([job])
+
+
+def test_a_misspelt_name_on_the_command_line_is_said_to_be_there(job: Path) -> None:
+    (job.parent / "rankwise.toml").write_text('[compute.gpu-cluster]\nbackend = "local"\n')
+    with pytest.raises(InputError, match=r'^--on gpu-clutser: compute "gpu-clutser" is not in'):
+        plan_from([job], on="gpu-clutser")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _JOB.partition("compute:")[0],
+        "type: command\ncommand: hostname\n",
+        "type: Sweep\ncommand: hostname\nparameters: {a: [1]}\n",
+        "type: Suite\ntests: [hostname]\n",
+        "type: Pipeline\nstages: {a: {run: hostname}}\n",
+    ],
+)
+def test_a_document_without_a_compute_runs_on_that_of_the_defaults(job: Path, text: str) -> None:
+    site = '[compute.here]\nbackend = "local"\n[defaults]\ncompute = "here"\n'
+    (job.parent / "rankwise.toml").write_text(site)
+    job.write_text(text)
+    assert {task.compute for task in plan_from([job])[0].tasks} == {"here"}
+    (job.parent / "rankwise.toml").unlink()
+    assert {task.compute for task in plan_from([job])[0].tasks} == {"local"}
+
+
+def test_a_compute_that_a_stage_takes_from_its_matrix_is_looked_up_too(job: Path) -> None:
+    (job.parent / "rankwise.toml").write_text('[compute.gpu-cluster]\nbackend = "local"\n')
+    job.write_text(
+        "type: Pipeline\nstages:\n  a:\n    run: hostname\n    on: ${{matrix.where}}\n"
+        "    matrix: {where: [gpu-cluster, gpu-clutser]}\n"
+    )
+    with pytest.raises(InputError, match=r'job.yaml:5:9: compute "gpu-clutser" is not in'):
+        plan_from([job])
+
+
 def test_a_missing_folder_of_code_is_found_before_anything_runs(job: Path) -> None:
     (job.parent / "source").rmdir()
     with pytest.raises(InputError) as found:

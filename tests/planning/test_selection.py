@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,9 +43,9 @@ def test_some_are_named_and_have_what_they_need(only: tuple[str, ...], wanted: l
 
 
 def test_a_name_that_means_nothing_is_a_mistake() -> None:
-    with pytest.raises(InputError, match=r"--only test_a: .* did you mean test-a\?"):
+    with pytest.raises(InputError, match=r"--only test_a: .* did you mean `test-a`"):
         keys(Selection(only=("test_a",)))
-    with pytest.raises(InputError, match="there are build, test-a, test-b, other"):
+    with pytest.raises(InputError, match="there are build, test-a, test-b and other"):
         keys(Selection(only=("zzzzzz",)))
 
 
@@ -60,6 +62,9 @@ def test_each_is_run_many_times_with_what_it_needs() -> None:
         ("test-a.2", ("build.2",)),
     ]
     assert {one.tags[REPEATED] for one in again} == {"build", "test-a"}
+    heir = dataclasses.replace(TASKS[1], inherits=("build",))
+    again, _ = select([TASKS[0], heir], Selection(repeat=2))
+    assert [one.inherits for one in again[2:]] == [("build.1",), ("build.2",)]
 
 
 def test_a_failure_may_be_enough() -> None:
@@ -100,7 +105,21 @@ def test_shards_take_about_as_long() -> None:
     assert sorted(sum(seconds[key] for key in share) for share in shares) == [50, 60, 70]
 
 
+def test_a_shard_has_not_only_what_does_not_run_unless_nothing_does() -> None:
+    idle = [dataclasses.replace(task(f"i{at}"), skip="too slow", is_optional=True) for at in (1, 2)]
+    tasks = [*idle, task("a"), task("b")]
+    shares = [[one.key for one in select(tasks, Selection(shard=(n, 3)))[0]] for n in (1, 2, 3)]
+    assert shares == [["i1", "i2", "a"], ["b"], []]
+
+
 def test_without_times_shards_have_the_same_number() -> None:
     tasks = [task(f"t{at}") for at in range(10)]
     sizes = [len(select(tasks, Selection(shard=(at, 5)))[0]) for at in range(1, 6)]
     assert sizes == [2] * 5
+
+
+def test_what_failed_and_is_not_selected_is_a_mistake_and_not_an_empty_run() -> None:
+    with pytest.raises(InputError, match=r"--failed: nothing that is selected .* gone"):
+        keys(Selection(failed={"gone"}))
+    with pytest.raises(InputError, match=r"--failed: .* test-b"):
+        keys(Selection(only=("other",), failed={"test-b"}))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -12,6 +14,7 @@ from pathlib import Path
 
 from sshd import Sshd
 
+from rankwise.runtimes.uv import settings_for_uv
 from tests.acceptance.jobs import Said, Shop, opened
 from tests.compute.places import provider_table, wait_until
 
@@ -38,6 +41,14 @@ def cloud_shop(folder: Path, more: str = "") -> Iterator[Shop]:
         table = provider_table(folder / "cloud", more)
         shop.write("rankwise.toml", f"[compute.cloud]\n{table}")
         yield shop
+
+
+def gets_packages() -> str:
+    """Write `init` of a table: how this machine gets packages, which others know by themselves."""
+    index = {n: v for n, v in os.environ.items() if n.startswith(("UV_", "PIP_", "SSL_"))}
+    index |= {n: v for n, v in os.environ.items() if n.lower().endswith("_proxy")}
+    index |= settings_for_uv(os.environ)
+    return f"init = {json.dumps([f'export {n}={shlex.quote(v)}' for n, v in index.items()])}"
 
 
 def job(command: str, compute: str = "hosts", more: str = "") -> str:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from rankwise.node import equipment
+from rankwise.node.order import Placement
+from rankwise.plan import TOOLS_PYTHON
 from tests.acceptance.jobs import wait_for
 from tests.compute.places import wait_until
 from tests.lengths import part
-from tests.remote.shops import cloud_shop, instances, job, kill_after, recorded, run
+from tests.remote.shops import cloud_shop, gets_packages, instances, job, kill_after, recorded, run
 
 _SUITE = """\
 type: Suite
@@ -116,3 +123,61 @@ def test_a_client_killed_at_any_moment_leaves_nothing_and_loses_nothing(
         assert said.exit_code == 0, said
         assert sorted(count.read_text().split()) == ["0", "1", "2"]
         assert instances(tmp_path) == recorded(shop) == []
+
+
+_NOTEBOOK = """\
+import importlib.util, sys
+import iniconfig
+assert importlib.util.find_spec("nbclient") is None, "the runtime is not what was asked for"
+print("from", sys.prefix)
+"""
+
+
+@pytest.mark.usefixtures("package_index")
+def test_notebooks_of_a_matrix_bring_what_runs_them_and_leave_the_runtime_as_it_is(
+    tmp_path: Path,
+) -> None:
+    with cloud_shop(tmp_path, gets_packages()) as shop:
+        cell: dict[str, object]
+        cell = {"cell_type": "code", "id": "a", "metadata": {}, "outputs": []}
+        cell |= {"execution_count": None, "source": _NOTEBOOK}
+        book = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+        shop.write("book.ipynb", json.dumps(book))
+        shop.write(
+            "job.yaml",
+            """\
+            type: Matrix
+            name: job
+            machines: {there: {compute: cloud}}
+            runtimes:
+              made: {requirements: [iniconfig==2.0.0]}
+            tests: [book.ipynb]
+            """,
+        )
+        said = shop.rankwise("run", "job.yaml")
+        assert said.exit_code == 0, said
+        attempt = shop.folder / ".rankwise/runs/job-1/made@there@book.ipynb/1"
+        assert json.loads((attempt / "outcome.json").read_text())["outcome"] == "passed"
+        log = (attempt / "processes/worker-0/output.log").read_text()
+        assert "/rankwise/runtimes/" in log, "it ran in the runtime that was made there"
+        assert instances(tmp_path) == recorded(shop) == []
+
+
+def test_a_python_that_has_the_tools_of_a_task_is_taken_as_it_is(tmp_path: Path) -> None:
+    """Nothing is installed where nothing is missing: a machine may have no way to packages."""
+    choice = {"kind": "current", "host_python": sys.executable, "has_path": False}
+    choice |= {"tools": ["pytest"], "tools_python": TOOLS_PYTHON}
+    (tmp_path / "runtime.json").write_text(json.dumps(choice))
+    equipment.equip(str(tmp_path), str(tmp_path / "root"))
+    there = Placement.read(json.loads((tmp_path / "placement.json").read_text()))
+    path = (*there.path, *there.path_behind)
+    found = shutil.which(TOOLS_PYTHON, path=":".join(path))
+    assert found is not None
+    said = subprocess.run(
+        [found, "-c", "import sys; print(sys.executable)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.strip() == sys.executable
+    assert not (tmp_path / "root" / "runtimes").exists()

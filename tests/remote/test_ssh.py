@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import shlex
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from sshd import Sshd
 
-from rankwise.compute.checkup import check_compute
-from rankwise.runtime.package_index import settings_for_uv
-from rankwise.site import find_site
+from rankwise.backends.doctor import check_compute
+from rankwise.documents.site import find_site
+from rankwise.web.store_access import take_in
 from tests.acceptance.jobs import wait_for
 from tests.compute.places import wait_until
 from tests.lengths import part
 from tests.remote.shops import (
+    gets_packages,
     job,
     kill_after,
     left_on_hosts,
@@ -57,6 +56,20 @@ def test_a_job_runs_on_a_host_and_comes_back(tmp_path: Path, server: Sshd) -> No
         )
 
 
+def test_a_connection_is_made_where_the_name_of_the_temporary_folder_is_long_and_awkward(
+    tmp_path: Path, server: Sshd
+) -> None:
+    """The socket of a connection has a name that ssh has room for and does not read as its own."""
+    with ssh_shop(tmp_path, server) as shop:
+        for number, name in enumerate(("x" * 90, "it's a %n")):
+            place = tmp_path / name
+            place.mkdir()
+            shop.variables["TMPDIR"] = str(place)
+            said = run(shop, job(f"echo number {number}"))
+            assert said.exit_code == 0, said
+            assert f"number {number}" in said.output, said
+
+
 def test_hosts_that_cannot_be_used_say_what_to_type(tmp_path: Path, server: Sshd) -> None:
     with ssh_shop(tmp_path, server, hosts='"unknown"') as shop:
         said = run(shop, job("true"))
@@ -87,27 +100,6 @@ def test_a_cut_line_costs_nothing(tmp_path: Path, own_server: Sshd) -> None:
         assert left_on_hosts(tmp_path) == []
 
 
-def test_what_a_silent_host_has_left_is_ended_later(tmp_path: Path, own_server: Sshd) -> None:
-    """It does not come back in time: the task is lost, and what goes on there is not forgotten."""
-    with ssh_shop(tmp_path, own_server, "patience = 1") as shop:
-        shop.write("job.yaml", job(f"echo $$ > {tmp_path}/begun; sleep 300"))
-        client = shop.start("run", "job.yaml")
-        number = int(wait_for(tmp_path / "begun"))
-        own_server.kill()
-        output, errors = client.communicate(timeout=120)
-        assert client.returncode == 1, (output, errors)
-        assert "lost" in output
-        assert psutil.pid_exists(number), "nobody could end it"
-        assert len(recorded(shop)) == 1
-
-        own_server.start()
-        said = shop.rankwise("clean")
-        assert said.exit_code == 0, said
-        assert "gone: folder rw-" in said.output
-        wait_until("it is ended", lambda: not psutil.pid_exists(number))
-        assert left_on_hosts(tmp_path) == recorded(shop) == []
-
-
 def test_a_killed_client_is_followed_by_another(tmp_path: Path, server: Sshd) -> None:
     """Killed while its job runs: the next one finds it, and it runs once."""
     with ssh_shop(tmp_path, server) as shop:
@@ -129,6 +121,34 @@ def test_a_killed_client_is_followed_by_another(tmp_path: Path, server: Sshd) ->
         assert log.read_text() == "begun\nended\n"
         assert left_on_hosts(tmp_path) == []
         assert recorded(shop) == []
+
+
+def test_a_page_or_a_status_fetches_and_removes_nothing_which_is_for_the_driver(
+    tmp_path: Path, server: Sshd
+) -> None:
+    """The job has passed on the host while no process drove it: readers leave it there."""
+    with ssh_shop(tmp_path, server) as shop:
+        line = f"echo x >> {tmp_path}/count; while ! test -e {tmp_path}/go; do sleep 0.1; done"
+        shop.write("job.yaml", job(line))
+        client = shop.start("run", "job.yaml")
+        wait_for(tmp_path / "count")
+        os.killpg(client.pid, signal.SIGKILL)
+        client.communicate()
+        (tmp_path / "go").touch()
+        places = tmp_path / "there" / "attempts"
+        wait_until("it is over there", lambda: bool(list(places.glob("*/end.json"))))
+
+        there, threads = left_on_hosts(tmp_path), threading.active_count()
+        take_in(shop.folder / ".rankwise")
+        status = shop.rankwise("status")
+        assert "rankwise resume job-1" in status.output, status
+        assert threading.active_count() == threads, "what a look has begun goes on"
+        assert left_on_hosts(tmp_path) == there == recorded(shop)
+
+        said = shop.rankwise("resume", "job-1")
+        assert said.exit_code == 0, said
+        assert (tmp_path / "count").read_text() == "x\n"
+        assert left_on_hosts(tmp_path) == recorded(shop) == []
 
 
 @pytest.mark.parametrize("seed", range(part(1, 20)))
@@ -156,13 +176,8 @@ def test_a_matrix_makes_its_runtimes_on_the_host(tmp_path: Path, server: Sshd) -
     with ssh_shop(tmp_path, server) as shop:
         site = shop.folder / "rankwise.toml"
         base = Path(sys.base_prefix) / "bin" / "python3"
-        # What a login would have by itself: how this machine gets packages.
-        index = {n: v for n, v in os.environ.items() if n.startswith(("UV_", "PIP_", "SSL_"))}
-        index |= {n: v for n, v in os.environ.items() if n.lower().endswith("_proxy")}
-        index |= settings_for_uv(os.environ)
-        init = [f"export {name}={shlex.quote(value)}" for name, value in index.items()]
         site.write_text(
-            f"{site.read_text()}init = {json.dumps(init)}\n"
+            f"{site.read_text()}{gets_packages()}\n"
             f'[runtime.theirs]\npython = "{base}"\n[runtime.nowhere]\npython = "/nowhere/python"\n'
         )
         shop.write("packages.lock", "iniconfig==2.0.0\n")

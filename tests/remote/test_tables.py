@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.documents.site import find_site
 from rankwise.errors import InputError
-from rankwise.site import find_site
 
 _CLOUD = """\
 [compute.it]
@@ -42,19 +42,19 @@ def test_a_provider_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ('[compute.it]\nbackend = "ssh"\n', ":1: [compute.it] names no hosts"),
-        ('[compute.it]\nbackend = "ssh"\nhosts = ["-oX"]\n', ':3: "-oX" is no host'),
+        ('[compute.it]\nbackend = "ssh"\n', ':1: `hosts` is missing in `compute.it`'),
+        ('[compute.it]\nbackend = "ssh"\nhosts = ["-oX"]\n', ":3: `compute.it.hosts[1]` must be a host, not '-oX'"),
         (
             '[compute.it]\nbackend = "ssh"\nhosts = ["a"]\noptions = ["-o", "controlpath=x"]\n',
-            ':4: "controlpath=x" is given by rankwise itself',
+            ':4: `compute.it.options[2]` cannot be `controlpath=x`, which rankwise sets itself',
         ),
-        (_CLOUD.replace("${{command}}", "x"), ":4: run must have ${{command}} in it"),
-        (_CLOUD.replace("delete ${{id}}", "delete ${{ids}}"), ':5: delete has ${{ids}}, which is'),
-        (_CLOUD.replace("--name ${{name}}", "${{id}}"), ":3: create has ${{id}}, which is not known"),
-        (_CLOUD.replace('"$.id"', '"$id"'), ":6: id = \"$id\": must go on with"),
+        (_CLOUD.replace("${{command}}", "x"), ':4: `run` must have ${{command}} in it'),
+        (_CLOUD.replace("delete ${{id}}", "delete ${{ids}}"), ':5: `delete` has ${{ids}}, which is unknown; did you mean `id`?'),
+        (_CLOUD.replace("--name ${{name}}", "${{id}}"), ':3: `create` has ${{id}}, which is unknown; there are name'),
+        (_CLOUD.replace('"$.id"', '"$id"'), ':6: `compute.it.capture` has id = \'$id\': must go on with `.name`, `[0]`, `["name"]` or `[*]`, not \'id\''),
         (_CLOUD.replace('"$.id"', "'id (.) (.)'"), "must have one group"),
-        (_CLOUD.replace("create =", "creat ="), "does not say how to create an instance"),
-        (_CLOUD.replace('"cloud delete', '"cloud \\"delete'), "delete is no command line"),
+        (_CLOUD.replace("create =", "creat ="), 'unknown field `creat`: did you mean `create`?'),
+        (_CLOUD.replace('"cloud delete', '"cloud \\"delete'), '`compute.it.delete` is no command line: No closing quotation'),
     ],
 )  # fmt: skip
 def test_mistakes_have_a_line_and_a_remedy(tmp_path: Path, text: str, complaint: str) -> None:

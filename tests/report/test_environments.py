@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rankwise.report.environments import (
+from rankwise.reports.environments import (
     Environment,
     difference,
     environment_of,

@@ -7,12 +7,8 @@ import io
 from rich.console import Console
 
 from rankwise.plan import Process, Task, later
-from rankwise.report.explanation import Quote, explain_run, explain_task
-from rankwise.report.terminal_explain import (
-    show_explanation,
-    show_in_brief,
-    show_run_explanation,
-)
+from rankwise.reports.failures import Quote, explain_run, explain_task
+from rankwise.reports.terminal.run_end import show_explanation, show_in_brief, show_run_explanation
 from rankwise.store import ProcessRow, State, Store
 from tests.report.made_runs import (
     BEGUN,

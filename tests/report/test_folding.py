@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rankwise.report.folding import (
+from rankwise.reports.terminal.console import (
     GitHubSections,
     GitLabSections,
     OneText,

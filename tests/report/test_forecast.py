@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.report.forecast import Forecast, durations_before
+from rankwise.reports.status import Forecast, durations_before
 from rankwise.store import State, Store
 from tests.report.made_runs import make_run, passed_run
 

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
-from rankwise.report.facts import gather
-from rankwise.report.html import html_report
+from rankwise.reports.html import html_report
+from rankwise.reports.model import ReportData
 from rankwise.store import Store
 from tests.report.made_runs import failed_run, make_run, passed_run
 from tests.report.measured_runs import hostile_run, many_cases, osu_sweep
@@ -44,7 +43,7 @@ class Reader(HTMLParser):
 
 
 def page_of(store: Store, run: str) -> str:
-    return html_report(gather(store, store.run(run), now=NOW))
+    return html_report(ReportData(store=store, run=store.run(run), now=NOW))
 
 
 def test_a_failed_run_says_what_went_wrong_and_how_to_repeat_it(store: Store) -> None:
@@ -107,14 +106,14 @@ def test_cases_show_what_they_used_as_far_as_there_is_room(store: Store) -> None
     for attempt in store.attempts(run):
         attempt.folder.mkdir(parents=True, exist_ok=True)
         (attempt.folder / "usage.json").write_text(text)
-    data = gather(store, store.run(run), now=NOW)
+    data = ReportData(store=store, run=store.run(run), now=NOW)
     assert data.used.keys() >= {one.task for one in data.failures}
     page = html_report(data)
     assert 100 < page.count('class="spark"') <= 300
     assert "1 min 15 s on 100.0" in page
     assert "3 GiB" in page
     assert len(page.encode()) < 1_000_000
-    assert 'class="spark"' not in html_report(replace(data, used={}))
+    assert 'class="spark"' not in html_report(data.with_parts(used={}))
 
 
 def test_so_do_a_thousand_with_long_names(store: Store) -> None:

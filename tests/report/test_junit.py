@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 from xml.etree import ElementTree
 
 import pytest
@@ -12,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankwise.plan import REPEATED
-from rankwise.report.annotations import error_lines
-from rankwise.report.cases import Case, Repeated, cases_of, repeated_of
-from rankwise.report.junit import junit_report
-from rankwise.report.markdown import markdown_report
+from rankwise.reports.data_formats import error_lines, junit_report
+from rankwise.reports.failures import CaseResult, Repeated, repeated_of, results_of
+from rankwise.reports.markdown import markdown_report
+from rankwise.reports.model import ReportData
 from rankwise.store import ResultRow, RunRow, State, Store
 from tests.report.made_runs import begin, end, make_run, one_task
 
@@ -36,10 +37,18 @@ RUN = RunRow(
     notices=(),
     wanted=None,
 )
+
+
+def data_of(cases: Sequence[CaseResult], repeated: Sequence[Repeated] = ()) -> ReportData:
+    """Return a model of these results; nothing else is asked for."""
+    data = ReportData(store=cast(Store, None), run=RUN, now=0.0)
+    return data.with_parts(results=cases, repeated=repeated, matrix=None)
+
+
 PLACE = "tests/suite.yaml:7:5"
 CASES = [
-    Case(task="good", name="good", state=State.PASSED, seconds=1.25, place=PLACE),
-    Case(
+    CaseResult(task="good", name="good", state=State.PASSED, seconds=1.25, place=PLACE),
+    CaseResult(
         task="bad",
         name="bad",
         state=State.FAILED,
@@ -47,15 +56,19 @@ CASES = [
         details="worker 0 wrote last:\n  y",
         place=PLACE,
     ),
-    Case(task="hung", name="hung", state=State.TIMED_OUT, reason="the time limit", place=PLACE),
-    Case(task="gpu", name="gpu", state=State.NOT_RUN, reason="needs 2 GPUs, found 0", place=PLACE),
-    Case(task="extra", name="extra", state=State.SKIPPED, reason="needs 2 GPUs, found 0"),
-    Case(task="py", name="t::a", state=State.PASSED, seconds=0.5),
+    CaseResult(
+        task="hung", name="hung", state=State.TIMED_OUT, reason="the time limit", place=PLACE
+    ),
+    CaseResult(
+        task="gpu", name="gpu", state=State.NOT_RUN, reason="needs 2 GPUs, found 0", place=PLACE
+    ),
+    CaseResult(task="extra", name="extra", state=State.SKIPPED, reason="needs 2 GPUs, found 0"),
+    CaseResult(task="py", name="t::a", state=State.PASSED, seconds=0.5),
 ]
 
 
 def test_what_did_not_run_is_an_error_in_junit_and_what_need_not_run_is_skipped() -> None:
-    root = ElementTree.fromstring(junit_report(RUN, CASES))
+    root = ElementTree.fromstring(junit_report(data_of(CASES)))
     assert root.attrib == {
         "name": "suite-1",
         "tests": "6",
@@ -110,7 +123,7 @@ def test_whatever_is_in_names_and_output_the_reports_are_sound(
     names: Sequence[str], reason: str, details: str
 ) -> None:
     cases = [
-        Case(
+        CaseResult(
             task="t",
             name=name,
             state=state,
@@ -121,9 +134,9 @@ def test_whatever_is_in_names_and_output_the_reports_are_sound(
         for name in names
         for state in (State.FAILED, State.SKIPPED, State.CRASHED, State.PASSED)
     ]
-    root = ElementTree.fromstring(junit_report(RUN, cases))
-    assert len(root.findall(".//testcase")) == len(cases)
-    page = markdown_report(RUN, cases)
+    root = ElementTree.fromstring(junit_report(data_of(cases)))
+    assert len(root.findall(".//testcase")) == max(1, len(cases))
+    page = markdown_report(data_of(cases))
     page.encode()
     table, _, _ = page.partition("\n<details>")
     rows = [line for line in table.split("\n") if line.startswith("| ")]
@@ -137,7 +150,7 @@ def test_whatever_is_in_names_and_output_the_reports_are_sound(
 
 
 def test_markdown_has_the_verdict_first_and_what_is_wrong_before_what_is_not() -> None:
-    page = markdown_report(RUN, CASES)
+    page = markdown_report(data_of(CASES))
     lines = page.splitlines()
     assert lines[0] == "## suite-1 failed after 3.5 s"
     assert lines[2] == ("6 tests: 2 passed, 1 failed, 1 timed out, 1 not run, 1 skipped")
@@ -148,15 +161,15 @@ def test_markdown_has_the_verdict_first_and_what_is_wrong_before_what_is_not() -
 
 def test_a_fence_is_longer_than_those_in_the_output() -> None:
     case = dataclasses.replace(CASES[1], details="````\nend")
-    assert "`````text\n" in markdown_report(RUN, [case])
+    assert "`````text\n" in markdown_report(data_of([case]))
 
 
 def test_markdown_names_flaky_tests() -> None:
     some = Repeated(name="a", passed=3, times=5)
     all_ = Repeated(name="b", passed=5, times=5)
     none = Repeated(name="c", passed=0, times=5)
-    assert "- **flaky**: a passed 3 of 5 times\n\n" in markdown_report(RUN, [], [some, all_])
-    assert "No test is flaky, each run 5 times." in markdown_report(RUN, [], [all_, none])
+    assert "- **flaky**: a passed 3 of 5 times\n\n" in markdown_report(data_of([], [some, all_]))
+    assert "No test is flaky, each run 5 times." in markdown_report(data_of([], [all_, none]))
 
 
 def test_annotations_lead_to_the_line_of_the_test(tmp_path: Path) -> None:
@@ -173,25 +186,32 @@ def test_annotations_lead_to_the_line_of_the_test(tmp_path: Path) -> None:
 def test_single_tests_stand_for_their_task_unless_they_cannot_explain_it(store: Store) -> None:
     failed = ResultRow(name="t::b", state=State.FAILED, message="x\nE   assert 1 == 2\n")
     passed = ResultRow(name="t::a", state=State.PASSED, seconds=0.25)
-    run = make_run(store, one_task("fails"), one_task("crashes"), one_task("well"), one_task("no"))
-    states = {"fails": State.FAILED, "crashes": State.CRASHED, "well": State.PASSED}
+    keys = ("fails", "crashes", "both", "well", "no")
+    run = make_run(store, *map(one_task, keys))
+    states = dict(
+        zip(keys, (State.FAILED, State.CRASHED, State.CRASHED, State.PASSED), strict=False)
+    )
     for key, state in states.items():
         begin(store, run, key, logs={"worker-0": "hello\x1b[31m\n"})
-        store.add_results(run, key, 1, [passed, failed] if state is State.FAILED else [passed])
+        tests = [passed, failed] if key in ("fails", "both") else [passed]
+        store.add_results(run, key, 1, tests)
         end(store, run, key, state=state, reason=f"it {state}", culprit="worker-0")
     store.task_over(run, "no", State.NOT_RUN, reason="needs 2 GPUs, found 0", now=5.0)
-    cases = cases_of(store, run)
+    cases = results_of(store, run)
     assert [(case.task, case.name, str(case.state)) for case in cases] == [
         ("fails", "t::a", "passed"),
         ("fails", "t::b", "failed"),
         ("crashes", "t::a", "passed"),
         ("crashes", "crashes", "crashed"),
+        ("both", "t::a", "passed"),
+        ("both", "t::b", "failed"),
+        ("both", "both", "crashed"),
         ("well", "t::a", "passed"),
         ("no", "no", "not run"),
     ]
     assert cases[1].reason == "assert 1 == 2"
     assert cases[3].details == "worker 0 wrote last:\n  hello"
-    assert cases[5].reason == "needs 2 GPUs, found 0"
+    assert cases[-1].reason == "needs 2 GPUs, found 0"
 
 
 def test_how_often_a_test_passed_is_counted(store: Store) -> None:
@@ -219,5 +239,15 @@ def test_a_test_of_pytest_is_annotated_where_it_failed(
     message = "E   assert 1 == 2\n\ntest_x.py:12: AssertionError"
     store.add_results(run, "train", 1, [ResultRow(name="b", state=State.FAILED, message=message)])
     end(store, run, state=State.FAILED)
-    (case,) = cases_of(store, run)
+    (case,) = results_of(store, run)
     assert case.place == (f"{tmp_path}/test_x.py:12:1" if exists else PLACE)
+
+
+def test_a_soft_failure_is_a_warning_and_comes_after_what_counts() -> None:
+    soft = CaseResult(task="soft", name="soft", state=State.FAILED, reason="exit 1", is_soft=True)
+    lost = CaseResult(task="lost", name="lost", state=State.LOST, reason="gone", is_soft=True)
+    hard = CaseResult(task="hard", name="hard", state=State.FAILED, reason="exit 2")
+    lines = [line.partition("::exit")[0] for line in error_lines([soft, lost, hard])]
+    assert [line.split(" ")[0] for line in lines] == ["::error", "::error", "::warning"]
+    many = [dataclasses.replace(soft, name=f"soft{number}") for number in range(12)]
+    assert {line.split(" ")[0] for line in error_lines(many)} == {"::warning"}

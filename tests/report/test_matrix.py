@@ -10,25 +10,23 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from rankwise.report.cases import cases_of
-from rankwise.report.facts import gather
-from rankwise.report.junit import junit_report
-from rankwise.report.markdown import markdown_report
-from rankwise.report.matrix import CellTest, Matrix, Verdict, matrix_of, verdict_of
-from rankwise.report.tabular import json_report
-from rankwise.report.terminal_matrix import show_matrix
+from rankwise.reports.data_formats import json_report, junit_report
+from rankwise.reports.markdown import markdown_report
+from rankwise.reports.matrix import CellTask, CellVerdict, MatrixResult, matrix_of, verdict_of
+from rankwise.reports.model import ReportData
+from rankwise.reports.terminal.matrix import show_matrix
 from rankwise.store import State, Store
 from tests.report.made_runs import BEGUN, passed_run
 from tests.report.matrix_runs import Done, environment, make_matrix, typical
 
 
-def gathered(store: Store, cells: Mapping[tuple[str, str, str], Done]) -> Matrix:
+def gathered(store: Store, cells: Mapping[tuple[str, str, str], Done]) -> MatrixResult:
     found = matrix_of(store, store.run(make_matrix(store, cells)))
     assert found is not None
     return found
 
 
-def shown(matrix: Matrix, width: int) -> str:
+def shown(matrix: MatrixResult, width: int) -> str:
     screen = io.StringIO()
     show_matrix(Console(file=screen, width=width, markup=False, highlight=False), matrix)
     return screen.getvalue()
@@ -64,8 +62,8 @@ def test_every_cell_has_its_verdict(store: Store) -> None:
 
 def task(
     state: State, *, is_soft: bool = False, is_environment: bool = False, is_left_out: bool = False
-) -> CellTest:
-    return CellTest(
+) -> CellTask:
+    return CellTask(
         task="t",
         name="t",
         state=state,
@@ -78,29 +76,33 @@ def task(
 @pytest.mark.parametrize(
     ("tests", "verdict"),
     [
-        ([task(State.PASSED), task(State.SKIPPED)], Verdict.PASSED),
-        ([task(State.SKIPPED), task(State.SKIPPED)], Verdict.SKIPPED),
-        ([task(State.PASSED, is_environment=True), task(State.SKIPPED)], Verdict.SKIPPED),
-        ([task(State.QUEUED), task(State.QUEUED)], Verdict.QUEUED),
-        ([task(State.QUEUED), task(State.PASSED)], Verdict.RUNNING),
-        ([task(State.RUNNING), task(State.FAILED)], Verdict.FAILED),
-        ([task(State.CRASHED), task(State.CRASHED)], Verdict.CRASHED),
-        ([task(State.CRASHED), task(State.TIMED_OUT)], Verdict.FAILED),
-        ([task(State.FAILED, is_soft=True), task(State.PASSED)], Verdict.SOFT_FAILED),
-        ([task(State.FAILED, is_soft=True), task(State.CRASHED)], Verdict.CRASHED),
-        ([task(State.NOT_RUN, is_left_out=True), task(State.PASSED)], Verdict.NOT_RUN),
-        ([task(State.NOT_RUN), task(State.PASSED)], Verdict.BLOCKED),
-        ([task(State.NOT_RUN), task(State.NOT_RUN, is_left_out=True)], Verdict.BLOCKED),
-        ([task(State.NOT_RUN, is_soft=True)], Verdict.NOT_RUN),
-        ([task(State.CANCELLED), task(State.PASSED)], Verdict.CANCELLED),
+        ([task(State.PASSED), task(State.SKIPPED)], CellVerdict.PASSED),
+        ([task(State.SKIPPED), task(State.SKIPPED)], CellVerdict.SKIPPED),
+        ([task(State.PASSED, is_environment=True), task(State.SKIPPED)], CellVerdict.SKIPPED),
+        ([task(State.QUEUED), task(State.QUEUED)], CellVerdict.QUEUED),
+        ([task(State.QUEUED), task(State.PASSED)], CellVerdict.RUNNING),
+        ([task(State.RUNNING), task(State.FAILED)], CellVerdict.FAILED),
+        ([task(State.CRASHED), task(State.CRASHED)], CellVerdict.CRASHED),
+        ([task(State.CRASHED), task(State.TIMED_OUT)], CellVerdict.FAILED),
+        ([task(State.FAILED, is_soft=True), task(State.PASSED)], CellVerdict.SOFT_FAILED),
+        ([task(State.FAILED, is_soft=True), task(State.CRASHED)], CellVerdict.CRASHED),
+        ([task(State.NOT_RUN, is_left_out=True), task(State.PASSED)], CellVerdict.NOT_RUN),
+        ([task(State.NOT_RUN), task(State.PASSED)], CellVerdict.BLOCKED),
+        ([task(State.NOT_RUN), task(State.NOT_RUN, is_left_out=True)], CellVerdict.BLOCKED),
+        ([task(State.NOT_RUN, is_soft=True)], CellVerdict.BLOCKED),
+        ([task(State.NOT_RUN, is_soft=True), task(State.PASSED)], CellVerdict.BLOCKED),
+        ([task(State.LOST, is_soft=True), task(State.PASSED)], CellVerdict.LOST),
+        ([task(State.CANCELLED), task(State.PASSED)], CellVerdict.CANCELLED),
         (
             [task(State.FAILED, is_soft=True, is_environment=True), task(State.PASSED)],
-            Verdict.PASSED,
+            CellVerdict.PASSED,
         ),
-        ([task(State.FAILED, is_environment=True), task(State.NOT_RUN)], Verdict.FAILED),
+        ([task(State.FAILED, is_environment=True), task(State.NOT_RUN)], CellVerdict.FAILED),
     ],
 )
-def test_a_cell_is_as_bad_as_the_worst_that_counts(tests: list[CellTest], verdict: Verdict) -> None:
+def test_a_cell_is_as_bad_as_the_worst_that_counts(
+    tests: list[CellTask], verdict: CellVerdict
+) -> None:
     assert verdict_of(tests) is verdict
     assert verdict_of(tests[::-1]) is verdict
 
@@ -224,19 +226,17 @@ def test_names_cannot_do_anything_to_a_screen_or_a_page(store: Store) -> None:
     matrix = matrix_of(store, store.run(run))
     assert matrix is not None
     assert "\x1b" not in shown(matrix, 80)
-    page = markdown_report(store.run(run), cases_of(store, run), matrix=matrix)
+    page = markdown_report(ReportData(store=store, run=store.run(run), now=BEGUN))
     table = [line for line in page.splitlines() if line.startswith("| ")]
     assert all(line.replace("\\|", "").count("|") == 3 for line in table[:4])
     assert "<script>" not in page
     assert "](javascript" not in page.replace("\\]", "")
-    ElementTree.fromstring(junit_report(store.run(run), cases_of(store, run)))
+    ElementTree.fromstring(junit_report(ReportData(store=store, run=store.run(run), now=BEGUN)))
 
 
 def test_markdown_has_the_matrix_and_only_what_is_wrong_below(store: Store) -> None:
     run = make_matrix(store, typical())
-    page = markdown_report(
-        store.run(run), cases_of(store, run), matrix=matrix_of(store, store.run(run))
-    )
+    page = markdown_report(ReportData(store=store, run=store.run(run), now=BEGUN))
     assert "| **torch** | ⚠️ soft-failed 1 of 3 | ⏳ running 2 of 3 | ✅ passed 3 |" in page
     assert "| **old** | ❌ failed 1 of 3 | ❌ failed 1 of 3 | ⏭️ skipped |" in page
     assert "numpy 2.3.1 (1.26.4 there)" in page
@@ -247,7 +247,9 @@ def test_markdown_has_the_matrix_and_only_what_is_wrong_below(store: Store) -> N
 
 def test_junit_groups_by_runtime_and_machine(store: Store) -> None:
     run = make_matrix(store, typical())
-    root = ElementTree.fromstring(junit_report(store.run(run), cases_of(store, run)))
+    root = ElementTree.fromstring(
+        junit_report(ReportData(store=store, run=store.run(run), now=BEGUN))
+    )
     found = {(one.get("classname"), one.get("name")): one for one in root.iter("testcase")}
     broken = found["new.laptop", "analysis.ipynb"]
     assert broken.find("failure") is not None
@@ -262,7 +264,9 @@ def test_junit_groups_by_runtime_and_machine(store: Store) -> None:
 
 def test_programs_get_all_of_it_as_json(store: Store) -> None:
     run = make_matrix(store, typical())
-    found = json.loads(json_report(gather(store, store.run(run), now=BEGUN)))["matrix"]
+    found = json.loads(json_report(ReportData(store=store, run=store.run(run), now=BEGUN)))[
+        "matrix"
+    ]
     cells = {(one["runtime"], one["machine"]): one for one in found["cells"]}
     assert cells["torch", "laptop"]["verdict"] == "soft-failed"
     assert cells["torch", "gpu"]["counts"] == {"passed": 3}

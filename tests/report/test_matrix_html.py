@@ -8,15 +8,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
-from rankwise.report.facts import gather
-from rankwise.report.html import html_report
+from rankwise.reports.html import html_report
+from rankwise.reports.model import ReportData
 from rankwise.store import State, Store
 from tests.report.made_runs import BEGUN
 from tests.report.matrix_runs import BROKEN, Done, environment, make_matrix, picture, typical
 
 
 def page_of(store: Store, run: str) -> str:
-    return html_report(gather(store, store.run(run), now=BEGUN + 100))
+    return html_report(ReportData(store=store, run=store.run(run), now=BEGUN + 100))
 
 
 class Reader(HTMLParser):

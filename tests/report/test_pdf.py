@@ -8,12 +8,16 @@ from dataclasses import replace
 import pytest
 
 from rankwise.errors import InputError
-from rankwise.report.facts import gather
-from rankwise.report.matrix import Cell, CellTest, Matrix, verdict_of
-from rankwise.report.pdf import pdf_report, png_of
-from rankwise.report.pdf_matrix import matrix_content
-from rankwise.report.pdf_texts import breakable, wrapped
-from rankwise.report.pdf_timeline import timeline_content
+from rankwise.reports.matrix import Cell, CellTask, MatrixResult, verdict_of
+from rankwise.reports.model import ReportData
+from rankwise.reports.pdf import (
+    breakable,
+    matrix_content,
+    pdf_report,
+    png_of,
+    timeline_content,
+    wrapped,
+)
 from rankwise.store import State, Store
 from tests.report.made_runs import make_run, passed_run
 from tests.report.matrix_runs import Done, make_matrix, typical
@@ -25,18 +29,18 @@ NOW = 1_700_000_500.0
 @pytest.mark.parametrize("make", [osu_sweep, hostile_run, passed_run, make_run])
 def test_every_run_can_be_printed(store: Store, make: object) -> None:
     assert callable(make)
-    made = pdf_report(gather(store, store.run(make(store)), now=NOW))
+    made = pdf_report(ReportData(store=store, run=store.run(make(store)), now=NOW))
     assert made.startswith(b"%PDF-")
     assert b"%%EOF" in made[-10:]
 
 
 def test_many_cases_can_be_printed(store: Store) -> None:
-    made = pdf_report(gather(store, store.run(many_cases(store, 450)), now=NOW))
+    made = pdf_report(ReportData(store=store, run=store.run(many_cases(store, 450)), now=NOW))
     assert len(made) < 1_000_000
 
 
 def test_plots_become_pictures(store: Store) -> None:
-    data = gather(store, store.run(hostile_run(store)), now=NOW)
+    data = ReportData(store=store, run=store.run(hostile_run(store)), now=NOW)
     assert data.figures
     for figure in data.figures:
         assert png_of(figure.svg).startswith(b"\x89PNG")
@@ -44,7 +48,7 @@ def test_plots_become_pictures(store: Store) -> None:
 
 def test_without_typst_the_extra_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "typst", None)
-    data = gather(store, store.run(passed_run(store)), now=NOW)
+    data = ReportData(store=store, run=store.run(passed_run(store)), now=NOW)
     with pytest.raises(InputError, match=r"pip install 'rankwise\[report\]'"):
         pdf_report(data)
 
@@ -63,15 +67,15 @@ def headings_of(made: bytes) -> set[str]:
 
 
 def test_a_matrix_and_its_timeline_are_printed(store: Store) -> None:
-    data = gather(store, store.run(make_matrix(store, typical())), now=NOW)
+    data = ReportData(store=store, run=store.run(make_matrix(store, typical())), now=NOW)
     assert {"Matrix", "Timeline", "What went wrong"} <= headings_of(pdf_report(data))
-    without = headings_of(pdf_report(replace(data, matrix=None, timeline=None)))
+    without = headings_of(pdf_report(data.with_parts(matrix=None, timeline=None)))
     assert "What went wrong" in without
     assert not {"Matrix", "Timeline"} & without
 
 
 def test_a_matrix_says_what_became_of_each_cell_and_what_differs(store: Store) -> None:
-    data = gather(store, store.run(make_matrix(store, typical())), now=NOW)
+    data = ReportData(store=store, run=store.run(make_matrix(store, typical())), now=NOW)
     assert data.matrix is not None
     content = matrix_content(data.matrix)
     [table] = content["tables"]
@@ -102,18 +106,18 @@ def test_a_large_matrix_is_divided_and_what_is_red_is_not_left_out(store: Store)
         for machine in machines
     }
     cells["r44", "m31"] = cell_of("r44", "m31", State.FAILED)
-    matrix = Matrix(runtimes=tuple(runtimes), machines=tuple(machines), cells=cells)
+    matrix = MatrixResult(runtimes=tuple(runtimes), machines=tuple(machines), cells=cells)
     content = matrix_content(matrix)
     assert [len(table["heads"]) for table in content["tables"]] == [10, 10, 10]
     assert content["more_cells"] == 45 * 32 - 30 * 33
     [last] = [row for row in content["tables"][-1]["rows"] if row["head"][0] == "r44"]
     assert last["cells"][-1] == {"tone": "bad", "word": "FAIL", "count": "1/1"}
-    data = gather(store, store.run(passed_run(store)), now=NOW)
-    assert len(pdf_report(replace(data, matrix=matrix))) < 1_000_000
+    data = ReportData(store=store, run=store.run(passed_run(store)), now=NOW)
+    assert len(pdf_report(data.with_parts(matrix=matrix))) < 1_000_000
 
 
 def cell_of(runtime: str, machine: str, state: State) -> Cell:
-    test = CellTest(task="t", name="t", state=state)
+    test = CellTask(task="t", name="t", state=state)
     return Cell(runtime=runtime, machine=machine, verdict=verdict_of([test]), tests=(test,))
 
 
@@ -123,7 +127,7 @@ def test_hostile_names_in_a_matrix_are_shown_and_not_obeyed(store: Store) -> Non
         (hostile, "m", "t"): Done(state=State.FAILED, reason=hostile),
         ("r", hostile, hostile[:60]): Done(),
     }
-    data = gather(store, store.run(make_matrix(store, cells)), now=NOW)
+    data = ReportData(store=store, run=store.run(make_matrix(store, cells)), now=NOW)
     assert data.matrix is not None
     [table] = matrix_content(data.matrix)["tables"]
     assert plain(table["rows"][0]["head"][0]).startswith('#panic() $a$ <x> *_`]" MMM')
@@ -131,7 +135,7 @@ def test_hostile_names_in_a_matrix_are_shown_and_not_obeyed(store: Store) -> Non
 
 
 def test_a_timeline_has_one_drawing_and_what_it_says(store: Store) -> None:
-    data = gather(store, store.run(make_matrix(store, typical())), now=NOW)
+    data = ReportData(store=store, run=store.run(make_matrix(store, typical())), now=NOW)
     assert data.timeline is not None
     content = timeline_content(data.timeline)
     assert content["svg"].count("<svg") == 1

@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankwise.report.plots.bars import Bar, bar_plot
-from rankwise.report.plots.heatmap import heatmap
-from rankwise.report.plots.lines import Dot, Series, Words, line_plot
-from rankwise.report.plots.numerals import labelled, number
-from rankwise.report.plots.scale import axis_for
-from rankwise.report.plots.svg import standalone
+from rankwise.reports.plots.axes import axis_for, labelled, number_text
+from rankwise.reports.plots.charts import Bar, Dot, Series, Words, bar_plot, heatmap, line_plot
+from rankwise.reports.plots.svg import standalone
 
 WORDS = Words(x="message size", y="latency", x_unit="B", y_unit="us")
 any_number = st.floats(allow_nan=True, allow_infinity=True)
@@ -48,7 +45,7 @@ def is_clean(svg: str) -> None:
     ],
 )
 def test_numbers_are_written_as_people_read_them(value: float, written: str) -> None:
-    assert number(value) == written
+    assert number_text(value) == written
 
 
 def test_sizes_have_units_of_bytes() -> None:

@@ -8,8 +8,10 @@ import json
 import pytest
 from rich.console import Console
 
-from rankwise.report.status import run_data, status_data, status_of
-from rankwise.report.terminal_status import show_runs, show_status
+from rankwise.plan import Plan, Process, Task
+from rankwise.reports.status import run_data, status_data, status_of
+from rankwise.reports.terminal.status import show_runs, show_status
+from rankwise.steps.reporting import page
 from rankwise.store import State, Store
 from tests.report.made_runs import BEGUN, begin, end, failed_run, make_run, one_task, passed_run
 
@@ -127,3 +129,15 @@ def test_runs_are_listed_with_the_newest_first(store: Store) -> None:
         "job-1  passed  4.0 s  2023-11-14 22:13  job.yaml",
     ]
     show_runs(Console(file=stream, width=200), [], now=NOW)
+
+
+def test_a_page_about_a_pipeline_shows_what_programs_say_as_text(store: Store) -> None:
+    task = Task(key="a", processes=(Process(name="a", role="a", command="true"),))
+    run = store.create_run(Plan(name="p", kind="Pipeline", tasks=(task,)), "", now=1.0)
+    reason = "<img src=x> [click](http://evil) | `code` *bold*\nmore"
+    store.task_over(run, "a", State.FAILED, reason=reason, exit_code=1, now=2.0)
+    text = page(store, run)
+    assert "<img" not in text.replace("\\<img", "")
+    assert "\\[click\\]" in text
+    [row] = [line for line in text.splitlines() if line.startswith("| a |")]
+    assert row.replace("\\|", "").count("|") == 5

@@ -6,9 +6,9 @@ import io
 import json
 from pathlib import Path
 
-from rankwise.engine.events import Event
-from rankwise.report.terminal_events import JsonView, QuietView
+from rankwise.reports.terminal.live import JsonView, QuietView
 from rankwise.store import State
+from rankwise.store.rows import Event
 
 
 def test_every_event_is_a_line_of_json_without_what_is_empty() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.engine.events import Event
-from rankwise.logs import Line
-from rankwise.report.terminal_live import Onlooker
+from rankwise.logs import LogLine
+from rankwise.reports.terminal.live import LiveDisplay
+from rankwise.store.rows import Event
 
 
 class Recorder:
@@ -30,7 +30,7 @@ class Recorder:
             raise self._fault
         self.seen.append(event.kind)
 
-    def lines(self, lines: Sequence[Line]) -> None:
+    def lines(self, lines: Sequence[LogLine]) -> None:
         self.seen += [f"{line.process}: {line.text}" for line in lines]
 
     def ending(self, processes: int) -> None:
@@ -61,10 +61,10 @@ def ended(folder: Path) -> Event:
 
 def test_what_a_process_wrote_is_shown_before_its_end(tmp_path: Path) -> None:
     view = Recorder()
-    with Onlooker(view) as onlooker:
-        onlooker.observe(started(tmp_path))
+    with LiveDisplay(view) as display:
+        display.observe(started(tmp_path))
         write(tmp_path, "one\ntwo")
-        onlooker.observe(ended(tmp_path))
+        display.observe(ended(tmp_path))
     assert view.seen == ["task started", "worker-0: one", "worker-0: two", "attempt ended"]
     assert view.is_closed
 
@@ -72,26 +72,26 @@ def test_what_a_process_wrote_is_shown_before_its_end(tmp_path: Path) -> None:
 def test_lines_are_left_out_where_nobody_wants_them(tmp_path: Path) -> None:
     view = Recorder(follows=False)
     write(tmp_path, "one\n")
-    with Onlooker(view, running=[tmp_path]) as onlooker:
-        onlooker.observe(started(tmp_path))
-        onlooker.observe(ended(tmp_path))
+    with LiveDisplay(view, running=[tmp_path]) as display:
+        display.observe(started(tmp_path))
+        display.observe(ended(tmp_path))
     assert view.seen == ["task started", "attempt ended"]
 
 
 def test_of_what_ran_before_only_the_new_lines_are_shown(tmp_path: Path) -> None:
     view = Recorder()
     write(tmp_path, "old\n")
-    with Onlooker(view, running=[tmp_path]) as onlooker:
+    with LiveDisplay(view, running=[tmp_path]) as display:
         write(tmp_path, "new\n")
-        onlooker.observe(ended(tmp_path))
+        display.observe(ended(tmp_path))
     assert view.seen == ["worker-0: new", "attempt ended"]
 
 
 def test_what_still_runs_when_we_leave_is_shown_as_far_as_it_came(tmp_path: Path) -> None:
     view = Recorder()
     write(tmp_path, "one\nhalf")
-    with Onlooker(view) as onlooker:
-        onlooker.observe(started(tmp_path))
+    with LiveDisplay(view) as display:
+        display.observe(started(tmp_path))
     assert view.seen == ["task started", "worker-0: one", "worker-0: half"]
 
 
@@ -103,7 +103,7 @@ def test_ctrl_c_is_heard_and_processes_are_counted(tmp_path: Path) -> None:
     (tmp_path / "processes" / "worker-1" / "end.json").write_text('{"ended": 2.0}')
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
-        with Onlooker(view, running=[tmp_path]):
+        with LiveDisplay(view, running=[tmp_path]):
             os.kill(os.getpid(), signal.SIGINT)
             assert view.has_heard.wait(60)
     finally:
@@ -114,22 +114,22 @@ def test_ctrl_c_is_heard_and_processes_are_counted(tmp_path: Path) -> None:
 
 def test_a_reader_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
     view = Recorder(fault=BrokenPipeError())
-    with Onlooker(view) as onlooker:
-        onlooker.observe(started(tmp_path))
-        onlooker.observe(ended(tmp_path))
+    with LiveDisplay(view) as display:
+        display.observe(started(tmp_path))
+        display.observe(ended(tmp_path))
     assert view.is_closed
 
 
 def test_our_own_fault_is_raised_when_the_run_is_over(tmp_path: Path) -> None:
-    onlooker = Onlooker(Recorder(fault=KeyError("what")))
-    with pytest.raises(KeyError, match="what"), onlooker:
-        onlooker.observe(started(tmp_path))
+    display = LiveDisplay(Recorder(fault=KeyError("what")))
+    with pytest.raises(KeyError, match="what"), display:
+        display.observe(started(tmp_path))
 
 
 def test_the_fault_of_the_run_goes_before_ours(tmp_path: Path) -> None:
     def run() -> None:
-        with Onlooker(Recorder(fault=KeyError("what"))) as onlooker:
-            onlooker.observe(started(tmp_path))
+        with LiveDisplay(Recorder(fault=KeyError("what"))) as display:
+            display.observe(started(tmp_path))
             raise ValueError("first")
 
     with pytest.raises(ValueError, match="first"):

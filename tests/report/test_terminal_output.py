@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rankwise.engine.events import Event, Kind
-from rankwise.logs import Line
+from rankwise.logs import LogLine
 from rankwise.plan import Process, Task
-from rankwise.report.terminal_output import Labels, OutputView, ending_words, label_width
+from rankwise.reports.terminal.live import Labels, OutputView, ending_words, label_width
+from rankwise.store.rows import Event, Kind
 
 
 class Terminal(io.StringIO):
@@ -24,8 +24,8 @@ def task(key: str = "train", *names: str, width: int = 0) -> Task:
     return Task(key=key, processes=processes, width=width)
 
 
-def line(text: str, process: str = "worker-0", key: str = "train") -> Line:
-    return Line(process, text, Path("runs/job-1") / key / "1")
+def line(text: str, process: str = "worker-0", key: str = "train") -> LogLine:
+    return LogLine(process, text, Path("runs/job-1") / key / "1")
 
 
 def event(kind: Kind, **details: Any) -> Event:

@@ -8,7 +8,7 @@ import json
 from rich.console import Console
 
 from rankwise.plan import Plan, Process, Resources, Restart, RuntimeChoice, Task, later
-from rankwise.report.terminal_plan import plan_data, show_plan
+from rankwise.reports.terminal.plan import plan_data, show_plan
 
 
 def shown(plan: Plan, only: str = "") -> str:

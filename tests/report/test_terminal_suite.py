@@ -8,14 +8,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rankwise.report.cases import Case, Repeated
-from rankwise.report.explanation import RunExplanation
-from rankwise.report.terminal_suite import show_suite_end
+from rankwise.reports.failures import CaseResult, Repeated, RunExplanation
+from rankwise.reports.terminal.run_end import show_suite_end
 from rankwise.store import State
 from tests.report.test_junit import CASES, RUN
 
 
-def shown(cases: list[Case], repeated: list[Repeated] | None = None) -> str:
+def shown(cases: list[CaseResult], repeated: list[Repeated] | None = None) -> str:
     stream = io.StringIO()
     show_suite_end(
         Console(file=stream, width=120, force_terminal=False, highlight=False),
@@ -39,7 +38,9 @@ def test_a_table_and_counts_and_what_was_missing() -> None:
 
 
 def test_of_many_tests_only_those_are_named_that_are_not_green() -> None:
-    many = [Case(task=f"t{number}", name=f"t{number}", state=State.PASSED) for number in range(50)]
+    many = [
+        CaseResult(task=f"t{number}", name=f"t{number}", state=State.PASSED) for number in range(50)
+    ]
     text = shown([*many, CASES[1]])
     assert "t17" not in text
     assert "bad" in text

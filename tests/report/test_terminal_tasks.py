@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from rankwise.engine.events import Event, Kind
-from rankwise.report.terminal import clean
-from rankwise.report.terminal_tasks import TasksView
+from rankwise.reports.terminal.live import TasksView
+from rankwise.safe_text import clean
+from rankwise.store.rows import Event, Kind
 
 
 def event(kind: Kind, **details: Any) -> Event:

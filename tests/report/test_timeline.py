@@ -13,24 +13,28 @@ from hypothesis import strategies as st
 
 from rankwise.errors import InputError
 from rankwise.plan import Process, Resources, Task
-from rankwise.report.facts import gather
-from rankwise.report.html import html_report
-from rankwise.report.html_timeline import timeline_page, timeline_section
-from rankwise.report.lanes import Claim, longest_chain, pack
-from rankwise.report.plots.timeline import MOST_SHAPES, draw
-from rankwise.report.timeline import Bar, Timeline, findings, timeline_data, timeline_of_run
+from rankwise.pytest_plugin.schedulers.base import Pace, ScheduledTest
+from rankwise.pytest_plugin.schedulers.dynamic import Dynamic
+from rankwise.reports.html import html_report, timeline_page, timeline_section
+from rankwise.reports.lanes import LaneClaim, Timeline, TimelineBar, longest_chain, pack
+from rankwise.reports.model import ReportData
+from rankwise.reports.plots.timeline import MOST_SHAPES, draw
+from rankwise.reports.timeline import findings, timeline_data, timeline_of_run
 from rankwise.store import State, Store
-from rankwise.testing.policy import Case, Dynamic, Pace
-from rankwise.testing.policy.simulate import simulate
 from tests.report.made_runs import BEGUN, begin, end, make_run, passed_run
+from tests.support.simulate import simulate
 
 
-def bar(name: str, lanes: tuple[int, ...], start: float, stop: float, **more: object) -> Bar:
+def bar(
+    name: str, lanes: tuple[int, ...], start: float, stop: float, **more: object
+) -> TimelineBar:
     state = more.pop("state", State.PASSED)
-    return Bar(lanes=lanes, start=start, end=stop, name=name, state=state, **more)  # type: ignore[arg-type]
+    return TimelineBar(lanes=lanes, start=start, end=stop, name=name, state=state, **more)  # type: ignore[arg-type]
 
 
-def timeline_of(*bars: Bar, width: int = 2, stop: float | None = None, **more: object) -> Timeline:
+def timeline_of(
+    *bars: TimelineBar, width: int = 2, stop: float | None = None, **more: object
+) -> Timeline:
     return Timeline(
         title="pytest",
         lanes=tuple(f"rank {number}" for number in range(width)),
@@ -129,7 +133,9 @@ spans = st.tuples(st.integers(0, 3), st.integers(1, 4), st.floats(0, 10), st.flo
 def test_idle_and_busy_time_are_all_the_time_of_all_ranks(
     found: list[tuple[int, int, float, float]],
 ) -> None:
-    claims = [Claim(width=width, start=start, end=start + long) for _, width, start, long in found]
+    claims = [
+        LaneClaim(width=width, start=start, end=start + long) for _, width, start, long in found
+    ]
     places = pack(claims)
     lanes = 1 + max(lane for place in places for lane in place)
     bars = [
@@ -152,7 +158,7 @@ def test_idle_and_busy_time_are_all_the_time_of_all_ranks(
 def test_what_runs_at_the_same_time_is_on_different_lanes(
     found: list[tuple[int, int, int]],
 ) -> None:
-    claims = [Claim(width=width, start=start, end=start + long) for width, start, long in found]
+    claims = [LaneClaim(width=width, start=start, end=start + long) for width, start, long in found]
     places = pack(claims)
     assert [len(set(place)) for place in places] == [claim.width for claim in claims]
     for moment in range(30):
@@ -229,14 +235,14 @@ def test_a_run_that_is_not_there_is_an_error_in_words(store: Store) -> None:
 
 
 def test_reports_of_several_tasks_have_a_timeline_and_those_of_one_have_none(store: Store) -> None:
-    alone = html_report(gather(store, store.run(passed_run(store)), now=BEGUN + 9))
+    alone = html_report(ReportData(store=store, run=store.run(passed_run(store)), now=BEGUN + 9))
     assert 'id="timeline"' not in alone
     run = make_run(store, task("one"), task("two"), name="many")
     for key in ("one", "two"):
         begin(store, run, key, logs={})
         end(store, run, key)
     store.run_ended(run, State.PASSED, exit_code=0, now=BEGUN + 4)
-    several = html_report(gather(store, store.run(run), now=BEGUN + 9))
+    several = html_report(ReportData(store=store, run=store.run(run), now=BEGUN + 9))
     assert 'id="timeline"' in several
     assert "What to change" in several
 
@@ -281,7 +287,7 @@ def test_gaps_are_tinted_by_their_cause_as_in_the_words_beside_them() -> None:
 
 def test_ten_thousand_bars_are_a_drawing_of_limited_size_in_which_failures_are_seen() -> None:
     count, width = 10_000, 16
-    cases = [Case(index=n, size=1 + n % 4, seconds=None) for n in range(count)]
+    cases = [ScheduledTest(index=n, size=1 + n % 4, seconds=None) for n in range(count)]
     policy = Dynamic(cases, width, Pace(batching=True))
     plan = simulate(policy, [0.01 + n % 7 / 100 for n in range(count)], width)
     bars = [

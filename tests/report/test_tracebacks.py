@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankwise.report.tracebacks import without_starters
+from rankwise.reports.failures import without_starters
 
 _WRITTEN = """\
 before

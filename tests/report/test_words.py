@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.report.words import counted, duration, ending, fold, label, listed, short_path, size
+from rankwise.wording import counted, duration, ending, fold, label, listed, short_path, size
 
 
 @pytest.mark.parametrize(

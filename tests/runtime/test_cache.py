@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from rankwise.errors import ComputeFailure
-from rankwise.runtime import cache
-from rankwise.runtime.cache import COMPLETE, cache_folder, made_once
+from rankwise.runtimes import uv
+from rankwise.runtimes.base import cache_folder
+from rankwise.runtimes.uv import COMPLETE, made_once
 
 LIMIT_SECONDS = 60
 
@@ -116,7 +117,7 @@ def test_many_at_once_make_a_thing_once(
 KILLED_MAKER = """
 import subprocess, sys
 from pathlib import Path
-from rankwise.runtime.cache import made_once
+from rankwise.runtimes.uv import made_once
 
 def make(place, lock):
     place.mkdir()
@@ -161,7 +162,7 @@ def test_after_a_kill_nobody_begins_before_the_children_have_ended(
 def test_a_wait_has_an_end_that_names_the_lock(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(uv, "_WAIT_SECONDS", 0.0)
     workshop.folder.mkdir(parents=True)
     holder = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
     with subprocess.Popen(

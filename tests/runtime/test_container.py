@@ -12,8 +12,8 @@ import pytest
 
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice, later
-from rankwise.runtime import prepare
-from rankwise.runtime.container import Container
+from rankwise.runtimes.container import Container
+from rankwise.runtimes.preparing import prepare
 
 LIMIT_SECONDS = 60
 IMAGE = "pytorch/pytorch:2.4"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rankwise.plan import RuntimeChoice
-from rankwise.runtime import prepare
-from rankwise.runtime.contract import Command
+from rankwise.runtimes.base import Command
+from rankwise.runtimes.preparing import prepare
 
 # As environment modules have it: a function of the shell, from a file that is read first.
 INIT = """\

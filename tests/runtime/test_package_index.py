@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.runtime.package_index import settings_for_uv
+from rankwise.runtimes.uv import settings_for_uv
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from containers import IMAGE, Podman, obstacle, podman
 
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
-from rankwise.runtime import prepare
+from rankwise.runtimes.preparing import prepare
 from rankwise.store import Store
 from tests.acceptance.jobs import Shop, opened, wait_for
 from tests.compute.places import need

@@ -11,8 +11,9 @@ import pytest
 
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
-from rankwise.runtime import Prepared, prepare
-from rankwise.runtime.interpreter import folders_for
+from rankwise.runtimes.base import PreparedRuntime
+from rankwise.runtimes.interpreter import folders_for
+from rankwise.runtimes.preparing import prepare
 
 LIMIT_SECONDS = 60
 WHO = "import sys; print(sys.prefix)"
@@ -27,7 +28,7 @@ def silent(text: str) -> None:
     raise AssertionError(f"there is nothing to say: {text}")
 
 
-def run_in(runtime: Prepared, *command: str) -> str:
+def run_in(runtime: PreparedRuntime, *command: str) -> str:
     """Run a command as a runner would, and give what it prints."""
     environment = {n: v for n, v in os.environ.items() if n not in runtime.unset}
     environment |= runtime.environment
@@ -61,7 +62,7 @@ def test_the_active_environment_is_that_of_the_interpreter(
 ) -> None:
     monkeypatch.setenv("VIRTUAL_ENV", "/another")
     made = make_venv(tmp_path / "venv")
-    code = "from rankwise.runtime import prepare; from rankwise.plan import RuntimeChoice; p = prepare(RuntimeChoice(), print); print(p.environment.get('VIRTUAL_ENV', p.unset))"
+    code = "from rankwise.runtimes import prepare; from rankwise.plan import RuntimeChoice; p = prepare(RuntimeChoice(), print); print(p.environment.get('VIRTUAL_ENV', p.unset))"
     source = str(Path(__file__).parents[2] / "src")
 
     def environment_of(python: str) -> str:
@@ -119,13 +120,25 @@ def test_the_folder_of_the_systems_python_does_not_go_before_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has much else in it, which would hide what the user has put first."""
-    monkeypatch.setattr("rankwise.runtime.interpreter._SHARED", {Path(sys.executable).parent})
+    monkeypatch.setattr("rankwise.runtimes.interpreter._SHARED", {Path(sys.executable).parent})
     path = str(Path(sys.executable).parent)
     monkeypatch.setenv("PATH", path)
     assert folders_for(sys.executable) == ()
     monkeypatch.setenv("PATH", "/nowhere")
     [stand_ins] = folders_for(sys.executable)
     assert stand_ins != path
+
+
+def test_an_active_environment_is_not_taken_for_the_systems_python_that_it_links_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = Path(sys.base_prefix) / "bin" / "python3"
+    monkeypatch.setattr("rankwise.runtimes.interpreter._SHARED", {base.parent})
+    made = make_venv(tmp_path / "venv")
+    monkeypatch.setenv("PATH", f"{made / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    runtime = prepare(RuntimeChoice(kind="python", python=str(base)), silent)
+    assert run_in(runtime, "python", "-c", WHO) == sys.base_prefix
+    assert run_in(runtime, "python3", "-c", WHO) == sys.base_prefix
 
 
 def test_a_folder_for_stand_ins_that_cannot_be_written_is_a_clear_failure(
@@ -160,6 +173,25 @@ def test_an_interpreter_that_is_no_environment_leaves_the_active_one() -> None:
     assert runtime.environment == {}
     assert runtime.unset == ("PYTHONHOME", "VIRTUAL_ENV")
     assert run_in(runtime, "python", "-c", WHO) == sys.base_prefix
+
+
+def test_what_an_interpreter_prints_at_its_start_does_not_matter(tmp_path: Path) -> None:
+    made = make_venv(tmp_path / "venv")
+    (packages,) = made.glob("lib/python3*/site-packages")
+    (packages / "advice.pth").write_text(
+        "import sys; print('[1, 2]'); sys.stderr.write('[3, 4]')\n"
+    )
+    runtime = prepare(RuntimeChoice(kind="python", python=str(made)), silent)
+    assert runtime.environment == {"VIRTUAL_ENV": str(made)}
+
+
+def test_an_answer_with_a_failing_exit_code_is_none(tmp_path: Path) -> None:
+    made = make_venv(tmp_path / "venv")
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f"#!/bin/sh\n'{made}/bin/python' \"$@\"; echo no licence >&2; exit 3\n")
+    wrapper.chmod(0o755)
+    with pytest.raises(ComputeFailure, match="python is no Python 3: no licence;"):
+        prepare(RuntimeChoice(kind="python", python=str(wrapper)), silent)
 
 
 def test_what_is_no_interpreter_is_a_clear_failure(tmp_path: Path) -> None:

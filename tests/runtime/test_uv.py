@@ -16,9 +16,10 @@ import pytest
 
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
-from rankwise.runtime import Prepared, prepare, uv
-from rankwise.runtime.lock import digest_of
-from rankwise.runtime.uv import find_uv
+from rankwise.runtimes import uv
+from rankwise.runtimes.base import PreparedRuntime
+from rankwise.runtimes.preparing import prepare
+from rankwise.runtimes.uv import digest_of, find_uv
 
 LIMIT_SECONDS = 240
 
@@ -36,7 +37,7 @@ def choice(*requirements: str, python: str = "") -> RuntimeChoice:
     return RuntimeChoice(name="test:1", kind="uv", requirements=requirements, python=python)
 
 
-def run_in(runtime: Prepared, *command: str) -> str:
+def run_in(runtime: PreparedRuntime, *command: str) -> str:
     path = os.pathsep.join([*runtime.path, os.environ["PATH"]])
     return subprocess.run(
         ["/usr/bin/env", *command],
@@ -58,6 +59,7 @@ def stub_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> Pat
     return calls
 
 
+@pytest.mark.usefixtures("package_index")
 def test_an_environment_is_made_from_requirements_and_kept(tmp_path: Path) -> None:
     said: list[str] = []
     runtime = prepare(choice("iniconfig==2.0.0"), said.append)
@@ -73,6 +75,7 @@ def test_an_environment_is_made_from_requirements_and_kept(tmp_path: Path) -> No
     assert len(said) == 1
 
 
+@pytest.mark.usefixtures("package_index")
 def test_its_commands_are_found_and_have_the_right_interpreter() -> None:
     """They hold the place of their environment, which therefore must not move."""
     runtime = prepare(choice("pygments==2.19.2"), print)
@@ -85,6 +88,7 @@ def test_rankwise_itself_is_not_in_it() -> None:
     assert run_in(runtime, "python", "-c", code) == "None"
 
 
+@pytest.mark.usefixtures("package_index")
 def test_what_cannot_be_resolved_is_a_clear_failure_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ComputeFailure) as raised:
         prepare(choice("iniconfig==99.0"), print)
@@ -106,6 +110,7 @@ def test_a_python_that_is_not_to_be_had_is_a_clear_failure(monkeypatch: pytest.M
         prepare(choice(python="3.99"), print)
 
 
+@pytest.mark.usefixtures("package_index")
 def test_without_uv_it_is_made_with_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uv, "find_uv", lambda: None)
     wanted = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -163,7 +168,7 @@ def test_a_half_made_environment_is_made_anew(
 KILLED_CLIENT = """
 import sys
 from rankwise.plan import RuntimeChoice
-from rankwise.runtime import prepare, uv
+from rankwise.runtimes import prepare, uv
 uv.find_uv = lambda: (sys.argv[1],)
 prepare(RuntimeChoice(name="test:1", kind="uv"), print)
 """
@@ -258,6 +263,7 @@ def locked(lock: Path) -> RuntimeChoice:
     return RuntimeChoice(name="locked", kind="uv", lock=str(lock), lock_digest=digest_of(lock))
 
 
+@pytest.mark.usefixtures("package_index")
 def test_the_content_of_a_lock_is_the_key_not_its_name(tmp_path: Path) -> None:
     lock = tmp_path / "some.lock"
     lock.write_text("iniconfig==2.0.0\n")

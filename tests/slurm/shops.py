@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 from cluster import Cluster
 
 from tests.acceptance.jobs import Said, Shop, opened
@@ -79,3 +80,55 @@ def only_job(cluster: Cluster, state: str = "RUNNING") -> str:
 
 def is_idle(cluster: Cluster) -> bool:
     return not jobs_of(cluster)
+
+
+def wait_until_idle(cluster: Cluster) -> None:
+    """Wait until no job is left; one that stays fails this test, and no other one."""
+    try:
+        wait_until("no job is left", lambda: is_idle(cluster))
+    except AssertionError:
+        cluster.run("scancel", "--full", *jobs_of(cluster))
+        raise
+
+
+# Slurm lets a job that was put back wait for two minutes: a test that needs it to begin again has a limit above that.
+BEGINS_AGAIN_SECONDS = 300.0
+
+
+def begin_again(cluster: Cluster, number: str) -> None:
+    """Have a job that was put back into the queue begin soon, or wait until Slurm begins it by itself.
+
+    Slurm's two minutes have a reason. slurmd counts in seconds: a job that begins in the second in which
+    it was put back is taken for the start that was ended, and refused ("Job credential revoked"); it is
+    over then, as FAILED. So Slurm is asked when no process of the job is left, for a later second. It may
+    forget the request, but requests that come again and again keep it from starting the job at all, so
+    the pauses grow.
+    """
+    wait_until(f"nothing of job {number} runs", lambda: not _steps_of(number))
+    pause, ask_at = 5.0, 0.0
+
+    def has_begun() -> bool:
+        nonlocal pause, ask_at
+        if time.monotonic() >= ask_at:
+            with contextlib.suppress(RuntimeError):
+                cluster.run("scontrol", "update", f"JobId={number}", "StartTime=now+2")
+            pause *= 2
+            ask_at = time.monotonic() + pause
+        time.sleep(0.2)
+        assert jobs_of(cluster, f"--jobs={number}"), f"job {number} has ended"
+        return number in jobs_of(cluster, "--states=RUNNING")
+
+    try:
+        wait_until(f"job {number} begins again", has_begun, BEGINS_AGAIN_SECONDS)
+    except AssertionError as failure:
+        failure.add_note(cluster.run("scontrol", "show", "job", number))
+        failure.add_note(cluster.run("scontrol", "show", "nodes"))
+        raise
+
+
+def _steps_of(number: str) -> list[str]:
+    """Return the titles of the processes that watch the steps of a job."""
+    titles = [
+        " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    ]
+    return [title for title in titles if title.startswith(f"slurmstepd: [{number}.")]

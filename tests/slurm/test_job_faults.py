@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from cluster import Cluster
 
 from tests.acceptance.jobs import Shop, wait_for
 from tests.slurm.shops import (
+    BEGINS_AGAIN_SECONDS,
+    begin_again,
     cluster_shop,
     command_job,
     is_idle,
@@ -23,6 +26,7 @@ from tests.slurm.shops import (
     run,
     status,
     wait_until,
+    wait_until_idle,
 )
 
 WAITS_FOR_GO = "echo $$ >> began; while [ ! -e go ]; do sleep 0.05; done; echo went"
@@ -32,7 +36,7 @@ WAITS_FOR_GO = "echo $$ >> began; while [ ! -e go ]; do sleep 0.05; done; echo w
 def shop(tmp_path: Path, slurm: Cluster) -> Iterator[Shop]:
     with cluster_shop(tmp_path / "shop", slurm) as one:
         yield one
-    wait_until("no job is left", lambda: is_idle(slurm))
+    wait_until_idle(slurm)
 
 
 def start(shop: Shop, text: str) -> subprocess.Popen[str]:
@@ -53,6 +57,54 @@ def test_a_job_that_slurm_refuses_says_so_in_slurms_words(shop: Shop) -> None:
     assert not (shop.folder / "it-ran").exists()
 
 
+def test_the_values_of_secrets_do_not_stay_when_slurm_refuses_a_job(shop: Shop) -> None:
+    shop.variables["TOKEN"] = "Aj7-qqz-tell-nobody"
+    shop.write("rankwise.toml", '[compute.slurm]\nbackend = "slurm"\npartition = "nowhere"\n')
+    said = run(shop, command_job("touch it-ran", more="secrets: [TOKEN]"))
+    assert said.exit_code == 1, said
+    assert files_with_secrets(shop) == []
+
+
+@pytest.mark.parametrize(
+    ("by", "mode"),
+    [
+        ("slurm", "job"),
+        ("slurm", "pilot"),
+        ("rankwise", "job"),
+        ("rankwise", "pilot"),
+        ("rankwise after the client", "job"),
+        ("rankwise after the client", "pilot"),
+    ],
+)
+def test_the_values_of_secrets_do_not_stay_when_a_job_that_waits_is_cancelled(
+    shop: Shop, slurm: Cluster, by: str, mode: str
+) -> None:
+    shop.variables["TOKEN"] = "Aj7-qqz-tell-nobody"
+    settings = f'backend = "slurm"\npartition = "closed"\nmode = "{mode}"'
+    shop.write("rankwise.toml", f"[compute.slurm]\n{settings}\n")
+    client = start(shop, command_job("touch it-ran", more="secrets: [TOKEN]"))
+    number = only_job(slurm, "PENDING")
+    wait_until("the values are there", lambda: bool(files_with_secrets(shop)))
+    (place,) = files_with_secrets(shop)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    if by == "slurm":
+        slurm.run("scancel", number)
+    else:
+        if by == "rankwise after the client":
+            os.killpg(client.pid, signal.SIGKILL)
+            client.wait()
+        shop.rankwise("cancel", "job-1")
+    end_of(client)
+    wait_until_idle(slurm)
+    assert files_with_secrets(shop) == []
+    assert not (shop.folder / "it-ran").exists()
+
+
+def files_with_secrets(shop: Shop) -> list[Path]:
+    files = [path for path in shop.folder.rglob("*") if path.is_file()]
+    return [path for path in files if b"tell-nobody" in path.read_bytes()]
+
+
 def test_a_job_that_is_cancelled_from_outside_is_cancelled_and_not_failed(
     shop: Shop, slurm: Cluster
 ) -> None:
@@ -64,6 +116,27 @@ def test_a_job_that_is_cancelled_from_outside_is_cancelled_and_not_failed(
     assert "was cancelled in Slurm" in said
     assert "not by rankwise" in said
     assert status(shop)["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT"])
+def test_a_job_whose_processes_are_sent_a_signal_from_outside_has_not_passed(
+    shop: Shop, slurm: Cluster, name: str
+) -> None:
+    # The first rank is beside the runner, and ends well whatever becomes of the other.
+    wait = "while [ ! -e go ]; do sleep 0.05; done"
+    line = (
+        f"touch began-$RANK; if [ $RANK = 0 ]; then trap '' {name}; {wait}; else exec sleep 60; fi"
+    )
+    client = start(shop, ranks_job(line))
+    for rank in (0, 1):
+        wait_until("it began", (shop.folder / f"began-{rank}").exists)
+    slurm.run("scancel", "-s", name, only_job(slurm))
+    (shop.folder / "go").touch()
+    code, said = end_of(client)
+    number = int(getattr(signal, f"SIG{name}"))
+    assert code == 128 + number, said
+    assert status(shop)["state"] == "crashed", said
+    assert f"worker-1 was ended by signal {number} (SIG{name})" in said
 
 
 def test_a_job_that_is_cancelled_while_it_waits_is_told_of_with_its_reason(
@@ -162,6 +235,7 @@ def test_slurmctld_may_be_away_for_a_while(tmp_path: Path, own_slurm: Cluster) -
         assert "sent later" in said
 
 
+@pytest.mark.timeout(2 * BEGINS_AGAIN_SECONDS)
 def test_a_job_that_must_make_way_runs_again_and_is_one_attempt(shop: Shop, slurm: Cluster) -> None:
     shop.write("rankwise.toml", '[compute.slurm]\nbackend = "slurm"\noptions = ["--exclusive"]\n')
     client = start(
@@ -174,9 +248,7 @@ def test_a_job_that_must_make_way_runs_again_and_is_one_attempt(shop: Shop, slur
     )
     wait_until("it was put back", lambda: state_of(slurm, number) == "PENDING")
     wait_until("the other is over", lambda: state_of(slurm, other.strip()) == "COMPLETED")
-    time.sleep(1)
-    # Slurm itself would wait for two minutes.
-    slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+    begin_again(slurm, number)
     wait_until("all began again", lambda: len(lines(shop.folder / "began")) == 8)
     (shop.folder / "go").touch()
     code, said = end_of(client)

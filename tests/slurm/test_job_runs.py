@@ -29,6 +29,7 @@ from tests.slurm.shops import (
     run,
     status,
     wait_until,
+    wait_until_idle,
 )
 
 EXAMPLES = ROOT / "examples" / "jobs"
@@ -42,7 +43,7 @@ WHO = (
 def shop(tmp_path: Path, slurm: Cluster) -> Iterator[Shop]:
     with cluster_shop(tmp_path / "shop", slurm) as one:
         yield one
-    wait_until("no job is left", lambda: is_idle(slurm))
+    wait_until_idle(slurm)
 
 
 def mpi_job(command: str) -> str:

@@ -8,7 +8,10 @@ from pathlib import Path
 from cluster import Cluster
 
 from rankwise.store import Store
-from tests.slurm.shops import cluster_shop, is_idle, wait_until
+from tests.slurm.shops import (
+    cluster_shop,
+    wait_until_idle,
+)
 
 MATRIX = """\
 type: Matrix
@@ -57,4 +60,4 @@ def test_cells_run_where_their_machine_is(slurm: Cluster, tmp_path: Path) -> Non
         assert tries["one@cluster@look.ipynb"].job_id
         assert said.exit_code == 1, said
         shop.wait_until_empty()
-    wait_until("no job is left", lambda: is_idle(slurm))
+    wait_until_idle(slurm)

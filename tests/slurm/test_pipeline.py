@@ -6,17 +6,34 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from cluster import Cluster
 from environments import ROOT
 
-from tests.slurm.shops import cluster_shop, is_idle, wait_until
+from tests.notify.mailboxes import mail_server
+from tests.slurm.shops import (
+    cluster_shop,
+    wait_until,
+    wait_until_idle,
+)
 
 EXAMPLE = ROOT / "examples" / "theta"
 REAL_BUILD = "RANKWISE_BUILD_FROM_SOURCE"
 """Set it to have mpi4py compiled, as the example does; otherwise the one that is here is taken."""
+
+
+MAIL = """
+[notify.team]
+host = "127.0.0.1"
+port = {port}
+security = "none"
+from = "robot@example.org"
+to = "ada@example.org"
+"""
 
 
 def without_the_build(text: str) -> str:
@@ -68,25 +85,143 @@ def test_the_whole_pipeline_on_a_cluster(tmp_path: Path, slurm: Cluster) -> None
             shop.write("bench.py", BENCH)
         (shop.folder / "pipeline.yaml").write_text(text)
         (shop.folder / "osu.yaml").write_text(sweep)
-        said = shop.rankwise("run", "pipeline.yaml", "--strict", seconds=900.0)
-        assert said.exit_code == 0, said
+        with mail_server() as mailbox:
+            with (shop.folder / "rankwise.toml").open("a") as site:
+                site.write(MAIL.format(port=mailbox.port))
+            said = shop.rankwise(
+                "run", "pipeline.yaml", "--strict", "--notify", "team", seconds=900.0
+            )
+            assert said.exit_code == 0, said
+            # From here on nobody asks: the benchmarks run, and what follows them is done.
+            wait_until("the mail of both runs", lambda: len(mailbox.letters) == 2, 600.0)
+        subjects = [str(letter["Subject"]) for letter in mailbox.letters]
+        assert [one.partition(":")[0] for one in subjects] == [
+            "mpi4py-1 passed",
+            "mpi4py-benchmark-1 passed",
+        ]
+        attached = [part.get_filename() for part in mailbox.letters[1].iter_attachments()]
+        assert attached == ["mpi4py-benchmark-1.pdf"]
+        report = shop.folder / ".rankwise" / "runs" / "mpi4py-benchmark-1" / "report.pdf"
+        assert report.read_bytes().startswith(b"%PDF-")
         assert "rank 1 of 2, mpi4py" in said.output
         assert (shop.folder / "releases" / "current").readlink() == Path("mpi4py-1")
         summary = (shop.folder / "summary.md").read_text()
         assert "| sanity-check | passed |" in summary
         assert "Goes on by itself: mpi4py-benchmark-1" in summary
 
-        def is_measured() -> bool:
-            status = json.loads(shop.rankwise("status", "mpi4py-1", "--json").output)
-            (child,) = status["children"]
-            assert child["state"] in ("queued", "running", "passed"), child
-            return bool(child["state"] == "passed")
-
-        wait_until("the benchmarks are over", is_measured, 300.0)
+        status = json.loads(shop.rankwise("status", "mpi4py-1", "--json").output)
+        assert [child["state"] for child in status["children"]] == ["passed"]
         again = shop.rankwise("run", "pipeline.yaml", "--from", "deploy")
         assert again.exit_code == 0, again
         assert "sanity-check passed: taken over from mpi4py-1" in again.output
         back = shop.rankwise("rollback", "releases")
         assert back.output.splitlines()[0].startswith("* mpi4py-1"), back
-        wait_until("no job is left", lambda: is_idle(slurm))
+        wait_until_idle(slurm)
         shop.wait_until_empty()
+
+
+CHECKED_OUT = """\
+type: Pipeline
+name: nightly
+stages:
+  source: {checkout: {repository: UPSTREAM, into: source}}
+  build:
+    run: mkdir -p build && cp source/program.sh build/program.sh
+    inputs: []
+    outputs: build/program.sh
+  sanity-check: {on: slurm, run: sh build/program.sh}
+"""
+IN_THE_REPOSITORY = """\
+type: Pipeline
+name: nightly
+workspace: UPSTREAM
+stages:
+  build:
+    run: mkdir -p build && cp program.sh build/program.sh
+    inputs: program.sh
+    outputs: build/program.sh
+  sanity-check: {on: slurm, run: sh build/program.sh}
+"""
+
+
+class Upstream:
+    """A repository whose program says which version it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.git("init")
+
+    def git(self, *words: str) -> None:
+        who = ("-c", "user.name=ada", "-c", "user.email=ada@example.org")
+        line = ["git", "-C", str(self.folder), *who, *words]
+        subprocess.run(line, check=True, capture_output=True)
+
+    def commit(self, version: str) -> None:
+        (self.folder / "program.sh").write_text(f"echo this is {version}\n")
+        self.git("add", "program.sh")
+        self.git("commit", "--message", version)
+
+
+@pytest.mark.parametrize("document", [CHECKED_OUT, IN_THE_REPOSITORY], ids=["checkout", "in place"])
+def test_after_a_revert_the_build_of_the_reverted_commit_is_tested(
+    tmp_path: Path, slurm: Cluster, document: str
+) -> None:
+    upstream = Upstream(tmp_path / "upstream")
+    with cluster_shop(tmp_path / "shop", slurm) as shop:
+        shop.write("pipeline.yaml", document.replace("UPSTREAM", str(upstream.folder)))
+
+        def tested() -> tuple[str, bool]:
+            said = shop.rankwise("run", "pipeline.yaml", seconds=120.0)
+            assert said.exit_code == 0, said
+            found = re.findall(r"this is (version \d)", said.output)
+            assert len(found) == 1, said
+            return found[0], "build passed: unchanged since" in said.output
+
+        upstream.commit("version 1")
+        assert tested() == ("version 1", False)
+        assert tested() == ("version 1", True)
+        upstream.commit("version 2")
+        assert tested() == ("version 2", False)
+        upstream.git("revert", "--no-edit", "HEAD")
+        assert tested() == ("version 1", False)
+        # The very commits of earlier runs: they were built before, but what is there is another.
+        upstream.git("reset", "--hard", "HEAD^")
+        assert tested() == ("version 2", False)
+        upstream.git("reset", "--hard", "HEAD^")
+        assert tested() == ("version 1", False)
+        assert tested() == ("version 1", True)
+
+
+def test_what_a_stage_on_a_node_submits_outlives_the_stage(tmp_path: Path, slurm: Cluster) -> None:
+    with cluster_shop(tmp_path / "shop", slurm) as shop:
+        shop.write(
+            "job.yaml",
+            """\
+            type: command
+            name: job
+            command: 'touch began; while [ ! -e go ]; do sleep 0.05; done; echo went > went'
+            """,
+        )
+        shop.write(
+            "pipeline.yaml",
+            f"""\
+            type: Pipeline
+            name: outer
+            stages:
+              hand-in:
+                on: slurm
+                run: |
+                  {sys.executable} -m rankwise.cli.main submit job.yaml
+                  while [[ ! -e began ]]; do sleep 0.05; done
+            """,
+        )
+        said = shop.rankwise("run", "pipeline.yaml", seconds=120.0)
+        assert said.exit_code == 0, said
+        wait_until_idle(slurm)
+        status = json.loads(shop.rankwise("status", "job-1", "--json").output)
+        assert status["state"] == "running", status
+        (shop.folder / "go").touch()
+        shop.wait_until_empty()
+        status = json.loads(shop.rankwise("status", "job-1", "--json").output)
+        assert status["state"] == "passed", status

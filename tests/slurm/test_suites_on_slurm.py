@@ -9,7 +9,11 @@ from pathlib import Path
 from cluster import Cluster
 from environments import ROOT
 
-from tests.slurm.shops import LIMIT_SECONDS, cluster_shop, is_idle, wait_until
+from tests.slurm.shops import (
+    LIMIT_SECONDS,
+    cluster_shop,
+    wait_until_idle,
+)
 
 SUITE = """\
 type: Suite
@@ -63,4 +67,4 @@ def test_a_suite_is_checked_on_the_nodes_and_says_what_could_not_run(
         }
         assert not (shop.folder / "ran").exists()
         shop.wait_until_empty()
-    wait_until("no job is left", lambda: is_idle(slurm))
+    wait_until_idle(slurm)

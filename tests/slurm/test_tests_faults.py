@@ -313,3 +313,32 @@ def test_a_step_that_meets_slurms_time_limit_is_a_report_of_its_test(
     assert outcome.exit_code == 1, outcome
     assert outcome.counts() == {"passed": 3, "failed": 1}, outcome
     assert "time limit" in outcome.output, outcome
+
+
+HANGS_IN_FINALIZE = """
+import time
+import rankwise
+from mpi4py import MPI
+
+def wait_for_ever(*_):
+    time.sleep(1000)
+
+@rankwise.mark.parallel(2)
+def test_hang(comm):
+    if comm.rank == 1:
+        key = MPI.Comm.Create_keyval(delete_fn=wait_for_ever)
+        MPI.COMM_SELF.Set_attr(key, 1)
+"""
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "slurm-pool"])
+def test_a_rank_that_hangs_in_finalize_is_ended_at_the_time_limit_of_tests(
+    project: Project, slurm: Cluster, scheduler: str
+) -> None:
+    project.write({"test_hang.py": HANGS_IN_FINALIZE})
+    outcome = run_slurm(project, slurm, "--test-timeout=2", "test_hang.py", scheduler=scheduler)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
+    assert outcome.verdicts == {"test_hang": "error in teardown"}, str(outcome)
+    words = "no end after 2 s after its last test, at the end of the process (time limit)"
+    assert words in outcome.output, str(outcome)
+    assert "in wait_for_ever" in outcome.output, str(outcome)

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 
+from tests.acceptance.awkward import TWO_TESTS, awkward_project, folder_of_length
 from tests.acceptance.conftest import require
 from tests.acceptance.harness import Project
 from tests.acceptance.inner import run_pytest
+from tests.acceptance.leftovers import short_folder
 from tests.slurm.inner_suites import NOTE, jobs_of, notes_of, run_slurm, wait_for
 
 SUITE = """
@@ -95,7 +97,7 @@ def test_a_pool_uses_its_ranks_again(project: Project, slurm_with_accounting: Cl
 def test_open_mpi_talks_to_slurm_by_pmix(tmp_path: Path, slurm: Cluster, scheduler: str) -> None:
     project = make_project(tmp_path, "debian-openmpi")
     # Nodes that are one machine would take each other's shared memory for their own.
-    network = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    network = {"OMPI_MCA_btl": "tcp,self"}
     outcome = run_slurm(project, slurm, scheduler=scheduler, workers=6, environment=network)
     assert outcome.counts() == COUNTS, outcome
 
@@ -222,6 +224,49 @@ def test_a_detached_run_reports_into_a_file(project: Project, slurm: Cluster) ->
     assert "1 failed, 6 passed" in report
     assert f"job {said[1]} (found)" in report
     assert 'tests="7"' in (project.folder / "report.xml").read_text()
+
+
+@pytest.mark.parametrize("source", ["file", "variable"])
+def test_a_detached_run_does_not_detach_again_wherever_the_option_comes_from(
+    tmp_path: Path, slurm: Cluster, source: str
+) -> None:
+    project = Project(tmp_path, require("mpich"))
+    options = "--scheduler=slurm-pool --n-workers=2 --detach"
+    project.write(
+        {
+            "pytest.ini": f"[pytest]\naddopts = {options if source == 'file' else ''}\n",
+            # Jobs that submit jobs would never end.
+            "conftest.py": """
+                from pathlib import Path
+
+                started = Path(__file__).with_name("started.txt")
+                with started.open("a") as file:
+                    file.write("x")
+                assert len(started.read_text()) < 20
+            """,
+            "test_one.py": "def test_one(): pass",
+        }
+    )
+    variables = {"PYTEST_ADDOPTS": options} if source == "variable" else {}
+    words = ("test_one.py",) if source == "file" else ("--", "test_one.py")
+    said = run_pytest(project, *words, ranks=None, environment={**slurm.variables, **variables})
+    assert said.exit_code == 0, said
+    wait_for("the job to be over", lambda: jobs_of(slurm, project) == [])
+    (report,) = tmp_path.glob("pytest-*.out")
+    assert "1 passed" in report.read_text()
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "slurm-pool"])
+def test_tests_run_on_nodes_where_names_of_folders_are_long_and_awkward(
+    slurm: Cluster, scheduler: str
+) -> None:
+    with short_folder() as folder:
+        project = awkward_project(folder)
+        project.write(TWO_TESTS)
+        variables = {"TMPDIR": str(folder_of_length(folder / "temporary", 200))}
+        said = run_slurm(project, slurm, scheduler=scheduler, workers=2, environment=variables)
+    assert said.exit_code == 0, said
+    assert said.counts() == {"passed": 2}, said
 
 
 def test_mpiexec_can_take_the_place_of_srun(project: Project, slurm: Cluster) -> None:

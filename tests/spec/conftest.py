@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from rankwise.documents.jobs import DocumentModel
+from rankwise.documents.load import parse
+from rankwise.documents.written import Scalar
+from rankwise.documents.yaml_reader import read_text
 from rankwise.errors import InputError
-from rankwise.spec.documents import parse
-from rankwise.spec.models import DocumentModel
-from rankwise.spec.reader import read_text
-from rankwise.spec.written import Scalar
 
 SEEDS = sorted((Path(__file__).parent / "seed").glob("*.yaml"))
 

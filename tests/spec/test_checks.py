@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rankwise import plan
-from rankwise.spec.suite import Suite
+from rankwise.documents.suite import Suite
 from tests.spec.conftest import complaints_about, parsed
 
 SUITE = "type: Suite\ntests:\n- run: echo\n  checks:\n"

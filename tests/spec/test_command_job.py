@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.spec.command_job import (
+from rankwise.documents.jobs import (
     CommandJob,
     MpiDistribution,
     PytorchDistribution,
@@ -88,7 +88,7 @@ def test_the_least_that_it_needs() -> None:
     assert (job.resources.instance_count, job.distribution, job.compute.target) == (
         1,
         None,
-        "local",
+        "",
     )
     assert job.without_effect() == ()
 

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
+from rankwise.documents import yaml_reader
+from rankwise.documents.yaml_reader import DocumentSource, read_text
 from rankwise.errors import InputError
-from rankwise.spec import composer
-from rankwise.spec.reader import Reading, read_text
 from tests.spec.conftest import plain
 
 
 def read(text: str) -> Any:
     reading = read_text(text, "x")
-    assert reading.mistakes == ()
+    assert reading.problems == ()
     return plain(reading.contents)
 
 
 def mistakes_in(text: str) -> list[str]:
-    reading: Reading = read_text(text, "x")
-    return [f"{at.line}:{at.column}: {message}" for at, message in reading.mistakes]
+    reading: DocumentSource = read_text(text, "x")
+    return [f"{at.line}:{at.column}: {message}" for at, message in reading.problems]
 
 
 def error_for(text: str) -> str:
@@ -187,7 +187,7 @@ def test_a_long_text_that_is_repeated_is_refused() -> None:
 
 
 def test_too_many_values_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(composer, "MOST_VALUES", 7)
+    monkeypatch.setattr(yaml_reader, "MOST_VALUES", 7)
     assert read("a: [1, 2, 3]") == {"a": [1, 2, 3]}
     assert error_for("a: [1, 2, 3]\nb: 4") == (
         "x:2:4: the document has more than 7 values, aliases filled in; split it"

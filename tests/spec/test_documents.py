@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.documents.jobs import CommandJob, MpiJob, PytorchJob, TensorflowJob
+from rankwise.documents.load import TYPES, load
 from rankwise.errors import InputError
-from rankwise.spec.command_job import CommandJob
-from rankwise.spec.documents import TYPES, load
-from rankwise.spec.mistakes import listed
-from rankwise.spec.models import MpiJob, PytorchJob, TensorflowJob
+from rankwise.wording import alternatives
 from tests.spec.conftest import SEEDS, complaints_about
 
 LEAST = "type: PytorchJob\nworker: {spec: {command: x}}\n"
-VALID = listed([f"`{name}`" for name in TYPES])
+VALID = alternatives([f"`{name}`" for name in TYPES])
 
 
 def test_there_are_eight_seeds() -> None:

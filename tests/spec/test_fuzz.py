@@ -12,11 +12,10 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from rankwise.documents.jobs import DocumentModel
+from rankwise.documents.load import TYPES, load, parse, starter
+from rankwise.documents.yaml_reader import read_text
 from rankwise.errors import InputError
-from rankwise.spec.documents import TYPES, load, parse
-from rankwise.spec.models import DocumentModel
-from rankwise.spec.reader import read_text
-from rankwise.spec.starters import starter
 from tests.spec.conftest import SEEDS, yaml_of
 
 TEXTS = [path.read_text() for path in SEEDS] + [starter(name) for name in TYPES]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.spec.matrix import Matrix
+from rankwise.documents.matrix import Matrix
 from tests.spec.conftest import complaints_about, parsed
 
 BASE = "type: Matrix\nruntimes: {old: current, new: {requirements: []}}\ntests: [a.sh]\n"
@@ -54,19 +54,19 @@ exclude: [{when: {machine: here}, reason: no}]
         ("runtimes: {a: current}\n", "1:1: a matrix needs a test at least"),
         (
             "runtimes: {a: {}}\ntests: [a]\n",
-            "2:15: a runtime needs one of runtime, python, requirements, lock, image or modules",
+            "2:15: a runtime needs one of `python`, `runtime`, `requirements`, `lock`, `image` or `modules`",
         ),
         (
             "runtimes: {a: {requirements: [x], image: y}}\ntests: [a]\n",
-            "2:35: a runtime has `requirements` or `image`",
+            "2:35: a runtime has `requirements` or `image`, not both",
         ),
         (
             'runtimes: {a: {python: "3.12"}}\ntests: [a]\n',
-            "2:16: a version alone is no runtime: add `requirements: []`, or name a path",
+            "2:16: a version alone is no runtime: add `requirements`, which may be empty, or name a path",
         ),
         (
             "runtimes: {a: {python: ./venv, lock: x}}\ntests: [a]\n",
-            "2:16: must be a version such as 3.12 here, not `./venv`",
+            "2:16: `python` must be a version such as 3.12 here, not `./venv`",
         ),
         (
             "runtimes: {a: {requirements: [--pre]}}\ntests: [a]\n",

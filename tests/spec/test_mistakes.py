@@ -6,29 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.spec.mistakes import (
-    MOST_SHOWN,
-    Mistake,
-    Position,
-    as_error,
-    clipped,
-    listed,
-    nearest,
-    printable_name,
-    quoted,
-)
-from rankwise.spec.written import Scalar
+from rankwise.documents.written import MOST_SHOWN, Problem, Scalar, SourcePosition, as_error
+from rankwise.wording import alternatives, clipped, nearest, printable_name, quoted
 
 
 def test_mistakes_come_in_the_order_of_the_document_and_once_each() -> None:
-    late, early = Mistake(Position(10, 1), "late"), Mistake(Position(2, 30), "early")
-    first = Mistake(Position(2, 4), "first")
+    late, early = Problem(SourcePosition(10, 1), "late"), Problem(SourcePosition(2, 30), "early")
+    first = Problem(SourcePosition(2, 4), "first")
     error = as_error("job.yaml", [late, early, first, late])
     assert str(error) == "job.yaml:2:4: first\njob.yaml:2:30: early\njob.yaml:10:1: late"
 
 
 def test_more_mistakes_than_anybody_reads_are_counted() -> None:
-    found = [Mistake(Position(line, 1), "wrong") for line in range(1, MOST_SHOWN + 8)]
+    found = [Problem(SourcePosition(line, 1), "wrong") for line in range(1, MOST_SHOWN + 8)]
     lines = str(as_error("job.yaml", found)).split("\n")
     assert len(lines) == MOST_SHOWN + 1
     assert lines[-1] == "job.yaml: and 7 more mistakes"
@@ -62,7 +52,7 @@ def test_a_long_name_is_clipped() -> None:
     [([], ""), (["a"], "a"), (["a", "b"], "a or b"), (["a", "b", "c"], "a, b or c")],
 )
 def test_names_are_joined_into_a_phrase(names: list[str], phrase: str) -> None:
-    assert listed(names) == phrase
+    assert alternatives(names) == phrase
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from rankwise.spec.models import MpiJob, PytorchJob, Success, TensorflowJob
-from rankwise.spec.parts import RestartScope
-from rankwise.spec.roles import ResourceLimits
+from rankwise.documents.common import RestartScope
+from rankwise.documents.jobs import MpiJob, PytorchJob, ResourceLimits, Success, TensorflowJob
 from tests.spec.conftest import complaints_about, parsed
 
 FULL = """\
@@ -102,7 +101,7 @@ def test_code_may_be_a_path_alone() -> None:
 def test_the_least_that_each_job_needs() -> None:
     mpi = parsed("type: MpiJob\nlauncher: {spec: {command: mpirun x}}\n")
     assert isinstance(mpi, MpiJob)
-    assert (mpi.compute.target, mpi.compute.instance_count, mpi.worker) == ("local", None, None)
+    assert (mpi.compute.target, mpi.compute.instance_count, mpi.worker) == ("", None, None)
     assert (mpi.success, mpi.timeout, mpi.restart) == (Success.ALL, None, None)
     torch = parsed("type: PytorchJob\nworker: {spec: {command: x}}\n")
     assert isinstance(torch, PytorchJob)
@@ -179,7 +178,7 @@ TORCH = "type: PytorchJob\nworker: {spec: {command: x}}\n"
         (TORCH + "restart: {max: 1, on_exit_codes: 3}", "3:34: `restart.on_exit_codes` must be a list, not 3"),
         (TORCH + "restart: 3", "3:10: `restart` must be a mapping of `name: value` lines, not 3"),
         (TORCH + "compute: {nodes: 3}", "3:11: unknown field `nodes`: did you mean `instance_count`?"),
-        (TORCH + "inputs: {a: {value: 1, path: x}}", "3:24: an input has a `value` or a `path`, not both"),
+        (TORCH + "inputs: {a: {value: 1, path: x}}", "3:24: an input has `value` or `path`, not both"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_said_at_its_place(text: str, message: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.spec.models import PytorchJob
+from rankwise.documents.jobs import PytorchJob
 from tests.spec.conftest import complaints_about, parsed
 
 JOB = "type: PytorchJob\ninputs: {rate: 1, data: x}\nworker:\n  spec:\n    command: run "
@@ -47,6 +47,6 @@ def test_a_text_full_of_beginnings_of_references_is_only_text() -> None:
 def test_an_input_needs_something_to_put_in() -> None:
     text = "type: PytorchJob\nworker: {spec: {command: x}}\ninputs:\n  a: {type: uri_file}\n  b:\n"
     assert complaints_about(text) == [
-        "4:6: an input needs a `value` or a `path`",
+        "4:6: an input needs `value` or `path`",
         "5:3: `inputs.b` is empty; give it a value, or leave it out",
     ]

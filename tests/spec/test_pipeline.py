@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankwise.documents.load import load
+from rankwise.documents.pipeline import Pipeline, in_order, needs_of
 from rankwise.errors import InputError
-from rankwise.spec.documents import load
-from rankwise.spec.pipeline import Pipeline, in_order, needs_of
 
 
 @st.composite
@@ -36,7 +36,9 @@ def test_each_stage_comes_after_what_it_needs(needs: Mapping[str, list[str]]) ->
 def test_every_circle_is_shown_and_nothing_else(needs: Mapping[str, list[str]]) -> None:
     stages = {name: {"run": "x", "needs": before} for name, before in needs.items()}
     circles = [
-        clash.message for clash in Pipeline.clashes({"stages": stages}) if "circle" in clash.message
+        conflict.message
+        for conflict in Pipeline.conflicts({"stages": stages})
+        if "circle" in conflict.message
     ]
     assert bool(circles) == (set(in_order(needs)) != set(needs))
     for message in circles:
@@ -48,6 +50,23 @@ def test_every_circle_is_shown_and_nothing_else(needs: Mapping[str, list[str]]) 
 def test_stages_are_a_row_unless_one_says_otherwise() -> None:
     assert needs_of({"a": {}, "b": {}, "c": {}}) == {"a": [], "b": ["a"], "c": ["b"]}
     assert needs_of({"a": {}, "b": {"needs": "a"}, "c": {}}) == {"a": [], "b": ["a"], "c": []}
+
+
+def test_stages_for_failures_in_the_middle_are_not_what_the_rest_depends_on() -> None:
+    stages = {
+        "build": {},
+        "tell": {"when": "failed"},
+        "tidy": {"when": "always"},
+        "test": {},
+        "publish": {},
+    }
+    assert needs_of(stages) == {
+        "build": [],
+        "tell": ["build"],
+        "tidy": ["build", "tell"],
+        "test": ["build", "tell", "tidy"],
+        "publish": ["test"],
+    }
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.documents.yaml_reader import MOST_BYTES, read_document
 from rankwise.errors import InputError
-from rankwise.spec.reader import MOST_BYTES, read_document
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from rankwise.spec.scalars import resolve
-from rankwise.spec.written import Scalar
+from rankwise.documents.written import Scalar, resolve
 
 
 @pytest.mark.parametrize("text", ["", "~", "null", "Null", "NULL"])

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rankwise.spec.documents import TYPES
-from rankwise.spec.reader import read_text
-from rankwise.spec.schema import json_schema
-from rankwise.spec.starters import starter
+from rankwise.documents.load import TYPES, starter
+from rankwise.documents.schema import json_schema, site_schema
+from rankwise.documents.site import find_site
+from rankwise.documents.yaml_reader import read_text
+from rankwise.errors import InputError
 from tests.spec.conftest import SEEDS, plain
 from tests.spec.json_schema_subset import is_valid
 from tests.spec.test_command_job import TYPICAL
 from tests.spec.test_models import FULL
 
 SCHEMA = json_schema()
+SITE = site_schema()
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/**/rankwise.toml"))
 GOOD = {
     **{path.stem: path.read_text() for path in SEEDS},
     **{name: starter(name) for name in TYPES},
@@ -101,3 +106,48 @@ def test_defaults_are_valid_themselves() -> None:
     with_default = [part for part in parts_of(SCHEMA["$defs"]) if "default" in part]
     assert with_default
     assert [part for part in with_default if not is_valid(part["default"], part, SCHEMA)] == []
+
+
+SITES = {
+    **{path.parent.name: path.read_text() for path in EXAMPLES},
+    "local": '[compute.local]\ncores = 2\n[compute.all]\nbackend = "local"\noversubscribe = true\n',
+    "slurm": '[compute.a]\nbackend = "slurm"\ntime = 90\noptions = "--exclusive"\ngpus = 2\n',
+    "ssh": '[compute.a]\nbackend = "ssh"\nhosts = ["b", "c"]\nmemory = "2Gi"\n',
+    "command": '[compute.a]\nbackend = "command"\ncreate = "c"\nrun = "r ${{command}}"\ndelete = "d"\n',
+    "kubernetes": '[compute.a]\nbackend = "kubernetes"\nuser = "image"\nlabels = { b = "c" }\n',
+    "runtimes": '[runtime.a]\nimage = "b"\n[runtime.c]\ncurrent = true\n[defaults]\nruntime = "a"\n',
+    "mail": '[notify.a]\nhost = "b"\nfrom = "c@d"\nto = ["e@f"]\nport = 25\n',
+    "chat": '[notify.a]\nurl = "https://b"\nstyle = "teams"\n',
+}
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_a_site_file_that_is_read_is_valid(name: str, tmp_path: Path) -> None:
+    (tmp_path / "rankwise.toml").write_text(SITES[name])
+    find_site(tmp_path, environ={})
+    assert is_valid(tomllib.loads(SITES[name]), SITE, SITE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[compute.a]\nbackend = "slrum"\n',
+        '[compute.a]\nbackend = "slurm"\npartitoin = "b"\n',
+        '[compute.a]\nbackend = "ssh"\n',
+        '[compute.local]\ncores = "many"\n',
+        '[runtime.a]\nengine = "dockr"\nimage = "b"\n',
+        '[notify.a]\nhost = "b"\n',
+        "[runtimes.a]\ncurrent = true\n",
+    ],
+)
+def test_a_site_file_that_is_refused_is_not_valid(text: str, tmp_path: Path) -> None:
+    (tmp_path / "rankwise.toml").write_text(text)
+    with pytest.raises(InputError):
+        find_site(tmp_path, environ={})
+    assert not is_valid(tomllib.loads(text), SITE, SITE)
+
+
+def test_the_keys_of_the_site_file_are_described_where_their_class_does() -> None:
+    slurm = SITE["$defs"]["SlurmTable"]["properties"]
+    assert slurm["modules"]["description"] == "Modules to load first, in a login shell."
+    assert slurm["cores"]["description"] == "How many cores tasks may use together."

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.documents.load import TYPES, load, starter
 from rankwise.errors import InputError
-from rankwise.spec.documents import TYPES, load
-from rankwise.spec.mistakes import listed
-from rankwise.spec.starters import starter
+from rankwise.wording import alternatives
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -40,5 +39,5 @@ def test_a_starter_is_commented_and_fits_the_screen(name: str) -> None:
 def test_an_unknown_type_has_no_starter() -> None:
     with pytest.raises(InputError) as caught:
         starter("mpijob")
-    valid = listed([f"`{name}`" for name in TYPES])
+    valid = alternatives([f"`{name}`" for name in TYPES])
     assert str(caught.value) == f"the type must be {valid}, not 'mpijob'; did you mean `MpiJob`?"

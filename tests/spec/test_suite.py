@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.documents.load import header_of
+from rankwise.documents.suite import Header, RankLauncher, Suite
 from rankwise.errors import InputError
-from rankwise.spec.headers import header_of
-from rankwise.spec.suite import Header, Launcher, Suite
 from tests.spec.conftest import complaints_about, parsed
 
 
@@ -72,7 +72,7 @@ def test_a_script_says_of_itself_what_it_needs(tmp_path: Path) -> None:
         "#rankwise:  memory=2Gi optional=true launcher=pytorch\nprint()\n"
     )
     assert header_of(script) == Header(
-        ranks=4, gpus=2, timeout=60, memory=2 << 30, optional=True, launcher=Launcher.PYTORCH
+        ranks=4, gpus=2, timeout=60, memory=2 << 30, optional=True, launcher=RankLauncher.PYTORCH
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rankwise.documents.yaml_reader import read_text
 from rankwise.errors import InputError
-from rankwise.spec.reader import read_text
 
 TAB = "a tab; YAML is indented with spaces"
 INNER_TAB = "a tab is not allowed here: use spaces, or put the text in quotes"

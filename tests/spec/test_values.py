@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from rankwise.spec.scalars import resolve
-from rankwise.spec.values import (
-    Amount,
+from rankwise.documents.values import (
     Bytes,
     Cores,
-    Count,
     ExitCode,
     Name,
+    NonNegativeInt,
+    PositiveInt,
     Seconds,
     Secrets,
     Target,
@@ -24,6 +23,7 @@ from rankwise.spec.values import (
     Written,
     fit_name,
 )
+from rankwise.documents.written import resolve
 
 
 def value_of(kind: Any, written: Any) -> Any:
@@ -43,10 +43,10 @@ def error_for(kind: Any, written: Any) -> str:
 @pytest.mark.parametrize(
     ("kind", "written", "value"),
     [
-        (Count, "4", 4),
-        (Count, 4, 4),
-        (Count, "0x10", 16),
-        (Amount, "0", 0),
+        (PositiveInt, "4", 4),
+        (PositiveInt, 4, 4),
+        (PositiveInt, "0x10", 16),
+        (NonNegativeInt, "0", 0),
         (ExitCode, "255", 255),
         (Seconds, "90", 90.0),
         (Seconds, "0.5", 0.5),
@@ -90,16 +90,16 @@ def test_a_value_is_taken_as_it_is_meant(kind: Any, written: Any, value: Any) ->
 @pytest.mark.parametrize(
     ("kind", "written", "message"),
     [
-        (Count, "four", "must be a whole number, not 'four'"),
-        (Count, "4.0", "must be a whole number, not 4.0"),
-        (Count, "true", "must be a whole number, not true"),
-        (Count, True, "must be a whole number, not true"),
-        (Count, ".inf", "must be a whole number, not .inf"),
-        (Count, [], "must be a whole number, not a list"),
-        (Count, "0", "must be at least 1, not 0"),
-        (Count, "-3", "must be at least 1, not -3"),
-        (Count, "010", "must be a whole number without leading zeros, not 010"),
-        (Amount, "-1", "must be at least 0, not -1"),
+        (PositiveInt, "four", "must be a whole number, not 'four'"),
+        (PositiveInt, "4.0", "must be a whole number, not 4.0"),
+        (PositiveInt, "true", "must be a whole number, not true"),
+        (PositiveInt, True, "must be a whole number, not true"),
+        (PositiveInt, ".inf", "must be a whole number, not .inf"),
+        (PositiveInt, [], "must be a whole number, not a list"),
+        (PositiveInt, "0", "must be at least 1, not 0"),
+        (PositiveInt, "-3", "must be at least 1, not -3"),
+        (PositiveInt, "010", "must be a whole number without leading zeros, not 010"),
+        (NonNegativeInt, "-1", "must be at least 0, not -1"),
         (ExitCode, "256", "must be at most 255, not 256"),
         (Cores, "0", "must be more than 0 and at most 1000000, not 0"),
         (Cores, "many", "must be a number of cores, such as 4, 0.5 or 500m (thousandths), not 'many'"),
@@ -134,7 +134,7 @@ def test_a_wrong_value_is_named_with_what_it_must_be(kind: Any, written: Any, me
 
 def test_a_number_in_quotes_has_its_remedy() -> None:
     with pytest.raises(ValidationError, match="not the text '4'; leave the quotes out"):
-        TypeAdapter(Count).validate_python("4")
+        TypeAdapter(PositiveInt).validate_python("4")
 
 
 @pytest.mark.parametrize(

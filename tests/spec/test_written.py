@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.spec.mistakes import Position
-from rankwise.spec.reader import read_text
-from rankwise.spec.written import Found, copied
+from rankwise.documents.written import Location, SourcePosition, copied
+from rankwise.documents.yaml_reader import read_text
 
 CONTENTS = read_text("a: 1\nb:\n  c: [x, {d: y}]\n  e:\n", "x").contents
 
@@ -29,9 +28,9 @@ CONTENTS = read_text("a: 1\nb:\n  c: [x, {d: y}]\n  e:\n", "x").contents
     ],
 )
 def test_a_path_leads_to_a_name_and_two_places(
-    path: tuple[int | str, ...], name: str, key_at: Position, value_at: Position
+    path: tuple[int | str, ...], name: str, key_at: SourcePosition, value_at: SourcePosition
 ) -> None:
-    found = Found(CONTENTS, path)
+    found = Location(CONTENTS, path)
     assert (found.name, found.key_at, found.value_at) == (name, key_at, value_at)
 
 
@@ -40,4 +39,4 @@ def test_a_copy_is_equal_but_shares_nothing() -> None:
     assert copy == CONTENTS
     assert copy is not CONTENTS
     assert copy["b"]["c"] is not CONTENTS["b"]["c"]
-    assert Found(copy, ("b", "c", 1, "d")).value_at == (3, 14)
+    assert Location(copy, ("b", "c", 1, "d")).value_at == (3, 14)

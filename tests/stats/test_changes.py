@@ -11,8 +11,8 @@ import pytest
 from environments import EVERYTHING, why_unavailable
 
 from rankwise.errors import InputError
-from rankwise.stats.changes import find_changes
-from rankwise.stats.medians import median
+from rankwise.stats.change_points import find_changes
+from rankwise.stats.comparison import median
 
 
 def history(*levels: tuple[float, int], noise: float = 0.02, seed: int = 1) -> list[float]:

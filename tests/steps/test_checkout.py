@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import os
 import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
+from urllib.parse import quote
 
 import pytest
 
 from rankwise.errors import ComputeFailure, InputError
-from rankwise.repositories import folder_for, git
-from rankwise.steps.checkout import check_out
+from rankwise.git import folder_for, git
+from rankwise.steps.workspace import check_out
 
 ME = ("-c", "user.name=me", "-c", "user.email=me@example.org")
 
@@ -83,3 +93,102 @@ def test_one_that_was_ended_goes_on(tmp_path: Path, repository: Path) -> None:
 )
 def test_the_folder_is_that_of_git_clone(address: str, name: str) -> None:
     assert folder_for(address) == name
+
+
+class _Guarded(SimpleHTTPRequestHandler):
+    """Serves files to those who log in, and looks meanwhile which processes there are."""
+
+    login = ""
+    seen: ClassVar[list[bytes]] = []
+
+    def do_GET(self) -> None:
+        self.seen.extend(_command_lines())
+        if self.headers["Authorization"] == f"Basic {self.login}":
+            super().do_GET()
+        else:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="here"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+def _command_lines() -> Iterator[bytes]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                yield (entry / "cmdline").read_bytes()
+
+
+@contextlib.contextmanager
+def guarded(folder: Path, user: str, password: str) -> Iterator[str]:
+    """Serve a folder to one user, and give its address."""
+
+    class Handler(_Guarded):
+        login = base64.b64encode(f"{user}:{password}".encode()).decode()
+        seen: ClassVar[list[bytes]] = []
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+        assert any(b"fetch" in line for line in Handler.seen)
+        assert not [line for line in Handler.seen if b"tell-nobody" in line]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("login", "user", "password"),
+    [
+        ("me:$TOKEN", "me", "Aj7/tell-nobody@%"),
+        ("$TOKEN", "Aj7/tell-nobody@%", ""),
+        ("$TOKEN:x-oauth-basic", "Aj7/tell-nobody@%", "x-oauth-basic"),
+    ],
+)
+def test_a_token_in_an_address_is_in_no_file_and_in_no_list_of_processes(
+    tmp_path: Path, repository: Path, login: str, user: str, password: str
+) -> None:
+    served = tmp_path / "served"
+    git("clone", "--quiet", "--bare", str(repository), str(served / "origin.git"))
+    git("update-server-info", folder=served / "origin.git")
+    home = tmp_path / "home"
+    home.mkdir()
+    # This helper writes down whatever works.
+    (home / ".gitconfig").write_text("[credential]\n\thelper = store\n")
+    with guarded(served, user, password) as host:
+        line = [sys.executable, "-P", "-m", "rankwise.steps", "checkout"]
+        done = subprocess.run(
+            [*line, f"http://{login}@{host}/origin.git", "--into", str(tmp_path / "copy")],
+            env={
+                **os.environ,
+                "HOME": str(home),
+                "TOKEN": quote("Aj7/tell-nobody@%", safe=""),
+                "RANKWISE_SECRETS": "TOKEN",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+    assert done.returncode == 0, done
+    assert (tmp_path / "copy" / "file").read_text() == "two"
+    assert "tell-nobody" not in done.stdout + done.stderr
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if b"tell-nobody" in path.read_bytes()] == []
+
+
+def test_a_secret_elsewhere_in_an_address_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "tell-nobody")
+    monkeypatch.setenv("RANKWISE_SECRETS", "TOKEN")
+    with pytest.raises(InputError, match="has the value of the secret TOKEN in it") as raised:
+        check_out("https://host/x.git?token=tell-nobody", tmp_path / "copy", "", clean=False)
+    assert "tell-nobody" not in str(raised.value)
+    assert not (tmp_path / "copy").exists()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from rankwise.errors import InputError
 from rankwise.files import digest_of_files, matching
-from rankwise.steps.artifacts import keep
-from rankwise.steps.cache import key_of, restore, save
+from rankwise.steps.keeping import keep, key_of, restore, save
 
 
 def test_files_are_found_by_patterns_in_a_stable_order(tmp_path: Path) -> None:
@@ -55,6 +55,20 @@ def test_equal_artifacts_are_kept_once(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no artifact fits '\*.whl'"):
         keep(["a", "*.whl"], work, tmp_path / "run" / "3", objects)
     assert not (tmp_path / "run" / "3").exists()
+
+
+def test_a_cache_is_put_back_by_a_python_without_filters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian 12 has such a one: 3.11.2."""
+    (tmp_path / "made").write_text("made")
+    assert save(tmp_path / "cache.tar", ["made"], tmp_path)
+    (tmp_path / "made").unlink()
+    into: list[Path] = []
+    monkeypatch.delattr(tarfile, "fully_trusted_filter", raising=False)
+    monkeypatch.setattr(tarfile.TarFile, "extractall", lambda _, path: into.append(path))
+    assert restore(tmp_path / "cache.tar", ["made"], tmp_path)
+    assert into == [tmp_path]
 
 
 def test_a_cache_is_put_back_while_its_key_is_the_same(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rankwise.errors import InputError
-from rankwise.releases import current_in, deploy, releases_in, roll_back
+from rankwise.steps.releases import current_in, deploy, releases_in, roll_back
 
 FILES = 60
 KILLS = 25
@@ -64,7 +64,6 @@ def test_a_build_becomes_a_release_and_the_oldest_go(tmp_path: Path) -> None:
 def test_a_repetition_changes_nothing(tmp_path: Path) -> None:
     source, releases = build(tmp_path, "1"), tmp_path / "releases"
     first = deploy(source, releases, "v1", keep=3)
-    (source / "run").write_text("changed")
     assert deploy(source, releases, "v1", keep=3) == first
     assert check_whole(releases) == "v1"
 
@@ -148,7 +147,7 @@ def test_whoever_is_killed_leaves_a_whole_release(tmp_path: Path) -> None:
         before = current_in(releases)
         # As a process, of which only the part after the imports is killed.
         line = (
-            "import sys; from pathlib import Path; from rankwise.releases import deploy; "
+            "import sys; from pathlib import Path; from rankwise.steps.releases import deploy; "
             "print('go', flush=True); "
             "deploy(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], keep=2)"
         )
@@ -166,3 +165,23 @@ def test_whoever_is_killed_leaves_a_whole_release(tmp_path: Path) -> None:
     assert check_whole(releases) == "last"
     assert len(names(releases)) <= 2
     assert not [path for path in releases.iterdir() if path.name.startswith((".s", ".r", ".c"))]
+
+
+def test_a_name_that_another_build_has_is_refused(tmp_path: Path) -> None:
+    releases = tmp_path / "releases"
+    deploy(build(tmp_path, "1"), releases, "v", keep=3)
+    deploy(tmp_path / "build-1", releases, "v", keep=3)
+    with pytest.raises(InputError, match="v is a release of another build"):
+        deploy(build(tmp_path, "2"), releases, "v", keep=3)
+    assert (releases / "current" / "lib" / "deep" / "0.txt").read_text() == "1"
+
+
+def test_a_build_whose_files_can_be_run_is_another_than_one_whose_cannot(tmp_path: Path) -> None:
+    releases = tmp_path / "releases"
+    made = build(tmp_path, "1")
+    program = made / "program"
+    program.write_text("#!/bin/sh\n")
+    deploy(made, releases, "v", keep=3)
+    program.chmod(0o755)
+    with pytest.raises(InputError, match="v is a release of another build"):
+        deploy(made, releases, "v", keep=3)

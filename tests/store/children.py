@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rankwise.errors import RankwiseError
 from rankwise.store import schema
-from rankwise.store.states import State
+from rankwise.store.rows import State
 from rankwise.store.store import FILE, Store
 from tests.store.samples import live, new_run
 

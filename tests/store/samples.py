@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankwise.plan import Plan, Process, Resources, Restart, RuntimeChoice, Task, later
-from rankwise.store.rows import Outcome, ProcessRow
-from rankwise.store.states import State
+from rankwise.store.rows import Outcome, ProcessRow, State
 from rankwise.store.store import Store
 
 FOLDER = Path("/somewhere")

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rankwise.errors import StoreFailure
-from rankwise.store.rows import Outcome
-from rankwise.store.states import State
+from rankwise.store.rows import Outcome, State
 from rankwise.store.store import Store
 from tests.store.samples import FAILED, FOLDER, PASSED, PROCESSES, begin, live, new_run
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from rankwise.plan import Task, to_data
-from rankwise.store.bodies import body_of, task_of
+from rankwise.plan import Task, body_of, task_of, to_data
 from tests.store.samples import rich_task, simple_task
 
 tasks = pytest.mark.parametrize("task", [simple_task("a"), rich_task("b")], ids=["simple", "rich"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.store.nearest import name_nearest
+from rankwise.wording import name_nearest
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from rankwise.errors import StoreFailure
 from rankwise.store import schema
-from rankwise.store.states import State
+from rankwise.store.rows import State
 from rankwise.store.store import FILE, Store
 from tests.store.children import NEXT_STEP, run_child
 from tests.store.invariants import check_store

@@ -9,7 +9,7 @@ import pytest
 
 from rankwise.plan import Plan, Process, Task
 from rankwise.store import Outcome, ResultRow, State, Store
-from rankwise.store.pages import RESULT_ORDERS, TASK_ORDERS, RunFilter, TaskFilter
+from rankwise.store.queries import RESULT_ORDERS, TASK_ORDERS, RunFilter, TaskFilter
 
 ALL = TaskFilter()
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rankwise import store
-from rankwise.store.rows import RunRow
-from rankwise.store.states import State
+from rankwise.store.rows import RunRow, State
 from rankwise.store.store import Store
 
 

@@ -9,7 +9,7 @@ import pytest
 from rankwise.errors import InputError
 from rankwise.plan import Plan
 from rankwise.store import queries
-from rankwise.store.states import State
+from rankwise.store.rows import State
 from rankwise.store.store import Store
 from tests.store.samples import begin, live, new_run, plan_of, rich_task
 

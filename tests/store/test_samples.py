@@ -8,7 +8,7 @@ import pytest
 
 from rankwise.plan import Plan, Process, Task
 from rankwise.store import Store
-from rankwise.store.samples import Sample
+from rankwise.store.samples import Better, Sample
 
 
 @pytest.fixture
@@ -59,3 +59,11 @@ def test_equal_metrics_in_other_units_or_documents_are_other_series(store: Store
     store.add_samples(_run(store), "one", 1, [Sample(metric="latency", value=1.0, unit="ms")])
     assert len(store.series(metric="latency")) == 3
     assert len(store.series(metric="latency", name="osu")) == 2
+
+
+def test_what_is_better_is_what_the_document_says_now(store: Store) -> None:
+    said: tuple[Better, ...] = ("lower", "higher")
+    for number, better in enumerate(said, 1):
+        sample = Sample(metric="bandwidth", value=1.0, unit="MB/s", better=better)
+        store.add_samples(_run(store), "one", number, [sample])
+        assert [one.better for one in store.series()] == [better]

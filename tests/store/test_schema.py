@@ -11,7 +11,7 @@ import pytest
 from rankwise.errors import StoreFailure
 from rankwise.store import schema
 from rankwise.store.database import Database
-from rankwise.store.states import State
+from rankwise.store.rows import State
 from rankwise.store.store import FILE, Store
 from tests.store.children import NEXT_STEP, go, started
 from tests.store.invariants import check_store

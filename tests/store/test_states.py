@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from rankwise.store.states import State
+from rankwise.store.rows import State
 
 
 def test_green_is_what_passed_or_was_not_needed() -> None:

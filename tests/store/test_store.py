@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankwise.errors import StoreFailure
-from rankwise.store.states import State
+from rankwise.store.rows import State
 from rankwise.store.store import FILE, Store
 from tests.store.children import go, started
 from tests.store.invariants import check_store

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rankwise.errors import StoreFailure
-from rankwise.store.rows import AttemptRow, Outcome, ProcessRow, RunRow, TaskRow
-from rankwise.store.states import State
+from rankwise.store.rows import AttemptRow, Outcome, ProcessRow, RunRow, State, TaskRow
 from rankwise.store.store import Store
 from tests.store.invariants import check_run, check_store
 from tests.store.samples import FOLDER, PROCESSES, new_run

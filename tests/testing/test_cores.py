@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.launch.cores import available_cores, cores_for, domains_of, parse_list
+from rankwise.launch.cores import (
+    available_cores,
+    cores_for,
+    does_yielding_starve,
+    domains_of,
+    parse_list,
+)
 
 
 def machine(folder: Path, *domains: str) -> Path:
@@ -79,9 +85,9 @@ def test_ranks_get_the_cores_of_their_seats() -> None:
 def test_every_rank_has_as_many_cores_as_threads_and_shares_none(
     ranks: int, threads: int, offset: int
 ) -> None:
-    seats = range(offset, offset + ranks * threads)
-    cores = [10 + seat for seat in range(offset + ranks * threads)]
-    groups = [parse_list(group) for group in cores_for(seats, ranks, cores).split(";")]
+    slots = range(offset, offset + ranks * threads)
+    cores = [10 + slot for slot in range(offset + ranks * threads)]
+    groups = [parse_list(group) for group in cores_for(slots, ranks, cores).split(";")]
     assert [len(group) for group in groups] == [threads] * ranks
     assert len({core for group in groups for core in group}) == ranks * threads
 
@@ -101,3 +107,23 @@ def test_a_rank_stays_on_its_cores_and_one_that_has_none_is_left_alone(rank: int
     )
     expected = {0: cores[:1], 1: cores[-1:]}.get(rank, cores)
     assert [int(core) for core in found.stdout.split()] == expected
+
+
+@pytest.mark.parametrize(
+    ("release", "starves"),
+    [
+        ("5.10.0-30-amd64", False),
+        ("6.12.62", False),
+        ("6.12.63+deb13-amd64", True),
+        ("6.13.1", False),
+        ("6.17.12", False),
+        ("6.17.13-zen1", True),
+        ("6.18.44-fc-v490", True),
+        ("7.1", True),
+        ("unknown", False),
+    ],
+)
+def test_kernels_on_which_waiting_ranks_starve_others_are_known(
+    release: str, starves: bool
+) -> None:
+    assert does_yielding_starve(release) is starves

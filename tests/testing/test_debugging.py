@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.testing.crew.follow import Follower
-from rankwise.testing.crew.live_output import LiveOutput, log_of
-from rankwise.testing.crew.panes import open_panes
-from rankwise.testing.crew.terminal_loan import overlap
-from rankwise.testing.ended import Ending
-from rankwise.testing.rank_output import silence, silence_ended
-from rankwise.testing.results import RankResult
-from rankwise.testing.wire import Channel, encode
+from rankwise.pytest_plugin.connections import Channel, encode
+from rankwise.pytest_plugin.failure_report import AbortedTest
+from rankwise.pytest_plugin.output import silence, silence_ended
+from rankwise.pytest_plugin.rank_status import overlap
+from rankwise.pytest_plugin.serialize import RankResult
+from rankwise.pytest_plugin.workers.tmux import LiveOutput, log_of, open_panes
+from rankwise.pytest_plugin.workers.tmux_pane import PaneWriter
 
 
 def test_time_in_which_everything_was_held_does_not_count() -> None:
@@ -57,7 +56,7 @@ def test_output_of_the_ranks_that_are_not_wanted_is_taken_away(which: str, kept:
     results = {rank: result_of(outcome, "words") for rank, outcome in enumerate(outcomes)}
     silence(results, which)
     assert {rank for rank, one in results.items() if one.reports[0].sections} == kept
-    ending = Ending(
+    ending = AbortedTest(
         size=3,
         phase="call",
         headline="",
@@ -70,7 +69,7 @@ def test_output_of_the_ranks_that_are_not_wanted_is_taken_away(which: str, kept:
 
 
 def test_if_nobody_is_to_blame_all_have_failed() -> None:
-    ending = Ending(size=2, phase="call", headline="", output={0: {"stdout": "a"}, 1: {}})
+    ending = AbortedTest(size=2, phase="call", headline="", output={0: {"stdout": "a"}, 1: {}})
     silence_ended(ending, "failed")
     assert set(ending.output) == {0, 1}
 
@@ -103,7 +102,7 @@ def test_a_follower_shows_everything_once_whatever_it_has_seen_before(tmp_path: 
     captured = os.open(tmp_path / "captured", os.O_RDWR | os.O_CREAT)
     live = LiveOutput(tmp_path, 0, {"stdout": captured})
     log = os.open(log_of(tmp_path, 0), os.O_RDONLY)
-    follower = Follower(log)
+    follower = PaneWriter(log)
 
     def shown() -> str:
         return b"".join(follower.step()).decode()

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from rankwise.testing import exchange as exchange_module
-from rankwise.testing import wire
-from rankwise.testing.exchange import Exchange
-from rankwise.testing.wire import Channel, Header, Name, encode, prove
+from rankwise.pytest_plugin import connections
+from rankwise.pytest_plugin import connections as exchange_module
+from rankwise.pytest_plugin.connections import Channel, Exchange, Header, Name, encode, prove
 
 SECRET = "the secret of this run"
 # Nothing here takes long; without a limit a defect would be a hang.
@@ -25,8 +24,8 @@ class Hub:
     """An exchange that is moved by hand, and what it was told."""
 
     def __init__(self, folder: Path) -> None:
-        self.listener, self.address = wire.listen_on_file(folder / "s")
-        self.expected: set[object] = {0, 1, "keeper"}
+        self.listener, self.address = connections.listen_on_file(folder / "s")
+        self.expected: set[object] = {0, 1, "supervisor"}
         self.messages: list[tuple[Name, Header, bytes]] = []
         self.gone: list[Name] = []
         self._open: list[Any] = []
@@ -71,7 +70,7 @@ class Line:
     def __init__(self, hub: Hub, connection: socket.socket) -> None:
         self._hub = hub
         self.connection = connection
-        self._decoder = wire.Decoder()
+        self._decoder = connections.Decoder()
         self._received: list[tuple[Header, bytes]] = []
         connection.setblocking(False)
 
@@ -115,7 +114,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 # Who is let in
 
 
-@pytest.mark.parametrize("name", [0, 1, "keeper"])
+@pytest.mark.parametrize("name", [0, 1, "supervisor"])
 def test_one_who_is_expected_and_knows_the_secret_is_let_in_by_name(hub: Hub, name: Name) -> None:
     line = hub.join(name)
     line.say({"kind": "here"}, b"body")
@@ -199,7 +198,7 @@ def test_whoever_speaks_another_language_is_dropped(hub: Hub, data: bytes) -> No
 
 def test_a_stranger_cannot_make_us_keep_much(hub: Hub) -> None:
     line = Line(hub, hub.stranger())
-    line.say({"kind": "hello", "name": 0, "nonce": "x" * wire.UNAUTHENTICATED_LIMIT})
+    line.say({"kind": "hello", "name": 0, "nonce": "x" * connections.UNAUTHENTICATED_LIMIT})
     hub.until(line.is_dropped)
 
 
@@ -231,18 +230,18 @@ def test_strangers_do_not_disturb_those_who_belong_here(hub: Hub) -> None:
 def test_a_line_that_was_given_to_a_process_is_adopted_without_a_greeting(hub: Hub) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
-        hub.exchange.adopt("keeper", ours)
-        assert hub.exchange.has("keeper")
+        hub.exchange.adopt("supervisor", ours)
+        assert hub.exchange.has("supervisor")
         line = Line(hub, theirs)
         # More than a stranger may say at once.
-        line.say({"kind": "mpi"}, b"x" * (4 * wire.UNAUTHENTICATED_LIMIT))
+        line.say({"kind": "mpi"}, b"x" * (4 * connections.UNAUTHENTICATED_LIMIT))
         hub.until(lambda: bool(hub.messages))
         ((name, _, body),) = hub.messages
-        assert (name, len(body)) == ("keeper", 4 * wire.UNAUTHENTICATED_LIMIT)
-        hub.exchange.send("keeper", {"kind": "end"})
+        assert (name, len(body)) == ("supervisor", 4 * connections.UNAUTHENTICATED_LIMIT)
+        hub.exchange.send("supervisor", {"kind": "end"})
         assert line.hear() == ({"kind": "end"}, b"")
-    hub.until(lambda: hub.gone == ["keeper"])
-    assert not hub.exchange.has("keeper")
+    hub.until(lambda: hub.gone == ["supervisor"])
+    assert not hub.exchange.has("supervisor")
 
 
 def test_it_is_told_when_the_lifeline_ends(hub: Hub) -> None:
@@ -366,3 +365,28 @@ def test_the_end_can_come_twice(hub: Hub) -> None:
     assert line.is_dropped()
     assert stranger.is_dropped()
     assert not hub.exchange.has(0)
+
+
+def test_what_comes_while_something_is_waited_for_is_dealt_with_later_in_its_order(
+    hub: Hub,
+) -> None:
+    first, second = hub.join(0), hub.join(1)
+    first.say({"kind": "report"}, b"1")
+    second.connection.close()
+    first.say({"kind": "answer"})
+    events = hub.exchange.collect(
+        lambda events: (
+            {header and header["kind"] for _, header, _ in events} >= {"report", "answer", None}
+        ),
+        LIMIT,
+    )
+    assert (hub.messages, hub.gone) == ([], []), "nothing is dealt with meanwhile"
+    hub.exchange.deliver(events)
+    assert hub.messages == [(0, {"kind": "report"}, b"1"), (0, {"kind": "answer"}, b"")]
+    assert hub.gone == [1]
+    first.say({"kind": "next"})
+    hub.until(lambda: len(hub.messages) == 3)
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for_without_end(hub: Hub) -> None:
+    assert hub.exchange.collect(lambda _events: False, 0.01) == []

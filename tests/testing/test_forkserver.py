@@ -1,4 +1,4 @@
-"""The server of ranks with real processes: it runs in a session of its own, behind a real door.
+"""The server of ranks with real processes: it runs in a session of its own, behind a real fork_socket.
 
 Nothing here uses MPI: that mpiexec has started a launcher is a variable in its environment.
 """
@@ -17,15 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.testing import wire
-from rankwise.testing.crew import launcher
-from rankwise.testing.crew.forkserver import (
+from rankwise.pytest_plugin import connections
+from rankwise.pytest_plugin.connections import Channel, Header
+from rankwise.pytest_plugin.workers import rank_proxy
+from rankwise.pytest_plugin.workers.forkserver import (
     SECRET_VARIABLE,
     descendants,
     kill_group,
     rank_in,
 )
-from rankwise.testing.wire import Channel, Header
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched by pidfd")
 
@@ -35,16 +35,16 @@ LIMIT = 20.0
 
 SERVER = """
 import os, signal, socket, sys, time
-from rankwise.testing.crew.forkserver import ForkServer, adopt_orphans
-from rankwise.testing.wire import Channel
+from rankwise.pytest_plugin.workers.forkserver import ForkServer, adopt_orphans
+from rankwise.pytest_plugin.connections import Channel
 
-line, door, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+line, fork_socket, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 usual = dict(os.environb)
 server = ForkServer(Channel(socket.socket(fileno=line)), "the secret of this run")
-server.open_door(socket.socket(fileno=door), command)
-errand = server.serve()
-assert errand is not None
-errand.take_place(usual)
+server.open_fork_socket(socket.socket(fileno=fork_socket), command)
+fork_request = server.serve()
+assert fork_request is not None
+fork_request.take_place(usual)
 exec(os.environ["ACT"])
 os._exit(0)
 """
@@ -54,7 +54,7 @@ class Server:
     """A process that makes ranks, and the controller's end of the line to it."""
 
     def __init__(self, folder: Path, command: Sequence[str] = ()) -> None:
-        self._listener, self._address = wire.listen_on_file(folder / "door")
+        self._listener, self._address = connections.listen_on_file(folder / "fork_socket")
         ours, theirs = socket.socketpair()
         self._launchers: list[subprocess.Popen[bytes]] = []
         with theirs:
@@ -82,7 +82,7 @@ class Server:
     ) -> subprocess.Popen[bytes]:
         """Start a launcher as mpiexec does; the rank that comes of it will do `act`."""
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", launcher.__file__, self._address.path, str(world)],
+            [sys.executable, "-I", "-S", rank_proxy.__file__, self._address.path, str(world)],
             env={
                 "ACT": act,
                 "PMI_RANK": str(rank),
@@ -199,7 +199,7 @@ def test_a_rank_has_the_line_to_mpiexec_under_its_own_number(server: Server) -> 
     act = "os.write(int(os.environ['PMI_FD']), b'cmd=init')"
     try:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", launcher.__file__, server._address.path, "0"],
+            [sys.executable, "-I", "-S", rank_proxy.__file__, server._address.path, "0"],
             env={"ACT": act, "PMI_RANK": "0", "PMI_FD": str(theirs), SECRET_VARIABLE: SECRET},
             pass_fds=[theirs],
             stdin=subprocess.DEVNULL,
@@ -346,7 +346,7 @@ def test_with_a_command_a_rank_whose_launcher_is_gone_is_ended(tmp_path: Path) -
         server.close()
 
 
-# Strangers at the door, and launchers that die
+# Strangers at the fork_socket, and launchers that die
 
 
 def test_who_does_not_know_the_secret_gets_no_rank(server: Server) -> None:

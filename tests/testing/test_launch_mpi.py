@@ -15,6 +15,7 @@ from environments import ENVIRONMENTS, LAUNCH_VARIABLES
 from rankwise.errors import MpiMismatch, MpiMissing, RankwiseError
 from rankwise.launch import mpi
 from rankwise.launch.mpi import Place, library_name, place_from_environment, start_mpi
+from rankwise.pytest_plugin import plugin
 from tests.acceptance.conftest import require
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "PMIX_RANK": "1"}
@@ -31,6 +32,20 @@ SBATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "77"}
 @pytest.mark.parametrize("variables", [OPEN_MPI, HYDRA, MVAPICH, PALS, SRUN])
 def test_each_launcher_tells_rank_and_size(variables: Mapping[str, str]) -> None:
     place = place_from_environment(variables)
+    assert place is not None
+    assert (place.rank, place.size) == (1, 4)
+
+
+@pytest.mark.parametrize(("rank", "size"), [names[:2] for names in mpi._LAUNCHERS])
+def test_the_plugin_sees_each_launcher(
+    rank: str, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(mpi.JOB_VARIABLES)]:
+        monkeypatch.delenv(name)
+    assert plugin._place() is None
+    monkeypatch.setenv(rank, "1")
+    monkeypatch.setenv(size, "4")
+    place = plugin._place()
     assert place is not None
     assert (place.rank, place.size) == (1, 4)
 

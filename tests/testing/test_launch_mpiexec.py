@@ -10,7 +10,8 @@ import pytest
 
 from rankwise.errors import MpiMissing
 from rankwise.launch import mpiexec
-from rankwise.launch.mpiexec import Family, Mpiexec, find_mpiexec, loaded_library, without_job
+from rankwise.launch.mpi import without_job
+from rankwise.launch.mpiexec import Family, Mpiexec, find_mpiexec, loaded_library
 
 MPICH = "MPICH Version:      5.0.2\nMPICH Release date: …"
 OPEN_MPI_5 = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11"
@@ -66,6 +67,13 @@ def test_the_one_on_path_that_is_of_the_librarys_mpi_is_taken(
 ) -> None:
     path = install(tmp_path / "path" / name, says)
     assert find_mpiexec(library, None) == Mpiexec(path=path, family=family)
+
+
+def test_what_it_writes_to_stderr_does_not_hide_its_version(tmp_path: Path) -> None:
+    says = SAYS_HYDRA.replace("\n", "\\n")
+    advice = f"echo '{SAYS_OPEN_MPI_4.splitlines()[0]} is here, too' >&2; printf '{says}'"
+    path = install(tmp_path / "path" / "mpiexec", "", script=advice)
+    assert find_mpiexec(MPICH, None) == Mpiexec(path=path, family="mpich")
 
 
 def test_those_of_other_mpis_and_versions_are_passed_over(
@@ -198,6 +206,16 @@ def test_what_only_makes_jobs_faster_leaves_the_users_settings_alone(family: Fam
     assert launcher.environment({})["OMPI_MCA_pml"] == "ob1"
     mine = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_mpi_yield_when_idle": "0", "OMPI_MCA_pml": ""}
     assert not launcher.environment(mine).keys() & mine.keys()
+
+
+@pytest.mark.parametrize("family", ["openmpi4", "openmpi5"])
+@pytest.mark.parametrize(("starves", "value"), [(True, "0"), (False, "1")])
+def test_waiting_ranks_give_way_only_where_others_are_not_starved_by_it(
+    family: Family, starves: bool, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankwise.launch.mpiexec.does_yielding_starve", lambda: starves)
+    launcher = Mpiexec(path="mpiexec", family=family)
+    assert launcher.environment({})["OMPI_MCA_mpi_yield_when_idle"] == value
 
 
 def test_intel_mpi_binds_no_rank_whatever_the_user_has_set() -> None:

@@ -6,12 +6,12 @@ import argparse
 
 import pytest
 
-from rankwise.testing.limits import (
+from rankwise.pytest_plugin.marks import limit_of
+from rankwise.pytest_plugin.options import (
     DEFAULT_GRACE,
     DEFAULT_LIMIT,
     grace_from,
     limit_from,
-    limit_of,
     seconds_option,
 )
 

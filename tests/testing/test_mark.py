@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import rankwise
-from rankwise.testing.mark import MARKERS, BadMark, SizeRequest, read_marks
+from rankwise.pytest_plugin.marks import BadMark, SizeRequest, read_marks
+from rankwise.pytest_plugin.options import MARKERS
 
 
 def read(*marks: pytest.MarkDecorator) -> SizeRequest | None:

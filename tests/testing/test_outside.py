@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rankwise.testing.crew.outside import replace_world
+from rankwise.launch.mpi import replace_world
 
 LIMIT = 60.0
 
@@ -53,7 +53,7 @@ def test_what_is_said_to_all_comes_back() -> None:
 def test_mpi_is_not_started_by_one_who_asks_for_the_world() -> None:
     pytest.importorskip("mpi4py")
     code = """
-from rankwise.testing.crew.outside import stand_in_for_mpi
+from rankwise.launch.mpi import stand_in_for_mpi
 stand_in_for_mpi()
 from mpi4py import MPI
 import mpi4py.MPI as again
@@ -64,12 +64,28 @@ print(isinstance(MPI.COMM_WORLD, MPI.Intracomm), MPI.Get_library_version() != ""
     assert run(code) == "0 1 1 False\nTrue True"
 
 
+def test_what_needs_mpi_is_refused_and_does_not_end_the_process() -> None:
+    pytest.importorskip("mpi4py")
+    code = """
+from rankwise.launch.mpi import stand_in_for_mpi
+stand_in_for_mpi()
+from mpi4py import MPI
+for ask in (lambda: MPI.COMM_WORLD.Dup(), lambda: MPI.COMM_WORLD.name):
+    try:
+        ask()
+    except RuntimeError as error:
+        print(error)
+"""
+    said = "of a communicator: MPI is not started in the controller"
+    assert run(code) == f"Dup {said}\nname {said}"
+
+
 def test_the_way_modules_are_found_is_as_it_was_after_the_import() -> None:
     pytest.importorskip("mpi4py")
     code = """
 import sys
 import mpi4py  # it has a finder of its own
-from rankwise.testing.crew.outside import stand_in_for_mpi
+from rankwise.launch.mpi import stand_in_for_mpi
 before = list(sys.meta_path)
 stand_in_for_mpi()
 import json.tool, mpi4py.util  # others are found as ever
@@ -85,7 +101,7 @@ def test_who_only_looks_for_mpi_does_not_get_the_real_world_later() -> None:
     pytest.importorskip("mpi4py")
     code = """
 import importlib.util
-from rankwise.testing.crew.outside import stand_in_for_mpi
+from rankwise.launch.mpi import stand_in_for_mpi
 stand_in_for_mpi()
 assert importlib.util.find_spec("mpi4py.MPI") is not None
 from mpi4py import MPI
@@ -98,7 +114,7 @@ def test_without_mpi4py_nothing_is_done() -> None:
     code = """
 import sys
 sys.modules["mpi4py"] = None
-from rankwise.testing.crew.outside import stand_in_for_mpi
+from rankwise.launch.mpi import stand_in_for_mpi
 before = list(sys.meta_path)
 stand_in_for_mpi()
 assert sys.meta_path == before

@@ -6,7 +6,7 @@ import pytest
 
 SUITE = """
     import pytest
-    from rankwise.testing.crew.plain_setup import has_plain_setup
+    from rankwise.pytest_plugin.setup_state import has_plain_setup
 
     @pytest.fixture
     def own():
@@ -56,7 +56,7 @@ SUITE = """
 def run_alone(pytester: pytest.Pytester) -> pytest.RunResult:
     """Run with rankwise as the only plugin: what others do before a test is not the question."""
     pytester._monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    return pytester.runpytest_inprocess("-p", "rankwise.testing.plugin")
+    return pytester.runpytest_inprocess("-p", "rankwise.pytest_plugin.plugin")
 
 
 def test_only_a_setup_without_anything_of_the_users_is_plain(pytester: pytest.Pytester) -> None:
@@ -77,7 +77,7 @@ def test_what_a_conftest_adds_is_seen(pytester: pytest.Pytester, conftest: str) 
     pytester.makeconftest(conftest)
     pytester.makepyfile(
         """
-        from rankwise.testing.crew.plain_setup import has_plain_setup
+        from rankwise.pytest_plugin.setup_state import has_plain_setup
 
         def test_it(comm, request):
             assert not has_plain_setup(request.node)

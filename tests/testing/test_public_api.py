@@ -46,32 +46,63 @@ def test_importing_rankwise_loads_neither_pytest_nor_mpi() -> None:
 
 
 def test_the_plugin_does_not_load_mpi() -> None:
-    loaded = loaded_by("import rankwise.testing.plugin")
-    assert "rankwise.testing.plugin" in loaded
+    loaded = loaded_by("import rankwise.pytest_plugin.plugin")
+    assert "rankwise.pytest_plugin.plugin" in loaded
     assert not {"mpi4py", "mpi4py.MPI"} & loaded
 
 
 def test_a_plain_pytest_run_does_not_load_mpi(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(): pass")
     loaded = loaded_by(f"import pytest; assert pytest.main(['-q', {str(tmp_path)!r}]) == 0")
-    assert "rankwise.testing.plugin" in loaded
+    assert "rankwise.pytest_plugin.plugin" in loaded
     assert "mpi4py" not in loaded
+
+
+def test_a_plain_pytest_run_loads_options_hooks_and_fixtures_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A variable of ours does not look like a launcher's.
+    monkeypatch.setenv("RANKWISE_REQUIRE_ALL", "1")
+    (tmp_path / "test_it.py").write_text("def test_it(): pass")
+    loaded = loaded_by(f"import pytest; assert pytest.main(['-q', {str(tmp_path)!r}]) == 0")
+    testing = {f"rankwise.pytest_plugin.{name}" for name in ("fixtures", "options", "plugin")}
+    ours = {name for name in loaded if name.split(".")[0] == "rankwise"}
+    assert ours == {"rankwise", "rankwise.pytest_plugin", *testing}
+
+
+def test_pytest_rewrites_no_assertions_of_what_the_plugin_loads(tmp_path: Path) -> None:
+    """It would take longer than loading it, in every process."""
+    (tmp_path / "test_it.py").write_text(
+        "from rankwise.pytest_plugin import marks, plugin\n\n"
+        "def test_it():\n"
+        "    print(*(type(one.__spec__.loader).__name__ for one in (marks, plugin)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-s", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "SourceFileLoader SourceFileLoader" in done.stdout
 
 
 def test_the_switchboard_needs_only_the_standard_library() -> None:
     """It starts without site-packages."""
-    program = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); import rankwise.testing.switchboard"
+    module = "rankwise.pytest_plugin.mpirun_coordinator"
+    program = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); import {module}"
     subprocess.run([sys.executable, "-I", "-S", "-c", program], check=True, timeout=60)
 
 
 def test_policies_know_neither_pytest_nor_mpi() -> None:
-    loaded = loaded_by("import rankwise.testing.policy.simulate")
+    loaded = loaded_by("import rankwise.pytest_plugin.schedulers")
     assert not {"pytest", "_pytest", "mpi4py", "socket", "selectors"} & loaded
 
 
-def test_pytest_parallel_is_the_same_by_another_name() -> None:
-    assert pytest_parallel.mark is rankwise.mark
+def test_pytest_parallel_has_the_same_marks_by_another_name() -> None:
     assert pytest_parallel.__all__ == ["mark"]
+    for name in pytest_parallel.mark.__all__:
+        assert hasattr(rankwise.mark, name)
 
 
 def test_the_version_is_that_of_the_package() -> None:

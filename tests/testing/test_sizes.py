@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from rankwise.testing.mark import SizeRequest
-from rankwise.testing.sizes import (
+from rankwise.pytest_plugin.marks import (
+    SizeRequest,
     requested_sizes,
+    requirements_of,
     settle_size,
     size_of,
     skip_if_impossible,
-    wishes_of,
 )
 
 # Others that are installed beside the plugin must not reorder what is collected.
@@ -187,7 +187,9 @@ def test_a_list_where_nothing_can_be_parametrised_is_refused_by_name(
     pytester.makepyfile(test_it=source)
     result = pytester.runpytest_inprocess(*ALONE)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*TestIt::test_it: a list of numbers of ranks*give one number*"])
+    result.stderr.fnmatch_lines(
+        ["*TestIt::test_it: @mark.parallel([[]1, 2]) has a list*give one number*"]
+    )
 
 
 # What comes of a size
@@ -246,13 +248,13 @@ def reason_to_skip(
     source = f"import pytest\n@pytest.mark.{mark}\ndef test_it(): pass"
     (item,) = collected(pytester, source, "--nprocs=1")
     settle_size(item, override=None, available=available)
-    wishes = wishes_of(item)
+    requirements = requirements_of(item)
     skip_if_impossible(item, available, pool=pool, every_world=every_world)
     skip = item.get_closest_marker("skip")
     if skip is None:
-        assert wishes_of(item) == wishes
+        assert requirements_of(item) == requirements
         return ""
-    assert (size_of(item), wishes_of(item)) == (1, SizeRequest()), "skipping takes one rank"
+    assert (size_of(item), requirements_of(item)) == (1, SizeRequest()), "skipping takes one rank"
     return str(skip.kwargs["reason"])
 
 
@@ -305,9 +307,27 @@ def test_wishes_are_remembered_on_the_test(pytester: pytest.Pytester) -> None:
         def test_plain(): pass
     """
     wishing, plain = collected(pytester, source)
-    assert wishes_of(wishing) == wishes_of(plain) == SizeRequest(), "nothing is settled yet"
+    assert requirements_of(wishing) == requirements_of(plain) == SizeRequest(), (
+        "nothing is settled yet"
+    )
     for item in (wishing, plain):
         settle_size(item, override=None, available=8)
-    found = wishes_of(wishing)
+    found = requirements_of(wishing)
     assert (found.world, found.threads, found.exclusive) == (True, 2, "numa")
-    assert wishes_of(plain) == SizeRequest()
+    assert requirements_of(plain) == SizeRequest()
+
+
+def test_a_test_that_takes_all_ranks_may_need_a_least_number(pytester: pytest.Pytester) -> None:
+    source = """
+        import pytest
+        @pytest.mark.mpi(min_size=2)
+        def test_it(): pass
+    """
+    (item,) = collected(pytester, source)
+    assert settle_size(item, override=None, available=3) == 3
+    skip_if_impossible(item, 3, pool=True)
+    assert size_of(item) == 3
+    settle_size(item, override=None, available=1)
+    skip_if_impossible(item, 1, pool=True)
+    (skip,) = [mark for mark in item.iter_markers("skip") if "n-workers" in mark.kwargs["reason"]]
+    assert skip.kwargs["reason"].startswith("needs at least 2 ranks, has 1")

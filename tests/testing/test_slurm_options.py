@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.testing.crew.allocation import make_script, read_memory, tasks_on_nodes
-from rankwise.testing.crew.inquest import explain_step
-from rankwise.testing.crew.slurm_options import SlurmWishes, read_wishes, value_of
-from rankwise.testing.crew.srun import Srun, read_talks
+from rankwise.pytest_plugin.failure_report import explain_step
+from rankwise.pytest_plugin.workers.run_options import SlurmOptions, read_slurm_options, value_of
+from rankwise.pytest_plugin.workers.slurm_allocation import make_script, read_memory, tasks_on_nodes
+from rankwise.pytest_plugin.workers.slurm_nodes import Srun, read_talks
 
 USUAL = {
     "slurm_options": None,
@@ -28,16 +28,16 @@ USUAL = {
 JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "6"}
 
 
-def read(environment: dict[str, str] | None = None, **given: object) -> SlurmWishes:
-    return read_wishes(argparse.Namespace(**{**USUAL, **given}), environment or {})
+def read(environment: dict[str, str] | None = None, **given: object) -> SlurmOptions:
+    return read_slurm_options(argparse.Namespace(**{**USUAL, **given}), environment or {})
 
 
 def test_workers_are_the_tasks_of_the_allocation() -> None:
-    wishes = read(slurm_options="--time=00:30:00 --qos='my queue' -c 4")
-    assert wishes.tasks == 8
-    assert wishes.options == ("--time=00:30:00", "--qos=my queue", "-c", "4")
-    assert wishes.cores_per_task == 4
-    assert wishes.job == ""
+    options = read(slurm_options="--time=00:30:00 --qos='my queue' -c 4")
+    assert options.tasks == 8
+    assert options.options == ("--time=00:30:00", "--qos=my queue", "-c", "4")
+    assert options.cores_per_task == 4
+    assert options.job == ""
 
 
 @pytest.mark.parametrize("option", ["-n 4", "-n4", "--ntasks=4", "--ntasks 4"])
@@ -47,6 +47,30 @@ def test_a_number_of_tasks_among_the_options_is_refused(option: str, tmp_path: P
     file = tmp_path / "job.sh"
     file.write_text(f"#!/bin/bash\n#SBATCH {option}\n")
     with pytest.raises(pytest.UsageError, match=r"job\.sh"):
+        read(slurm_file=str(file))
+
+
+def test_lines_of_a_job_script_are_read_as_slurm_reads_them(tmp_path: Path) -> None:
+    """What it takes for a comment, or does not read at all, cannot be a mistake."""
+    file = tmp_path / "job.sh"
+    file.write_text(
+        "#!/bin/bash\n"
+        "#SBATCH --comment=\"it's fine\" # it's a comment, with -n 4 in it\n"
+        "#SBATCH -c 3 #-n 4\n"
+        "\n"
+        "# this isn't one\n"
+        " #SBATCH -n 4 isn't either\n"
+        "module load it\n"
+        "#SBATCH -n 4 isn't read\n"
+    )
+    assert read(slurm_file=str(file)).cores_per_task == 3
+
+
+@pytest.mark.parametrize("line", ["--comment=it's", '--comment="a', "-c 2\\"])
+def test_a_line_of_a_job_script_that_slurm_cannot_read_is_named(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "job.sh"
+    file.write_text(f"#!/bin/bash\n#SBATCH --qos=x\n#SBATCH {line}\n")
+    with pytest.raises(pytest.UsageError, match=r"job\.sh:3: Slurm cannot read this line: No "):
         read(slurm_file=str(file))
 
 
@@ -78,8 +102,8 @@ def test_the_last_value_of_an_option_counts(words: tuple[str, ...], value: str) 
 
 
 def test_a_job_script_is_the_users_own_then_commands_then_the_program() -> None:
-    wishes = SlurmWishes(tasks=1, script="#SBATCH --qos=x\nmodule load a\n", commands=("b; c",))
-    assert make_script(wishes, ["python", "a b"]) == (
+    options = SlurmOptions(tasks=1, script="#SBATCH --qos=x\nmodule load a\n", commands=("b; c",))
+    assert make_script(options, ["python", "a b"]) == (
         "#!/bin/bash\n#SBATCH --qos=x\nmodule load a\nb; c\nexec python 'a b'\n"
     )
 
@@ -98,8 +122,8 @@ def test_memory_is_read_as_slurm_writes_it(text: str, size: int) -> None:
 
 
 def test_a_step_has_cores_of_its_own_until_a_node_is_lost() -> None:
-    wishes = SlurmWishes(tasks=8, cores_per_task=2, srun_options=("--mem=1G",))
-    srun = Srun(wishes=wishes, job="7", nodes=["a", "b"], talk="pmi2")
+    options = SlurmOptions(tasks=8, cores_per_task=2, srun_options=("--mem=1G",))
+    srun = Srun(wishes=options, job="7", nodes=["a", "b"], talk="pmi2")
     line = srun.of_world(3, 2, is_alone=True)
     assert {"--jobid=7", "--exact", "--ntasks=3", "--cpus-per-task=4", "--mpi=pmi2"} <= set(line)
     assert line[-1] == "--mem=1G"

@@ -13,8 +13,8 @@ from _pytest._io import TerminalWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.testing.naming import describe_ranks
-from rankwise.testing.verdict import RankedRepr, merge_phase, merge_phases
+from rankwise.pytest_plugin.stacks import describe_ranks
+from rankwise.pytest_plugin.verdict import RankedRepr, merge_phase, merge_phases
 
 When = Literal["setup", "call", "teardown"]
 Kind = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "xpassed strict"]
@@ -127,10 +127,10 @@ def expected_of(kinds: Sequence[Kind]) -> str:
         return "failed"
     if "xfailed" in kinds:
         return "xfailed"
-    if "xpassed strict" in kinds:
-        return "failed"
     if "skipped" in kinds:
         return "skipped"
+    if "xpassed strict" in kinds:
+        return "failed"
     return kinds[0]
 
 

@@ -10,11 +10,11 @@ from starlette.testclient import TestClient
 
 from bench import served_runs
 from rankwise.store import Store
-from rankwise.web.app import Site
-from rankwise.web.guard import Keys
+from rankwise.web.app import WebApp
+from rankwise.web.security import Secrets
 from tests.report.measured_runs import hostile_run
 
-KEYS = Keys(token="the-token", cookie="the-cookie", form="the-form")
+KEYS = Secrets(token="the-token", cookie="the-cookie", form="the-form")
 HERE = "http://127.0.0.1:8765"
 NOW = 1_800_000_000.0
 
@@ -55,4 +55,4 @@ def stranger(filled: Path) -> Iterator[TestClient]:
 
 def client(folder: Path) -> TestClient:
     """Make a client that sends what a browser would at the printed address."""
-    return TestClient(Site(folder, KEYS).app(), base_url=HERE, follow_redirects=False)
+    return TestClient(WebApp(folder, KEYS).app(), base_url=HERE, follow_redirects=False)

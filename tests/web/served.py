@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +31,10 @@ class Served:
         return self.address.partition("/?")[0]
 
     def end(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str]:
-        """End it as Ctrl-C would, and give its exit code and what it has complained about."""
+        """End it as Ctrl-C would; return its exit code and what it has complained about."""
+        # Until it answers, it has not come to where Ctrl-C is its usual end.
+        with contextlib.suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(self.base, timeout=LIMIT_SECONDS).close()
         self.process.send_signal(number)
         _, errors = self.process.communicate(timeout=LIMIT_SECONDS)
         return self.process.returncode, errors

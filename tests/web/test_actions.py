@@ -13,12 +13,12 @@ import httpx
 import pytest
 
 from rankwise.cli.main import main
-from rankwise.cli.serve import _open
+from rankwise.cli.operations import _open
 from rankwise.errors import InputError
 from rankwise.store import State, Store
-from rankwise.web import actions
-from rankwise.web.caretaker import take_in
-from rankwise.web.server import HOST, listen, port_of, why_not
+from rankwise.web import app
+from rankwise.web.app import HOST, listen, port_of, why_not
+from rankwise.web.store_access import take_in
 from tests.web.served import RANKWISE, serving, wait_for
 
 DOCUMENT = """
@@ -85,14 +85,14 @@ def test_a_run_that_nobody_drives_gets_somebody_who_ends_it(
     from bench import served_runs
 
     started: list[str] = []
-    monkeypatch.setattr(actions, "start_in_background", lambda store, run: started.append(run))
+    monkeypatch.setattr(app, "start_in_background", lambda store, run: started.append(run))
     with Store.open(folder) as store:
         run = served_runs.make_run(store, "left", "Suite", [served_runs.task("a")], at=1.0)
-        actions.cancel(folder, run)
+        app.cancel(folder, run)
         assert store.wanted(run) == "cancel"
         assert started == [run]
     with pytest.raises(InputError, match="there is no run"):
-        actions.cancel(folder, "nothing-1")
+        app.cancel(folder, "nothing-1")
 
 
 def test_what_has_ended_while_nobody_drove_is_taken_in(folder: Path) -> None:
@@ -150,8 +150,8 @@ def test_without_a_store_or_the_extra_it_is_said(
     assert "there is no store" in capsys.readouterr().err
     import rankwise.web
 
-    monkeypatch.delattr(rankwise.web, "server")
-    monkeypatch.delitem(__import__("sys").modules, "rankwise.web.server")
+    monkeypatch.delattr(rankwise.web, "app")
+    monkeypatch.delitem(__import__("sys").modules, "rankwise.web.app")
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     assert main(["serve", "--store", str(folder)]) == 2
     assert "the page needs uvicorn:  pip install 'rankwise[web]'" in capsys.readouterr().err

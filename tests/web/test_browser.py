@@ -13,8 +13,8 @@ from browser import obstacle
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from bench import served_runs
-from rankwise.engine.session import driving
 from rankwise.store import State, Store
+from rankwise.store.store import driving
 from tests.web.conftest import fill
 from tests.web.served import Served, serving
 from tests.web.test_pages import ADDRESSES, HOSTILE_ADDRESSES
@@ -36,7 +36,11 @@ def chromium() -> Iterator[Browser]:
             pytest.fail(why, pytrace=False)
         pytest.skip(why)
     with sync_playwright() as tools:
-        started = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        # It makes a socket there, and aborts where the name of the folder is long.
+        variables: dict[str, str | float | bool] = {**os.environ, "TMPDIR": "/tmp"}
+        started = tools.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], env=variables
+        )
         yield started
         started.close()
 

@@ -12,13 +12,11 @@ import pytest
 
 from bench import served_runs
 from rankwise.store import Store
-from rankwise.web import streams
-from rankwise.web.ask import Ask
-from rankwise.web.feed import Feed
-from rankwise.web.log_page import log_of, log_stream
-from rankwise.web.readers import Readers
-from rankwise.web.streams import EventStream, changes
-from rankwise.web.tails import Position
+from rankwise.web import events
+from rankwise.web.events import EventStream, Feed, changes
+from rankwise.web.logs import LogPosition, log_of, log_stream
+from rankwise.web.pages import PageRequest
+from rankwise.web.store_access import Readers
 
 _PATIENCE = 20.0
 
@@ -61,12 +59,12 @@ def test_what_happens_before_the_first_look_is_told(store: Store) -> None:
         readers = Readers(store.folder, threads=1)
         feed = Feed(readers)
         try:
-            with feed.watching(run, 0) as watch:
+            with feed.watching(run, 0) as subscriber:
                 seen = await feed.newest(run)
                 store.add_event(run, "something", {}, now=2.0)
                 await feed.look()
-                assert watch.news.is_set()
-                assert watch.last > seen
+                assert subscriber.news.is_set()
+                assert subscriber.last > seen
         finally:
             readers.close()
 
@@ -85,7 +83,7 @@ def test_those_are_told_whom_it_concerns(store: Store) -> None:
             feed.watching(None, store.last_event()) as both,
         ):
             await feed.look()
-            assert [watch.news.is_set() for watch in (one, two, both)] == [False] * 3
+            assert [subscriber.news.is_set() for subscriber in (one, two, both)] == [False] * 3
             store.want_cancel(first, now=2.0)
             await both.news.wait()
             assert one.news.is_set()
@@ -155,7 +153,7 @@ def test_a_browser_that_leaves_is_forgotten(store: Store) -> None:
 
 
 def test_silence_is_broken_now_and_then(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(events, "_HEARTBEAT_SECONDS", 0.01)
     run = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
 
     async def act(readers: Readers, feed: Feed) -> None:
@@ -169,14 +167,14 @@ def test_a_store_that_is_away_for_a_moment_ends_nothing(store: Store, tmp_path: 
     run = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
 
     async def act(readers: Readers, feed: Feed) -> None:
-        with feed.watching(run, store.last_event(run)) as watch:
+        with feed.watching(run, store.last_event(run)) as subscriber:
             await feed.look()
             store.folder.rename(tmp_path / "away")
             await asyncio.sleep(0.05)
             (tmp_path / "away").rename(store.folder)
             with Store.open(store.folder) as again:
                 again.want_cancel(run, now=2.0)
-            await watch.news.wait()
+            await subscriber.news.wait()
 
     in_loop(store, act)
 
@@ -187,10 +185,10 @@ def test_a_log_is_followed_to_its_end(store: Store) -> None:
     log = folder / "processes" / "rank-0" / "output.log"
 
     async def act(readers: Readers, feed: Feed) -> None:
-        found = await readers.ask(lambda desk: log_of(desk.store, Ask(run=run)))
+        found = await readers.ask(lambda thread: log_of(thread.store, PageRequest(run=run)))
         assert found is not None
         kinds, lines = [], []
-        async for part in log_stream(readers, feed, found, Position()):
+        async for part in log_stream(readers, feed, found, LogPosition()):
             _, kind, data = part.decode().strip().split("\n")
             kinds.append(kind)
             if kind == "event: lines":
@@ -212,9 +210,9 @@ def test_of_too_many_lines_the_last_ones_are_told(store: Store) -> None:
     served_runs.end(store, run, "a", at=3.0)
 
     async def act(readers: Readers, feed: Feed) -> None:
-        found = await readers.ask(lambda desk: log_of(desk.store, Ask(run=run)))
+        found = await readers.ask(lambda thread: log_of(thread.store, PageRequest(run=run)))
         assert found is not None
-        parts = [part async for part in log_stream(readers, feed, found, Position())]
+        parts = [part async for part in log_stream(readers, feed, found, LogPosition())]
         lines = json.loads(parts[0].decode().strip().split("\n")[2].removeprefix("data: "))
         assert "4000 lines left out" in lines[0]
         assert lines[1:] == [str(number) for number in range(4000, 5000)]

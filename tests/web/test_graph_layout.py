@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.store import State
-from rankwise.store.pages import Node
-from rankwise.web.graph_layout import lay_out
-from rankwise.web.graph_page import draw_graph
+from rankwise.store.queries import TaskNode
+from rankwise.web.graph import draw_graph, lay_out
 
 KEYS = st.sampled_from("abcdefgh")
 
@@ -45,5 +44,5 @@ def test_every_task_has_a_place_of_its_own_even_in_circles(needs: dict[str, list
     assert found.places.keys() == needs.keys()
     assert len(set(taken)) == len({*found.places.items()}) + sum(map(len, found.bends.values()))
     assert all(layer < found.layers and row < found.rows for layer, row in taken)
-    nodes = [Node(key, State.PASSED, tuple(wanted), 1.0) for key, wanted in needs.items()]
+    nodes = [TaskNode(key, State.PASSED, tuple(wanted), 1.0) for key, wanted in needs.items()]
     assert draw_graph("run-1", nodes).count('class="node ') == len(needs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from rankwise.web.guard import Keys, has_cookie, is_here, is_own_post, is_same
+from rankwise.web.security import Secrets, has_cookie, is_here, is_own_post, is_same
 from tests.web.conftest import HERE, KEYS
 
 SECRETS = (KEYS.cookie, KEYS.form)
@@ -43,7 +43,7 @@ def test_secrets_are_compared_whatever_is_given() -> None:
 
 
 def test_every_server_has_secrets_of_its_own() -> None:
-    made = [Keys() for _ in range(3)]
+    made = [Secrets() for _ in range(3)]
     words = [word for keys in made for word in (keys.token, keys.cookie, keys.form)]
     assert len(set(words)) == 9
     assert min(map(len, words)) >= 32
@@ -228,3 +228,9 @@ def test_buttons_cannot_be_pressed_by_an_address(visitor: TestClient) -> None:
         answer = visitor.request(method, CANCEL)
         assert answer.status_code in (404, 405), method
     assert visitor.post("/", data=OWN_FORM).status_code == 405
+
+
+@pytest.mark.parametrize("odd", ['x="unclosed', "a[1]=2", "b={json: 1}", "=;", "naïve=ü"])
+def test_odd_cookies_of_other_programs_lock_nobody_out(odd: str) -> None:
+    assert has_cookie(f"{odd}; {KEYS.name}={KEYS.cookie}", KEYS)
+    assert has_cookie(f"{KEYS.name}={KEYS.cookie}; {odd}", KEYS)

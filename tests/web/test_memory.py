@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
 from bench import served_runs
-from rankwise.report.markup import tag
 from rankwise.store import State, Store
-from rankwise.web.ask import Ask, address, run_address
-from rankwise.web.counts import counts_of
-from rankwise.web.memory import Memory
-from rankwise.web.page import Page
-from rankwise.web.readers import Desk
+from rankwise.web.pages import PageContent, PageRequest, address, counts_of, run_address
+from rankwise.web.store_access import PageCache, StoreThread
 
 
 class Maker:
@@ -24,78 +21,78 @@ class Maker:
         self.interval = interval
         self.count = 0
 
-    def __call__(self) -> Page:
+    def __call__(self) -> PageContent:
         self.count += 1
-        content = tag("p", f"made {self.count} times")
-        return Page(title="x", content=content, changes="/changes", interval=self.interval)
+        content = Markup(f"<p>made {self.count} times</p>")
+        return PageContent(title="x", content=content, changes="/changes", interval=self.interval)
 
 
 @pytest.fixture
-def stores(tmp_path: Path) -> Iterator[tuple[Store, Desk]]:
+def stores(tmp_path: Path) -> Iterator[tuple[Store, StoreThread]]:
     """One who writes, and a desk that only reads."""
     with Store.open(tmp_path) as writer, Store.open(tmp_path, read_only=True) as reader:
-        yield writer, Desk(reader, 0)
+        yield writer, StoreThread(reader, 0)
 
 
 def test_a_page_is_made_again_when_something_has_changed_or_time_has_passed(
-    stores: tuple[Store, Desk],
+    stores: tuple[Store, StoreThread],
 ) -> None:
-    store, desk = stores
+    store, thread = stores
     run = served_runs.make_run(store, "job", "Suite", [served_runs.task("a")], at=1.0)
-    memory, make = Memory(), Maker(1.0)
-    ask, later = Ask(run=run, now=100.1), Ask(run=run, now=101.0)
-    first = memory.page(desk, ask, "/", make)
-    assert memory.page(desk, ask, "/", make) == first
+    memory, make = PageCache(), Maker(1.0)
+    ask, later = PageRequest(run=run, now=100.1), PageRequest(run=run, now=101.0)
+    first = memory.page(thread, ask, "/", make)
+    assert memory.page(thread, ask, "/", make) == first
     assert make.count == 1
-    memory.page(desk, ask, "/other", make)
+    memory.page(thread, ask, "/other", make)
     assert make.count == 2
     store.want_cancel(run, now=2.0)
-    memory.page(desk, ask, "/", make)
+    memory.page(thread, ask, "/", make)
     assert make.count == 3
-    memory.page(desk, later, "/", make)
+    memory.page(thread, later, "/", make)
     assert make.count == 4
 
 
 def test_a_slow_page_is_kept_for_all_until_it_is_due_or_the_run_is_over(
-    stores: tuple[Store, Desk],
+    stores: tuple[Store, StoreThread],
 ) -> None:
-    store, desk = stores
+    store, thread = stores
     run = served_runs.make_run(store, "job", "Suite", [served_runs.task("a")], at=1.0)
-    memory, make = Memory(), Maker(20.0)
-    memory.page(desk, Ask(run=run, now=100.0), "/", make)
+    memory, make = PageCache(), Maker(20.0)
+    memory.page(thread, PageRequest(run=run, now=100.0), "/", make)
     store.want_cancel(run, now=2.0)
     with Store.open(store.folder, read_only=True) as other:
-        memory.page(Desk(other, 0), Ask(run=run, now=119.0), "/", make)
+        memory.page(StoreThread(other, 0), PageRequest(run=run, now=119.0), "/", make)
     assert make.count == 1
-    memory.page(desk, Ask(run=run, now=120.0), "/", make)
+    memory.page(thread, PageRequest(run=run, now=120.0), "/", make)
     assert make.count == 2
     store.task_over(run, "a", State.CANCELLED, now=3.0)
     store.run_ended(run, State.CANCELLED, exit_code=1, now=3.0)
-    memory.page(desk, Ask(run=run, now=121.0), "/", make)
+    memory.page(thread, PageRequest(run=run, now=121.0), "/", make)
     assert make.count == 3
 
 
-def test_few_pages_are_remembered(stores: tuple[Store, Desk]) -> None:
-    store, desk = stores
+def test_few_pages_are_remembered(stores: tuple[Store, StoreThread]) -> None:
+    store, thread = stores
     run = served_runs.make_run(store, "job", "Suite", [served_runs.task("a")], at=1.0)
-    memory = Memory()
+    memory = PageCache()
     for number in range(100):
-        memory.page(desk, Ask(run=run, now=1.0), f"/{number}", Maker(1.0))
-        memory.page(desk, Ask(run=run, now=1.0), f"/slow/{number}", Maker(9.0))
-    assert len(desk.memory) == len(memory._slow) == 16
+        memory.page(thread, PageRequest(run=run, now=1.0), f"/{number}", Maker(1.0))
+        memory.page(thread, PageRequest(run=run, now=1.0), f"/slow/{number}", Maker(9.0))
+    assert len(thread.memory) == len(memory._slow) == 16
 
 
-def test_tasks_are_counted_again_only_after_a_change(stores: tuple[Store, Desk]) -> None:
-    store, desk = stores
+def test_tasks_are_counted_again_only_after_a_change(stores: tuple[Store, StoreThread]) -> None:
+    store, thread = stores
     run = served_runs.make_run(store, "job", "Suite", [served_runs.task("a")], at=1.0)
-    row = desk.store.run(run)
-    first = counts_of(desk.store, row)
-    assert counts_of(desk.store, row) is first
+    row = thread.store.run(run)
+    first = counts_of(thread.store, row)
+    assert counts_of(thread.store, row) is first
     store.task_over(run, "a", State.SKIPPED, now=3.0)
-    assert counts_of(desk.store, row)[State.SKIPPED] == 1
+    assert counts_of(thread.store, row)[State.SKIPPED] == 1
     served_runs.finish(store, run, at=4.0)
-    over = desk.store.run(run)
-    assert counts_of(desk.store, over) is counts_of(desk.store, over)
+    over = thread.store.run(run)
+    assert counts_of(thread.store, over) is counts_of(thread.store, over)
 
 
 def test_addresses_hold_whatever_names_do() -> None:
@@ -104,7 +101,9 @@ def test_addresses_hold_whatever_names_do() -> None:
     )
     assert address("/", state="", page=None, words="ä") == "/?words=%C3%A4"
     assert address("/", words="\ud800") == "/?words=%3F"
-    asked = Ask(path="/", query={"words": " a\0b ", "page": "²", "order": "x", "task": " k\0"})
+    asked = PageRequest(
+        path="/", query={"words": " a\0b ", "page": "²", "order": "x", "task": " k\0"}
+    )
     assert (asked.text("words"), asked.name("task")) == ("ab", " k\0")
     assert asked.number("page") == asked.number("none") == 1
     assert asked.choice("order", {"plan": 1}, "plan") == "plan"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rankwise.store import Store
-from rankwise.web import actions, page
+from rankwise.web import app, pages
 from rankwise.web.app import PAGES
 from tests.web.conftest import KEYS, client
 
@@ -290,7 +291,7 @@ def test_a_fault_of_ours_is_said_and_kept(
     def broken(folder: Path, run: str) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(actions, "cancel", broken)
+    monkeypatch.setattr(app, "cancel", broken)
     patient = TestClient(visitor.app, base_url=str(visitor.base_url), raise_server_exceptions=False)
     patient.cookies.set(KEYS.name, KEYS.cookie)
     answer = patient.post("/runs/nightly-1/cancel", data={"form": KEYS.form})
@@ -301,13 +302,27 @@ def test_a_fault_of_ours_is_said_and_kept(
 
 
 def test_static_files_are_named_after_what_is_in_them(visitor: TestClient) -> None:
-    for name in page.FILES:
-        data, kind, mark = page.static_file(name)
+    for name in pages.FILES:
+        data, kind, mark = pages.static_file(name)
         assert f"/static/{name}?v={mark}" in visitor.get("/").text
         answer = visitor.get(f"/static/{name}?v={mark}")
         assert answer.content == data
         assert answer.headers["content-type"].startswith(kind)
-    script = page.static_file("live.js")[0].decode()
+    script = pages.static_file("live.js")[0].decode()
     assert len(script.splitlines()) < 300
     assert "http:" not in script
     assert "eval(" not in script
+
+
+@pytest.mark.parametrize("name", ["path", "run", "part", "self", "query"])
+def test_a_parameter_may_have_any_name(visitor: TestClient, name: str) -> None:
+    for path in ("/", "/runs/nightly-1", "/runs/nightly-1/tasks"):
+        assert visitor.get(path, params={name: "x"}).status_code in (200, 404), path
+
+
+def test_a_long_kind_leaves_the_list_of_runs_its_columns(visitor: TestClient) -> None:
+    text = visitor.get("/").text
+    kinds = re.findall(r'<option value="[^"]*">([^<]*)</option>', text)
+    kinds += re.findall(r'<td class="p">([^<]*)</td>', text)
+    assert kinds
+    assert max(len(html.unescape(kind)) for kind in kinds) < 70

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from rankwise.records import LOGS
-from rankwise.web.log_page import line_markup
-from rankwise.web.tails import SHOWN_BYTES, Position, Tail, tail_of
+from rankwise.web.logs import SHOWN_BYTES, LogPosition, Tail, line_markup, tail_of
 
 FIRST, OLD, LOG = LOGS
 
@@ -19,7 +19,7 @@ def test_a_page_has_the_end_and_a_stream_goes_on_from_there(tmp_path: Path) -> N
     log.write_text("one\ntwo\nthr")
     lines, position, before = tail_of(tmp_path, is_over=False)
     assert (lines, before) == (["one", "two"], 0)
-    tail = Tail(tmp_path, Position.read(str(position)))
+    tail = Tail(tmp_path, LogPosition.read(str(position)))
     assert tail.read() == []
     with log.open("a") as file:
         file.write("ee\nfour\nfi")
@@ -31,7 +31,7 @@ def test_a_page_has_the_end_and_a_stream_goes_on_from_there(tmp_path: Path) -> N
         file.write("ve")
     assert (again.read(), again.rest()) == ([], ["five"])
     assert tail.read() == []
-    assert tail.given == Position(tail.position.inode, len("one\ntwo\nthree\nfour\n"))
+    assert tail.given == LogPosition(tail.position.inode, len("one\ntwo\nthree\nfour\n"))
     assert tail.rest() == ["five"]
 
 
@@ -41,11 +41,17 @@ def test_of_a_process_that_has_ended_all_is_shown(tmp_path: Path) -> None:
 
 
 def test_without_a_log_there_is_nothing(tmp_path: Path) -> None:
-    assert tail_of(tmp_path, is_over=True) == ([], Position(), 0)
-    tail = Tail(tmp_path, Position())
+    assert tail_of(tmp_path, is_over=True) == ([], LogPosition(), 0)
+    tail = Tail(tmp_path, LogPosition())
     assert tail.read() == []
     (tmp_path / LOG).write_text("late\n")
     assert tail.read() == ["late"]
+
+
+def test_a_named_pipe_in_the_place_of_a_log_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOG)
+    assert tail_of(tmp_path, is_over=False) == ([], LogPosition(), 0)
+    assert Tail(tmp_path, LogPosition()).read() == []
 
 
 def test_a_log_that_is_moved_away_is_read_to_its_end_first(tmp_path: Path) -> None:
@@ -77,14 +83,14 @@ def test_a_log_that_somebody_has_emptied_is_read_from_its_beginning(tmp_path: Pa
     "text", ["", "x", "1", "1.", ".2", "-1.2", "1.2.3", "¹.²", "9" * 50 + ".1"]
 )
 def test_a_position_that_is_none_is_the_beginning(text: str) -> None:
-    assert Position.read(text) == Position()
+    assert LogPosition.read(text) == LogPosition()
 
 
 def test_of_a_big_log_only_the_end_is_read(tmp_path: Path) -> None:
     (tmp_path / LOG).write_bytes(b"0123456789" * 5_000_000 + b"\nthe end\n")
     tracemalloc.start()
     lines, position, before = tail_of(tmp_path, is_over=True)
-    tail = Tail(tmp_path, Position(position.inode, 0))
+    tail = Tail(tmp_path, LogPosition(position.inode, 0))
     behind = tail.read()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

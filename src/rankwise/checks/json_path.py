@@ -44,7 +44,7 @@ def _step(found: re.Match[str]) -> Step:
 
 
 def find(data: Any, path: str) -> list[Any]:
-    """Give all values at a path; none: it leads nowhere."""
+    """Return all values at a path; none: it leads nowhere."""
     found = [data]
     for step in steps_of(path):
         found = [inner for value in found for inner in _inside(value, step)]

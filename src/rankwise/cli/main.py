@@ -1,14 +1,289 @@
-"""The way in: finds the verb, loads no more than it needs, and turns errors into exit codes."""
+"""The entry point: find the command, load only what it needs, turn errors into exit codes."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rankwise import __version__
-from rankwise.cli.typed import ASKED, first_words, verb_typed
-from rankwise.cli.verbs import VERBS, help_text, unknown
+from rankwise.errors import RankwiseError
+
+WRONG_USE = 2
+OUR_FAULT = 3
+INTERRUPTED = 130
+READER_GONE = 141
+"""As a shell says it of a process that a closed pipe has ended."""
+
+# The machine's trouble and not ours, if nobody has said it better before.
+_OUTSIDE = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+}
+
+
+def guarded(act: Callable[[], object]) -> int:
+    """Do something and give the exit code: what it gives, or what its error means."""
+    try:
+        code = _do(act)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = READER_GONE
+    except OSError as error:
+        code = _say_os_error(error)
+    leave_streams()
+    return code
+
+
+def _do(act: Callable[[], object]) -> int:
+    try:
+        result = act()
+    except SystemExit as leaving:
+        return _code_of(leaving)
+    except RankwiseError as error:
+        print(f"rankwise: {error}", file=sys.stderr)
+        return WRONG_USE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or error.errno in _OUTSIDE:
+            raise
+        if _current_folder() is None:
+            print(
+                "rankwise: the current folder is no longer there, it was deleted or moved away; "
+                "change to another one, as with `cd ~`",
+                file=sys.stderr,
+            )
+            return WRONG_USE
+        return _report(error)
+    except Exception as error:
+        # Typer's own errors know how to show themselves; where their class is, changes.
+        if hasattr(error, "show") and hasattr(error, "exit_code"):
+            error.show()
+            return int(error.exit_code)
+        return _report(error)
+    return result if isinstance(result, int) else 0
+
+
+def _current_folder() -> str | None:
+    """Return the current folder; None: it was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - pathlib takes longer to load than all the rest
+    except FileNotFoundError:
+        return None
+
+
+def _code_of(leaving: SystemExit) -> int:
+    if isinstance(leaving.code, int):
+        return leaving.code
+    if leaving.code:
+        print(leaving.code, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _say_os_error(error: OSError) -> int:
+    place = f"{error.filename}: " if error.filename else ""
+    print(f"rankwise: {place}{error.strerror}", file=sys.stderr)
+    return WRONG_USE
+
+
+def _report(error: Exception) -> int:
+    """Say that we have made a mistake, and keep what helps to mend it."""
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    print(f"rankwise: {what}", file=sys.stderr)
+    print("This is a fault of rankwise, please report it.", file=sys.stderr)
+    try:
+        place = _keep(error)
+    except OSError:
+        import traceback
+
+        traceback.print_exception(error)
+    else:
+        print(f"Details: {place}", file=sys.stderr)
+    return OUR_FAULT
+
+
+def _keep(error: Exception) -> str:
+    import platform
+    import shlex
+    import tempfile
+    import traceback
+
+    from rankwise import __version__
+
+    file, name = tempfile.mkstemp(prefix="rankwise-fault-", suffix=".txt")
+    with os.fdopen(file, "w", errors="backslashreplace") as report:
+        report.write(
+            f"rankwise {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+            f"{shlex.join(sys.argv)}\nin {_current_folder()}\n\n"
+        )
+        report.write("".join(traceback.format_exception(error)))
+    return name
+
+
+def leave_streams() -> None:
+    """Write out what is left, and from now on nothing to where nobody reads."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no path of anybody's
+                os.dup2(nowhere.fileno(), stream.fileno())
+
+
+VERBS = {
+    "run": "Run documents here and now, and show what their processes write",
+    "submit": "Run documents in the background, and print the run's id at once",
+    "plan": "Show what would run, and start nothing",
+    "validate": "Check documents, and start nothing",
+    "export": "Write jobs as YAML for Kubernetes, its operators or Azure ML",
+    "status": "Show how a run stands",
+    "list": "List runs, the newest first",
+    "logs": "Show what the processes of a run have written",
+    "explain": "Explain a failure: first failed process and its last output",
+    "serve": "Show the runs of this store in a browser, as they happen",
+    "report": "Write a report of a run, for people or programs",
+    "compare": "Say whether B is slower than A, or that nobody can know",
+    "trend": "Show how a metric was in all runs, and where it has changed",
+    "notify": "Tell somebody what became of a run, by mail or into a chat",
+    "cancel": "End a run and everything that it has started",
+    "resume": "Resume an interrupted run",
+    "clean": "Delete leftover instances and remote folders",
+    "rollback": "Put an earlier release of a pipeline in use again",
+    "doctor": "Check this machine and its computes, and say what to change",
+    "init": "Write a commented document to start from, or a file for a CI",
+    "schema": "Print the JSON Schema of documents, for editors",
+}
+
+_USAGE = "Usage: rankwise COMMAND [OPTIONS] [ARGUMENTS]"
+_ABOUT = "Run what is written in YAML documents: distributed jobs, on this machine or a cluster."
+_EXAMPLES = (
+    ("rankwise init MpiJob job.yaml", "a document to start from"),
+    ("rankwise run job.yaml", "run it"),
+    ("rankwise explain", "why it failed"),
+)
+_OPTIONS = (
+    ("--help", "Show this; with a command, all about it"),
+    ("--version", "Show the version"),
+    ("--install-completion", "Have this shell complete commands, options and runs"),
+)
+_USUAL, _WIDEST = 80, 100
+
+
+def help_text() -> str:
+    """Return what `rankwise --help` shows."""
+    width = min(_window_width(), _WIDEST)
+    return "\n".join(
+        [
+            *textwrap.wrap(_USAGE, width),
+            "",
+            *textwrap.wrap(_ABOUT, width),
+            "",
+            "Commands:",
+            *_columns(list(VERBS.items()), width),
+            "",
+            "Options:",
+            *_columns(_OPTIONS, width),
+            "",
+            "For example:",
+            *_columns(_EXAMPLES, width),
+            "",
+            *textwrap.wrap("rankwise COMMAND --help says more about each.", width),
+        ]
+    )
+
+
+def unknown(verb: str) -> str:
+    """Say that there is no such verb, and which may be meant."""
+    from rankwise.wording import hint
+
+    what = "option" if verb.startswith("-") else "command"
+    return f"there is no {what} {verb!r}: {hint(verb, VERBS, 'see rankwise --help')}"
+
+
+def _window_width() -> int:
+    """Return the width of the window; shutil could, but takes as long to load as all of this."""
+    if (given := os.environ.get("COLUMNS", "")).isdigit():
+        return max(20, int(given))
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        return _USUAL
+
+
+def _columns(rows: tuple[tuple[str, str], ...] | list[tuple[str, str]], width: int) -> list[str]:
+    """Set pairs in two columns; in a narrow window, one below the other."""
+    first = max(len(name) for name, _ in rows) + 4
+    lines = []
+    for name, text in rows:
+        if first + 20 > width:
+            lines.append(f"  {name}")
+            lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
+        else:
+            lines += textwrap.wrap(
+                text,
+                width,
+                initial_indent=f"  {name}".ljust(first),
+                subsequent_indent=" " * first,
+            )
+    return lines
+
+
+ASKED = "_RANKWISE_COMPLETE"
+_OF_BASH = "complete_bash"
+_OPTION_WORDS = ("--help", "--version", "--install-completion", "--show-completion")
+
+
+def verb_typed(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the verb whose arguments are being typed; None: it is not there yet."""
+    words, _ = _words(environment)
+    return words[0] if words and words[0] in VERBS else None
+
+
+def first_words(environment: Mapping[str, str] = os.environ) -> Sequence[str] | None:
+    """Return what may be typed where the verb is; None: there is one, or it is not for bash.
+
+    To bash names are enough. Others also show what they are about, each in its own way.
+    """
+    if environment.get(ASKED) != _OF_BASH:
+        return None
+    words, incomplete = _words(environment)
+    if words and words[0] in VERBS:
+        return None
+    if words not in ([], ["help"]):
+        return []
+    offered = (*VERBS, *(("help", *_OPTION_WORDS) if not words else ()))
+    is_option = incomplete.startswith("-")
+    return [
+        word
+        for word in offered
+        if word.startswith(incomplete) and word.startswith("-") is is_option
+    ]
+
+
+def _words(environment: Mapping[str, str]) -> tuple[list[str], str]:
+    """Return the words between the program and the cursor, and the one that is not complete."""
+    if "COMP_WORDS" in environment:
+        words = environment["COMP_WORDS"].split()
+        number = environment.get("COMP_CWORD", "")
+        at = int(number) if number.isdigit() else len(words)
+        return words[1:at], words[at] if at < len(words) else ""
+    typed = environment.get("_TYPER_COMPLETE_ARGS", "")
+    words = typed.split()[1:]
+    if words and not typed[-1].isspace():
+        return words[:-1], words[-1]
+    return words, ""
+
 
 _COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
 _WRONG_USE = 2
@@ -39,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complete(arguments: Sequence[str]) -> int:
-    """Tell a shell how the line may go on; no more is loaded than the verb that is in it."""
+    """Return a shell how the line may go on; no more is loaded than the verb that is in it."""
     if (words := first_words()) is not None:
         return _say("\n".join(words))
     verb = verb_typed()
@@ -47,7 +322,6 @@ def _complete(arguments: Sequence[str]) -> int:
 
 
 def _say(text: str) -> int:
-    from rankwise.cli.faults import guarded
 
     return guarded(lambda: print(text))
 
@@ -55,10 +329,9 @@ def _say(text: str) -> int:
 def _with_typer(
     arguments: Sequence[str], verbs: Iterable[str], others: Mapping[str, str] | None = None
 ) -> int:
-    from rankwise.cli.faults import guarded
 
     def act() -> object:
-        from rankwise.cli.app import make_app
+        from rankwise.cli.options import make_app
 
         return make_app(verbs, others)(list(arguments), prog_name="rankwise", standalone_mode=False)
 

@@ -1,8 +1,12 @@
-"""`rankwise run`."""
+"""`rankwise run`, `submit`, `resume` and `cancel`."""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rankwise.cli.options import (
     AsJson,
@@ -20,14 +24,141 @@ from rankwise.cli.options import (
     Only,
     Quiet,
     Repeat,
+    Run,
     Shard,
     StoreFolder,
     Strict,
     Yes,
+    choose_run,
+    open_for_reading,
+    store_folder,
 )
+from rankwise.errors import InputError
+
+if TYPE_CHECKING:
+    from rankwise.plan import Plan
+    from rankwise.store import RunRow
+
+# A runner gives its processes some seconds before it kills them.
+_PATIENCE_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
 
 
-def command(
+def cancel_command(run: Run = None, *, store: StoreFolder = None) -> int:
+    """End a run and everything that it has started.
+
+    It waits until all has ended.
+
+    \b
+    For example:
+      rankwise cancel sample-mpi-job-1
+    """
+    from rankwise.engine.runs import cancel
+    from rankwise.store import Store
+
+    folder = store_folder(store)
+    with open_for_reading(folder) as opened:
+        chosen = choose_run(opened, run)
+    if chosen.state.is_over:
+        print(f"{chosen.id} is over already: {chosen.state}")
+        return 0
+    with Store.open(folder) as opened:
+        cancel(opened, chosen.id)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not (now := opened.run(chosen.id)).state.is_over:
+            if time.monotonic() > deadline:
+                said = "cancellation requested, still running"
+                print(f"{chosen.id}: {said}: rankwise status {chosen.id}")
+                return 1
+            time.sleep(_LOOK_SECONDS)
+    # It may have been faster than we.
+    print(f"{now.id} {now.state}")
+    return 0
+
+
+def check_count(plan: Plan, *, limit: int, is_agreed: bool) -> None:
+    """Ask before more cells are started than were meant; InputError: nobody has agreed."""
+    from rankwise.planning.selection import cells_to_run
+
+    count = len(cells_to_run(plan.tasks))
+    if count <= limit or is_agreed:
+        return
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        tests = sum(not task.skip for task in plan.tasks)
+        print(f"{plan.name} starts {count} cells with {tests} tasks.", file=sys.stderr)
+        print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() in ("y", "yes"):
+            return
+        raise InputError(f"{plan.name}: nothing was started")
+    raise InputError(
+        f"{plan.name}: {count} cells are more than {limit}, and there is no terminal to confirm "
+        f"on: pass --yes, allow more with --limit {count}, or take some with --only runtime=NAME"
+    )
+
+
+def list_cells(plan: Plan) -> None:
+    """Show the cells of a plan, and start nothing."""
+    from rankwise.reports.terminal.console import make_console
+    from rankwise.reports.terminal.matrix import show_cells
+
+    show_cells(make_console(), plan)
+
+
+def resume_command(
+    run: Run = None, *, quiet: Quiet = False, as_json: AsJson = False, store: StoreFolder = None
+) -> int:
+    """Resume an interrupted run.
+
+    What has ended meanwhile is taken in, what still runs is watched, and what is left is started.
+    Nothing runs twice. What its stages have submitted goes on as well, in the background.
+
+    \b
+    For example:
+      rankwise resume sample-mpi-job-1
+    """
+    from rankwise.cli.foreground import chosen, drive_shown
+    from rankwise.store import Store
+
+    folder = store_folder(store)
+    with open_for_reading(folder) as opened:
+        found = choose_run(opened, run)
+        if opened.children(found.id):
+            from rankwise.engine.runs import start_children
+
+            start_children(opened, found.id)
+    if found.state.is_over:
+        _finish(folder, found)
+        if not quiet and not as_json:
+            print(f"{found.id} is over: {found.state}; to run it again:  rankwise run FILE")
+        return found.exit_code or 0
+    with Store.open(folder) as opened:
+        rows = opened.task_rows(found.id, bodies=True)
+        tasks = [row.body for row in rows if row.body is not None]
+        return drive_shown(opened, found, tasks, chosen(quiet=quiet, as_json=as_json))
+
+
+def _finish(folder: Path, run: RunRow) -> None:
+    """Do what was to follow a run, if whoever has ended it was gone too soon."""
+    from rankwise.cli.foreground import is_to_follow, on_run_finished
+    from rankwise.store import Store
+
+    if is_to_follow(run):
+        with Store.open(folder, read_only=True) as opened:
+            on_run_finished(opened, run.id)
+
+
+def _checked(plan: Plan, *, limit: int, is_agreed: bool, notified: Sequence[str] | None) -> Plan:
+    """Return a plan as it is stored, after a last look; InputError: it cannot be started so."""
+    from rankwise.cli.foreground import remembering
+    from rankwise.engine.runs import check_secrets
+
+    check_count(plan, limit=limit, is_agreed=is_agreed)
+    plan = remembering(plan, notified or ())
+    check_secrets(plan)
+    return plan
+
+
+def run_command(
     files: Files,
     *,
     quiet: Quiet = False,
@@ -65,32 +196,78 @@ def command(
       rankwise run suite.yaml --only checkpoint --repeat 20
       rankwise run matrix.yaml --only runtime=torch-2.13,machine=cpu*
     """
-    from rankwise.cli.afterwards import remembering
-    from rankwise.cli.cells import check_count, list_cells
-    from rankwise.cli.foreground import chosen, drive_shown
-    from rankwise.cli.outcomes import tell_outside
-    from rankwise.cli.selection import Options, selection
-    from rankwise.cli.stores import store_folder
+    from rankwise.cli.foreground import chosen, drive_shown, write_ci_outputs
     from rankwise.engine.reuse import check_taken
-    from rankwise.engine.runs import check_secrets
     from rankwise.planning import plan_from
+    from rankwise.planning.selection import SelectionOptions, selection
     from rankwise.store import Store
 
     folder = store_folder(store)
-    options = Options(only=only, failed=failed, fail_fast=fail_fast, repeat=repeat, shard=shard)
+    options = SelectionOptions(
+        only=only, failed=failed, fail_fast=fail_fast, repeat=repeat, shard=shard
+    )
     wanted = selection(options, files, folder)
     choice = {"from": begin, "force": force}
     plan, text = plan_from(files, strict=strict, on=on, choice=choice, wanted=wanted)
     if listed:
         list_cells(plan)
         return 0
-    check_count(plan, limit=limit, is_agreed=yes)
-    plan = remembering(plan, notify or ())
-    check_secrets(plan)
+    plan = _checked(plan, limit=limit, is_agreed=yes, notified=notify)
     with Store.open(folder) as opened:
         check_taken(opened, plan)
         run = opened.create_run(plan, text, now=time.time())
         shown = chosen(quiet=quiet, as_json=as_json)
         code = drive_shown(opened, opened.run(run), plan.tasks, shown)
-        tell_outside(opened, run, junit=junit, markdown=markdown, is_quiet=as_json)
+        write_ci_outputs(opened, run, junit=junit, markdown=markdown, is_quiet=as_json)
         return code
+
+
+def submit_command(
+    files: Files,
+    *,
+    strict: Strict = False,
+    on: On = None,
+    begin: From = None,
+    force: Force = False,
+    only: Only = None,
+    failed: Failed = False,
+    fail_fast: FailFast = False,
+    repeat: Repeat = 1,
+    shard: Shard = None,
+    limit: Limit = 50,
+    yes: Yes = False,
+    notify: Notified = None,
+    store: StoreFolder = None,
+) -> None:
+    """Run documents in the background, and print the run's id at once.
+
+    It goes on when this shell is closed.
+
+    \b
+    For example:
+      run=$(rankwise submit job.yaml)
+      rankwise logs -f $run
+    """
+    from rankwise.engine.reuse import check_taken
+    from rankwise.engine.runs import start_in_background
+    from rankwise.planning import plan_from
+    from rankwise.planning.selection import SelectionOptions, selection
+    from rankwise.store import Store
+
+    folder = store_folder(store)
+    options = SelectionOptions(
+        only=only, failed=failed, fail_fast=fail_fast, repeat=repeat, shard=shard
+    )
+    wanted = selection(options, files, folder)
+    choice = {"from": begin, "force": force}
+    plan, text = plan_from(files, strict=strict, on=on, choice=choice, wanted=wanted)
+    plan = _checked(plan, limit=limit, is_agreed=yes, notified=notify)
+    with Store.open(folder) as opened:
+        check_taken(opened, plan)
+        run = opened.create_run(plan, text, now=time.time())
+        start_in_background(opened, run)
+    for notice in plan.notices:
+        print(f"note: {notice}", file=sys.stderr)
+    print(run)
+    if sys.stdout.isatty():
+        print(f"To look on:  rankwise logs -f {run}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,46 +12,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankwise.checks.judging import judge
-from rankwise.checks.single_tests import judge_tests
-from rankwise.compute.capacity import shortfall
-from rankwise.compute.contract import Attempt, Compute, Job
-from rankwise.engine.background import start_children
-from rankwise.engine.ends import end_of
-from rankwise.engine.events import Event, Kind, Observer
-from rankwise.engine.inheritance import Inheritance
-from rankwise.engine.known import Known
-from rankwise.engine.lanes import Lanes
-from rankwise.engine.making import Making
-from rankwise.engine.measuring import keep, measure
-from rankwise.engine.queue import Hopeless, Queue, Waiting
-from rankwise.engine.reuse import Reusing
-from rankwise.engine.tally import Tally
-from rankwise.errors import ComputeFailure
-from rankwise.plan import RuntimeChoice, Task
-from rankwise.records import AttemptEnd, read_processes
-from rankwise.runtime import Prepared
+from rankwise.backends.base import Attempt, Backend, Submission
+from rankwise.engine.queue import Hopeless, Lanes, Queue, Queued, in_thousandths
+from rankwise.engine.reuse import Inheritance, Known, Reusing
+from rankwise.engine.runs import has_submitted, start_children, start_submitted
+from rankwise.engine.verdict import (
+    _WORTH_ANOTHER_TRY,
+    CANCELLED_CODE,
+    Functions,
+    RunEnd,
+    RunVerdict,
+    _in_words,
+    _outcome,
+    keep,
+    measure,
+)
+from rankwise.errors import ComputeFailure, InputError
+from rankwise.plan import RuntimeChoice, Task, shortfall
+from rankwise.records import AttemptEnd, end_of, read_processes
+from rankwise.runtimes.base import PreparedRuntime
+from rankwise.runtimes.preparing import Making
 from rankwise.store import AttemptRow, Outcome, ResultRow, State, Store
+from rankwise.store.rows import Event, Kind, Observer
 
 _WAIT_SECONDS = 0.5
-CANCELLED_CODE = 130
-_WORTH_ANOTHER_TRY = (State.FAILED, State.CRASHED, State.TIMED_OUT, State.LOST)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnd:
-    """How a run has ended."""
-
-    state: State
-    exit_code: int
-    counts: Mapping[State, int]
+# When to ask again whether something was started, after nobody has answered.
+_AGAIN_SECONDS = 3.0
+# How often to look whether an attempt has submitted something.
+_SUBMITTED_SECONDS = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
-class _Flight:
+class _Running:
     attempt: Attempt
     number: int
-    waiting: Waiting
+    waiting: Queued
 
 
 class Drive:
@@ -60,30 +56,36 @@ class Drive:
         self,
         store: Store,
         run: str,
-        computes: Mapping[str, Compute],
+        computes: Mapping[str, Backend],
         *,
-        prepare: Callable[[RuntimeChoice], Prepared],
+        prepare: Callable[[RuntimeChoice], PreparedRuntime],
         observer: Observer,
         secrets: Mapping[str, str],
+        functions: Functions = "call",
     ) -> None:
         self._store = store
         self._run = run
         self._computes = computes
         self._observer = observer
         self._secrets = secrets
+        self._functions = functions
         self._making = Making(prepare)
-        self._parked: list[tuple[RuntimeChoice, Waiting]] = []
+        self._parked: list[tuple[RuntimeChoice, Queued]] = []
         """Those whose runtime is being made."""
         self._inheritance = Inheritance(store, run)
         self._known = Known(store, run)
         self._reusing = Reusing(store, run, self._inheritance)
-        self._flights: dict[str, _Flight] = {}
+        self._flights: dict[str, _Running] = {}
+        self._doubtful: list[tuple[AttemptRow, Queued]] = []
+        """Attempts of another client of which nobody says yet whether they were started."""
+        self._ask_at = 0.0
+        self._look_at = 0.0
         # One compute may have several names: what is free there is counted once, under the first.
         first = {id(computes[name]): name for name in reversed(list(computes))}
         self._pools = {name: first[id(compute)] for name, compute in computes.items()}
-        self._free = {name: computes[name].room() for name in self._pools.values()}
+        self._free = {name: in_thousandths(computes[name].room()) for name in self._pools.values()}
         self._lanes = Lanes()
-        self._tally = Tally()
+        self._tally = RunVerdict()
         self._is_cancelled = False
         self.is_cancel_wanted = False
         """Set by whoever wants it to end; a signal handler may."""
@@ -97,12 +99,13 @@ class Drive:
         self._store.run_started(self._run, now=time.time())
         self._tell("run started")
         self._take_up()
-        while self._queue or self._flights or self._parked:
+        while self._queue or self._flights or self._parked or self._doubtful:
             if not self._is_cancelled and self._is_unwanted():
                 self._tell("notice", reason="cancelled: what runs is being ended")
                 self._cancel()
             if self._culprit and not self._is_ending and not self._is_cancelled:
                 self._end_early()
+            self._ask_again()
             self._start_what_fits()
             if self._parked and not self._flights:
                 self._making.wait(_WAIT_SECONDS)
@@ -112,12 +115,14 @@ class Drive:
 
     def look(self) -> bool:
         """Take in what has ended meanwhile, start nothing; tell whether everything is over."""
-        self._take_up()
-        while self._flights and self._wait(0.0):
-            pass
-        if self._queue or self._flights:
+        try:
+            self._take_up()
+            while self._flights and self._wait(0.0):
+                pass
+        finally:
+            self._close()
+        if self._queue or self._flights or self._doubtful:
             return False
-        self._close()
         self._finish()
         return True
 
@@ -156,19 +161,22 @@ class Drive:
 
     def _take_up(self) -> None:
         """Find out what is still to be done, and what runners are doing already."""
-        waiting: dict[str, Waiting] = {}
+        waiting: dict[str, Queued] = {}
         passed, skipped, failed = [], [], []
+        names: set[str] = set()
         unwanted: list[Hopeless] = []
         for row in self._store.task_rows(self._run, bodies=True):
             self._lanes.know(row.body)
             self._tally.know(row.body)
+            if row.state.is_over:
+                self._tally.count(row.key, row.state, row.exit_code, row.reason)
+            names.update(row.body.secrets if row.body is not None else ())
             if row.state is State.PASSED:
                 passed.append(row.key)
             elif row.state is State.SKIPPED:
                 skipped.append(row.key)
             elif row.state.is_over:
                 failed.append(row)
-                self._tally.count(row.key, row.state, row.exit_code)
                 if row.body is not None:
                     self._note_culprit(row.body, row.state)
             elif row.body is not None and row.body.skip:
@@ -177,6 +185,7 @@ class Drive:
             else:
                 assert row.body is not None
                 waiting[row.key] = self._waiting(row.body)
+        self._store.keep_out(self._secrets[name] for name in names if name in self._secrets)
         open_ones = [row for row in self._store.attempts(self._run) if not row.state.is_over]
         in_flight = {row.task: waiting.pop(row.task) for row in open_ones}
         self._queue = Queue(waiting.values(), passed=passed)
@@ -200,30 +209,45 @@ class Drive:
                 else self._queue.failed(one.key, _in_words(State.NOT_RUN))
             )
 
-    def _waiting(self, task: Task) -> Waiting:
+    def _waiting(self, task: Task) -> Queued:
         capacity = self._computes[task.compute].capacity()
         width = task.width or len(task.processes)
         # What nobody has claimed is shared: a task wider than the machine has it all to itself.
-        claim = dataclasses.replace(
-            task.resources, cores=task.resources.cores or min(width, capacity.cores)
-        )
+        cores = task.resources.cores or min(width, capacity.cores)
+        if task.is_alone and math.isfinite(capacity.cores):
+            cores = capacity.cores
+        claim = dataclasses.replace(task.resources, cores=cores)
         pool = self._pools[task.compute]
-        return Waiting(
+        return Queued(
             key=task.key,
             needs=task.needs,
             when=task.when,
             submits=task.submits,
             compute=pool,
-            claim=claim,
+            claim=in_thousandths(claim),
             lane=task.lane,
             is_optional=task.is_optional,
             is_checked=bool(task.checks or task.results or task.measuring),
+            calls_functions=task.calls_functions,
         )
 
-    def _adopt(self, row: AttemptRow, waiting: Waiting) -> None:
+    def _adopt(self, row: AttemptRow, waiting: Queued, *, is_again: bool = False) -> None:
         """Watch what another client has started, unless it never came to that."""
         attempt = self._attempt(row.task, row.number, row.marker, row.folder)
-        if not self._computes[waiting.compute].adopt(attempt, row.job_id or ""):
+        if self._functions == "leave" and self._starts_something(waiting, attempt):
+            self._fly(attempt, row.number, waiting)
+            return
+        try:
+            is_there = self._computes[waiting.compute].adopt(attempt, row.job_id or "")
+        except ComputeFailure as failure:
+            self._doubtful.append((row, waiting))
+            self._occupy(waiting)
+            self._ask_at = time.monotonic() + _AGAIN_SECONDS
+            if not is_again:
+                reason = f"nobody says yet whether it was started; asking again: {failure}"
+                self._tell("notice", task=row.task, attempt=row.number, reason=reason)
+            return
+        if not is_there:
             reason = "the client was ended before it could start it"
             outcome = Outcome(state=State.NOT_RUN, ended=time.time(), reason=reason)
             self._store.attempt_ended(self._run, row.task, row.number, outcome)
@@ -232,6 +256,21 @@ class Drive:
         self._fly(attempt, row.number, waiting)
         if row.state is State.RUNNING:
             self._tell("task started", task=row.task, attempt=row.number, folder=row.folder)
+
+    def _ask_again(self) -> None:
+        """Take up what nobody could tell anything of before."""
+        if not self._doubtful or time.monotonic() < self._ask_at:
+            if self._doubtful and not self._flights:
+                time.sleep(_WAIT_SECONDS)
+            return
+        doubtful, self._doubtful = self._doubtful, []
+        for row, waiting in doubtful:
+            self._vacate(waiting)
+            self._adopt(row, waiting, is_again=True)
+        if self._is_cancelled or self._is_ending:
+            why = self._why_early() if self._is_ending else "the run was cancelled"
+            self._give_up(self._queue.give_up_all(why))
+            self._cancel_flights()
 
     def _attempt(self, task: str, number: int, marker: str, folder: Path) -> Attempt:
         return Attempt(label=f"{self._run}/{task}/{number}", marker=marker, folder=folder)
@@ -251,7 +290,7 @@ class Drive:
         self._fetch_parked()
         while (waiting := self._queue.take(self._free, self._lanes.full)) is not None:
             self._start(waiting)
-        if not self._flights:
+        if not self._flights and not self._doubtful:
             # What does not fit into an empty machine never will.
             self._give_up(self._misfits())
 
@@ -259,7 +298,8 @@ class Drive:
         found = []
         while (waiting := self._queue.take_any()) is not None:
             capacity = self._computes[waiting.compute].capacity()
-            reason = shortfall(waiting.claim, capacity) or "needs more than there is"
+            claim = dataclasses.replace(waiting.claim, cores=waiting.claim.cores / 1000)
+            reason = shortfall(claim, capacity) or "needs more than there is"
             is_well = waiting.is_optional
             found.append(Hopeless(key=waiting.key, reason=reason, is_well=is_well))
             if is_well:
@@ -268,7 +308,7 @@ class Drive:
                 found += self._queue.failed(waiting.key, "was not run")
         return found
 
-    def _start(self, waiting: Waiting) -> None:
+    def _start(self, waiting: Queued) -> None:
         task = self._store.task(self._run, waiting.key)
         if waiting.is_optional:
             # A compute with a queue of its own takes anything, and would refuse it.
@@ -277,7 +317,12 @@ class Drive:
                 self._give_up([Hopeless(key=waiting.key, reason=reason, is_well=True)])
                 self._give_up(self._queue.skipped(waiting.key))
                 return
-        if self._is_taken_over(task):
+        try:
+            if self._is_taken_over(task):
+                return
+        except InputError as error:
+            self._give_up([Hopeless(key=waiting.key, reason=str(error))])
+            self._give_up(self._queue.failed(waiting.key, _in_words(State.NOT_RUN)))
             return
         is_made_there = self._computes[task.compute].makes_runtimes
         if not is_made_there and not self._making.is_over(task.runtime):
@@ -319,15 +364,16 @@ class Drive:
             ):
                 return False
             self._reusing.link_artifacts(task, earlier)
+            self._tally.count(task.key, State.PASSED, 0)
             self._tell("task over", task=task.key, state=State.PASSED, exit_code=0, reason=reason)
             self._give_up(self._queue.passed(task.key))
         return True
 
-    def _submitted(self, flight: _Flight, job_id: str) -> None:
+    def _submitted(self, flight: _Running, job_id: str) -> None:
         task, number = flight.waiting.key, flight.number
         self._store.attempt_submitted(self._run, task, number, job_id=job_id, now=time.time())
 
-    def _started(self, flight: _Flight) -> bool:
+    def _started(self, flight: _Running) -> bool:
         task, number = flight.waiting.key, flight.number
         return self._store.attempt_started(self._run, task, number, now=time.time())
 
@@ -342,9 +388,9 @@ class Drive:
         except OSError as error:
             raise ComputeFailure(f"{attempt.folder}: {error.strerror}") from error
         is_made_there = self._computes[task.compute].makes_runtimes
-        made = Prepared() if is_made_there else self._making.made(task.runtime)
+        made = PreparedRuntime() if is_made_there else self._making.made(task.runtime)
         task, runtime = self._inheritance.given_to(task, made)
-        job = Job(
+        job = Submission(
             attempt=attempt,
             task=self._known.filled_in(task),
             runtime=runtime,
@@ -352,17 +398,28 @@ class Drive:
         )
         return self._computes[task.compute].submit(job)
 
-    def _fly(self, attempt: Attempt, number: int, waiting: Waiting) -> _Flight:
-        flight = _Flight(attempt=attempt, number=number, waiting=waiting)
+    def _fly(self, attempt: Attempt, number: int, waiting: Queued) -> _Running:
+        flight = _Running(attempt=attempt, number=number, waiting=waiting)
         self._flights[attempt.marker] = flight
+        self._occupy(waiting)
+        return flight
+
+    def _occupy(self, waiting: Queued) -> None:
         self._free[waiting.compute] -= waiting.claim
         self._lanes.enter(waiting.lane)
-        return flight
+
+    def _vacate(self, waiting: Queued) -> None:
+        self._free[waiting.compute] += waiting.claim
+        self._lanes.leave(waiting.lane)
 
     # Ending
 
     def _wait(self, seconds: float) -> int:
         """Take in what ends; tell how much it was."""
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _SUBMITTED_SECONDS
+            for flight in self._flights.values():
+                self._start_submitted(flight)
         busy = {flight.waiting.compute for flight in self._flights.values()}
         count = 0
         for name in sorted(busy):
@@ -371,23 +428,62 @@ class Drive:
             for attempt in ended:
                 count += 1
                 flight = self._flights.pop(attempt.marker)
-                self._free[name] += flight.waiting.claim
-                self._lanes.leave(flight.waiting.lane)
+                self._vacate(flight.waiting)
+                self._start_submitted(flight)
                 end = self._computes[name].end_of(attempt) or end_of(attempt.folder)
                 if end.outcome == State.LOST:
                     self._computes[name].clean(attempt)
                 tests: Sequence[ResultRow] = ()
                 if flight.waiting.is_checked:
+                    end, tests = self._judge(flight, attempt.folder, end)
+                if end.outcome == State.PASSED:
                     task = self._store.task(self._run, flight.waiting.key)
-                    end, tests = judge_tests(task, attempt.folder, end)
-                    end = judge(task, attempt.folder, end)
-                    measured = measure(task, attempt.folder, end)
-                    keep(self._store, self._run, task, flight.number, measured)
-                    end = measured.end
+                    self._reusing.note_outputs(task, attempt.folder)
                 self._end(flight.waiting, flight.number, end, attempt.folder, tests)
         return count
 
-    def _take_in_news(self, compute: Compute) -> None:
+    def _judge(
+        self, flight: _Running, folder: Path, end: AttemptEnd
+    ) -> tuple[AttemptEnd, Sequence[ResultRow]]:
+        """Say how an attempt has ended after all, and keep what it has measured."""
+        # Most tasks have neither checks nor measurements.
+        from rankwise.checks.judge import judge
+
+        task = self._store.task(self._run, flight.waiting.key)
+        if task.calls_functions and self._functions == "refuse" and end.outcome == State.PASSED:
+            reason = "cancelled before it was judged"
+            end = dataclasses.replace(
+                end, outcome=State.CANCELLED, exit_code=CANCELLED_CODE, reason=reason
+            )
+        redact = self._redact_for(task)
+        end, tests = judge(task, folder, end, redact=redact)
+        measured = measure(task, folder, end, redact=redact)
+        keep(self._store, self._run, task, flight.number, measured)
+        return measured.end, tests
+
+    def _redact_for(self, task: Task) -> Callable[[str], str]:
+        """Return what keeps the values of a task's secrets out of what is quoted.
+
+        Where one is not known, as to who looks from another shell, nothing can be quoted.
+        """
+        unknown = [name for name in task.secrets if name not in self._secrets]
+        if not unknown:
+            return self._store.redact
+        instead = f"(left out, as the value of the secret {unknown[0]} is not known here)"
+        return lambda text: instead if text else ""
+
+    def _starts_something(self, waiting: Queued, attempt: Attempt) -> bool:
+        """Return whether the end of an attempt has programs run: only the driver of the run may."""
+        return waiting.calls_functions or waiting.submits or has_submitted(attempt.folder)
+
+    def _start_submitted(self, flight: _Running) -> None:
+        """Start what an attempt has submitted: what it starts itself ends with it."""
+        if self._functions != "call":
+            return
+        for said in start_submitted(flight.attempt.folder):
+            self._tell("notice", task=flight.waiting.key, attempt=flight.number, reason=said)
+
+    def _take_in_news(self, compute: Backend) -> None:
         """Write down and tell what has become of attempts that are not over."""
         for news in compute.news():
             flight = self._flights.get(news.attempt.marker) if news.attempt else None
@@ -398,6 +494,8 @@ class Drive:
                     self._submitted(flight, news.job_id)
                 if news.has_started and self._started(flight):
                     self._tell("task started", folder=flight.attempt.folder, **who)
+                if news.silence is not None:
+                    self._store.attempt_silent(self._run, flight.waiting.key, news.silence)
             if news.text:
                 self._tell("notice", reason=news.text, **who)
                 if flight is not None:
@@ -405,7 +503,7 @@ class Drive:
 
     def _end(
         self,
-        waiting: Waiting,
+        waiting: Queued,
         number: int,
         end: AttemptEnd,
         folder: Path | None = None,
@@ -414,7 +512,7 @@ class Drive:
         """Write down how an attempt ended, and what follows from it."""
         processes = read_processes(folder) if folder is not None else []
         state = State(end.outcome)
-        if state is State.PASSED and waiting.submits:
+        if state is State.PASSED and waiting.submits and self._functions == "call":
             # Before it is written down: once more does no harm, never would.
             start_children(self._store, self._run)
         if state is State.CANCELLED and self._is_ending:
@@ -469,7 +567,7 @@ class Drive:
         self._store.task_over(
             self._run, key, state, reason=reason, exit_code=exit_code, now=time.time()
         )
-        self._tally.count(key, state, exit_code)
+        self._tally.count(key, state, exit_code, reason)
         self._tell("task over", task=key, state=state, exit_code=exit_code, reason=reason)
 
     def _finish(self) -> RunEnd:
@@ -478,8 +576,9 @@ class Drive:
         is_cancelled = counts[State.CANCELLED] and not self._culprit
         state = State.CANCELLED if is_cancelled else self._tally.state_of_run(counts)
         code = CANCELLED_CODE if state is State.CANCELLED else self._tally.exit_code
-        self._store.run_ended(self._run, state, exit_code=code, now=time.time())
-        self._tell("run over", state=state, exit_code=code, counts=counts)
+        why = self._tally.nothing_ran if state is State.NOT_RUN else ""
+        self._store.run_ended(self._run, state, exit_code=code, reason=why, now=time.time())
+        self._tell("run over", state=state, exit_code=code, reason=why, counts=counts)
         return RunEnd(state=state, exit_code=code, counts=counts)
 
     @contextlib.contextmanager
@@ -496,20 +595,5 @@ class Drive:
             tell(event)
 
     def _tell(self, kind: Kind, **details: Any) -> None:
+        details["reason"] = self._store.redact(details.get("reason", ""))
         self._observer(Event(kind=kind, run=self._run, time=time.time(), **details))
-
-
-def _outcome(end: AttemptEnd) -> Outcome:
-    return Outcome(
-        state=State(end.outcome),
-        started=end.started,
-        ended=end.ended or time.time(),
-        exit_code=end.exit_code,
-        signal=end.signal,
-        culprit=end.culprit,
-        reason=end.reason,
-    )
-
-
-def _in_words(state: State) -> str:
-    return {State.NOT_RUN: "was not run", State.CANCELLED: "was cancelled"}.get(state, str(state))

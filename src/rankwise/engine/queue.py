@@ -1,19 +1,52 @@
-"""Which task is next: pure bookkeeping of what waits for what, and what fits."""
+"""What is to run next, and what fits."""
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
+import math
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rankwise.plan import Resources, When
+from rankwise.plan import Resources, Task, When
+
+
+class Lanes:
+    """Counts what runs in each lane, and knows which are full."""
+
+    def __init__(self) -> None:
+        self._widths: dict[str, int] = {}
+        self._running: Counter[str] = Counter()
+
+    def know(self, task: Task | None) -> None:
+        """Take in how wide the lane of a task is; of several who say, the narrowest counts."""
+        if task is not None and task.lane and task.lane_width:
+            known = self._widths.get(task.lane, task.lane_width)
+            self._widths[task.lane] = min(known, task.lane_width)
+
+    def enter(self, lane: str) -> None:
+        """Count one more that runs."""
+        self._running[lane] += 1
+
+    def leave(self, lane: str) -> None:
+        """Count one less."""
+        self._running[lane] -= 1
+
+    @property
+    def full(self) -> frozenset[str]:
+        """Name the lanes that take no more for now."""
+        return frozenset(
+            lane for lane, width in self._widths.items() if self._running[lane] >= width
+        )
+
 
 _Line = tuple[str, Resources, str]
 """The compute, the claim and the lane of those who wait in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class Queued:
     """A task as the queue knows it."""
 
     key: str
@@ -23,12 +56,15 @@ class Waiting:
     """Whether it leaves runs behind that are to be driven."""
     compute: str = "local"
     claim: Resources = Resources()
+    """In thousandths of cores: see `in_thousandths`."""
     lane: str = ""
     """Those of one lane are counted together; empty: they are not counted."""
     is_optional: bool = False
     """Whether all is well as well if there is too little for it to run."""
     is_checked: bool = False
     """Whether there is more to look at than its exit code, when it has ended."""
+    calls_functions: bool = False
+    """Whether functions of the user's are called for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +84,15 @@ class Queue:
     fits takes as long as there are different claims, not tasks.
     """
 
-    def __init__(self, tasks: Iterable[Waiting], *, passed: Iterable[str] = ()) -> None:
+    def __init__(self, tasks: Iterable[Queued], *, passed: Iterable[str] = ()) -> None:
         self._tasks = {task.key: task for task in tasks}
         self._position = {key: number for number, key in enumerate(self._tasks)}
         self._followers: dict[str, list[str]] = {}
         self._missing: dict[str, int] = {}
         self._troubles: dict[str, str] = {}
         """What has gone wrong before a task that waits for the rest of what it needs."""
-        self._idle: dict[str, str] = {}
-        """What it needs but was not needed itself."""
+        self._idle: dict[str, list[str]] = {}
+        """Of what it needs, what was left out without anything being wrong."""
         self._lines: dict[_Line, list[tuple[int, str]]] = {}
         done = set(passed)
         for task in self._tasks.values():
@@ -70,14 +106,14 @@ class Queue:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def put_back(self, task: Waiting) -> None:
+    def put_back(self, task: Queued) -> None:
         """Have a task wait again that was given away, by this queue or an earlier one."""
         self._tasks[task.key] = task
         self._position.setdefault(task.key, len(self._position))
         self._line_up(task)
 
-    def take(self, free: Mapping[str, Resources], full: Container[str] = ()) -> Waiting | None:
-        """Give away the first task that fits into what is free on its compute.
+    def take(self, free: Mapping[str, Resources], full: Container[str] = ()) -> Queued | None:
+        """Return away the first task that fits into what is free on its compute.
 
         Those wait whose lane is full.
         """
@@ -92,8 +128,8 @@ class Queue:
         _, key = heapq.heappop(self._lines[best[1]])
         return self._tasks.pop(key)
 
-    def take_any(self) -> Waiting | None:
-        """Give away the first task that could start, whether it fits or not."""
+    def take_any(self) -> Queued | None:
+        """Return away the first task that could start, whether it fits or not."""
         lines = [line for line in self._lines.values() if line]
         if not lines:
             return None
@@ -112,7 +148,7 @@ class Queue:
         return self._over(key, trouble=how)
 
     def skipped(self, key: str) -> list[Hopeless]:
-        """Give up those that have waited for what was not needed."""
+        """Let those go on without this one; give up those that have waited for nothing else."""
         return self._over(key, is_idle=True)
 
     def _over(self, key: str, *, trouble: str = "", is_idle: bool = False) -> list[Hopeless]:
@@ -124,7 +160,7 @@ class Queue:
                 if trouble:
                     self._troubles.setdefault(follower, f"needs {cause}, which {trouble}")
                 elif is_idle:
-                    self._idle.setdefault(follower, f"needs {cause}, which was not needed")
+                    self._idle.setdefault(follower, []).append(cause)
                 self._missing[follower] -= 1
                 hopeless = self._decide(follower)
                 if hopeless is not None:
@@ -145,13 +181,19 @@ class Queue:
         task = self._tasks.get(key)
         if task is None:
             return None
-        trouble, idle = self._troubles.get(key, ""), self._idle.get(key, "")
-        if task.when == "passed" and (trouble or idle):
+        trouble = self._troubles.get(key, "")
+        if task.when == "passed" and trouble:
             # The others that it needs do not matter any more.
             del self._tasks[key]
-            return Hopeless(key=key, reason=trouble or idle, is_well=not trouble)
+            return Hopeless(key=key, reason=trouble)
         if self._missing[key]:
             return None
+        idle = self._idle.get(key, ())
+        if task.when == "passed" and idle and len(idle) == len(task.needs):
+            # Only once all are over: whether it runs must not depend on which of them ends first.
+            del self._tasks[key]
+            reason = f"needs {idle[0]}, which was not needed"
+            return Hopeless(key=key, reason=reason, is_well=True)
         if task.when == "failed" and not trouble:
             del self._tasks[key]
             return Hopeless(key=key, reason="nothing has failed before it", is_well=True)
@@ -165,13 +207,25 @@ class Queue:
         self._lines.clear()
         return given_up
 
-    def _line_up(self, task: Waiting) -> None:
+    def _line_up(self, task: Queued) -> None:
         line = self._lines.setdefault((task.compute, task.claim, task.lane), [])
         heapq.heappush(line, (self._position[task.key], task.key))
 
 
+def in_thousandths(resources: Resources) -> Resources:
+    """Count cores in thousandths, which are whole: sums of fractions would not be exact.
+
+    What is less than that is left out, but not all of a claim.
+    """
+    cores = resources.cores
+    if not cores or math.isinf(cores):
+        return resources
+    # 0.57 * 1000 is a little less than 570.
+    return dataclasses.replace(resources, cores=max(1, math.floor(cores * 1000 + 1e-6)))
+
+
 def fits(claim: Resources, free: Resources) -> bool:
-    """Tell whether there is enough of everything that is claimed."""
+    """Return whether there is enough of everything that is claimed."""
     return (
         (not claim.cores or claim.cores <= free.cores)
         and (not claim.memory or claim.memory <= free.memory)

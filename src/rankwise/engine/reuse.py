@@ -1,24 +1,180 @@
-"""Tasks that need not run again: nothing that they depend on has changed since they passed.
-
-What a task depends on is one digest of its definition, the contents of its inputs, the variables
-that it inherits, and the identities of those that it needs. The identity of a task is what it says
-itself (a checkout: the commit), or its own digest, or, for one that says nothing about what it
-depends on, that very attempt: after such a one, everything runs again.
-"""
+"""What earlier tasks leave to later ones: variables, folders and outcomes."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from rankwise.engine.inheritance import Inheritance, passed_folder
-from rankwise.engine.known import artifacts_folder
+from rankwise.documents.site_models import CURRENT
 from rankwise.errors import InputError
-from rankwise.files import digest_of_files, matching
-from rankwise.plan import Plan, Reuse, Task
-from rankwise.records import IDENTITY
-from rankwise.store import Store, TaskRow
+from rankwise.files import digest_of_files, read_left, without_match
+from rankwise.plan import Plan, Process, Reuse, Task, fill_in, later
+from rankwise.records import IDENTITY, OUTPUTS, read_exports
+from rankwise.runtimes.base import PreparedRuntime
+from rankwise.store import State, Store, TaskRow
+
+# Characters of `plan.later`: such a value could not be told from a mark.
+_MARKS = ("\ue000", "\ue001")
+_PATH = "PATH"
+INHERITED = "RANKWISE_INHERITED"
+"""Names of inherited variables, for those who hand them on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """A value that a task has left; the later task's wins."""
+
+    position: int
+    value: str | None
+
+
+class Inheritance:
+    """What the tasks of one run have left behind."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store = store
+        self._run = run
+        self._left: dict[str, Mapping[str, _Left]] = {}
+
+    def given_to(self, task: Task, runtime: PreparedRuntime) -> tuple[Task, PreparedRuntime]:
+        """Return a task and its runtime what those before it have left, below the task's own."""
+        left = self._merged(task.inherits)
+        if not left:
+            return task, runtime
+        values = {name: one.value for name, one in left.items()}
+        path = tuple(filter(None, (values.pop(_PATH, None) or "").split(":")))
+        unset = tuple(name for name, value in values.items() if value is None)
+        inherited = {name: value for name, value in values.items() if value is not None}
+        # What they have put before our own interpreter is meant to be there.
+        first = () if path and task.runtime.kind == CURRENT else runtime.path
+        if task.submits:
+            names = [*inherited, *([_PATH] if path else [])]
+            inherited[INHERITED] = " ".join(names)
+        return (
+            dataclasses.replace(task, environment={**inherited, **task.environment}),
+            dataclasses.replace(
+                runtime,
+                path=(*first, *path),
+                unset=(*runtime.unset, *unset),
+                environment={k: v for k, v in runtime.environment.items() if k not in unset},
+            ),
+        )
+
+    def variables_of(self, task: Task) -> dict[str, str | None]:
+        """Return what a task inherits; of PATH, only what the client has not got itself."""
+        values = {name: one.value for name, one in self._merged(task.inherits).items()}
+        if values.get(_PATH):
+            ours = os.environ.get(_PATH, "").split(":")
+            added = [one for one in str(values[_PATH]).split(":") if one not in ours]
+            values[_PATH] = ":".join(added)
+        return values
+
+    def _merged(self, keys: Iterable[str]) -> Mapping[str, _Left]:
+        merged: dict[str, _Left] = {}
+        for key in keys:
+            for name, left in self._all_of(key).items():
+                if name not in merged or left.position >= merged[name].position:
+                    merged[name] = left
+        return merged
+
+    def _all_of(self, key: str) -> Mapping[str, _Left]:
+        """Return what a task and all before it have left."""
+        # Not by recursion: there may be thousands in a row.
+        stack = [key]
+        while stack:
+            current = stack[-1]
+            if current in self._left:
+                stack.pop()
+                continue
+            task = self._store.task(self._run, current)
+            missing = [one for one in task.inherits if one not in self._left]
+            stack += missing
+            if not missing:
+                self._left[current] = {**self._merged(task.inherits), **self._own(task)}
+        return self._left[key]
+
+    def _own(self, task: Task) -> Mapping[str, _Left]:
+        row = self._store.task_row(self._run, task.key)
+        if not task.exports or row.state is not State.PASSED:
+            return {}
+        folder = passed_folder(self._store, row)
+        if folder is None:
+            return {}
+        found = read_exports(folder)
+        if found.get(_PATH):
+            # The attempt's own programs are its own.
+            own = str(folder / "bin")
+            kept = [one for one in str(found[_PATH]).split(":") if one != own]
+            found[_PATH] = ":".join(kept)
+        return {
+            name: _Left(row.position, value)
+            for name, value in found.items()
+            if not any(mark in (value or "") for mark in _MARKS)
+        }
+
+
+def passed_folder(store: Store, row: TaskRow) -> Path | None:
+    """Return the folder of the attempt that has passed, in whichever run."""
+    for attempt in reversed(store.attempts(row.origin or row.run, row.key)):
+        if attempt.state is State.PASSED:
+            return attempt.folder
+    return None
+
+
+ARTIFACTS = "artifacts"
+"""The folder in that of a run in which tasks keep files."""
+
+
+def artifacts_folder(run_folder: Path, stage: str) -> Path:
+    """Return the folder in which a stage keeps files."""
+    return run_folder / ARTIFACTS / stage
+
+
+class Known:
+    """Fills in what is the same for all tasks of a run."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store = store
+        self._run = run
+
+    def filled_in(self, task: Task) -> Task:
+        """Replace the marks that are known; whoever starts the task replaces the others."""
+        fill = self._fill
+        return dataclasses.replace(
+            task,
+            processes=tuple(map(self._process, task.processes)),
+            files={name: fill(text) for name, text in task.files.items()},
+            environment={name: fill(value) for name, value in task.environment.items()},
+        )
+
+    def _process(self, process: Process) -> Process:
+        command = process.command
+        return dataclasses.replace(
+            process,
+            command=self._fill(command)
+            if isinstance(command, str)
+            else tuple(map(self._fill, command)),
+            environment={name: self._fill(value) for name, value in process.environment.items()},
+        )
+
+    def _fill(self, text: str) -> str:
+        return fill_in(text, self._value)
+
+    def _value(self, mark: str) -> str:
+        kind, _, name = mark.partition(":")
+        match kind:
+            case "run":
+                return self._run
+            case "store":
+                return str(self._store.folder)
+            case "artifacts":
+                return str(artifacts_folder(self._store.run_folder(self._run), name))
+        return later(mark)
 
 
 def check_taken(store: Store, plan: Plan) -> None:
@@ -41,7 +197,10 @@ class Reusing:
         self._inheritance = inheritance
 
     def earlier(self, task: Task) -> tuple[str, TaskRow | None]:
-        """Give the digest of what a task depends on, and the task that has passed with it."""
+        """Return the digest of what a task depends on, and the task that has passed with it.
+
+        Raises InputError if one of its inputs is not there.
+        """
         reuse = task.reuse
         if reuse is None:
             return "", None
@@ -52,6 +211,12 @@ class Reusing:
         if found is None or not self._is_still_there(found, reuse):
             return digest, None
         return digest, found
+
+    def note_outputs(self, task: Task, folder: Path) -> None:
+        """Write down what an attempt that has passed has made."""
+        if task.reuse is not None and task.reuse.outputs:
+            digest = digest_of_files(task.reuse.outputs, Path(task.reuse.folder))
+            (folder / OUTPUTS).write_text(digest)
 
     def link_artifacts(self, task: Task, earlier: TaskRow) -> None:
         """Have what an earlier run has kept be found in this one."""
@@ -65,14 +230,28 @@ class Reusing:
 
     def _is_still_there(self, row: TaskRow, reuse: Reuse) -> bool:
         folder = passed_folder(self._store, row)
-        outputs = (matching([pattern], Path(reuse.folder)) for pattern in reuse.outputs)
-        return folder is not None and folder.is_dir() and all(outputs)
+        if folder is None or not folder.is_dir():
+            return False
+        if not reuse.outputs:
+            source = self._store.run(row.origin or row.run).source
+            return folder == self._store.last_folder_of(source, row.key)
+        workspace = Path(reuse.folder)
+        if without_match(reuse.outputs, workspace):
+            return False
+        try:
+            made = read_left(folder / OUTPUTS).decode(errors="replace")
+        except OSError:
+            return False
+        return made == digest_of_files(reuse.outputs, workspace)
 
     def _digest(self, task: Task) -> str:
         assert task.reuse is not None
+        workspace = Path(task.reuse.folder)
+        if missing := without_match(task.reuse.inputs, workspace):
+            raise InputError(f"`inputs`: no file in {workspace} fits {', '.join(missing)}")
         parts = {
             "definition": task.reuse.definition,
-            "inputs": digest_of_files(task.reuse.inputs, Path(task.reuse.folder)),
+            "inputs": digest_of_files(task.reuse.inputs, workspace),
             "variables": self._inheritance.variables_of(task),
             "needs": [self._identity(need) for need in task.needs],
         }
@@ -83,7 +262,7 @@ class Reusing:
         folder = passed_folder(self._store, row)
         if folder is not None:
             try:
-                return f"made: {(folder / IDENTITY).read_text()}"
+                return f"made: {read_left(folder / IDENTITY).decode(errors='replace')}"
             except OSError:
                 pass
         return row.digest or f"{row.state}: {folder}"

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import secrets
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from rankwise.compute.opening import open_computes
-from rankwise.engine.drive import Drive, RunEnd
-from rankwise.engine.events import Event, Observer
-from rankwise.engine.session import BeingDriven, driver_of, driving
-from rankwise.errors import InputError
-from rankwise.plan import Plan
-from rankwise.records import Claim, claim_of
-from rankwise.runtime import prepare
-from rankwise.site import find_site
+from rankwise.backends.base import open_computes
+from rankwise.documents.site import Site, find_site
+from rankwise.documents.site_models import ELSEWHERE
+from rankwise.engine.verdict import Functions, RunEnd
+from rankwise.errors import ComputeFailure, InputError
+from rankwise.files import read_left
+from rankwise.launch.mpi import without_job
+from rankwise.node.files import write_file
+from rankwise.plan import Plan, Task
+from rankwise.records import MARKER, ClaimState, claim_of
+from rankwise.runtimes.preparing import prepare
 from rankwise.store import State, Store
+from rankwise.store.rows import Event, Observer
+from rankwise.store.store import BeingDriven, driver_of, driving, looking
+
+if TYPE_CHECKING:
+    from rankwise.engine.drive import Drive
 
 
 def check_secrets(plan: Plan) -> None:
@@ -36,7 +48,7 @@ def _check_secrets(names: Iterable[str]) -> None:
         )
 
 
-def drive(store: Store, run: str, *, observer: Observer) -> RunEnd:
+def drive(store: Store, run: str, *, observer: Observer, functions: Functions = "call") -> RunEnd:
     """Go on with a run until it is over; Ctrl-C and SIGTERM end it in good order.
 
     InputError: a secret of what is still to be done has no value.
@@ -46,39 +58,53 @@ def drive(store: Store, run: str, *, observer: Observer) -> RunEnd:
         waiting = [row.body for row in rows if row.body and not row.body.skip]
         _check_secrets(name for task in waiting for name in task.secrets)
     with driving(store.run_folder(run), run):
-        one = _drive(store, run, observer)
+        one = _drive(store, run, observer, functions)
         with _ended_by_signals(one):
             return one.go()
 
 
 def look(store: Store, run: str) -> None:
-    """Take in what has ended since, if nobody drives the run."""
+    """Take in what has ended since, if no process drives the run.
+
+    Only from records that are here. What other machines have is fetched, and removed there, by
+    the driver of the run alone: a look asks them nothing, and leaves such a run as it is.
+    """
     folder = store.run_folder(run)
     if store.run(run).state.is_over or driver_of(folder) is not None:
         return
     busy = store.tasks_in(run, (State.SUBMITTING, State.RUNNING))
     attempts = (store.attempts(run, row.key)[-1] for row in busy)
-    if any(claim_of(attempt.folder) is not Claim.HELD for attempt in attempts):
-        with contextlib.suppress(BeingDriven), driving(folder, run):
-            _drive(store, run, _unobserved).look()
+    if any(claim_of(attempt.folder) is not ClaimState.HELD for attempt in attempts):
+        with contextlib.suppress(BeingDriven), looking(folder, run):
+            site, tasks = _surroundings(store, run)
+            if all(site.compute(task.compute).backend not in ELSEWHERE for task in tasks):
+                _drive(store, run, _unobserved, "leave").look()
 
 
 def cancel(store: Store, run: str) -> None:
-    """End a run, whoever drives it."""
+    """End a run, whichever process drives it."""
     store.want_cancel(run, now=time.time())
     if driver_of(store.run_folder(run)) is None:
         with contextlib.suppress(BeingDriven):
-            drive(store, run, observer=_unobserved)
+            drive(store, run, observer=_unobserved, functions="refuse")
 
 
-def _drive(store: Store, run: str, observer: Observer) -> Drive:
+def _surroundings(store: Store, run: str) -> tuple[Site, list[Task]]:
+    """Return the site file of a run, and the tasks of the run that need somewhere to run."""
     source = store.run(run).source
     site = find_site(Path(source).parent if source else Path.cwd())
     rows = store.task_rows(run, bodies=True)
     # What does not run needs nowhere to run: its compute may not even be there.
-    tasks = [row.body for row in rows if row.body and not row.body.skip]
+    return site, [row.body for row in rows if row.body and not row.body.skip]
+
+
+def _drive(store: Store, run: str, observer: Observer, functions: Functions) -> Drive:
+    # The driver itself starts runs that its tasks have left behind.
+    from rankwise.engine.drive import Drive
+
+    site, tasks = _surroundings(store, run)
     names = {task.compute for task in tasks}
-    secrets = {name for task in tasks for name in task.secrets}
+    hidden = {name for task in tasks for name in task.secrets}
 
     def say(text: str) -> None:
         observer(Event(kind="notice", run=run, time=time.time(), reason=text))
@@ -86,10 +112,11 @@ def _drive(store: Store, run: str, observer: Observer) -> Drive:
     return Drive(
         store,
         run,
-        open_computes(names, site, secrets=secrets, store=store.folder, run=run),
+        open_computes(names, site, secrets=hidden, store=store.folder, run=run),
         prepare=lambda choice: prepare(choice, say),
         observer=observer,
         secrets=os.environ,
+        functions=functions,
     )
 
 
@@ -113,3 +140,104 @@ def _ended_by_signals(one: Drive) -> Iterator[None]:
 
 def _unobserved(event: Event) -> None:
     del event
+
+
+# Runs in the background: a process of its own drives each of them.
+
+_LOG = "engine.log"
+_LEFT = "submitted"
+"""The folder in that of an attempt in which it leaves what it has submitted."""
+# What holds for an attempt and the node that it is on, and for nothing else.
+_OF_ATTEMPTS = ("RANKWISE_", "SLURM", "SRUN_", "CUDA_VISIBLE_DEVICES", "HOSTNAME", "TMPDIR")
+_KEPT = ("SLURM_CONF",)
+
+
+def start_children(store: Store, run: str) -> None:
+    """Have those runs driven that stages of a run have left behind."""
+    for child in store.children(run):
+        if not child.state.is_over and driver_of(store.run_folder(child.id)) is None:
+            start_in_background(store, child.id)
+
+
+def start_in_background(store: Store, run: str) -> None:
+    """Have a process drive the run that nothing here can end.
+
+    In an attempt, what is started ends with it: the client that drives the attempt starts it.
+    """
+    folder = os.environ.get("RANKWISE_FOLDER", "")
+    if os.environ.get(MARKER) and folder:
+        _leave(Path(folder) / _LEFT, store, run)
+    else:
+        _start(store.folder, store.run_folder(run), run, os.environ)
+
+
+def has_submitted(folder: Path) -> bool:
+    """Return whether an attempt has submitted what has yet to be started."""
+    try:
+        return any((folder / _LEFT).iterdir())
+    except OSError:
+        return False
+
+
+def start_submitted(folder: Path) -> list[str]:
+    """Start what an attempt has submitted since the last time; tells what could not be."""
+    try:
+        places = sorted((folder / _LEFT).iterdir())
+    except OSError:
+        return []
+    return [said for place in places if (said := _start_left(place))]
+
+
+def _leave(folder: Path, store: Store, run: str) -> None:
+    """Write down what is to be started, with the variables that it would have had here."""
+    secret = os.environ.get("RANKWISE_SECRETS", "").split(",")
+    variables = {
+        name: value
+        for name, value in without_job(os.environ).items()
+        if name in _KEPT or not (name in secret or name.startswith(_OF_ATTEMPTS))
+    }
+    said = {"store": str(store.folder.absolute()), "run": run, "environment": variables}
+    name = secrets.token_hex(8)
+    try:
+        folder.mkdir(exist_ok=True)
+        write_file(folder / name, json.dumps(said), 0o600)
+    except OSError as error:
+        raise ComputeFailure(
+            f"{run} cannot be left to the client of this stage, in {folder}: {error.strerror}; "
+            f"start it elsewhere:  rankwise resume {run}"
+        ) from error
+
+
+def _start_left(place: Path) -> str:
+    if place.name.startswith("."):
+        return ""  # It is being written.
+    try:
+        said = json.loads(read_left(place))
+        store, run, variables = Path(said["store"]), str(said["run"]), dict(said["environment"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        why = f"{place} does not say what was submitted: {error!r}"
+    else:
+        why = ""
+        if store.is_dir():
+            _start(store, store / "runs" / run, run, {**os.environ, **variables})
+        else:
+            why = f"{run} was submitted to {store}, which is not on this machine: it is not driven"
+    with contextlib.suppress(OSError):
+        place.unlink()
+    return why
+
+
+def _start(store: Path, folder: Path, run: str, environment: Mapping[str, str]) -> None:
+    # Without -P, a file of the user's could take the place of a module of ours.
+    line = [sys.executable, "-P", "-m", "rankwise.cli.main"]
+    line += ["resume", run, "--quiet", "--store", str(store)]
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOG).open("ab") as log:
+        subprocess.Popen(
+            line,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=dict(environment),
+            start_new_session=True,
+        )

@@ -1,25 +1,125 @@
-"""The command job of Azure ML, version 2: one command, and how its processes find each other."""
+"""Export for Azure ML."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from rankwise.documents.common import Input, JobOutput
+from rankwise.documents.jobs import CommandJob
+from rankwise.documents.written import Scalar
 from rankwise.errors import InputError
-from rankwise.export.azureml_command import command_of
-from rankwise.export.contract import Exported, Job
+from rankwise.export.base import Exported, ExportJob
+from rankwise.export.commands import torch_words, with_dollars, without_launcher
+from rankwise.launch.commandline import read_command
 from rankwise.plan import Resources
-from rankwise.spec.command_job import CommandJob
-from rankwise.spec.parts import Input, Output
-from rankwise.spec.written import Scalar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureCommand:
+    """A command, and what belongs to it."""
+
+    command: str
+    distribution: dict[str, Any] | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    losses: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def command_of(job: ExportJob) -> AzureCommand:
+    """Return the command of a job; `${{inputs.NAME}}` stays in it: Azure ML knows that too."""
+    match job.request.kind:
+        case "mpi":
+            return _mpi(job)
+        case "pytorch":
+            return _pytorch(job)
+        case "tensorflow":
+            return _tensorflow(job)
+    return AzureCommand(command=_written(job))
+
+
+def _written(job: ExportJob) -> str:
+    """Return the command as the document has it."""
+    if isinstance(job.model, CommandJob):
+        return job.model.command
+    return next(role.command for role in job.raw.roles if role.name == job.role.name)
+
+
+def _mpi(job: ExportJob) -> AzureCommand:
+    distribution = {"type": "mpi", "process_count_per_instance": job.counts.per_instance}
+    command = _written(job)
+    if job.request.generate_launcher and job.launch is None:
+        return AzureCommand(command=command, distribution=distribution)
+    launch = read_command(command, environment=job.raw.environment).launch
+    found = without_launcher(command, launch) if launch is not None else None
+    if launch is None or found is None:
+        raise InputError(
+            f"{job.at('launcher.spec.command')}: Azure ML writes the mpirun itself, and it "
+            "is not clear which program this starts: write it as `mpirun OPTIONS PROGRAM`"
+        )
+    program, variables, lost = found
+    losses = []
+    if lost:
+        options = ", ".join(f"`{option}`" for option in lost)
+        losses.append(
+            job.loss("launcher.spec.command", f"{options}: Azure ML writes the mpirun itself")
+        )
+    if launch.processes is not None and launch.processes != job.counts.processes:
+        losses.append(
+            job.loss(
+                "launcher.spec.command",
+                f"{launch.processes} ranks: Azure ML starts the same number on each node, "
+                f"{job.counts.processes} in all",
+            )
+        )
+    return AzureCommand(
+        command=program,
+        distribution=distribution,
+        variables=variables,
+        losses=tuple(losses),
+        notes=(f"{launch.launcher} is left out of the command: Azure ML writes it itself",),
+    )
+
+
+def _pytorch(job: ExportJob) -> AzureCommand:
+    command, notes = torch_words(_written(job), job.launch)
+    # A launcher in the command starts the processes of a node, and runs once on each.
+    count = 1 if job.launch is not None else job.counts.per_instance
+    distribution = {"type": "pytorch", "process_count_per_instance": count}
+    return AzureCommand(command=command, distribution=distribution, notes=tuple(notes))
+
+
+def _tensorflow(job: ExportJob) -> AzureCommand:
+    names = {role.name for role in job.request.roles}
+    for name in ("chief", "evaluator"):
+        if name in names:
+            raise InputError(f"{job.at(name)}: Azure ML has no {name} in TensorFlow jobs")
+    commands = {role.command for role in job.request.roles}
+    if len(commands) > 1:
+        raise InputError(
+            f"{job.at('parameter_server.spec.command')}: all processes of an Azure ML job "
+            "run the same command: have the program look at TF_CONFIG for what it is"
+        )
+    replicas = {role.name: role.replicas for role in job.request.roles}
+    distribution: dict[str, Any] = {
+        "type": "tensorflow",
+        "worker_count": replicas["worker"] or job.counts.instances,
+    }
+    if servers := replicas.get("parameter_server", 0) or ("parameter_server" in replicas):
+        distribution["parameter_server_count"] = int(servers)
+    return AzureCommand(
+        command=with_dollars(_written(job), ("TF_CONFIG",)), distribution=distribution
+    )
+
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 _PASSED_ON = ("identity", "services", "queue_settings")
 
 
-def azureml(job: Job) -> Exported:
+def azureml(job: ExportJob) -> Exported:
     """Write a command job; raises InputError if it would become another one."""
     line = command_of(job)
     made: dict[str, Any] = {
@@ -51,10 +151,10 @@ def azureml(job: Job) -> Exported:
     )
 
 
-def _environment(job: Job) -> str | dict[str, str]:
+def _environment(job: ExportJob) -> str | dict[str, str]:
     """Name the environment: as the document does, or by its image."""
     runtime = job.role.runtime
-    image = job.wish.image or (runtime.image if runtime.kind == "container" else "")
+    image = job.options.image or (runtime.image if runtime.kind == "container" else "")
     if image:
         return {"image": image}
     if runtime.name.startswith("azureml:"):
@@ -66,28 +166,30 @@ def _environment(job: Job) -> str | dict[str, str]:
     )
 
 
-def _path(job: Job, path: str) -> str:
+def _path(job: ExportJob, path: str) -> str:
     """Write a path of the document for a file in another folder; addresses stay as they are."""
     if "://" in path or path.startswith("azureml:"):
         return path
     whole = job.document.path.absolute().parent / path
-    return os.path.relpath(whole, job.wish.beside.absolute())
+    return os.path.relpath(whole, job.options.beside.absolute())
 
 
-def _input(job: Job, given: Input) -> str | dict[str, str]:
+def _input(job: ExportJob, given: Input) -> str | dict[str, str]:
     if given.value is not None:
         return str(given.value)
     fields = {"type": given.type, "path": _path(job, given.path), "mode": given.mode}
     return {name: value for name, value in fields.items() if value}
 
 
-def _output(output: Output) -> dict[str, str]:
+def _output(output: JobOutput) -> dict[str, str]:
     fields = {"type": output.type or "uri_folder", "path": output.path, "mode": output.mode}
     return {name: value for name, value in fields.items() if value}
 
 
-def _of_command_job(job: Job, model: CommandJob, resources: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what only command jobs say, which is Azure ML's own."""
+def _of_command_job(
+    job: ExportJob, model: CommandJob, resources: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what only command jobs say, which is Azure ML's own."""
     asked = model.resources
     more = {
         "instance_type": asked.instance_type,
@@ -113,7 +215,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _losses(job: Job) -> Iterator[str]:
+def _losses(job: ExportJob) -> Iterator[str]:
     for role in job.request.roles:
         if role.resources != Resources():
             yield job.loss(

@@ -13,24 +13,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rankwise.compute.contract import Attempt
-from rankwise.compute.contract import Job as ComputeJob
-from rankwise.compute.kubernetes.delivery import copy_of_code, deliver
-from rankwise.compute.kubernetes.manifests import MARKER, objects_for
+from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.kubernetes.delivery import copy_of_code, deliver
+from rankwise.backends.kubernetes.objects import MARKER, objects_for
+from rankwise.documents.site import Site
+from rankwise.documents.site_models import KUBERNETES, ComputeConfig, Layer
 from rankwise.errors import ComputeFailure, InputError
-from rankwise.export.contract import Exported, Job
-from rankwise.export.pods import image_of, metadata_of
-from rankwise.export.remarks import losses_of_data, stand_in_notes
+from rankwise.export.base import Exported, ExportJob
+from rankwise.export.pods import image_of, losses_of_data, metadata_of, stand_in_notes
 from rankwise.plan import RuntimeChoice, Task
 from rankwise.planning.jobs import task_of
-from rankwise.runtime.contract import Prepared
-from rankwise.site import ComputeChoice, Site
-from rankwise.site.choices import KUBERNETES, Layer
+from rankwise.runtimes.base import PreparedRuntime
 
 _KEY_BYTES = 32
 
 
-def kubernetes(job: Job) -> Exported:
+def kubernetes(job: ExportJob) -> Exported:
     """Write the objects of a job; raises InputError if its code does not fit."""
     choice = _choice(job)
     task = _task(job, choice)
@@ -56,10 +54,10 @@ def kubernetes(job: Job) -> Exported:
     return Exported(name=job.name, objects=objects, losses=list(_losses(job)), notes=notes)
 
 
-def _choice(job: Job) -> ComputeChoice:
-    """Give what is said of the cluster; where nobody has said anything, what is usual."""
+def _choice(job: ExportJob) -> ComputeConfig:
+    """Return what is said of the cluster; where nobody has said anything, what is usual."""
     said = job.compute
-    choice = said if said.backend == KUBERNETES else ComputeChoice(name=said.name)
+    choice = said if said.backend == KUBERNETES else ComputeConfig(name=said.name)
     site = choice.kubernetes
     noted = metadata_of(job).get("annotations", {})
     site = dataclasses.replace(site, annotations={**site.annotations, **noted})
@@ -68,7 +66,7 @@ def _choice(job: Job) -> ComputeChoice:
     return dataclasses.replace(choice, backend=KUBERNETES, kubernetes=site)
 
 
-def _task(job: Job, choice: ComputeChoice) -> Task:
+def _task(job: ExportJob, choice: ComputeConfig) -> Task:
     """Plan the job for that cluster, with its images."""
     roles = tuple(
         dataclasses.replace(role, runtime=_runtime(image_of(job, role), role.runtime))
@@ -83,13 +81,13 @@ def _runtime(image: str, runtime: RuntimeChoice) -> RuntimeChoice:
     return RuntimeChoice(name=runtime.name, kind="container", image=image)
 
 
-def _objects(job: Job, choice: ComputeChoice, task: Task) -> list[dict[str, Any]]:
+def _objects(job: ExportJob, choice: ComputeConfig, task: Task) -> list[dict[str, Any]]:
     # What the pods know each other by. Where there are secrets beside it, people make the object.
     key = None if job.request.secrets else {"key": secrets.token_hex(_KEY_BYTES)}
     with TemporaryDirectory(prefix="rankwise-export-") as folder:
         attempt = Attempt(label=job.name, marker=job.name, folder=Path(folder))
         # Pods run in the image: nothing is to be put around their commands.
-        sent = ComputeJob(attempt=attempt, task=task, runtime=Prepared())
+        sent = Submission(attempt=attempt, task=task, runtime=PreparedRuntime())
         try:
             code = copy_of_code(sent, choice.kubernetes)
             delivery = deliver(sent, choice.kubernetes, code)
@@ -106,7 +104,7 @@ def _objects(job: Job, choice: ComputeChoice, task: Task) -> list[dict[str, Any]
     )
 
 
-def _losses(job: Job) -> Iterator[str]:
+def _losses(job: ExportJob) -> Iterator[str]:
     if job.request.restart.most:
         yield job.loss("restart", "without a client nobody starts it again")
     yield from losses_of_data(job)

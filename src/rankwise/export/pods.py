@@ -1,22 +1,145 @@
-"""Pods that run a part of a job: one container with its command, and its code beside it."""
+"""Pods of exported jobs: placement, code, and notes on what is lost."""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping, Sequence
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from rankwise.compute.kubernetes.layout import label
-from rankwise.compute.kubernetes.quantities import quantities
+from rankwise.backends.kubernetes.objects import label, quantities
+from rankwise.documents.jobs import CommandJob
+from rankwise.documents.site_models import KUBERNETES, ComputeConfig, KubernetesConfig
 from rankwise.errors import InputError
-from rankwise.export.code_map import COPY, SOURCE, WORK, CodeMap
-from rankwise.export.contract import Job
-from rankwise.export.lines import escaped
-from rankwise.export.placement import scheduling, security, volumes
-from rankwise.launch.request import RoleRequest
+from rankwise.export.base import OUTPUTS_FOLDER, ExportJob, Object, unique
+from rankwise.export.commands import escaped
+from rankwise.files import files_of_code
+from rankwise.launch.jobs import RoleRequest
 from rankwise.plan import Resources
-from rankwise.site.choices import KUBERNETES
+
+SOURCE = "/rankwise/source"
+"""Where a container sees the ConfigMap, below which the code has a folder of its own."""
+FOLDER = "code"
+"""That folder: what else Kubernetes puts beside it stays out of the copy."""
+WORK = "/rankwise/code"
+"""Where a container works, in a copy that it may change."""
+COPY = f"cp -RL {SOURCE}/{FOLDER}/. {WORK}/"
+# Kubernetes takes 1 MiB for all of an object, and what is not text grows by a third.
+_MOST_BYTES = 900_000
+_LONGEST_KEY = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeMap:
+    """A ConfigMap, and the volume by which a pod sees it."""
+
+    object: Object
+    volume: dict[str, Any]
+
+
+def code_map(job: ExportJob, metadata: Object) -> CodeMap | None:
+    """Put the code of a job into a ConfigMap; None: the image has it, or there is none to put.
+
+    Raises InputError if it does not fit.
+    """
+    if job.code_in_image or not job.code:
+        return None
+    folder = Path(job.code)
+    texts: dict[str, str] = {}
+    others: dict[str, str] = {}
+    items: list[dict[str, Any]] = []
+    total, taken = 0, set[str]()
+    for path, content, is_program in _files(folder):
+        key = unique(_key(path), taken)
+        try:
+            texts[key] = content.decode()
+            total += len(content)
+        except UnicodeDecodeError:
+            others[key] = base64.b64encode(content).decode()
+            total += len(others[key])
+        mode = {"mode": 0o755} if is_program else {}
+        items.append({"key": key, "path": f"{FOLDER}/{path}", **mode})
+        if total > _MOST_BYTES:
+            raise InputError(
+                f"{job.at(job.code_field)}: {folder} has more than the {_MOST_BYTES // 1000} kB "
+                "that fit into a ConfigMap: name what is not code in its .rankwiseignore, or build "
+                "an image with it and say --image IMAGE --code-in-image FOLDER"
+            )
+    if not items:
+        return None
+    made: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {**metadata, "name": f"{metadata['name']}-code"},
+    }
+    if texts:
+        made["data"] = texts
+    if others:
+        made["binaryData"] = others
+    volume = {"name": "source", "configMap": {"name": f"{metadata['name']}-code", "items": items}}
+    return CodeMap(object=made, volume=volume)
+
+
+def _files(folder: Path) -> Iterator[tuple[str, bytes, bool]]:
+    for path in files_of_code(folder):
+        name = path.relative_to(folder).as_posix()
+        try:
+            yield name, path.read_bytes(), os.access(path, os.X_OK)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _key(path: str) -> str:
+    """Name a file as a key of a ConfigMap may be named."""
+    # The end of a path tells more than its beginning.
+    fit = re.sub(r"[^A-Za-z0-9._-]", "_", path)[-_LONGEST_KEY:]
+    return f"file{fit}" if fit.startswith("..") else fit
+
+
+_CAPABILITIES = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def scheduling(choice: KubernetesConfig) -> dict[str, Any]:
+    """Return the fields of a pod that say where it may go."""
+    fields: dict[str, Any] = {
+        "serviceAccountName": choice.service_account,
+        "imagePullSecrets": [{"name": name} for name in choice.pull_secrets],
+        "nodeSelector": dict(choice.node_selector),
+        "tolerations": [dict(one) for one in choice.tolerations],
+        "priorityClassName": choice.priority_class,
+        "runtimeClassName": choice.runtime_class,
+        "hostNetwork": choice.host_network,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def security(compute: ComputeConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of a pod and of its container that take away what they do not need.
+
+    Who runs in there is decided by the image, unless a site file knows the cluster.
+    """
+    user = compute.kubernetes.user if compute.backend == KUBERNETES else None
+    if user is None:
+        return {}, {"securityContext": _CAPABILITIES}
+    who = {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
+    return {"securityContext": who}, {"securityContext": _CAPABILITIES}
+
+
+def volumes(choice: KubernetesConfig) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the volumes that the site file names, and where containers see them."""
+    found, mounts = [], []
+    for number, (name, path) in enumerate(choice.claims.items()):
+        found.append({"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": name}})
+        mounts.append({"name": f"claim-{number}", "mountPath": path})
+    for number, (folder, path) in enumerate(choice.host_paths.items()):
+        found.append({"name": f"host-{number}", "hostPath": {"path": folder}})
+        mounts.append({"name": f"host-{number}", "mountPath": path})
+    return found, mounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +158,16 @@ class Part:
     """Whether it runs as whoever the image says: sshd must be root."""
 
 
-def labels_of(job: Job) -> dict[str, str]:
-    """Give the labels by which what belongs to a job is found."""
+def labels_of(job: ExportJob) -> dict[str, str]:
+    """Return the labels by which what belongs to a job is found."""
     labels = {"app.kubernetes.io/managed-by": "rankwise", "app.kubernetes.io/instance": job.name}
     if kept := label(job.model.name):
         labels["app.kubernetes.io/name"] = kept
     return {**labels, **job.compute.kubernetes.labels}
 
 
-def metadata_of(job: Job) -> dict[str, Any]:
-    """Give the name of a job, and what it is known by."""
+def metadata_of(job: ExportJob) -> dict[str, Any]:
+    """Return the name of a job, and what it is known by."""
     noted = {
         "rankwise/experiment": job.model.experiment_name,
         "rankwise/description": job.model.description,
@@ -60,10 +183,10 @@ def metadata_of(job: Job) -> dict[str, Any]:
     }
 
 
-def image_of(job: Job, role: RoleRequest) -> str:
-    """Give the image of a role; raises InputError if nobody says which."""
-    if job.wish.image:
-        return job.wish.image
+def image_of(job: ExportJob, role: RoleRequest) -> str:
+    """Return the image of a role; raises InputError if nobody says which."""
+    if job.options.image:
+        return job.options.image
     runtime = role.runtime
     if runtime.kind == "container" and not runtime.image.endswith(".sif"):
         return runtime.image
@@ -81,8 +204,8 @@ def image_of(job: Job, role: RoleRequest) -> str:
     )
 
 
-def variables_of(job: Job, more: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """Give the variables of a container; secrets come from an object of that name."""
+def variables_of(job: ExportJob, more: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Return the variables of a container; secrets come from an object of that name."""
     said = {**(more or {}), **job.request.environment}
     plain = [{"name": name, "value": escaped(value)} for name, value in said.items()]
     secret = [
@@ -92,18 +215,18 @@ def variables_of(job: Job, more: Mapping[str, str] | None = None) -> list[dict[s
     return plain + secret
 
 
-def secrets_name(job: Job) -> str:
+def secrets_name(job: ExportJob) -> str:
     """Name the Secret that a job expects."""
     return f"{job.name}-secrets"
 
 
-def requirements_of(job: Job, resources: Resources) -> dict[str, Any]:
-    """Give requests and limits, which are the same: what is claimed is there, and no more is."""
+def requirements_of(job: ExportJob, resources: Resources) -> dict[str, Any]:
+    """Return requests and limits, which are the same: what is claimed is there, and no more is."""
     limits = quantities(resources, job.compute.kubernetes.gpu_resource)
     return {"requests": limits, "limits": dict(limits)} if limits else {}
 
 
-def template_of(job: Job, part: Part, code: CodeMap | None) -> dict[str, Any]:
+def template_of(job: ExportJob, part: Part, code: CodeMap | None) -> dict[str, Any]:
     """Make the template of a pod."""
     site = job.compute.kubernetes
     image = {"image": image_of(job, part.role)}
@@ -141,6 +264,80 @@ def template_of(job: Job, part: Part, code: CodeMap | None) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {**spec, **pod, **scheduling(site)}}
 
 
-def work_folder(job: Job, code: CodeMap | None) -> str:
-    """Give the folder in which commands run; empty: that of the image."""
+def work_folder(job: ExportJob, code: CodeMap | None) -> str:
+    """Return the folder in which commands run; empty: that of the image."""
     return WORK if code is not None else job.code_in_image
+
+
+def run_policy(job: ExportJob) -> dict[str, Any]:
+    """Return what the operators of Kubeflow have for restarts, limits and pods that have ended."""
+    policy: dict[str, Any] = {
+        # Those that have ended keep their logs; the rest, such as parameter servers, is ended.
+        "cleanPodPolicy": "Running",
+        "backoffLimit": job.request.restart.most,
+    }
+    if (seconds := deadline(job)) is not None:
+        policy["activeDeadlineSeconds"] = seconds
+    return policy
+
+
+def deadline(job: ExportJob) -> int | None:
+    """Return the time limit in whole seconds; None: there is none."""
+    return None if job.request.timeout is None else max(1, math.ceil(job.request.timeout))
+
+
+def common_losses(job: ExportJob, code: CodeMap | None) -> Iterator[str]:
+    """Say what no operator can be told."""
+    if job.request.restart.on_exit_codes:
+        yield job.loss("restart.on_exit_codes", "it is restarted after every failure")
+    if job.request.timeout is not None and job.request.restart.most:
+        field = "limits.timeout" if isinstance(job.model, CommandJob) else "timeout"
+        yield job.loss(field, "it counts for all attempts together, not for each")
+    yield from losses_of_data(job)
+    if code is None and not job.code_in_image:
+        yield job.loss(
+            job.code_field, "none is given: commands run in the working folder of the image"
+        )
+
+
+def losses_of_data(job: ExportJob) -> Iterator[str]:
+    """Say what goes in and comes out that no cluster knows of."""
+    model = job.model
+    for name, given in model.inputs.items():
+        if given.path and "://" not in given.path and not given.path.startswith("azureml:"):
+            yield job.loss(
+                f"inputs.{name}", f"`{given.path}` is a path here: have it in the image or a volume"
+            )
+        elif given.path:
+            yield job.loss(f"inputs.{name}", f"nobody fetches `{given.path}` there")
+    if isinstance(model, CommandJob):
+        for name, output in model.outputs.items():
+            where = output.path or f"{OUTPUTS_FOLDER}/outputs/{name}"
+            yield job.loss(f"outputs.{name}", f"`{where}` is of the pod and lost with it")
+        for field in model.without_effect():
+            yield job.loss(field, "only Azure ML has it")
+
+
+def common_notes(job: ExportJob, code: CodeMap | None) -> Iterator[str]:
+    """Say what people must do, and how the job's numbers came about."""
+    if code is not None:
+        yield f"code: {job.code} is in the ConfigMap {job.name}-code, and each pod gets a copy"
+    elif job.code_in_image:
+        yield f"code: {job.code_in_image} of the image"
+    if job.request.secrets:
+        values = " ".join(f'--from-literal={name}="${name}"' for name in job.request.secrets)
+        namespace = job.compute.kubernetes.namespace
+        where = f" -n {namespace}" if namespace else ""
+        secret = f"secret generic{where} {secrets_name(job)}"
+        yield f"before it is applied: kubectl create {secret} {values}"
+    yield from stand_in_notes(job)
+    yield from job.counts.notes
+
+
+def stand_in_notes(job: ExportJob) -> Iterator[str]:
+    """Say which cluster it is written for, if not the one that was named."""
+    if job.compute.name != job.request.compute:
+        yield (
+            f'compute "{job.request.compute}" is not in the site file: "{job.compute.name}", the '
+            "only Kubernetes there, stands in for it"
+        )

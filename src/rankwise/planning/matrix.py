@@ -1,41 +1,218 @@
-"""From a matrix to its tasks: one for each test in each cell, and one that looks around there."""
+"""Plan a matrix: runtimes and machines, and the tasks of all cells."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence, Sized
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
 
-from rankwise.errors import InputError
-from rankwise.plan import Process, RuntimeChoice, Task, later
-from rankwise.planning.cell_names import PART, TEST, cell_of, cells_to_run, is_test
-from rankwise.planning.cells import Entry, MachineFacts, cells_that_are_there, entries_of
-from rankwise.planning.contract import Ask, Planned
+from rankwise.backends.batch.system import largest_node, open_system
+from rankwise.documents.load import Document
+from rankwise.documents.matrix import COMPARISON, FEATURE, Matrix, MatrixMachine, MatrixRuntime
+from rankwise.documents.site import Site
+from rankwise.documents.site_models import LOCAL, ComputeConfig
+from rankwise.documents.written import Location
+from rankwise.errors import ComputeFailure, InputError
+from rankwise.machine import machine as this_machine
+from rankwise.plan import LOOK, PART, Process, Resources, RuntimeChoice, Task, later
+from rankwise.planning.matrix_cells import (
+    CellEntry,
+    MachineFacts,
+    PlannedTest,
+    cells_that_are_there,
+    check_here,
+    entries_of,
+    found_here,
+    stated,
+    tests_in,
+    unknown_word,
+)
 from rankwise.planning.matrix_commands import CellPlanner
-from rankwise.planning.matrix_runtimes import check_names, facts_of, runtimes_for
-from rankwise.planning.matrix_tests import tests_in
-from rankwise.spec.documents import Document
-from rankwise.spec.matrix import ENVIRONMENT, Matrix
-from rankwise.spec.mistakes import nearest
-from rankwise.spec.written import Found
+from rankwise.planning.planner import Planned, PlanOptions
+from rankwise.planning.selection import TEST, cell_of, cells_to_run, is_test
+from rankwise.runtimes.uv import digest_of, texts_of
+from rankwise.wording import hint
 
-SURROUNDINGS = Path(__file__).parent.parent / "surroundings.py"
+KERNEL = "ipykernel"
+# All of these bring it along.
+_WITH_KERNEL = re.compile(r"^\s*(ipykernel|jupyter|jupyterlab|notebook)\b", re.I | re.M)
+_IN_LOCK = re.compile(r'^\s*(name\s*=\s*")?ipykernel\b', re.I | re.M)
+
+
+def check_names(document: Document, model: Matrix, site: Site) -> None:
+    """Raise InputError for names that no site file has: nothing may stand in for a machine."""
+    site.check(
+        computes={
+            one.compute: document.place(("compute", name), one.compute)
+            for name, one in model.machines.items()
+        },
+        runtimes={
+            one.runtime: document.place(("runtime", name), one.runtime)
+            for name, one in model.runtimes.items()
+            if one.runtime
+        },
+        is_strict=True,
+    )
+
+
+def check_needs(document: Document, model: Matrix, site: Site, here: Iterable[str]) -> None:
+    """Raise InputError for needs that no machine has a word for: they would never be met."""
+    declared = {
+        *here,
+        *(word for one in model.machines.values() for word in one.features),
+        *(
+            word
+            for layer in site.layers
+            for one in layer.computes.values()
+            for word in one.features
+        ),
+    }
+    faults = []
+    for path, needs in _needs_of(model):
+        for index, need in enumerate(needs):
+            word, meant = unknown_word(need, declared)
+            if word:
+                at = Location(document.contents, (*path, "needs", index)).value_at
+                hint = (
+                    f"did you mean {meant}?"
+                    if meant
+                    else f"write it, or -{word}, into `features` of a machine"
+                )
+                place = f"{document.path}:{at.line}:{at.column}"
+                faults.append(f"{place}: no machine says anything of `{word}`: {hint}")
+    if faults:
+        raise InputError("\n".join(faults))
+
+
+def _needs_of(model: Matrix) -> Iterator[tuple[tuple[str | int, ...], Sequence[str]]]:
+    """Return all needs, with the paths of those who have them."""
+    for index, test in enumerate(model.tests):
+        yield ("tests", index), test.needs
+    for name, one in model.runtimes.items():
+        yield ("runtimes", name), one.needs
+        for index, test in enumerate(one.tests):
+            yield ("runtimes", name, "tests", index), test.needs
+
+
+def facts_of(machine: MatrixMachine, site: Site) -> MachineFacts:
+    """Find out what a machine has, as far as that can be known here."""
+    choice = site.compute(machine.compute)
+    for feature in choice.features:
+        if not FEATURE.fullmatch(feature) and not COMPARISON.fullmatch(feature):
+            raise InputError(
+                f"{choice.place}: features: {feature!r} must be a word, or such as mem>=64"
+            )
+    said = (*choice.features, *machine.features)
+    if choice.backend == LOCAL:
+        here = found_here(choice.capacity(this_machine()))
+        features, missing = check_here(said, here)
+        if missing:
+            missing = f"{missing} was not found on this machine"
+        return MachineFacts(features=features, missing=missing)
+    size, missing = Resources(), ""
+    if choice.is_batch:
+        size, missing = _node_of_cluster(choice)
+    told = Resources(cores=choice.cores or 0, memory=choice.memory or 0, gpus=choice.gpus or 0)
+    known = Resources(
+        cores=told.cores or size.cores,
+        memory=told.memory or size.memory,
+        gpus=told.gpus or size.gpus,
+    )
+    return MachineFacts(features=stated(said, known), missing=missing)
+
+
+def _node_of_cluster(choice: ComputeConfig) -> tuple[Resources, str]:
+    """Ask the batch system what a node has; if it does not answer, say why."""
+    system = open_system(choice)
+    try:
+        node = largest_node(system.nodes())
+    except ComputeFailure as failure:
+        last = str(failure).rpartition("; ")[2]
+        return Resources(), f"{system.title} does not answer here: {last}"
+    if node is None:
+        return Resources(), f"{system.title} has no nodes for [compute.{choice.name}]"
+    return node, ""
+
+
+def runtimes_for(
+    document: Document, model: Matrix, site: Site, tests: Sequence[PlannedTest]
+) -> tuple[dict[str, RuntimeChoice], list[str]]:
+    """Say what each runtime is, and what people must know; raises InputError for a lock's."""
+    found, notices, faults = {}, [], []
+    for name, one in model.runtimes.items():
+        try:
+            choice = _choice(document, name, one, site)
+            if _has_notebooks(name, model, tests) and _lacks_kernel(choice):
+                choice = dataclasses.replace(choice, requirements=(*choice.requirements, KERNEL))
+                notices.append(f"runtime {name}: {KERNEL} is added, for the notebooks in it")
+            found[name] = choice
+        except InputError as error:
+            faults.append(str(error))
+    if faults:
+        raise InputError("\n".join(faults))
+    return found, notices
+
+
+def _choice(document: Document, name: str, one: MatrixRuntime, site: Site) -> RuntimeChoice:
+    folder = document.path.absolute().parent
+    if one.runtime:
+        return dataclasses.replace(site.runtime(one.runtime), name=name)
+    if one.image:
+        is_file = one.image.endswith(".sif") or one.image.startswith((".", "/"))
+        image = str(folder / one.image) if is_file else one.image
+        return RuntimeChoice(name=name, kind="container", image=image, engine=one.engine)
+    if one.modules:
+        return RuntimeChoice(name=name, kind="modules", modules=one.modules)
+    if one.lock:
+        path = folder / one.lock
+        try:
+            digest = digest_of(path)
+        except OSError as error:
+            at = Location(document.contents, ("runtimes", name, "lock")).value_at
+            place = f"{document.path}:{at.line}:{at.column}"
+            raise InputError(f"{place}: {error.filename}: {error.strerror}") from None
+        return RuntimeChoice(
+            name=name, kind="uv", python=one.python, lock=str(path), lock_digest=digest
+        )
+    if "requirements" in one.model_fields_set:
+        return RuntimeChoice(name=name, kind="uv", python=one.python, requirements=one.requirements)
+    path = Path(one.python).expanduser()
+    return RuntimeChoice(name=name, kind="python", python=str(folder / path))
+
+
+def _has_notebooks(name: str, model: Matrix, tests: Sequence[PlannedTest]) -> bool:
+    return any(
+        test.kind == "notebook" and any(test.is_for(name, machine) for machine in model.machines)
+        for test in tests
+    )
+
+
+def _lacks_kernel(choice: RuntimeChoice) -> bool:
+    if choice.kind != "uv":
+        return False
+    if choice.lock and any(_IN_LOCK.search(text) for text in texts_of(Path(choice.lock))):
+        return False
+    return not _WITH_KERNEL.search("\n".join(choice.requirements))
+
+
+SURROUNDINGS = Path(__file__).parent.parent / "node" / "surroundings.py"
 """Says what a program finds around itself; it is run by the runtime's own Python."""
 _LOOK_SECONDS = 300.0
 
 
-def plan_matrix(document: Document, ask: Ask) -> Planned:
+def plan_matrix(document: Document, options: PlanOptions) -> Planned:
     """Plan a matrix; raises InputError with every mistake."""
     model = document.model
     assert isinstance(model, Matrix)
-    if ask.on is not None:
+    if options.on is not None:
         raise InputError(
-            f"--on {ask.on}: a matrix says itself where it runs: take some of its machines with "
-            f"--only machine={next(iter(model.machines))}"
+            f"--on {options.on}: a matrix says itself where it runs: take some of its machines "
+            f"with --only machine={next(iter(model.machines))}"
         )
-    check_names(document, model, ask.site)
+    check_names(document, model, options.site)
     _check_added(document, model)
     folder = document.path.absolute().parent / (model.code or model.folder)
     if not folder.is_dir():
@@ -43,13 +220,19 @@ def plan_matrix(document: Document, ask: Ask) -> Planned:
         raise InputError(f"{place}: there is no folder {folder}")
     tests = tests_in(document, model, folder)
     _check_tests(document, model, [test.name for test in tests])
-    machines = {name: facts_of(one, ask.site) for name, one in model.machines.items()}
-    runtimes, notices = runtimes_for(document, model, ask.site, tests)
+    machines = {name: facts_of(one, options.site) for name, one in model.machines.items()}
+    found = {word for one in machines.values() for word in one.features.words}
+    check_needs(document, model, options.site, found)
+    runtimes, notices = runtimes_for(document, model, options.site, tests)
     entries = list(entries_of(model, tests, machines))
     if not entries:
         raise InputError(f"{document.path}: there is no test in any cell: see `runtimes` of tests")
-    tasks = _MatrixPlanner(document, model, ask, runtimes, folder).tasks(entries)
-    return Planned(tasks=tasks, notices=[*_summary(model, tasks, machines), *notices])
+    tasks = _MatrixPlanner(document, model, options, runtimes, folder).tasks(entries)
+    return Planned(
+        tasks=tasks,
+        notices=[*_summary(model, tasks, machines), *notices],
+        is_reported=bool(model.report),
+    )
 
 
 def _check_added(document: Document, model: Matrix) -> None:
@@ -57,7 +240,7 @@ def _check_added(document: Document, model: Matrix) -> None:
     there = set(cells_that_are_there(model))
     for index, one in enumerate(model.add):
         if (one.runtime, one.machine) in there:
-            at = Found(document.contents, ("add", index)).value_at
+            at = Location(document.contents, ("add", index)).value_at
             raise InputError(
                 f"{document.path}:{at.line}:{at.column}: {one.runtime} on {one.machine} is a cell "
                 "already: `set` changes what is there"
@@ -72,11 +255,10 @@ def _check_tests(document: Document, model: Matrix, names: Sequence[str]) -> Non
         for index, one in enumerate(getattr(model, key)):
             for name in one.when.get("test", ()):
                 if not any(fnmatchcase(test, name) for test in names):
-                    at = Found(document.contents, (key, index, "when", "test")).value_at
-                    meant = nearest(name, names)
-                    hint = f"did you mean {meant}?" if meant else f"there are {', '.join(names)}"
+                    at = Location(document.contents, (key, index, "when", "test")).value_at
+                    remedy = hint(name, names, f"there are {', '.join(names)}")
                     place = f"{document.path}:{at.line}:{at.column}"
-                    faults.append(f"{place}: there is no test `{name}`: {hint}")
+                    faults.append(f"{place}: there is no test `{name}`: {remedy}")
     if faults:
         raise InputError("\n".join(faults))
 
@@ -88,18 +270,18 @@ class _MatrixPlanner:
         self,
         document: Document,
         model: Matrix,
-        ask: Ask,
+        options: PlanOptions,
         runtimes: Mapping[str, RuntimeChoice],
         folder: Path,
     ) -> None:
         self._document = document
         self._model = model
-        self._ask = ask
+        self._options = options
         self._runtimes = runtimes
         self._folder = folder
         self._surroundings = SURROUNDINGS.read_text(encoding="utf-8")
 
-    def tasks(self, entries: Sequence[Entry]) -> list[Task]:
+    def tasks(self, entries: Sequence[CellEntry]) -> list[Task]:
         """Plan all; raises InputError with every mistake, said once."""
         faults: dict[str, None] = {}
         tasks: list[Task] = []
@@ -108,7 +290,7 @@ class _MatrixPlanner:
             planner = CellPlanner(
                 document=self._document,
                 model=self._model,
-                ask=self._ask,
+                options=self._options,
                 runtime=self._runtimes[runtime],
                 machine=machine,
                 folder=self._folder,
@@ -126,15 +308,15 @@ class _MatrixPlanner:
             raise InputError("\n".join(faults))
         return tasks
 
-    def _tasks_of(self, entry: Entry, planner: CellPlanner) -> Iterator[Task]:
+    def _tasks_of(self, entry: CellEntry, planner: CellPlanner) -> Iterator[Task]:
         if entry.skip is not None:
             yield self._not_run(entry)
             return
         for name, task in planner.tasks(entry):
             yield self._in_cell(entry, name, task)
 
-    def _in_cell(self, entry: Entry, name: str, task: Task) -> Task:
-        """Give a task its place in the matrix."""
+    def _in_cell(self, entry: CellEntry, name: str, task: Task) -> Task:
+        """Return a task its place in the matrix."""
         width = self._model.machines[entry.machine].max_parallel or 0
         return dataclasses.replace(
             task,
@@ -147,7 +329,7 @@ class _MatrixPlanner:
             tags={**task.tags, **_tags(entry, name, TEST)},
         )
 
-    def _not_run(self, entry: Entry) -> Task:
+    def _not_run(self, entry: CellEntry) -> Task:
         assert entry.skip is not None
         shown = entry.test.entry
         command = shown.run or shown.files or shown.pytest or shown.suite
@@ -162,7 +344,7 @@ class _MatrixPlanner:
         )
         return self._in_cell(entry, entry.test.name, task)
 
-    def _environment(self, cell: Sequence[Entry]) -> Task:
+    def _environment(self, cell: Sequence[CellEntry]) -> Task:
         """Plan the look around: into the attempt's folder goes the program that does it.
 
         Whatever becomes of it, no test has failed by that.
@@ -186,12 +368,12 @@ class _MatrixPlanner:
             timeout=_LOOK_SECONDS,
             place=str(self._document.path),
         )
-        placed = self._in_cell(dataclasses.replace(entry, is_soft=is_soft), ENVIRONMENT, task)
-        tags = {**placed.tags, PART: ENVIRONMENT}
+        placed = self._in_cell(dataclasses.replace(entry, is_soft=is_soft), LOOK, task)
+        tags = {**placed.tags, PART: LOOK}
         return dataclasses.replace(placed, is_soft=True, tags=tags)
 
 
-def _tags(entry: Entry, test: str, part: str) -> dict[str, str]:
+def _tags(entry: CellEntry, test: str, part: str) -> dict[str, str]:
     own = {"runtime": entry.runtime, "machine": entry.machine, "test": test, PART: part}
     return {**own, "soft_fail": "true"} if entry.is_soft else own
 

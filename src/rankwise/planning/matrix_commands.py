@@ -8,24 +8,25 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from rankwise.documents.load import Document, load
+from rankwise.documents.matrix import Matrix, MatrixMachine, MatrixTest, NotebookSettings
+from rankwise.documents.site import Site
+from rankwise.documents.site_models import COMMAND, ELSEWHERE, SSH, Layer
+from rankwise.documents.suite import Requirements, Suite
 from rankwise.errors import InputError
-from rankwise.notebooks.planning import (
+from rankwise.notebooks import (
+    NEEDS,
     PROGRAM,
     RESULTS,
     NotebookOptions,
     needs_input,
     notebook_command,
+    program_files,
 )
-from rankwise.plan import Process, Resources, Restart, RuntimeChoice, Task, later
-from rankwise.planning.cells import Entry
-from rankwise.planning.contract import Ask
+from rankwise.plan import TOOLS_PYTHON, Process, Resources, RuntimeChoice, Task, later
+from rankwise.planning.matrix_cells import CellEntry
+from rankwise.planning.planner import PlanOptions, restart_of
 from rankwise.planning.suites import SuitePlanner, plan_suite
-from rankwise.site import Site
-from rankwise.site.choices import LOCAL, SLURM, Layer
-from rankwise.spec.documents import Document, load
-from rankwise.spec.matrix import Matrix, MatrixMachine
-from rankwise.spec.matrix_tests import MatrixTest, NotebookWish
-from rankwise.spec.suite import Requirements, Suite
 
 # What a notebook may take beyond its own limit: to start, to stop and to be written.
 _MORE_SECONDS = 120.0
@@ -39,7 +40,7 @@ class CellPlanner:
         *,
         document: Document,
         model: Matrix,
-        ask: Ask,
+        options: PlanOptions,
         runtime: RuntimeChoice,
         machine: str,
         folder: Path,
@@ -49,10 +50,10 @@ class CellPlanner:
         self._machine: MatrixMachine = model.machines[machine]
         self._runtime = runtime
         self._folder = folder
-        self._ask = dataclasses.replace(ask, site=_with_runtime(ask.site, runtime))
+        self._options = dataclasses.replace(options, site=_with_runtime(options.site, runtime))
         self._planners: dict[int, SuitePlanner] = {}
 
-    def tasks(self, entry: Entry) -> Iterator[tuple[str, Task]]:
+    def tasks(self, entry: CellEntry) -> Iterator[tuple[str, Task]]:
         """Plan a test, with the name that each of its tasks has in the cell."""
         test = entry.test
         if test.kind == "notebook":
@@ -67,12 +68,12 @@ class CellPlanner:
 
     # Scripts and commands, as suites have them
 
-    def _script(self, entry: Entry) -> list[Task]:
+    def _script(self, entry: CellEntry) -> list[Task]:
         section = entry.test.section
         planner = self._planners.get(id(section))
         if planner is None:
             document = dataclasses.replace(self._document, model=self._as_suite(), contents=section)
-            planner = SuitePlanner(document, self._as_suite(), self._ask, self._machine.compute)
+            planner = SuitePlanner(document, self._as_suite(), self._options, self._machine.compute)
             self._planners[id(section)] = planner
         return planner.tasks_of(entry.test.index, self._as_suite_test(entry))
 
@@ -90,7 +91,7 @@ class CellPlanner:
             timeout=self._model.timeout,
         )
 
-    def _as_suite_test(self, entry: Entry) -> MatrixTest:
+    def _as_suite_test(self, entry: CellEntry) -> MatrixTest:
         changes: dict[str, object] = {
             "environment_variables": entry.environment,
             "requires": self._requires(entry.test.entry),
@@ -105,15 +106,15 @@ class CellPlanner:
 
     # Suites of their own
 
-    def _suite(self, entry: Entry) -> list[Task]:
+    def _suite(self, entry: CellEntry) -> list[Task]:
         path = Path(entry.test.file)
         document = load(path)
         if not isinstance(document.model, Suite):
             raise InputError(
                 f"{entry.test.place}: {path} is no suite, its type is {document.model.type}"
             )
-        site = _with_runtime(self._ask.site, self._runtime, document.model.environment)
-        ask = dataclasses.replace(self._ask, site=site, on=self._machine.compute)
+        site = _with_runtime(self._options.site, self._runtime, document.model.environment)
+        options = dataclasses.replace(self._options, site=site, on=self._machine.compute)
         return [
             dataclasses.replace(
                 task,
@@ -121,12 +122,12 @@ class CellPlanner:
                 environment={**entry.environment, **task.environment},
                 timeout=task.timeout or entry.timeout or self._model.timeout,
             )
-            for task in plan_suite(document, ask).tasks
+            for task in plan_suite(document, options).tasks
         ]
 
     # Notebooks
 
-    def _notebook(self, entry: Entry) -> Task:
+    def _notebook(self, entry: CellEntry) -> Task:
         test, model = entry.test.entry, self._model
         timeout = entry.timeout or test.timeout or model.timeout
         wish = _merged(model.notebooks, test.notebooks)
@@ -140,16 +141,18 @@ class CellPlanner:
         )
         out = later("folder")
         program, files = "", {}
+        tools: tuple[str, ...] = ()
         if self._is_elsewhere:
             # There, nothing of ours can be relied on: its Python runs the notebook, too.
             program = f"{out}/{PROGRAM.name}"
-            files = {PROGRAM.name: PROGRAM.read_text(encoding="utf-8")}
+            files = program_files()
+            tools = NEEDS if self._is_equipped else ()
         else:
             _check_installed(entry.test.place)
         words = notebook_command(
             Path(entry.test.file),
             out=out,
-            interpreter="python" if program else sys.executable,
+            interpreter=TOOLS_PYTHON if tools else "python" if program else sys.executable,
             options=options,
             program=program,
         )
@@ -168,17 +171,26 @@ class CellPlanner:
             resources=claim,
             compute=self._machine.compute,
             runtime=self._runtime,
+            tools=tools,
             timeout=_outer_limit(timeout, wish),
-            restart=_restart(test),
+            restart=restart_of(test.restart),
             is_optional=test.optional and not manual,
             results=RESULTS,
             skip=f"it needs a person first: {manual}" if manual else "",
         )
 
     @property
+    def _backend(self) -> str:
+        return self._options.site.compute(self._machine.compute).backend
+
+    @property
     def _is_elsewhere(self) -> bool:
-        backend = self._ask.site.compute(self._machine.compute).backend
-        return self._runtime.kind == "container" or backend not in (LOCAL, SLURM)
+        return self._runtime.kind == "container" or self._backend in ELSEWHERE
+
+    @property
+    def _is_equipped(self) -> bool:
+        """Return whether what is missing there is brought: images have all that they have."""
+        return self._runtime.kind != "container" and self._backend in (SSH, COMMAND)
 
 
 def _with_runtime(site: Site, runtime: RuntimeChoice, *names: str) -> Site:
@@ -188,23 +200,17 @@ def _with_runtime(site: Site, runtime: RuntimeChoice, *names: str) -> Site:
     return dataclasses.replace(site, layers=(layer, *site.layers))
 
 
-def _merged(common: NotebookWish, own: NotebookWish | None) -> NotebookWish:
+def _merged(common: NotebookSettings, own: NotebookSettings | None) -> NotebookSettings:
     if own is None:
         return common
     return common.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
 
 
-def _outer_limit(timeout: float | None, wish: NotebookWish) -> float | None:
-    """Give the limit after which not the notebook but all that has started it is ended."""
+def _outer_limit(timeout: float | None, wish: NotebookSettings) -> float | None:
+    """Return the limit after which not the notebook but all that has started it is ended."""
     if timeout is None:
         return None
     return timeout * (2 if wish.as_script else 1) + _MORE_SECONDS
-
-
-def _restart(test: MatrixTest) -> Restart:
-    if test.restart is None:
-        return Restart()
-    return Restart(most=test.restart.max, on_exit_codes=tuple(test.restart.on_exit_codes))
 
 
 def _check_installed(place: str) -> None:

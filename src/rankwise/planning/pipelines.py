@@ -1,64 +1,389 @@
-"""From a document of a pipeline to its tasks."""
+"""Plan pipelines: stages, what they include, and where they deploy."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
+import re
 import string
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from rankwise.documents.load import Document, load
+from rankwise.documents.pipeline import INCLUDED, Pipeline, Stage, in_order, needs_of
+from rankwise.documents.site_models import LOCAL
+from rankwise.documents.values import fit_name
 from rankwise.errors import InputError
-from rankwise.plan import Process, Reuse, Task, to_data
-from rankwise.planning.contract import Ask, Planned
-from rankwise.planning.stages import Scene, stage_tasks
-from rankwise.planning.step_lines import detach_line
-from rankwise.planning.targets import check_targets
-from rankwise.spec.documents import Document
-from rankwise.spec.mistakes import nearest
-from rankwise.spec.pipeline import Pipeline, in_order, needs_of
-from rankwise.spec.stages import Stage
+from rankwise.git import changes_in, folder_for
+from rankwise.launch.jobs import JobRequest, RoleRequest
+from rankwise.plan import Process, Resources, Restart, Reuse, Task, later, to_data
+from rankwise.planning import stage_commands
+from rankwise.planning.jobs import task_of
+from rankwise.planning.planner import Planned, PlanOptions
+from rankwise.planning.stage_commands import cache_lines, detach_line, keep_line, step_line
+from rankwise.planning.suites import checks_at, with_checks
+from rankwise.planning.sweeps import kept_apart
+from rankwise.wording import hint
+
+_REFERENCE = re.compile(r"\$\{\{\s*([a-z]+)\.([^{}\s]*)\s*\}\}")
+_TYPES = {"suite": "Suite", "sweep": "Sweep"}
 
 
-def plan_pipeline(document: Document, ask: Ask) -> Planned:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineContext:
+    """Where the stages of a pipeline are."""
+
+    document: Document
+    model: Pipeline
+    options: PlanOptions
+    workspace: Path
+
+
+def stage_tasks(context: PipelineContext, name: str, stage: Stage) -> Planned:
+    """Plan one stage: a task, or one for each cell of its matrix, or those of a document."""
+    tasks: list[Task] = []
+    notices: list[str] = []
+    owners: dict[str, str] = {}
+    is_reported = False
+    for cell, filled in _cells(stage):
+        key = f"{name}.{cell}" if cell else name
+        notices += _check_filled(context, stage, filled)
+        if stage.step in INCLUDED:
+            planned = _included(context, key, filled)
+            tasks += planned.tasks
+            owners |= {task.key: key for task in planned.tasks}
+            notices += planned.notices
+            is_reported |= planned.is_reported
+        else:
+            tasks.append(_task(context, name, cell, filled))
+    return Planned(tasks=tasks, notices=notices, owners=owners, is_reported=is_reported)
+
+
+def _check_filled(context: PipelineContext, stage: Stage, filled: Stage) -> tuple[str, ...]:
+    """Look up the names that a stage has from its matrix; raises InputError as for others."""
+    names = {
+        key: {getattr(filled, key): context.document.place((key,), getattr(stage, key))}
+        for key in ("on", "environment")
+        if getattr(filled, key) != getattr(stage, key)
+    }
+    computes = {} if context.options.on else names.get("on", {})
+    return context.options.site.check(
+        computes=computes,
+        runtimes=names.get("environment", {}),
+        is_strict=context.options.is_strict,
+    )
+
+
+def _cells(stage: Stage) -> Iterator[tuple[str, Stage]]:
+    """Return the stage once for each combination of the matrix, with the values filled in."""
+    taken: set[str] = set()
+    for values in itertools.product(*stage.matrix.values()):
+        cell = fit_name("-".join(values)) if values else ""
+        name = next(
+            one
+            for one in itertools.chain([cell], (f"{cell}-{at}" for at in itertools.count(2)))
+            if one not in taken
+        )
+        taken.add(name)
+        yield name, _filled(stage, dict(zip(stage.matrix, values, strict=True)))
+
+
+def _filled(stage: Stage, matrix: Mapping[str, str]) -> Stage:
+    """Put values in for `${{…}}`, wherever it stands."""
+
+    def value(found: re.Match[str]) -> str:
+        match found[1]:
+            case "matrix":
+                return matrix[found[2]]
+            case "artifacts":
+                return later(f"artifacts:{found[2]}")
+            case "run":
+                return later("run")
+        return found[0]
+
+    def fill(data: object) -> object:
+        if isinstance(data, str):
+            return _REFERENCE.sub(value, data)
+        if isinstance(data, dict):
+            return {name: fill(each) for name, each in data.items()}
+        if isinstance(data, list | tuple):
+            return tuple(fill(each) for each in data)
+        return data
+
+    filled = {
+        name: fill(getattr(stage, name))
+        for name in ("run", "env", "job", "suite", "sweep", "on", "environment", "folder")
+    }
+    filled |= {name: fill(getattr(stage, name)) for name in ("inputs", "outputs", "artifacts")}
+    for step in ("checkout", "runtime", "deploy", "report", "notify", "wait", "cache"):
+        part = getattr(stage, step)
+        if part is not None:
+            own = {name: fill(getattr(part, name)) for name in type(part).model_fields}
+            filled[step] = part.model_copy(update=own)
+    return stage.model_copy(update=filled)
+
+
+def _task(context: PipelineContext, name: str, cell: str, stage: Stage) -> Task:
+    model = context.model
+    key = f"{name}.{cell}" if cell else name
+    # Programs of ours work with folders of this machine, wherever the other stages run.
+    is_script = stage.step == "run"
+    asked = context.options.on if is_script else ""
+    general = (model.on or context.options.site.default_compute) if is_script else LOCAL
+    compute = asked or stage.on or general
+    common = Task(
+        key=key,
+        processes=(),
+        folder=str(context.workspace / stage.folder),
+        environment={**model.env, **stage.env},
+        secrets=tuple(dict.fromkeys((*model.secrets, *stage.secrets))),
+        compute=compute,
+        timeout=stage.timeout,
+        restart=Restart(most=stage.retries),
+    )
+    checks = checks_at(context.document, ("stages", name, "checks"), stage.checks)
+    if stage.ranks is not None:
+        return with_checks(_with_ranks(context, stage, common), checks)
+    runtime = context.options.site.runtime(stage.environment or model.environment)
+    files: dict[str, str] = {}
+    if is_script:
+        command, files = _script(name, cell, stage)
+    else:
+        command = step_line(stage)
+    resources = Resources(cores=stage.cores or 0)
+    process = Process(name=stage.step, role=stage.step, command=command, resources=resources)
+    task = dataclasses.replace(
+        common,
+        processes=(process,),
+        files=files,
+        runtime=runtime,
+        resources=resources,
+        exports=is_script or stage.step in ("runtime", "checkout"),
+    )
+    return with_checks(task, checks)
+
+
+def _script(name: str, cell: str, stage: Stage) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command of a stage that runs lines of the user's, and the files that it needs."""
+    files = stage_commands.script_files(stage.run)
+    before: list[Sequence[str]] = []
+    after: list[Sequence[str]] = []
+    if stage.cache is not None:
+        restore, save = cache_lines(stage.cache, stage.run)
+        before.append(restore)
+        after.append(save)
+    if stage.artifacts:
+        after.append(keep_line(name, cell, stage.artifacts))
+    if not before and not after:
+        return stage_commands.script_command(), files
+    files[stage_commands.AROUND] = stage_commands.around(before, after)
+    return stage_commands.script_command(stage_commands.AROUND), files
+
+
+def _with_ranks(context: PipelineContext, stage: Stage, common: Task) -> Task:
+    assert stage.ranks is not None
+    nodes = stage.nodes or 1
+    lines = stage.run.strip().splitlines()
+    files = {}
+    if len(lines) > 1:
+        files = {stage_commands.RUN: f"{stage.run}\n"}
+        line = " ".join(stage_commands.script_command(stage_commands.RUN))
+    else:
+        line = lines[0]
+    runtime = context.options.site.runtime(stage.environment or context.model.environment)
+    task = task_of(
+        JobRequest(
+            kind="mpi",
+            name=common.key,
+            key=common.key,
+            roles=(RoleRequest(name="launcher", command=line, runtime=runtime),),
+            instance_count=nodes,
+            process_count_per_instance=stage.ranks // nodes,
+            environment=common.environment,
+            secrets=common.secrets,
+            timeout=common.timeout,
+            restart=common.restart,
+            compute=common.compute,
+            folder=common.folder,
+            generate_launcher=True,
+        ),
+        context.options.site,
+    )
+    return dataclasses.replace(task, files={**task.files, **files})
+
+
+def _included(context: PipelineContext, key: str, stage: Stage) -> Planned:
+    """Plan the document that a stage names, as part of the pipeline."""
+    from rankwise.documents.jobs import JobModel
+    from rankwise.documents.site import find_site
+    from rankwise.planning.planner import planner_for
+
+    own = context.document.path.absolute()
+    written = getattr(stage, stage.step)
+    path = own.parent / written
+    place = context.document.place(INCLUDED, written)
+    chain = (*context.options.including, own)
+    if path.resolve() in [one.resolve() for one in chain]:
+        raise InputError(f"{place}: {written} includes itself, by way of {own.name}")
+    try:
+        document = load(path)
+    except InputError as error:
+        raise InputError(f"{place}: `{stage.step}` is wrong:\n{error}") from error
+    kind = document.model.type
+    is_fit = (
+        isinstance(document.model, JobModel) if stage.step == "job" else kind == _TYPES[stage.step]
+    )
+    if not is_fit:
+        raise InputError(f"{place}: {written} is a {kind}, not a {stage.step}")
+    options = dataclasses.replace(
+        context.options,
+        site=find_site(path.parent),
+        on=context.options.on or stage.on or context.model.on or None,
+        choice={},
+        including=chain,
+    )
+    planned = planner_for(document.model)(document, options)
+    is_one = len(planned.tasks) == 1
+    names = {one.key: key if is_one else f"{key}.{one.key}" for one in planned.tasks}
+    tasks = [
+        dataclasses.replace(
+            one,
+            key=names[one.key],
+            needs=tuple(names[need] for need in one.needs),
+            inherits=tuple(names[need] for need in one.inherits),
+            environment={**context.model.env, **stage.env, **one.environment},
+            secrets=tuple(dict.fromkeys((*context.model.secrets, *stage.secrets, *one.secrets))),
+            timeout=one.timeout if one.timeout is not None else stage.timeout,
+            restart=one.restart if one.restart.most else Restart(most=stage.retries),
+        )
+        for one in planned.tasks
+    ]
+    return dataclasses.replace(planned, tasks=tasks)
+
+
+def check_targets(context: PipelineContext) -> None:
+    """Raise InputError for places that cannot be deployed to, checkouts with changes, strangers."""
+    found = [
+        complaint
+        for name, stage in context.model.stages.items()
+        for complaint in (
+            *_deploys(context, name, stage),
+            *_checkouts(context, name, stage),
+            *_notices(context, stage),
+        )
+    ]
+    if found:
+        raise InputError("\n".join(found))
+
+
+def _deploys(context: PipelineContext, name: str, stage: Stage) -> Iterator[str]:
+    if stage.deploy is None:
+        return
+    target = _folder(context, stage, stage.deploy.to)
+    if target is None:
+        return
+    nearest = next(one for one in (target, *target.parents) if one.exists() or one.is_symlink())
+    if not nearest.is_dir():
+        place = context.document.place(("to",), stage.deploy.to)
+        yield f"{place}: `{name}` cannot deploy to {target}: {nearest} is a file, not a folder"
+    elif (target / "current").exists() and not (target / "current").is_symlink():
+        place = context.document.place(("to",), stage.deploy.to)
+        yield (
+            f"{place}: `{name}` cannot deploy to {target}: `current` in it is not a link of "
+            "rankwise's; move it away"
+        )
+
+
+def _checkouts(context: PipelineContext, name: str, stage: Stage) -> Iterator[str]:
+    step = stage.checkout
+    if step is None or step.clean:
+        return
+    folder = _folder(context, stage, step.into or folder_for(step.repository))
+    if folder is None or not (folder / ".git").exists():
+        return
+    try:
+        changed = changes_in(folder)
+    except (OSError, subprocess.SubprocessError):
+        return
+    if changed:
+        place = context.document.place(("repository", "checkout"), step.repository)
+        shown = ", ".join(changed[:3]) + (", …" if len(changed) > 3 else "")
+        yield (
+            f"{place}: `{name}` would overwrite what was changed by hand in {folder}: {shown}; "
+            "commit it, or say `clean: true` to throw it away"
+        )
+
+
+def _notices(context: PipelineContext, stage: Stage) -> Iterator[str]:
+    for name in stage.notify.to if stage.notify is not None else ():
+        try:
+            context.options.site.notify(name)
+        except InputError as error:
+            yield f"{context.document.place(('to',), name)}: {error}"
+
+
+def _folder(context: PipelineContext, stage: Stage, written: str) -> Path | None:
+    """Return a folder as the stage will see it; None: that is known only when it runs."""
+    known = {**os.environ, **context.model.env, **stage.env}
+    try:
+        text = string.Template(written).substitute(known)
+    except (KeyError, ValueError):
+        return None
+    if "${{" in text:
+        return None
+    return context.workspace / stage.folder / Path(text).expanduser()
+
+
+def plan_pipeline(document: Document, options: PlanOptions) -> Planned:
     """Plan the stages, each with what it needs."""
     model = document.model
     assert isinstance(model, Pipeline)
-    scene = Scene(document=document, model=model, ask=ask, workspace=_workspace(document, model))
-    if only := ask.choice.get("only"):
-        return _detached(scene, str(only))
-    begin = ask.choice.get("from")
+    context = PipelineContext(
+        document=document, model=model, options=options, workspace=_workspace(document, model)
+    )
+    if only := options.choice.get("only"):
+        return _detached(context, str(only))
+    begin = options.choice.get("from")
     first = _stages_from(document, str(begin)) if begin else None
     needs = needs_of(model.stages)
     tasks: list[Task] = []
-    notices: list[str] = [*_check_names(scene)]
+    notices: list[str] = [*_check_names(context)]
+    is_reported = False
     keys: dict[str, tuple[str, ...]] = {}
+    owners: dict[str, str] = {}
     for name in in_order(needs):
         stage = model.stages[name]
         before = tuple(key for need in needs[name] for key in keys[need])
-        planned = stage_tasks(scene, name, stage)
+        planned = stage_tasks(context, name, stage)
         own: Sequence[Task] = planned.tasks
         if stage.detach:
-            own = [_submitting(scene, name, own)]
+            # The report follows the run that goes on by itself.
+            own = [_submitting(context, name, own)]
+        else:
+            is_reported |= planned.is_reported
         is_taken = first is not None and name not in first
-        own = [_linked(scene, one, stage, before, is_taken=is_taken) for one in own]
+        own = [_linked(context, one, stage, before, is_taken=is_taken) for one in own]
         keys[name] = tuple(one.key for one in own)
         tasks += own
         notices += [notice for notice in planned.notices if notice not in notices]
-    check_targets(scene)
-    return Planned(tasks=tasks, notices=notices)
+        owners |= planned.owners
+    check_targets(context)
+    tasks = kept_apart(tasks, owners, "stage")
+    return Planned(tasks=tasks, notices=notices, is_reported=is_reported)
 
 
 def _stages_from(document: Document, name: str) -> set[str]:
-    """Give a stage and all that come after it; raises InputError if there is none."""
+    """Return a stage and all that come after it; raises InputError if there is none."""
     model = document.model
     assert isinstance(model, Pipeline)
     if name not in model.stages:
-        meant = nearest(name, model.stages)
-        hint = f"did you mean {meant!r}?" if meant else f"there are {', '.join(model.stages)}"
-        raise InputError(f"{document.path}: there is no stage {name!r}; {hint}")
+        remedy = hint(name, model.stages, f"there are {', '.join(model.stages)}")
+        raise InputError(f"{document.path}: there is no stage {name!r}; {remedy}")
     needs = needs_of(model.stages)
     found = {name}
     for one in in_order(needs):
@@ -76,26 +401,30 @@ def _workspace(document: Document, model: Pipeline) -> Path:
     return folder
 
 
-def _check_names(scene: Scene) -> tuple[str, ...]:
-    model, document = scene.model, scene.document
+def _check_names(context: PipelineContext) -> tuple[str, ...]:
+    model, document = context.model, context.document
     stages = model.stages.values()
     computes = {name for name in (model.on, *(stage.on for stage in stages)) if name}
-    if scene.ask.on:
-        computes = {scene.ask.on}
+    if context.options.on:
+        computes = {context.options.on}
     runtimes = {
         name for name in (model.environment, *(stage.environment for stage in stages)) if name
     }
-    return scene.ask.site.check(
-        computes={name: document.place(("on",), name) for name in computes if "${{" not in name},
+    return context.options.site.check(
+        computes={
+            name: context.options.place_of_compute(document, ("on",), name)
+            for name in computes
+            if "${{" not in name
+        },
         runtimes={
             name: document.place(("environment",), name) for name in runtimes if "${{" not in name
         },
-        is_strict=scene.ask.is_strict,
+        is_strict=context.options.is_strict,
     )
 
 
 def _linked(
-    scene: Scene, task: Task, stage: Stage, before: tuple[str, ...], *, is_taken: bool
+    context: PipelineContext, task: Task, stage: Stage, before: tuple[str, ...], *, is_taken: bool
 ) -> Task:
     """Put a task after those that its stage needs."""
     is_first = not task.needs
@@ -104,49 +433,50 @@ def _linked(
         needs=before if is_first else task.needs,
         when=stage.when if is_first else task.when,
         inherits=(*before, *task.inherits),
-        reuse=_reuse(scene, task, stage, is_taken=is_taken),
+        reuse=_reuse(context, task, stage, is_taken=is_taken),
     )
 
 
-def _reuse(scene: Scene, task: Task, stage: Stage, *, is_taken: bool) -> Reuse | None:
+def _reuse(context: PipelineContext, task: Task, stage: Stage, *, is_taken: bool) -> Reuse | None:
     if is_taken:
         return Reuse(definition="", is_taken=True)
     if stage.inputs is None:
         return None
-    said = {"source": str(scene.document.path.absolute()), "task": to_data(task)}
+    said = {"source": str(context.document.path.absolute()), "task": to_data(task)}
     digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode())
     return Reuse(
         definition=digest.hexdigest(),
         inputs=tuple(stage.inputs),
         outputs=tuple(stage.outputs),
-        folder=str(scene.workspace),
-        is_wanted=not scene.ask.choice.get("force") and not scene.ask.choice.get("from"),
+        folder=str(context.workspace),
+        is_wanted=not context.options.choice.get("force")
+        and not context.options.choice.get("from"),
     )
 
 
-def _submitting(scene: Scene, name: str, tasks: Sequence[Task]) -> Task:
+def _submitting(context: PipelineContext, name: str, tasks: Sequence[Task]) -> Task:
     """Make the task that submits a stage, in the place of its own."""
-    source = str(scene.document.path.absolute())
-    line = detach_line(source, name, is_forced=bool(scene.ask.choice.get("force")))
-    if scene.ask.on:
-        line = (*line, "--on", scene.ask.on)
+    source = str(context.document.path.absolute())
+    line = detach_line(source, name, is_forced=bool(context.options.choice.get("force")))
+    if context.options.on:
+        line = (*line, "--on", context.options.on)
     return Task(
         key=name,
         processes=(Process(name="detach", role="detach", command=line),),
-        folder=str(scene.workspace),
-        environment=dict(scene.model.env),
+        folder=str(context.workspace),
+        environment=dict(context.model.env),
         secrets=tuple(dict.fromkeys(secret for task in tasks for secret in task.secrets)),
         submits=True,
     )
 
 
-def _detached(scene: Scene, name: str) -> Planned:
+def _detached(context: PipelineContext, name: str) -> Planned:
     """Plan one stage alone, with the variables that it would have had in its pipeline."""
-    given = scene.ask.choice.get("environment")
+    given = context.options.choice.get("environment")
     inherited: Mapping[str, str] = given if isinstance(given, Mapping) else {}
-    planned = stage_tasks(scene, name, scene.model.stages[name])
+    planned = stage_tasks(context, name, context.model.stages[name])
     tasks = [
         dataclasses.replace(task, environment={**inherited, **task.environment})
         for task in planned.tasks
     ]
-    return Planned(tasks=tasks, notices=planned.notices)
+    return dataclasses.replace(planned, tasks=tasks)

@@ -1,33 +1,92 @@
-"""From a suite to its tasks: one for each test."""
+"""Plan suites of test scripts, and the checks of tasks."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from rankwise import plan
+from rankwise.documents.checks import CheckSpec
+from rankwise.documents.load import Document, header_of, silent
+from rankwise.documents.suite import Header, RankLauncher, Suite, SuiteTest
+from rankwise.documents.values import fit_name
+from rankwise.documents.written import Location
 from rankwise.errors import InputError
-from rankwise.launch.assembly import share
-from rankwise.launch.command import read_command
-from rankwise.launch.jobs import task_for
-from rankwise.launch.request import Facts, JobRequest, Kind, RoleRequest
-from rankwise.launch.words import NAMES, in_shell
-from rankwise.plan import Resources, Restart, Task, fill_in, later
-from rankwise.planning.checks import checks_at, with_checks
-from rankwise.planning.contract import Ask, Planned
+from rankwise.launch.commandline import read_command
+from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, share, task_for
+from rankwise.launch.rewriting import NAMES, in_shell
+from rankwise.plan import Resources, Task, fill_in, later
 from rankwise.planning.jobs import facts_for
-from rankwise.planning.patterns import files_that_fit
-from rankwise.spec.documents import Document
-from rankwise.spec.headers import SILENT, header_of
-from rankwise.spec.mistakes import nearest
-from rankwise.spec.suite import Header, Launcher, Suite, SuiteTest
-from rankwise.spec.values import fit_name
-from rankwise.spec.written import Found
+from rankwise.planning.planner import Planned, PlanOptions, restart_of
+from rankwise.wording import code, nearest
+
+APART = {"RANKWISE_STREAMS": "apart"}
+"""What has the runner keep what goes to stdout and to stderr apart."""
+
+
+def checks_at(
+    document: Document, path: Sequence[int | str], checks: Sequence[CheckSpec]
+) -> tuple[plan.Check, ...]:
+    """Plan the checks at a place of a document; raises InputError if a function is not there."""
+    folder = document.path.absolute().parent
+    planned = [check.planned(folder) for check in checks]
+    for number, check in enumerate(planned):
+        if check.kind == "python" and (fault := _fault_of(check.what)):
+            at = Location(document.contents, (*path, number, "python")).value_at
+            raise InputError(f"{document.path}:{at.line}:{at.column}: {fault}")
+    return tuple(planned)
+
+
+def with_checks(task: Task, checks: Sequence[plan.Check]) -> Task:
+    """Have a task checked, and have it keep what the checks look at."""
+    needs_streams = any(check.on in ("stdout", "stderr") for check in checks)
+    environment = {**task.environment, **(APART if needs_streams else {})}
+    return dataclasses.replace(task, checks=tuple(checks), environment=environment)
+
+
+def _fault_of(function: str) -> str:
+    """Say what is wrong with FILE:FUNCTION, without running any of it; empty: nothing is."""
+    path, _, name = function.rpartition(":")
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    except (SyntaxError, ValueError) as error:
+        return f"{path} is no Python: {error}"
+    names = {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    if name in names or _has_other_names(tree):
+        return ""
+    meant = nearest(name, names)
+    return f"{path} has no function `{name}`" + (f": did you mean `{meant}`?" if meant else "")
+
+
+def _has_other_names(tree: ast.Module) -> bool:
+    """Return whether names may come from elsewhere: by an import, an assignment or a condition."""
+    plain = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Expr | ast.Import
+    return not all(isinstance(node, plain) for node in tree.body)
+
+
+def files_that_fit(folder: Path, pattern: str, place: str) -> list[Path]:
+    """Return the files in order; InputError, with the place of the pattern: there are none."""
+    try:
+        found = sorted((path for path in folder.glob(pattern) if path.is_file()), key=str)
+    except (ValueError, NotImplementedError) as error:
+        # An empty pattern, or one of another folder: pathlib says which.
+        raise InputError(f"{place}: is no pattern: {error}") from None
+    if not found:
+        raise InputError(f"{place}: no file in {folder} fits")
+    return found
+
 
 RESULTS = "results.xml"
 """Where pytest writes what became of its tests, in the folder of the attempt."""
@@ -48,17 +107,17 @@ _SCRIPT = "script"
 _BARE = "bare"
 
 
-def plan_suite(document: Document, ask: Ask) -> Planned:
+def plan_suite(document: Document, options: PlanOptions) -> Planned:
     """Plan a suite; raises InputError with every mistake."""
     model = document.model
     assert isinstance(model, Suite)
-    compute = ask.on or model.compute
-    notices = ask.site.check(
-        computes={compute: document.place(("compute",), compute)},
+    compute = options.compute(model.compute)
+    notices = options.site.check(
+        computes={compute: options.place_of_compute(document, ("compute",), compute)},
         runtimes={model.environment: document.place(("environment",), model.environment)},
-        is_strict=ask.is_strict,
+        is_strict=options.is_strict,
     )
-    return Planned(tasks=SuitePlanner(document, model, ask, compute).tasks(), notices=notices)
+    return Planned(tasks=SuitePlanner(document, model, options, compute).tasks(), notices=notices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +135,11 @@ class _Case:
 
     @property
     def is_found(self) -> bool:
-        """Tell whether a pattern has found it."""
+        """Return whether a pattern has found it."""
         return bool(self.script)
 
     def said(self, name: str) -> object:
-        """Give what is said about something, by whoever knows best; None: nothing is."""
+        """Return what is said about something, by whoever knows best; None: nothing is."""
         entry = getattr(self.entry, name) if name in self.entry.model_fields_set else None
         header = getattr(self.header, name)
         first, second = (header, entry) if self.is_found else (entry, header)
@@ -88,12 +147,12 @@ class _Case:
 
     @property
     def is_bare(self) -> bool:
-        """Tell whether nothing is said about it but the line to run."""
-        return self.header is SILENT and self.entry.model_fields_set == {"run"}
+        """Return whether nothing is said about it but the line to run."""
+        return self.header is silent() and self.entry.model_fields_set == {"run"}
 
     @property
     def resources(self) -> Resources:
-        """Give what the test needs, in all."""
+        """Return what the test needs, in all."""
         own = self.entry.requires
         given = own.model_fields_set
         amounts = {}
@@ -107,12 +166,14 @@ class _Case:
 class SuitePlanner:
     """Plans the tests of one suite."""
 
-    def __init__(self, document: Document, model: Suite, ask: Ask, compute: str) -> None:
+    def __init__(
+        self, document: Document, model: Suite, options: PlanOptions, compute: str
+    ) -> None:
         self._document = document
         self._model = model
-        self._ask = ask
+        self._options = options
         self._compute = compute
-        self._runtime = ask.site.runtime(model.environment)
+        self._runtime = options.site.runtime(model.environment)
         self._patterns: dict[object, Task] = {}
         self._known_facts: dict[tuple[str, ...], Facts] = {}
 
@@ -190,8 +251,8 @@ class SuitePlanner:
         if not path.is_file():
             names = [str(one.relative_to(self._folder)) for one in path.parent.glob("*.*")]
             meant = nearest(script, names)
-            hint = f": did you mean `{meant}`?" if meant else f" in {self._folder}"
-            raise self._mistake(index, "run", f"there is no script {script}{hint}")
+            where = f": did you mean {code(meant)}?" if meant else f" in {self._folder}"
+            raise self._mistake(index, "run", f"there is no script {script}{where}")
         line = f"{interpreter} {line}" if interpreter else line
         return self._case(index, entry, line, Path(script).stem, header_of(path))
 
@@ -205,11 +266,11 @@ class SuitePlanner:
             command=line,
             name=entry.name or said or fit_name(name[:_LONGEST_NAME]),
             is_named=bool(entry.name),
-            header=header or SILENT,
+            header=header or silent(),
         )
 
     def _keys(self, cases: list[_Case]) -> Iterator[str]:
-        """Give each test a name of its own; those that the document names keep theirs."""
+        """Return each test a name of its own; those that the document names keep theirs."""
         taken = {case.name for case in cases if case.is_named}
         for case in cases:
             name, number = case.name, 1
@@ -299,7 +360,7 @@ class SuitePlanner:
             environment={**model.environment_variables, **entry.environment_variables},
             secrets=tuple(model.secrets),
             timeout=timeout if isinstance(timeout, float) else model.timeout,
-            restart=_restart(entry),
+            restart=restart_of(entry.restart),
             compute=self._compute,
             folder=str(self._folder),
             generate_launcher=kind == "mpi" and ranks is not None,
@@ -310,13 +371,13 @@ class SuitePlanner:
         named = _LAUNCHERS.findall(request.roles[0].command)
         key = (request.kind, *named)
         if key not in self._known_facts:
-            self._known_facts[key] = facts_for(request, self._ask.site)
+            self._known_facts[key] = facts_for(request, self._options.site)
         return self._known_facts[key]
 
     # Where it stands
 
     def _place(self, index: int, *path: str) -> str:
-        at = Found(self._document.contents, ("tests", index, *path)).value_at
+        at = Location(self._document.contents, ("tests", index, *path)).value_at
         return f"{self._document.path}:{at.line}:{at.column}"
 
     def _mistake(self, index: int, name: str, message: str) -> InputError:
@@ -346,18 +407,12 @@ def _script_in(line: str) -> tuple[str | None, str]:
 
 
 def _kind(case: _Case, ranks: object) -> tuple[Kind, str]:
-    """Tell how the processes of a test find each other, and what the first one is called."""
+    """Return how the processes of a test find each other, and what the first one is called."""
     launcher = case.said("launcher")
     if ranks is not None:
-        return ("pytorch", "worker") if launcher == Launcher.PYTORCH else ("mpi", "launcher")
+        return ("pytorch", "worker") if launcher == RankLauncher.PYTORCH else ("mpi", "launcher")
     if _LAUNCHERS.search(case.command):
         reading = read_command(case.command)
         if reading.has_launcher and reading.launch is not None:
             return ("pytorch", "worker") if reading.launch.is_torch else ("mpi", "launcher")
     return "plain", "worker"
-
-
-def _restart(entry: SuiteTest) -> Restart:
-    if entry.restart is None:
-        return Restart()
-    return Restart(most=entry.restart.max, on_exit_codes=tuple(entry.restart.on_exit_codes))

@@ -1,23 +1,187 @@
-"""From a sweep to its tasks: every case, again and again, one trial of all after the other."""
+"""Plan parameter sweeps: cases, trials, metrics."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankwise.compute.capacity import machine
+from rankwise.documents.load import Document
+from rankwise.documents.sweep import Range, Sweep, Values
+from rankwise.documents.values import fit_name
 from rankwise.errors import InputError
-from rankwise.launch.request import JobRequest, RoleRequest
-from rankwise.plan import Measuring, Metric, Resources, Task, fill_in, later
-from rankwise.planning.cases import Case, LeftOut, cases_of, fits
-from rankwise.planning.contract import Ask, Planned
-from rankwise.planning.jobs import task_of
-from rankwise.site.choices import KUBERNETES
-from rankwise.spec.documents import Document
-from rankwise.spec.sweep import Sweep
-from rankwise.spec.values import fit_name
+from rankwise.launch.jobs import JobRequest, RoleRequest
+from rankwise.plan import Measuring, Metric, Task, fill_in, later
+from rankwise.planning.jobs import missing_mpi, task_of
+from rankwise.planning.planner import Planned, PlanOptions
+from rankwise.planning.selection import fits
+from rankwise.planning.suites import APART
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepCase:
+    """One combination of values."""
+
+    values: Mapping[str, str]
+    """Of the parameters, in their order, or the names of the values where they have some."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """The values that have names, as commands have them."""
+    nodes: int = 1
+    ranks_per_node: int | None = None
+    timeout: float | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * (self.ranks_per_node or 1)
+
+    @property
+    def all_values(self) -> dict[str, str]:
+        """Return everything that a command may refer to, but for the trial."""
+        shown = {**self.names, **self.texts}
+        return {name: shown[name] for name in self.names}
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Return everything by which a case is known, but for the trial."""
+        own = {"nodes": self.nodes, "ranks_per_node": self.ranks_per_node or 1, "ranks": self.ranks}
+        return {**self.values, **{name: str(value) for name, value in own.items()}}
+
+    @property
+    def name(self) -> str:
+        """Say it in one line: what differs from other cases of any size."""
+        shown = dict(self.values)
+        if self.ranks_per_node is not None:
+            shown |= {"ranks": str(self.ranks)}
+        if self.nodes > 1:
+            shown |= {"nodes": str(self.nodes)}
+        return " ".join(f"{name}={value}" for name, value in shown.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcludedCases:
+    """Cases that are not run, and why."""
+
+    reason: str
+    count: int
+
+
+def cases_of(model: Sweep) -> tuple[list[SweepCase], list[ExcludedCases]]:
+    """Return the cases in their order, and what was left out; equal ones once."""
+    excluded = dict.fromkeys((one.reason for one in model.exclude), 0)
+    found: dict[str, SweepCase] = {}
+    for case in itertools.chain(_combinations(model), _added(model)):
+        changed = _changed(case, model)
+        reason = next((one.reason for one in model.exclude if fits(one.when, changed.names)), None)
+        if reason is None:
+            found.setdefault(changed.name, changed)
+        else:
+            excluded[reason] += 1
+    left = [ExcludedCases(reason=reason, count=count) for reason, count in excluded.items()]
+    return list(found.values()), left
+
+
+def kept_apart(tasks: Sequence[Task], owners: Mapping[str, str], word: str) -> list[Task]:
+    """Give cases other names where several sweeps of a run have the same.
+
+    Otherwise what one of them measures would be taken for trials of the other. Those that are
+    alone with their names keep them, so that they are compared with earlier runs. `owners` says
+    from where each task is, by its key, and `word` what that is: `stage` or `document`.
+    """
+    having: dict[str, set[str]] = {}
+    for task in tasks:
+        if task.measuring is not None:
+            having.setdefault(task.measuring.case, set()).add(owners.get(task.key, ""))
+    return [
+        _named_after(task, task.measuring, word, owners[task.key])
+        if task.measuring is not None and len(having[task.measuring.case]) > 1
+        else task
+        for task in tasks
+    ]
+
+
+def _named_after(task: Task, measuring: Measuring, word: str, owner: str) -> Task:
+    case = f"{word}={owner} {measuring.case}".rstrip()
+    return dataclasses.replace(
+        task,
+        measuring=dataclasses.replace(measuring, case=case),
+        tags={word: owner, **task.tags},
+    )
+
+
+def _combinations(model: Sweep) -> Iterator[SweepCase]:
+    axes: list[list[dict[str, str]]] = [
+        [{name: value} for value in _values(given)] for name, given in model.parameters.items()
+    ]
+    for group in model.zip:
+        columns = {name: _values(given) for name, given in group.items()}
+        rows = zip(*columns.values(), strict=True)
+        axes.append([dict(zip(columns, row, strict=True)) for row in rows])
+    named = _named(model)
+    for nodes, per_node in itertools.product(model.nodes, _per_node(model)):
+        for parts in itertools.product(*axes):
+            values = {name: value for part in parts for name, value in part.items()}
+            yield SweepCase(
+                values=values,
+                texts=_texts(values, named),
+                nodes=nodes,
+                ranks_per_node=per_node,
+                timeout=model.timeout,
+                environment=model.environment_variables,
+            )
+
+
+def _added(model: Sweep) -> Iterator[SweepCase]:
+    for values in model.add:
+        own = {name: int(values[name]) for name in ("nodes", "ranks_per_node") if name in values}
+        given = {name: value for name, value in values.items() if name not in own}
+        yield SweepCase(
+            values=given,
+            texts=_texts(given, _named(model)),
+            nodes=own.get("nodes", model.nodes[0]),
+            ranks_per_node=own.get("ranks_per_node", _per_node(model)[0]),
+            timeout=model.timeout,
+            environment=model.environment_variables,
+        )
+
+
+def _per_node(model: Sweep) -> Sequence[int | None]:
+    return model.ranks_per_node or [None]
+
+
+def _values(given: Values) -> Sequence[str]:
+    return given.values() if isinstance(given, Range) else list(given)
+
+
+def _named(model: Sweep) -> dict[str, Mapping[str, str]]:
+    """Return the parameters whose values have names."""
+    every = [*model.parameters.items(), *(entry for group in model.zip for entry in group.items())]
+    return {name: given for name, given in every if isinstance(given, Mapping)}
+
+
+def _texts(values: Mapping[str, str], named: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the values that are meant by their names; who writes another means it as it is."""
+    return {name: known.get(values[name], values[name]) for name, known in named.items()}
+
+
+def _changed(case: SweepCase, model: Sweep) -> SweepCase:
+    """Change what settings say, one after another."""
+    for setting in model.set:
+        if fits(setting.when, case.names):
+            values = {**case.values, **setting.parameters}
+            case = SweepCase(
+                values=values,
+                texts=_texts(values, _named(model)),
+                nodes=case.nodes,
+                ranks_per_node=case.ranks_per_node,
+                timeout=setting.timeout if setting.timeout is not None else case.timeout,
+                environment={**case.environment, **setting.environment_variables},
+            )
+    return case
+
 
 _REFERENCE = re.compile(r"\$\{\{\s*([^{}]{1,200}?)\s*\}\}")
 _MARK = "parameter:"
@@ -26,16 +190,16 @@ _PLAIN = re.compile(r"[\w./:=,+@%^-]*")
 _LONGEST_KEY = 100
 
 
-def plan_sweep(document: Document, ask: Ask) -> Planned:
+def plan_sweep(document: Document, options: PlanOptions) -> Planned:
     """Plan a sweep; raises InputError if it is larger than its budget, or empty."""
     model = document.model
     assert isinstance(model, Sweep)
-    compute = ask.on or model.compute.target
+    compute = options.compute(model.compute.target)
     notices = [
-        *ask.site.check(
-            computes={compute: document.place(("target", "compute"), compute)},
+        *options.site.check(
+            computes={compute: options.place_of_compute(document, ("target", "compute"), compute)},
             runtimes={model.environment: document.place(("environment",), model.environment)},
-            is_strict=ask.is_strict,
+            is_strict=options.is_strict,
         )
     ]
     folder = document.path.absolute().parent
@@ -43,7 +207,7 @@ def plan_sweep(document: Document, ask: Ask) -> Planned:
     cases, left_out = cases_of(model)
     if not cases:
         raise InputError(f"{document.path}: no case is left: see `parameters` and `exclude`")
-    plan_case = _Templates(model, ask, compute, folder)
+    plan_case = _Templates(model, options, compute, folder)
     singles = [plan_case(case) for case in cases]
     _check_budget(document, model, singles)
     keys = _keys(cases)
@@ -55,24 +219,24 @@ def plan_sweep(document: Document, ask: Ask) -> Planned:
     if model.prepare:
         first = plan_case.preparation()
         tasks = [first, *(dataclasses.replace(task, needs=(first.key,)) for task in tasks)]
-    return Planned(tasks=tasks, notices=[*notices, *_costs(model, cases, singles, left_out)])
+    if any(case.ranks_per_node for case in cases):
+        site = options.site
+        notices = [*notices, *missing_mpi(site.runtime(model.environment), site.compute(compute))]
+    return Planned(
+        tasks=tasks,
+        notices=[*notices, *_costs(model, cases, singles, left_out)],
+        is_reported=bool(model.report),
+    )
 
 
 class _Templates:
     """Plans cases: one of each size as a pattern, which takes long, and the others from it."""
 
-    def __init__(self, model: Sweep, ask: Ask, compute: str, folder: Path) -> None:
-        self._model, self._ask, self._compute, self._folder = model, ask, compute, folder
+    def __init__(self, model: Sweep, options: PlanOptions, compute: str, folder: Path) -> None:
+        self._model, self._options, self._compute, self._folder = model, options, compute, folder
         self._patterns: dict[tuple[int, int | None], Task] = {}
-        choice = ask.site.compute(compute)
-        # Of what a pod may have to itself, only what is told is known here.
-        found = Resources() if choice.backend == KUBERNETES else machine()
-        capacity = choice.capacity(found)
-        # One at a time: what runs beside it would be measured, too.
-        is_shared = model.parallel or not capacity.cores
-        self._claim = None if is_shared else Resources(cores=capacity.cores)
 
-    def __call__(self, case: Case) -> Task:
+    def __call__(self, case: SweepCase) -> Task:
         known = case.all_values
         if not all(_PLAIN.fullmatch(value) for value in known.values()):
             return self._with_environment(self._plan(case, known.__getitem__), case, known)
@@ -86,7 +250,7 @@ class _Templates:
         role = RoleRequest(
             name="prepare",
             command=self._model.prepare,
-            runtime=self._ask.site.runtime(self._model.environment),
+            runtime=self._options.site.runtime(self._model.environment),
         )
         request = JobRequest(
             kind="plain",
@@ -98,10 +262,10 @@ class _Templates:
             compute=self._compute,
             folder=str(self._folder),
         )
-        return task_of(request, self._ask.site)
+        return task_of(request, self._options.site)
 
-    def _plan(self, case: Case, value_of: Callable[[str], str]) -> Task:
-        model, site = self._model, self._ask.site
+    def _plan(self, case: SweepCase, value_of: Callable[[str], str]) -> Task:
+        model, site = self._model, self._options.site
         names = {**case.all_values, "trial": ""}
 
         def value(found: re.Match[str]) -> str:
@@ -129,9 +293,13 @@ class _Templates:
             timeout=model.timeout,
         )
         task = task_of(request, site)
-        return dataclasses.replace(task, resources=self._claim) if self._claim else task
+        if model.parallel:
+            return task
+        # One at a time, on nodes of its own: what runs beside it would be measured, too.
+        lane = f"sweep on {self._compute}"
+        return dataclasses.replace(task, is_alone=True, lane=lane, lane_width=1)
 
-    def _with_environment(self, task: Task, case: Case, known: Mapping[str, str]) -> Task:
+    def _with_environment(self, task: Task, case: SweepCase, known: Mapping[str, str]) -> Task:
         own = {
             name: _REFERENCE.sub(lambda found: known.get(found[1], found[0]), value)
             for name, value in case.environment.items()
@@ -158,7 +326,7 @@ def _filled(task: Task, values: Mapping[str, str]) -> Task:
     return dataclasses.replace(task, processes=processes)
 
 
-def _trial(single: Task, case: Case, model: Sweep, key: str, trial: int) -> Task:
+def _trial(single: Task, case: SweepCase, model: Sweep, key: str, trial: int) -> Task:
     """Make the task of one trial; those before the first are not measured."""
     is_warmup = trial < 1
     measuring = None
@@ -167,12 +335,14 @@ def _trial(single: Task, case: Case, model: Sweep, key: str, trial: int) -> Task
     number = f"w{trial + model.warmup}" if is_warmup else f"t{trial}"
     filled = _filled(single, {"trial": str(max(trial, 0))})
     tags = {**case.names, "trial": "warm-up" if is_warmup else str(trial)}
+    if measuring is not None and any(one.on in ("stdout", "stderr") for one in measuring.metrics):
+        filled = dataclasses.replace(filled, environment={**filled.environment, **APART})
     return dataclasses.replace(filled, key=f"{key}.{number}", measuring=measuring, tags=tags)
 
 
-def _metrics(model: Sweep, case: Case) -> tuple[Metric, ...]:
-    """Give what is read from a case; InputError if nothing would be."""
-    wishes = [wish for wish in model.metrics if fits(wish.when, case)]
+def _metrics(model: Sweep, case: SweepCase) -> tuple[Metric, ...]:
+    """Return what is read from a case; InputError if nothing would be."""
+    wishes = [wish for wish in model.metrics if fits(wish.when, case.names)]
     if not wishes:
         raise InputError(f"{model.name}: `metrics` has nothing for the case {case.name}")
     return tuple(
@@ -191,7 +361,7 @@ def _metrics(model: Sweep, case: Case) -> tuple[Metric, ...]:
     )
 
 
-def _keys(cases: Sequence[Case]) -> list[str]:
+def _keys(cases: Sequence[SweepCase]) -> list[str]:
     """Name the cases, in a way that is fit for folders, each differently."""
     taken: dict[str, int] = {}
     keys = []
@@ -227,13 +397,16 @@ def _check_budget(document: Document, model: Sweep, singles: Sequence[Task]) -> 
 
 
 def _core_hours(model: Sweep, singles: Sequence[Task]) -> float:
-    """Tell what it takes if every case takes its time limit."""
+    """Return what it takes if every case takes its time limit."""
     once = sum((task.timeout or 0.0) * (task.width or len(task.processes)) for task in singles)
     return once * (model.trials + model.warmup) / 3600
 
 
 def _costs(
-    model: Sweep, cases: Sequence[Case], singles: Sequence[Task], left_out: Sequence[LeftOut]
+    model: Sweep,
+    cases: Sequence[SweepCase],
+    singles: Sequence[Task],
+    left_out: Sequence[ExcludedCases],
 ) -> list[str]:
     """Say what it will take before it starts, and what was left out."""
     warmups = f" and {model.warmup} to warm up" if model.warmup else ""

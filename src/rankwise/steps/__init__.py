@@ -1,1 +1,76 @@
-"""Steps of pipelines: small programs that are run as any other command."""
+"""Steps of pipelines that rankwise itself does, and what they share."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rankwise.errors import InputError, RankwiseError
+from rankwise.records import IDENTITY, write_exports
+
+_FAILED = 1
+
+
+def guarded(act: Callable[[], None]) -> int:
+    """Do it, and give the exit code; what goes wrong is said in words."""
+    try:
+        act()
+    except RankwiseError as error:
+        print(f"rankwise: {error}", file=sys.stderr)
+        return _FAILED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"rankwise: {where}{error.strerror or error}", file=sys.stderr)
+        return _FAILED
+    return 0
+
+
+def expanded(text: str) -> str:
+    """Put in variables and `~`, as a shell does."""
+    return os.path.expanduser(os.path.expandvars(text))  # noqa: PTH111  # it may be no path
+
+
+def refuse_secrets(what: str, text: str) -> None:
+    """Raise InputError for a text with the value of a secret in it, which would be kept or seen."""
+    for name in filter(None, os.environ.get("RANKWISE_SECRETS", "").split(",")):
+        if (value := os.environ.get(name)) and value in text:
+            raise InputError(
+                f"{what} has the value of the secret {name} in it, where files and lists of "
+                "processes would show it: give it as user or password, https://user:$"
+                f"{name}@host/..."
+            )
+
+
+def attempt_folder() -> Path | None:
+    """Return the folder of the attempt; None: somebody has called the step by hand."""
+    given = os.environ.get("RANKWISE_FOLDER")
+    return Path(given) if given else None
+
+
+def leave(variables: dict[str, str | None]) -> None:
+    """Leave variables to later stages."""
+    folder = attempt_folder()
+    if folder is not None:
+        write_exports(folder, variables)
+
+
+def identity_at(path: Path, what: str, *, is_new: bool) -> str:
+    """Return the identity of something in the workspace, noted in a file beside it.
+
+    What was made anew is another one: it lacks what later stages have put into the old one.
+    """
+    noted = path.read_text() if path.exists() else ""
+    if is_new or noted.partition(" ")[0] != what:
+        noted = f"{what} {secrets.token_hex(8)}"
+        path.write_text(noted)
+    return noted
+
+
+def note_identity(text: str) -> None:
+    """Say what has been made."""
+    folder = attempt_folder()
+    if folder is not None:
+        (folder / IDENTITY).write_text(text)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import sys
 import time
 from pathlib import Path
 
-from rankwise.engine.inheritance import INHERITED
+from rankwise.engine.reuse import INHERITED
 from rankwise.engine.runs import check_secrets
+from rankwise.plan import NOTIFIED
 from rankwise.planning import plan_from
-from rankwise.steps.program import guarded
+from rankwise.steps import guarded
 from rankwise.store import Store
 
 _STAGE = "stage"
@@ -20,7 +20,9 @@ _STAGE = "stage"
 
 def main() -> int:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(prog="rankwise.steps.detach", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="rankwise.steps detach", description="Submit the tasks of a stage as a run of its own."
+    )
     parser.add_argument("source", help="the document")
     parser.add_argument("stage", help="its stage")
     parser.add_argument("--store", required=True, help="folder of the store")
@@ -41,7 +43,7 @@ def main() -> int:
 
 
 def _submitted(store: Store, parent: str, stage: str) -> str | None:
-    """Give the run that an earlier try has made, so that there is one only."""
+    """Return the run that an earlier try has made, so that there is one only."""
     found = [run.id for run in store.children(parent) if run.tags.get(_STAGE) == stage]
     return found[0] if found else None
 
@@ -52,9 +54,9 @@ def _submit(store: Store, source: str, stage: str, parent: str, on: str | None) 
     choice = {"only": stage, "environment": inherited}
     plan, text = plan_from([Path(source)], on=on, choice=choice)
     check_secrets(plan)
-    plan = dataclasses.replace(plan, name=f"{plan.name}-{stage}", tags={**plan.tags, _STAGE: stage})
+    tags = {**plan.tags, _STAGE: stage}
+    if notified := store.run(parent).tags.get(NOTIFIED):
+        # They are told when the work is done as well, not only when it is submitted.
+        tags[NOTIFIED] = notified
+    plan = dataclasses.replace(plan, name=f"{plan.name}-{stage}", tags=tags)
     return store.create_run(plan, text, now=time.time(), parent=parent)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,25 +7,28 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from types import FrameType
 from typing import Literal
 
 from rankwise.errors import ComputeFailure
-from rankwise.steps.program import attempt_folder, guarded
+from rankwise.steps import attempt_folder, guarded
 
 _JOB = "JOB"
 # A batch system that is restarted does not answer for a while.
 _MOST_SILENCES = 10
+# One query may fail for many reasons; so many in a row mean that the job is gone.
+_GONE = 5
 _SLOWER, _SLOWEST = 1.5, 10.0
+# What a shell leaves with if a program is not there, or cannot be run.
+_NOT_THERE = (126, 127)
 
 Fate = Literal["done", "failed", "goes on", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class BatchCommands:
     """What to submit, and how to tell what becomes of it."""
 
     submit: str
@@ -38,7 +41,7 @@ class Wish:
     is_done_when_gone: bool = False
 
     def fate(self, answer: str | None) -> Fate:
-        """Tell what an answer means; None: there was none."""
+        """Return what an answer means; None: there was none."""
         if answer is None:
             return "unknown"
         if self.failed and re.search(self.failed, answer):
@@ -48,7 +51,9 @@ class Wish:
 
 def main() -> int:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(prog="rankwise.steps.wait", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="rankwise.steps wait", description="Wait for jobs of a batch system."
+    )
     parser.add_argument("--submit", required=True, help="the line that submits")
     parser.add_argument("--state", required=True, help="the line that tells the state of $JOB")
     parser.add_argument("--job", default="[0-9]+", help="where the number is in what submit says")
@@ -58,7 +63,7 @@ def main() -> int:
     parser.add_argument("--interval", type=float, default=5.0, help="seconds between two looks")
     parser.add_argument("--gone", action="store_true", help="no answer any more means done")
     given = parser.parse_args()
-    wish = Wish(
+    wish = BatchCommands(
         submit=given.submit,
         state=given.state,
         job=given.job,
@@ -71,7 +76,7 @@ def main() -> int:
     return guarded(lambda: submit_and_wait(wish))
 
 
-def submit_and_wait(wish: Wish) -> None:
+def submit_and_wait(wish: BatchCommands) -> None:
     """Submit it and return when it is done; raises ComputeFailure if it is not well."""
     job = _submit(wish)
     print(f"submitted as {job}", flush=True)
@@ -89,7 +94,7 @@ def submit_and_wait(wish: Wish) -> None:
         raise ComputeFailure(f"ended while {job} was not done") from None
 
 
-def _submit(wish: Wish) -> str:
+def _submit(wish: BatchCommands) -> str:
     folder = attempt_folder()
     said = _say(wish.submit, "")
     if said is None:
@@ -103,28 +108,36 @@ def _submit(wish: Wish) -> str:
     return job
 
 
-def _wait(wish: Wish, job: str) -> None:
+def _wait(wish: BatchCommands, job: str) -> None:
     interval, silences, last = wish.interval, 0, ""
     while True:
-        answer = _say(wish.state, job)
+        answer, can_ask = _said(wish.state, job)
         fate = wish.fate(answer)
         shown = (answer or "").strip()
         if shown and shown != last:
             print(shown, flush=True)
             last = shown
-        if fate == "done" or (fate == "unknown" and wish.is_done_when_gone):
+        silences = silences + 1 if fate == "unknown" else 0
+        if fate == "done" or (wish.is_done_when_gone and silences >= _GONE and can_ask):
             return
         if fate == "failed":
             raise ComputeFailure(f"{job} has failed")
-        silences = silences + 1 if fate == "unknown" else 0
         if silences >= _MOST_SILENCES:
             raise ComputeFailure(f"nobody can tell the state of {job}: {wish.state}")
+        if silences and wish.is_done_when_gone:
+            time.sleep(wish.interval)
+            continue
         time.sleep(interval)
         interval = min(interval * _SLOWER, wish.interval * _SLOWEST)
 
 
 def _say(line: str, job: str) -> str | None:
     """Run a line and give what it says; None: it has failed, and has said why itself."""
+    return _said(line, job)[0]
+
+
+def _said(line: str, job: str) -> tuple[str | None, bool]:
+    """Run a line and give what it says, and whether there was anything to run."""
     done = subprocess.run(
         ["/bin/sh", "-c", line],
         stdin=subprocess.DEVNULL,
@@ -134,8 +147,4 @@ def _say(line: str, job: str) -> str | None:
         env={**os.environ, _JOB: job},
         check=False,
     )
-    return None if done.returncode else done.stdout
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return None if done.returncode else done.stdout, done.returncode not in _NOT_THERE

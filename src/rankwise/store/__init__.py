@@ -13,9 +13,9 @@ if TYPE_CHECKING:
         ProcessRow,
         ResultRow,
         RunRow,
+        State,
         TaskRow,
     )
-    from rankwise.store.states import State
     from rankwise.store.store import Store
 
 __all__ = [
@@ -37,5 +37,6 @@ if not TYPE_CHECKING:  # A checker would take any name for one that is there.
         """Load what is asked for only: the states and rows need no database."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        room = {"State": "states", "Store": "store"}.get(name, "rows")
-        return getattr(import_module(f"{__name__}.{room}"), name)
+        room = import_module(f"{__name__}.store" if name == "Store" else f"{__name__}.rows")
+        globals().update({one: getattr(room, one) for one in __all__ if hasattr(room, one)})
+        return globals()[name]

@@ -1,19 +1,155 @@
-"""One connection to a store's file: statements, transactions, and the end of SQLite's errors."""
+"""One SQLite file: connection, transactions, errors in words; rows read and changed."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rankwise.errors import StoreFailure
-from rankwise.store.failures import describe, is_busy
+from rankwise.plan import task_of
+from rankwise.store.rows import OPEN, AttemptRow, EventRow, ProcessRow, RunRow, State, TaskRow
+
+if TYPE_CHECKING:
+    from rankwise.node.output import Redactor
+
+_ELSEWHERE = "or choose another store with --store"
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Return whether others are at it, so that a later try may do."""
+    return _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+
+
+def is_shut(error: sqlite3.Error) -> bool:
+    """Return whether the file, or one that must be beside it, could not be opened."""
+    return _code(error) in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
+
+
+def describe(path: Path, error: sqlite3.Error, *, patience: float) -> StoreFailure:
+    """Make the failure that a person sees of an error of SQLite."""
+    return StoreFailure(f"{path}: {_describe(path, error, patience)}")
+
+
+def describe_os_error(path: Path, error: OSError) -> StoreFailure:
+    """Make the failure that a person sees of a folder that cannot be made or looked into."""
+    why = (error.strerror or str(error)).lower()
+    return StoreFailure(
+        f"{path}: the store's folder cannot be used: {why} ({error.filename or path.parent}). "
+        f"Get the rights to it or remove what is in the way, {_ELSEWHERE}."
+    )
+
+
+def not_writable(path: Path) -> StoreFailure:
+    """Say that a store can be read at most."""
+    return StoreFailure(f"{path}: {_not_writable(path)}")
+
+
+def _not_writable(path: Path) -> str:
+    return (
+        f"the store cannot be written. Get the right to write {path.parent} and the files in it "
+        f"(a disk that is mounted read-only does not give it), {_ELSEWHERE}."
+    )
+
+
+def _describe(path: Path, error: sqlite3.Error, patience: float) -> str:
+    match _code(error):
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
+            return (
+                f"another process has kept the store locked for {patience:g} s. "
+                f"`fuser {path}` shows who has it open: let it go on or end it, then try again."
+            )
+        case sqlite3.SQLITE_FULL:
+            return "the disk is full. Free some space and try again; what was stored is kept."
+        case sqlite3.SQLITE_IOERR:
+            return (
+                f"the store cannot be read or written ({_name(error)}). The disk may be full, over "
+                "its quota or broken: free some space, or see to it, and try again."
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return _not_writable(path)
+        case sqlite3.SQLITE_CANTOPEN:
+            return (
+                f"the store cannot be opened. Get the rights to read and write {path.parent} and "
+                f"the files in it, {_ELSEWHERE}."
+            )
+        case sqlite3.SQLITE_NOTADB:
+            return (
+                "this file is not a store of rankwise, nor any database. "
+                f"Move it away, {_ELSEWHERE}."
+            )
+        case sqlite3.SQLITE_CORRUPT:
+            return (
+                f"the store is damaged ({error}). Move {path} away, and {path.name}-wal and "
+                f"{path.name}-shm with it, {_ELSEWHERE}; logs and outcomes in "
+                f"{path.parent / 'runs'} are not touched."
+            )
+    return f"the store has failed: {error} ({_name(error)})."
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return the primary code; errors of Python's own module have none."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _name(error: sqlite3.Error) -> str:
+    return str(getattr(error, "sqlite_errorname", type(error).__name__))
+
 
 Row = tuple[Any, ...]
 _Result = TypeVar("_Result")
+_RowClass = TypeVar("_RowClass")
+
+
+class Table(Generic[_RowClass]):
+    """Rows of a table as objects of a class; its fields have the names of the columns.
+
+    With a `select` of its own, columns stand in the order of the fields.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: type[_RowClass],
+        *,
+        without: str = "",
+        select: str = "",
+        **decoders: Callable[[Any], Any],
+    ) -> None:
+        # A type variable cannot say that it is a dataclass.
+        names = (field.name for field in fields(kind))  # type: ignore[arg-type]
+        self.columns = tuple(name for name in names if name != without)
+        self.select = select or f"SELECT {', '.join(self.columns)} FROM {name}"
+        self._kind = kind
+        self._decoders = decoders
+
+    def read(self, row: Row) -> _RowClass:
+        """Make an object of what `select` has found."""
+        named = dict(zip(self.columns, row, strict=True))
+        for column, decode in self._decoders.items():
+            named[column] = decode(named[column])
+        return self._kind(**named)
+
+
+RUNS = Table(
+    "runs", RunRow, state=State, tags=json.loads, notices=lambda text: tuple(json.loads(text))
+)
+TASKS = Table("tasks", TaskRow, without="body", state=State)
+TASKS_WITH_BODIES = Table("tasks", TaskRow, state=State, body=task_of)
+ATTEMPTS = Table("attempts", AttemptRow, state=State, folder=Path)
+PROCESSES = Table("processes", ProcessRow, by_us=bool)
+EVENTS = Table("events", EventRow, body=json.loads)
+
+
+def where_all(which: Iterable[str]) -> str:
+    """Return the condition that columns have given values."""
+    return " AND ".join(["1", *(f"{column} = ?" for column in which)])
+
 
 # SQLite waits in C, where Python hears no Ctrl-C: so it waits for a moment only, again and again.
 _MOMENT = 0.5
@@ -55,16 +191,28 @@ class Database:
         self._patiently(self._connection.close)
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Give all rows that a query finds."""
+        """Return all rows that a query finds."""
         found = self._patiently(lambda: self._execute(statement, values).fetchall())
         return [tuple(map(_from_column, row)) for row in found]
 
     def row(self, statement: str, values: Sequence[Any] = ()) -> Row | None:
-        """Give the first row that a query finds."""
+        """Return the first row that a query finds."""
         return next(iter(self.rows(statement, values)), None)
 
+    def all(
+        self, table: Table[_RowClass], rest: str, values: Sequence[Any] = ()
+    ) -> list[_RowClass]:
+        """Return the rows of a table as objects; `rest` says which, and in what order."""
+        return [table.read(row) for row in self.rows(f"{table.select} {rest}", values)]
+
+    def first(
+        self, table: Table[_RowClass], rest: str, values: Sequence[Any] = ()
+    ) -> _RowClass | None:
+        """Return the first row of a table that fits."""
+        return next(iter(self.all(table, f"{rest} LIMIT 1", values)), None)
+
     def number(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """Give the number that a query finds."""
+        """Return the number that a query finds."""
         return int(self.rows(statement, values)[0][0])
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
@@ -173,3 +321,95 @@ def _to_column(value: Any) -> Any:
 
 def _from_column(value: Any) -> Any:
     return value.decode(errors="surrogatepass") if isinstance(value, bytes) else value
+
+
+# Of less, a value of a secret may be a part of any name: names say what is what.
+_SHORTEST_IN_NAMES = 4
+_IS_OPEN = f"state IN ({', '.join(repr(state.value) for state in OPEN)})"
+
+
+class Changes:
+    """Changes rows; what is over stays as it is."""
+
+    _database: Database
+    _in_texts: Redactor | None = None
+    _in_names: Redactor | None = None
+
+    def keep_out(self, values: Iterable[str]) -> None:
+        """Have *** stand for the values of secrets in all that is written from now on."""
+        known = [value for value in values if value]
+        if known:
+            from rankwise.node.output import Redactor
+
+            long = [value for value in known if len(value) >= _SHORTEST_IN_NAMES]
+            self._in_texts, self._in_names = Redactor(known), Redactor(long)
+
+    def redact(self, text: str) -> str:
+        """Return a text as it is stored."""
+        return self._in_texts.clean(text) if self._in_texts else text
+
+    def redact_name(self, name: str) -> str:
+        """Return the name of a test or a metric as it is stored."""
+        return self._in_names.clean(name) if self._in_names else name
+
+    def redact_in(self, data: Any) -> Any:
+        """Give plain data as it is stored."""
+        match data:
+            case str():
+                return self.redact_name(data)
+            case dict():
+                return {self.redact_in(name): self.redact_in(one) for name, one in data.items()}
+            case list() | tuple():
+                return [self.redact_in(one) for one in data]
+        return data
+
+    def together(self) -> AbstractContextManager[None]:
+        """Store all that is written inside at once, or nothing if any of it fails.
+
+        May be nested. Nobody else can write meanwhile, so be quick.
+        """
+        return self._database.together()
+
+    def add_event(self, run: str, kind: str, body: Mapping[str, Any], *, now: float) -> None:
+        """Tell those who follow a run of something that happens a few times a task at most."""
+        with self.together():
+            self._database.change(
+                "INSERT INTO events (run, time, kind, body) VALUES (?, ?, ?, ?)",
+                (run, now, kind, json.dumps(self._without_secrets(body))),
+            )
+
+    def _change(
+        self, table: str, which: Mapping[str, Any], new: Mapping[str, Any], *, only_if: str = "1"
+    ) -> bool:
+        """Change a row if it is not over, and tell whether it was so; it must be there."""
+        where, new = where_all(which), self._without_secrets(new)
+        changed = self._database.change(
+            f"UPDATE {table} SET {', '.join(f'{column} = ?' for column in new)} "
+            f"WHERE {where} AND {_IS_OPEN} AND {only_if}",
+            (*new.values(), *which.values()),
+        )
+        if not changed and not self._database.row(
+            f"SELECT 1 FROM {table} WHERE {where}", tuple(which.values())
+        ):
+            names = ", ".join(f"{column} {value}" for column, value in which.items())
+            raise StoreFailure(f"{self._database.path}: nothing in {table} has {names}.")
+        return bool(changed)
+
+    def _without_secrets(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Give columns as they are stored: reasons quote what programs have written."""
+        reason = columns.get("reason")
+        return {**columns, "reason": self.redact(reason)} if reason else dict(columns)
+
+    def _first_open(self, table: str, column: str, which: Mapping[str, Any]) -> Any:
+        """Return a column of the first row that is not over; None: all are."""
+        found = self._database.row(
+            f"SELECT {column} FROM {table} WHERE {where_all(which)} AND {_IS_OPEN} LIMIT 1",
+            tuple(which.values()),
+        )
+        return found[0] if found else None
+
+    def _insert(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        marks = ", ".join("?" * len(columns))
+        self._database.change_many(
+            f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows
+        )

@@ -1,30 +1,285 @@
-"""What can be asked of a store. Every answer is true at one moment; the next may be newer."""
+"""Everything that is read from the store, but for measurements."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from rankwise.errors import InputError
 from rankwise.plan import Task
-from rankwise.store.database import Database
-from rankwise.store.nearest import name_nearest
-from rankwise.store.reading import (
-    SELECT_ATTEMPTS,
-    SELECT_EVENTS,
-    SELECT_PROCESSES,
-    SELECT_RUNS,
-    SELECT_TASKS,
-    SELECT_TASKS_WITH_BODIES,
-    read_attempt,
-    read_event,
-    read_process,
-    read_run,
-    read_task,
-    read_task_with_body,
+from rankwise.store.database import (
+    ATTEMPTS,
+    EVENTS,
+    PROCESSES,
+    RUNS,
+    TASKS,
+    TASKS_WITH_BODIES,
+    Database,
+    where_all,
 )
-from rankwise.store.rows import AttemptRow, EventRow, ProcessRow, RunRow, TaskRow, Wish
-from rankwise.store.states import State
+from rankwise.store.rows import (
+    OPEN,
+    AttemptRow,
+    EventRow,
+    ProcessRow,
+    ResultRow,
+    RunRow,
+    State,
+    TaskRow,
+    Wish,
+)
+from rankwise.wording import name_nearest
+
+_Row = TypeVar("_Row")
+
+_TOOK = "coalesce(ended, ?) - started"
+# Those without a time come last, whichever way round.
+TASK_ORDERS = {
+    "plan": "position",
+    "name": "key",
+    "outcome": "state, position",
+    "longest": f"started IS NULL, {_TOOK} DESC, position",
+    "shortest": f"started IS NULL, {_TOOK}, position",
+    "newest": "coalesce(ended, started) IS NULL, coalesce(ended, started) DESC, position",
+}
+"""The orders in which tasks can be shown, by name."""
+RESULT_ORDERS = {
+    "plan": "tasks.position, results.position",
+    "name": "results.name",
+    "outcome": "results.state, results.name",
+    "longest": "results.seconds DESC",
+    "shortest": "results.seconds",
+}
+"""The same of single tests."""
+
+
+class Difference(NamedTuple):
+    """A task of two runs that came out otherwise."""
+
+    key: str
+    before: State
+    after: State
+    seconds_before: float | None
+    seconds_after: float | None
+
+
+class TaskNode(NamedTuple):
+    """A task in the graph of a run."""
+
+    key: str
+    state: State
+    needs: tuple[str, ...]
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs are wanted; what is empty does not matter."""
+
+    states: Collection[State] = ()
+    kind: str = ""
+    words: str = ""
+    """In its id, its experiment or its document's path."""
+    tag: str = ""
+    """A tag's name, or NAME=VALUE."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Which tasks or tests of a run are wanted."""
+
+    states: Collection[State] = ()
+    words: str = ""
+    """In its key or its reason."""
+
+
+class RowPage(NamedTuple, Generic[_Row]):
+    """One page, and how many there are on all pages."""
+
+    rows: list[_Row]
+    total: int
+
+
+class _Where:
+    """Conditions and their values, in the same order."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.values: list[Any] = []
+
+    def add(self, part: str, *values: Any) -> None:
+        self.parts.append(part)
+        self.values += values
+
+    def add_states(self, column: str, states: Collection[State]) -> None:
+        if states:
+            self.add(f"{column} IN ({', '.join('?' * len(states))})", *states)
+
+    def add_words(self, columns: Sequence[str], words: str) -> None:
+        """Have every word in one of the columns, whatever its case."""
+        for word in words.lower().split():
+            either = " OR ".join(f"instr(lower({column}), ?)" for column in columns)
+            self.add(f"({either})", *[word] * len(columns))
+
+    def __str__(self) -> str:
+        return " AND ".join(["1", *self.parts])
+
+
+class Pages:
+    """Reads a store a page at a time."""
+
+    _database: Database
+
+    def data_version(self) -> int:
+        """Return a number that changes when others have written; of this connection only."""
+        return self._database.number("PRAGMA data_version")
+
+    def last_event(self, run: str | None = None) -> int:
+        """Return the id of the newest event, of a run or of all."""
+        where, values = ("WHERE run = ?", (run,)) if run is not None else ("", ())
+        return self._database.number(f"SELECT coalesce(max(id), 0) FROM events {where}", values)
+
+    def runs_with_news(self, after: int) -> set[str]:
+        """Name the runs in which something has happened after an event."""
+        # With DISTINCT, SQLite would walk along the index of all events that there are.
+        found = self._database.rows("SELECT run FROM events WHERE id > ?", (after,))
+        return {str(row[0]) for row in found}
+
+    def open_runs(self) -> list[RunRow]:
+        """Return the runs that are not over."""
+        return self.run_page(RunFilter(states=OPEN), limit=1000).rows
+
+    def run_page(self, wanted: RunFilter, *, limit: int, offset: int = 0) -> RowPage[RunRow]:
+        """Return some of the runs that are wanted, the newest first."""
+        where = _Where()
+        where.add_states("state", wanted.states)
+        where.add_words(("id", "experiment", "source"), wanted.words)
+        if wanted.kind:
+            where.add("kind = ?", wanted.kind)
+        if wanted.tag:
+            name, separator, value = wanted.tag.partition("=")
+            with_value = " AND value = ?" if separator else ""
+            tag = f"EXISTS (SELECT 1 FROM json_each(tags) WHERE key = ?{with_value})"
+            where.add(tag, name.strip(), *([value.strip()] if separator else []))
+        rows = self._database.all(
+            RUNS,
+            f"WHERE {where} ORDER BY serial DESC LIMIT ? OFFSET ?",
+            (*where.values, limit, offset),
+        )
+        total = self._database.number(f"SELECT count(*) FROM runs WHERE {where}", where.values)
+        return RowPage(rows, total)
+
+    def run_kinds(self) -> list[str]:
+        """Name the kinds of runs that there are."""
+        return [str(row[0]) for row in self._database.rows("SELECT DISTINCT kind FROM runs")]
+
+    def task_page(
+        self,
+        run: str,
+        wanted: TaskFilter,
+        *,
+        order: str,
+        now: float,
+        limit: int,
+        offset: int = 0,
+        total: int | None = None,
+    ) -> RowPage[TaskRow]:
+        """Return some of the tasks that are wanted, in one of TASK_ORDERS.
+
+        They are not counted where it is known how many there are: `total`.
+        """
+        where = _Where()
+        where.add("run = ?", run)
+        where.add_states("state", wanted.states)
+        where.add_words(("key", "reason"), wanted.words)
+        by = TASK_ORDERS[order]
+        if total is None:
+            total = self._database.number(f"SELECT count(*) FROM tasks WHERE {where}", where.values)
+        if order == "plan" and len(where.parts) == 1:
+            # Positions have no gaps: none has to be skipped one by one.
+            where.add("position >= ?", offset)
+            offset = 0
+        rows = self._database.all(
+            TASKS,
+            f"WHERE {where} ORDER BY {by} LIMIT ? OFFSET ?",
+            (*where.values, *[now] * by.count("?"), limit, offset),
+        )
+        return RowPage(rows, total)
+
+    def result_page(
+        self, run: str, wanted: TaskFilter, *, order: str, limit: int, offset: int = 0
+    ) -> RowPage[tuple[str, ResultRow]]:
+        """Return some of the single tests, each with its task, in one of RESULT_ORDERS."""
+        where = _Where()
+        where.add("results.run = ?", run)
+        where.add_states("results.state", wanted.states)
+        where.add_words(("results.name", "results.task"), wanted.words)
+        source = (
+            "FROM results JOIN tasks ON tasks.run = results.run AND tasks.key = results.task "
+            f"AND tasks.attempts = results.attempt WHERE {where}"
+        )
+        rows = self._database.rows(
+            f"SELECT task, name, results.state, seconds, message {source} "
+            f"ORDER BY {RESULT_ORDERS[order]} LIMIT ? OFFSET ?",
+            (*where.values, limit, offset),
+        )
+        found = [
+            (str(task), ResultRow(name=name, state=State(state), seconds=took, message=message))
+            for task, name, state, took, message in rows
+        ]
+        return RowPage(found, self._database.number(f"SELECT count(*) {source}", where.values))
+
+    def result_counts(self, run: str) -> dict[State, int]:
+        """Count the single tests of a run in each state that there is."""
+        rows = self._database.rows(
+            "SELECT results.state, count(*) FROM results JOIN tasks ON tasks.run = results.run "
+            "AND tasks.key = results.task AND tasks.attempts = results.attempt "
+            "WHERE results.run = ? GROUP BY results.state",
+            (run,),
+        )
+        return {State(state): count for state, count in rows}
+
+    def nodes(self, run: str, *, limit: int) -> list[TaskNode]:
+        """Return what needs what, in the order of the plan; nothing else of tasks is read."""
+        rows = self._database.rows(
+            "SELECT key, state, json_extract(body, '$.needs'), ended - started FROM tasks "
+            "WHERE run = ? ORDER BY position LIMIT ?",
+            (run, limit),
+        )
+        return [
+            TaskNode(str(key), State(state), tuple(json.loads(needs or "[]")), seconds)
+            for key, state, needs, seconds in rows
+        ]
+
+    def has_needs(self, run: str) -> bool:
+        """Return whether a task of a run needs another."""
+        found = self._database.row(
+            "SELECT 1 FROM tasks WHERE run = ? AND json_extract(body, '$.needs') != '[]' LIMIT 1",
+            (run,),
+        )
+        return found is not None
+
+    def differences(self, before: str, after: str, *, limit: int) -> RowPage[Difference]:
+        """Return the tasks that two runs have in common and that came out otherwise."""
+        source = (
+            "FROM tasks a JOIN tasks b ON b.run = ? AND b.key = a.key "
+            "WHERE a.run = ? AND a.state != b.state"
+        )
+        rows = self._database.rows(
+            "SELECT a.key, a.state, b.state, a.ended - a.started, b.ended - b.started "
+            f"{source} ORDER BY a.position LIMIT ?",
+            (after, before, limit),
+        )
+        found = [
+            Difference(str(key), State(old), State(new), took, takes)
+            for key, old, new, took, takes in rows
+        ]
+        total = self._database.number(f"SELECT count(*) {source}", (after, before))
+        return RowPage(found, total)
+
 
 # So many tasks are read at a time.
 _PAGE = 500
@@ -41,44 +296,38 @@ class Queries:
     _database: Database
 
     def run(self, run: str) -> RunRow:
-        """Give a run by its whole id; raises InputError if there is none."""
-        found = self._database.row(f"{SELECT_RUNS} WHERE id = ?", (run,))
+        """Return a run by its whole id; raises InputError if there is none."""
+        found = self._database.first(RUNS, "WHERE id = ?", (run,))
         if found is None:
             raise self._no_run(run)
-        return read_run(found)
+        return found
 
     def runs(
         self, limit: int = 20, *, name: str | None = None, experiment: str | None = None
     ) -> list[RunRow]:
-        """Give the newest runs, the newest one first."""
+        """Return the newest runs, the newest one first."""
         asked = {"name": name, "experiment": experiment}
         given = {column: value for column, value in asked.items() if value is not None}
-        where = " AND ".join(["1", *(f"{column} = ?" for column in given)])
-        found = self._database.rows(
-            f"{SELECT_RUNS} WHERE {where} ORDER BY serial DESC LIMIT ?", (*given.values(), limit)
-        )
-        return [read_run(row) for row in found]
+        rest = f"WHERE {where_all(given)} ORDER BY serial DESC LIMIT ?"
+        return self._database.all(RUNS, rest, (*given.values(), limit))
 
     def last_run(self) -> RunRow | None:
-        """Give the newest run."""
+        """Return the newest run."""
         return next(iter(self.runs(1)), None)
 
     def find_run(self, text: str) -> RunRow:
-        """Give the run that a person means: its id, its name (the newest), or how its id begins.
+        """Return the run that a person means: its id, its name (the newest), or how its id begins.
 
         Raises InputError with the ids that may be meant.
         """
-        if found := self._database.row(f"{SELECT_RUNS} WHERE id = ?", (text,)):
-            return read_run(found)
+        if found := self._database.first(RUNS, "WHERE id = ?", (text,)):
+            return found
         if named := self.runs(1, name=text):
             return named[0]
         if not text:
             raise self._no_run(text)
-        found_by_beginning = self._database.rows(
-            f"{SELECT_RUNS} WHERE id >= ? AND id < ? ORDER BY serial DESC LIMIT ?",
-            (text, text + _LAST, _FEW + 1),
-        )
-        match [read_run(row) for row in found_by_beginning]:
+        beginning = "WHERE id >= ? AND id < ? ORDER BY serial DESC LIMIT ?"
+        match self._database.all(RUNS, beginning, (text, text + _LAST, _FEW + 1)):
             case []:
                 raise self._no_run(text)
             case [run]:
@@ -91,11 +340,11 @@ class Queries:
                 )
 
     def spec_text(self, run: str) -> str:
-        """Give the document that a run was made of; raises InputError if there is no such run."""
+        """Return the document that a run was made of; raises InputError if there is no such run."""
         return str(self._of_run("spec_text", run))
 
     def wanted(self, run: str) -> Wish | None:
-        """Give what somebody asks the engine of a run to do; raises InputError as well."""
+        """Return what somebody asks the engine of a run to do; raises InputError as well."""
         return "cancel" if self._of_run("wanted", run) == "cancel" else None
 
     def counts(self, run: str) -> Mapping[State, int]:
@@ -106,7 +355,7 @@ class Queries:
         return dict.fromkeys(State, 0) | {State(state): count for state, count in found}
 
     def task_rows(self, run: str, *, bodies: bool = False) -> Iterator[TaskRow]:
-        """Give all tasks in the order of the plan, with the tasks themselves if asked.
+        """Return all tasks in the order of the plan, with the tasks themselves if asked.
 
         They are read a page at a time. Meanwhile the store may be written, also by the caller.
         """
@@ -115,48 +364,41 @@ class Queries:
     def tasks_in(
         self, run: str, states: Collection[State], *, bodies: bool = False
     ) -> Iterator[TaskRow]:
-        """Give the tasks that are in some states when their page is read, as `task_rows` does."""
+        """Return the tasks that are in some states when their page is read, as `task_rows` does."""
         marks = ", ".join("?" * len(states))
         where = f"run = ? AND state IN ({marks})"
         return self._task_pages(where, (run, *states), bodies=bodies)
 
     def task_row(self, run: str, key: str) -> TaskRow:
-        """Give what became of a task; raises InputError if there is none."""
-        found = self._database.row(f"{SELECT_TASKS} WHERE run = ? AND key = ?", (run, key))
+        """Return what became of a task; raises InputError if there is none."""
+        found = self._database.first(TASKS, "WHERE run = ? AND key = ?", (run, key))
         if found is None:
             raise self._no_task(run, key)
-        return read_task(found)
+        return found
 
     def task(self, run: str, key: str) -> Task:
-        """Give a task as it was planned; raises InputError if there is none."""
-        found = self._database.row(
-            f"{SELECT_TASKS_WITH_BODIES} WHERE run = ? AND key = ?", (run, key)
-        )
-        task = read_task_with_body(found).body if found else None
-        if task is None:
+        """Return a task as it was planned; raises InputError if there is none."""
+        found = self._database.first(TASKS_WITH_BODIES, "WHERE run = ? AND key = ?", (run, key))
+        if found is None or found.body is None:
             raise self._no_task(run, key)
-        return task
+        return found.body
 
     def attempts(self, run: str, task: str | None = None) -> list[AttemptRow]:
-        """Give the attempts of a task, or of all tasks, in the order in which they began."""
+        """Return the attempts of a task, or of all tasks, in the order in which they began."""
         which = {"run": run} if task is None else {"run": run, "task": task}
-        where = " AND ".join(f"{column} = ?" for column in which)
-        found = self._database.rows(
-            f"{SELECT_ATTEMPTS} WHERE {where} ORDER BY rowid", tuple(which.values())
-        )
-        return [read_attempt(row) for row in found]
+        rest = f"WHERE {where_all(which)} ORDER BY rowid"
+        return self._database.all(ATTEMPTS, rest, tuple(which.values()))
 
     def passed_with(self, digest: str) -> TaskRow | None:
-        """Give the newest task that has passed and depends on exactly this."""
-        found = self._database.row(
-            f"{SELECT_TASKS} WHERE digest = ? AND digest != '' AND state = ? "
-            "ORDER BY rowid DESC LIMIT 1",
+        """Return the newest task that has passed and depends on exactly this."""
+        return self._database.first(
+            TASKS,
+            "WHERE digest = ? AND digest != '' AND state = ? ORDER BY rowid DESC",
             (digest, State.PASSED),
         )
-        return read_task(found) if found else None
 
     def passed_before(self, source: str, key: str) -> TaskRow | None:
-        """Give the newest task of that key that has passed in a run of a document."""
+        """Return the newest task of that key that has passed in a run of a document."""
         found = self._database.row(
             "SELECT run FROM tasks JOIN runs ON runs.id = run "
             "WHERE source = ? AND key = ? AND tasks.state = ? ORDER BY serial DESC LIMIT 1",
@@ -164,40 +406,40 @@ class Queries:
         )
         return self.task_row(str(found[0]), key) if found else None
 
-    def children(self, run: str) -> list[RunRow]:
-        """Give the runs that stages of a run have submitted, the oldest first."""
-        found = self._database.rows(
-            f"{SELECT_RUNS} WHERE parent = ? AND parent != '' ORDER BY serial", (run,)
+    def last_folder_of(self, source: str, key: str) -> Path | None:
+        """Return the folder of the newest attempt at a task of a document, however that ended."""
+        found = self._database.row(
+            "SELECT attempts.folder FROM attempts JOIN runs ON runs.id = attempts.run "
+            "WHERE source = ? AND task = ? ORDER BY serial DESC, attempts.number DESC LIMIT 1",
+            (source, key),
         )
-        return [read_run(row) for row in found]
+        return Path(found[0]) if found else None
+
+    def children(self, run: str) -> list[RunRow]:
+        """Return the runs that stages of a run have submitted, the oldest first."""
+        return self._database.all(RUNS, "WHERE parent = ? AND parent != '' ORDER BY serial", (run,))
 
     def processes(self, run: str, task: str, attempt: int) -> list[ProcessRow]:
-        """Give the processes of an attempt that has ended, in the order in which they came."""
-        found = self._database.rows(
-            f"{SELECT_PROCESSES} WHERE run = ? AND task = ? AND attempt = ? ORDER BY rowid",
-            (run, task, attempt),
-        )
-        return [read_process(row) for row in found]
+        """Return the processes of an attempt that has ended, in the order in which they came."""
+        rest = "WHERE run = ? AND task = ? AND attempt = ? ORDER BY rowid"
+        return self._database.all(PROCESSES, rest, (run, task, attempt))
 
     def events_after(self, run: str, last: int = 0, *, limit: int = 1000) -> list[EventRow]:
-        """Give what happened in a run after the event that was seen last, the oldest first."""
-        found = self._database.rows(
-            f"{SELECT_EVENTS} WHERE run = ? AND id > ? ORDER BY id LIMIT ?", (run, last, limit)
-        )
-        return [read_event(row) for row in found]
+        """Return what happened in a run after the event that was seen last, the oldest first."""
+        rest = "WHERE run = ? AND id > ? ORDER BY id LIMIT ?"
+        return self._database.all(EVENTS, rest, (run, last, limit))
 
     def _task_pages(
         self, where: str, values: tuple[str, ...], *, bodies: bool
     ) -> Iterator[TaskRow]:
-        select = SELECT_TASKS_WITH_BODIES if bodies else SELECT_TASKS
-        read = read_task_with_body if bodies else read_task
+        table = TASKS_WITH_BODIES if bodies else TASKS
         last, is_more = -1, True
         while is_more:
             found = self._database.rows(
-                f"{select} WHERE {where} AND position > ? ORDER BY position LIMIT ?",
+                f"{table.select} WHERE {where} AND position > ? ORDER BY position LIMIT ?",
                 (*values, last, _PAGE),
             )
-            for row in map(read, found):
+            for row in map(table.read, found):
                 last = row.position
                 yield row
             is_more = len(found) == _PAGE

@@ -1,14 +1,86 @@
-"""What the store takes and gives: plain data, a class for each table. Times are Unix times."""
+"""The states, rows and events of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from rankwise.plan import Task
-from rankwise.store.states import State
+from rankwise.plan import DOCUMENTS, Task
+
+Kind = Literal[
+    "run started",
+    "notice",
+    "task started",
+    "attempt ended",
+    "task over",
+    "run over",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that has happened to a run."""
+
+    kind: Kind
+    run: str
+    time: float
+    task: str = ""
+    attempt: int = 0
+    state: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    culprit: str = ""
+    folder: Path | None = None
+    """That of the attempt."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+Observer = Callable[[Event], None]
+
+
+class State(StrEnum):
+    """How far something has come, or how it ended."""
+
+    QUEUED = "queued"
+    SUBMITTING = "submitting"
+    """An attempt is announced or handed over, and nobody has seen it start yet."""
+    RUNNING = "running"
+    PASSED = "passed"
+    FAILED = "failed"
+    CRASHED = "crashed"
+    """Ended by a signal."""
+    TIMED_OUT = "timed out"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    """Whoever watched over it is gone and has left no outcome."""
+    NOT_RUN = "not run"
+    SKIPPED = "skipped"
+    """It need not run: the document says so, there was no failure for it, or too little for
+    something optional."""
+
+    is_over: bool
+    """Whether this is an end: nothing leaves such a state."""
+    is_green: bool
+    """Whether all is well; what did not run is not well."""
+    has_failed: bool
+    """Whether it ran to an end of its own that is not good: what `soft_fail` forgives.
+
+    What did not run, was lost or cancelled says nothing about what was to be tried.
+    """
+
+    def __init__(self, value: str) -> None:
+        self.is_over = value not in ("queued", "submitting", "running")
+        self.is_green = value in ("passed", "skipped")
+        self.has_failed = value in ("failed", "crashed", "timed out")
+
+
+OPEN = tuple(state for state in State if not state.is_over)
+RED = tuple(state for state in State if state.is_over and not state.is_green)
+"""What is over and not well."""
+
 
 Wish = Literal["cancel"]
 
@@ -36,6 +108,12 @@ class RunRow:
     """What somebody asks the engine of this run to do."""
     parent: str = ""
     """The run of which a stage has submitted this one."""
+
+    @property
+    def documents(self) -> list[str]:
+        """The paths of all documents that it was planned from."""
+        several = self.tags.get(DOCUMENTS, "")
+        return several.splitlines() if several else [self.source] if self.source else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,11 +225,3 @@ class EventRow:
     time: float
     kind: str
     body: Mapping[str, Any]
-
-
-AnyRow = RunRow | TaskRow | AttemptRow | ProcessRow | EventRow
-
-
-def columns_of(kind: type[AnyRow]) -> tuple[str, ...]:
-    """Give the columns of a table that a row shows; they have the names of its fields."""
-    return tuple(field.name for field in fields(kind))

@@ -5,18 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
-from rankwise.store.database import Database
+from rankwise.store.database import Changes, Database, Table, where_all
 
 Better = Literal["lower", "higher", ""]
-
-_SELECT_SERIES = "SELECT id, name, metric, unit, better, case_name, point FROM series"
-_SELECT_SAMPLES = """
-    SELECT samples.series, runs.id, runs.serial, runs.created, runs.tags, samples.task,
-           samples.attempt, samples.trial, samples.value, samples.raw
-    FROM samples JOIN runs ON runs.serial = samples.run_serial
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +62,28 @@ class SampleRow:
     raw: tuple[float, ...]
 
 
-class SampleWrites:
-    """Adds to what was measured."""
+_SERIES = Table(
+    "series",
+    SeriesRow,
+    select="SELECT id, name, metric, unit, better, case_name, point FROM series",
+    point=json.loads,
+)
+_SAMPLES = Table(
+    "samples",
+    SampleRow,
+    select="""
+    SELECT samples.series, runs.id, runs.serial, runs.created, runs.tags, samples.task,
+           samples.attempt, samples.trial, samples.value, samples.raw
+    FROM samples JOIN runs ON runs.serial = samples.run_serial
+    """,
+    # Many samples are of one run.
+    tags=lru_cache(json.loads),
+    raw=lambda text: tuple(json.loads(text)) if text else (),
+)
 
-    _database: Database
+
+class SampleWrites(Changes):
+    """Adds to what was measured."""
 
     def add_samples(
         self,
@@ -102,15 +114,19 @@ class SampleWrites:
                 )
             if conditions is not None:
                 self._database.change(
-                    "INSERT INTO conditions VALUES (?, ?, ?, ?)", (*key, json.dumps(conditions))
+                    "INSERT INTO conditions VALUES (?, ?, ?, ?)",
+                    (*key, json.dumps(self.redact_in(conditions))),
                 )
 
     def _series_of(self, name: str, case: str, sample: Sample) -> int:
-        point = json.dumps(dict(sample.point), sort_keys=True)
-        known = (name, sample.metric, sample.unit, case, point)
+        point = json.dumps(self.redact_in(dict(sample.point)), sort_keys=True)
+        metric, unit = self.redact_name(sample.metric), self.redact_name(sample.unit)
+        known = (name, metric, unit, case, point)
         self._database.change(
-            "INSERT OR IGNORE INTO series (name, metric, unit, case_name, point, better) "
-            "VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO series (name, metric, unit, case_name, point, better) "
+            "VALUES (?, ?, ?, ?, ?, ?) "
+            # What the document says now counts, also for what was measured before.
+            "ON CONFLICT DO UPDATE SET better = excluded.better WHERE better != excluded.better",
             (*known, sample.better),
         )
         row = self._database.row(
@@ -130,28 +146,14 @@ class SampleQueries:
     def series(
         self, *, metric: str | None = None, name: str | None = None, case: str | None = None
     ) -> list[SeriesRow]:
-        """Give the series there are, in a stable order."""
+        """Return the series there are, in a stable order."""
         asked = {"metric": metric, "name": name, "case_name": case}
         given = {column: value for column, value in asked.items() if value is not None}
-        where = " AND ".join(["1", *(f"{column} = ?" for column in given)])
-        rows = self._database.rows(
-            f"{_SELECT_SERIES} WHERE {where} ORDER BY id", (*given.values(),)
-        )
-        return [
-            SeriesRow(
-                id=row[0],
-                name=row[1],
-                metric=row[2],
-                unit=row[3],
-                better=row[4],
-                case=row[5],
-                point=json.loads(row[6]),
-            )
-            for row in rows
-        ]
+        rest = f"WHERE {where_all(given)} ORDER BY id"
+        return self._database.all(_SERIES, rest, tuple(given.values()))
 
     def history(self, series: int, *, last_runs: int | None = None) -> list[SampleRow]:
-        """Give the samples of a series, those of the oldest run first; only of the last runs."""
+        """Return the samples of a series, those of the oldest run first; only of the last runs."""
         newest = "SELECT DISTINCT run_serial FROM samples WHERE series = ? ORDER BY 1 DESC LIMIT ?"
         limit = -1 if last_runs is None else last_runs
         return self._samples(
@@ -160,11 +162,21 @@ class SampleQueries:
         )
 
     def samples_of_run(self, run: str, series: Collection[int] = ()) -> list[SampleRow]:
-        """Give all samples of a run, or those that belong to some series."""
+        """Return all samples of a run, or those that belong to some series."""
         found = self._samples(
             "WHERE samples.run_serial = (SELECT serial FROM runs WHERE id = ?)", (run,)
         )
         return [row for row in found if not series or row.series in series]
+
+    def has_samples(self, run: str) -> bool:
+        """Return whether a run has measured anything."""
+        return bool(
+            self._database.row(
+                "SELECT 1 FROM samples "
+                "WHERE run_serial = (SELECT serial FROM runs WHERE id = ?) LIMIT 1",
+                (run,),
+            )
+        )
 
     def conditions(self, run: str) -> dict[tuple[str, int], dict[str, object]]:
         """Give under which conditions the attempts of a run have measured, by task and number."""
@@ -176,24 +188,5 @@ class SampleQueries:
         return {(row[0], row[1]): json.loads(row[2]) for row in rows}
 
     def _samples(self, where: str, values: Sequence[object]) -> list[SampleRow]:
-        rows = self._database.rows(
-            f"{_SELECT_SAMPLES} {where} ORDER BY samples.run_serial, samples.trial, samples.rowid",
-            values,
-        )
-        # Many samples are of one run.
-        tags = {text: json.loads(text) for text in {row[4] for row in rows}}
-        return [
-            SampleRow(
-                series=row[0],
-                run=row[1],
-                run_serial=row[2],
-                created=row[3],
-                tags=tags[row[4]],
-                task=row[5],
-                attempt=row[6],
-                trial=row[7],
-                value=row[8],
-                raw=tuple(json.loads(row[9])) if row[9] else (),
-            )
-            for row in rows
-        ]
+        order = "ORDER BY samples.run_serial, samples.trial, samples.rowid"
+        return self._database.all(_SAMPLES, f"{where} {order}", values)

@@ -1,23 +1,214 @@
-"""What is written of runs and their tasks. Each call is one transaction, or part of a `together`.
-
-Writes that say what has happened may come twice, and late: the first one counts, and the answer
-tells whether this was it. What cannot be true (a task that is not in the plan, the end of a run
-that goes on) raises StoreFailure and changes nothing.
-
-Every change adds an event, for those who follow the run.
-"""
+"""Every change to the store, with the event that tells of it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 
 from rankwise.errors import StoreFailure
-from rankwise.plan import Plan
-from rankwise.store.bodies import body_of
-from rankwise.store.changes import Changes, check_end
-from rankwise.store.rows import TaskRow
-from rankwise.store.states import State
+from rankwise.plan import Plan, body_of
+from rankwise.store.database import PROCESSES, Changes
+from rankwise.store.rows import Outcome, ProcessRow, ResultRow, State, TaskRow
+
+
+def check_end(state: State) -> None:
+    """Raise ValueError for a state that is no end."""
+    if not state.is_over:
+        raise ValueError(f"{state.value!r} is no end")
+
+
+class AttemptWrites(Changes):
+    """Writes attempts and their processes."""
+
+    def begin_attempt(self, run: str, task: str, *, marker: str, folder: Path, now: float) -> int:
+        """Announce an attempt before anything is submitted, and give its number.
+
+        Raises StoreFailure if the task is over or has an attempt that is not: nothing runs twice.
+        """
+        with self.together():
+            self._refuse_second(run, task)
+            # A task that is not there, or is over, ends it here.
+            if not self._change("tasks", {"run": run, "key": task}, {"state": State.SUBMITTING}):
+                raise StoreFailure(
+                    f"{self._database.path}: task {task} of run {run} is over, so it cannot be "
+                    "tried again. Another rankwise takes care of this run."
+                )
+            which = (run, task)
+            self._database.change(
+                "UPDATE tasks SET attempts = attempts + 1 WHERE run = ? AND key = ?", which
+            )
+            number = self._database.number(
+                "SELECT attempts FROM tasks WHERE run = ? AND key = ?", which
+            )
+            row = {
+                "run": run,
+                "task": task,
+                "number": number,
+                "state": State.SUBMITTING,
+                "marker": marker,
+                "folder": str(folder),
+                "begun": now,
+                "reason": "",
+            }
+            self._insert("attempts", tuple(row), [tuple(row.values())])
+            self.add_event(run, "attempt_begun", {"task": task, "attempt": number}, now=now)
+        return number
+
+    def attempt_submitted(
+        self, run: str, task: str, number: int, *, job_id: str, now: float
+    ) -> bool:
+        """Say what the compute calls an attempt that it has taken."""
+        with self.together():
+            which = {"run": run, "task": task, "number": number}
+            new = {"job_id": job_id, "submitted": now}
+            is_new = self._change("attempts", which, new, only_if="job_id IS NULL")
+            if is_new:
+                body = {"task": task, "attempt": number, "job_id": job_id}
+                self.add_event(run, "attempt_submitted", body, now=now)
+        return is_new
+
+    def attempt_waits(self, run: str, task: str, reason: str) -> bool:
+        """Say what keeps the task's attempt from starting; gone as soon as it does."""
+        submitting = f"state = '{State.SUBMITTING.value}'"
+        return self._change(
+            "tasks", {"run": run, "key": task}, {"reason": reason}, only_if=submitting
+        )
+
+    def attempt_silent(self, run: str, task: str, reason: str) -> bool:
+        """Say why nothing is heard of the task's attempt, which may run; empty: it is heard."""
+        is_open = f"state IN ('{State.SUBMITTING.value}', '{State.RUNNING.value}')"
+        return self._change("tasks", {"run": run, "key": task}, {"reason": reason}, only_if=is_open)
+
+    def attempt_started(self, run: str, task: str, number: int, *, now: float) -> bool:
+        """Say that an attempt runs."""
+        with self.together():
+            which = {"run": run, "task": task, "number": number}
+            new = {"state": State.RUNNING, "started": now}
+            is_new = self._change("attempts", which, new, only_if="started IS NULL")
+            if is_new:
+                new = {"state": State.RUNNING, "reason": ""}
+                self._change("tasks", {"run": run, "key": task}, new)
+                self._start_task(run, task, now)
+                self.add_event(run, "attempt_started", {"task": task, "attempt": number}, now=now)
+        return is_new
+
+    def attempt_ended(
+        self,
+        run: str,
+        task: str,
+        number: int,
+        outcome: Outcome,
+        processes: Sequence[ProcessRow] = (),
+    ) -> bool:
+        """Say how an attempt and its processes ended; whether its task is over, is told apart."""
+        which = {"run": run, "task": task, "number": number}
+        how = {
+            "state": outcome.state,
+            "exit_code": outcome.exit_code,
+            "signal": outcome.signal,
+            "culprit": outcome.culprit,
+            "reason": outcome.reason,
+        }
+        with self.together():
+            if outcome.started is not None:
+                new = {"started": outcome.started}
+                self._change("attempts", which, new, only_if="started IS NULL")
+            is_new = self._change("attempts", which, {**how, "ended": outcome.ended})
+            if is_new:
+                if outcome.started is not None:
+                    self._start_task(run, task, outcome.started)
+                self._add_processes(run, task, number, processes)
+                body = {"task": task, "attempt": number, **how}
+                self.add_event(run, "attempt_ended", body, now=outcome.ended)
+        return is_new
+
+    def _start_task(self, run: str, task: str, now: float) -> None:
+        """Note the start of a task's first attempt."""
+        self._change(
+            "tasks", {"run": run, "key": task}, {"started": now}, only_if="started IS NULL"
+        )
+
+    def _refuse_second(self, run: str, task: str) -> None:
+        number = self._first_open("attempts", "number", {"run": run, "task": task})
+        if number is not None:
+            raise StoreFailure(
+                f"{self._database.path}: task {task} of run {run} cannot be tried again: its "
+                f"attempt {number} is not over. Another rankwise takes care of this run."
+            )
+
+    def _add_processes(
+        self, run: str, task: str, number: int, processes: Sequence[ProcessRow]
+    ) -> None:
+        self._insert(
+            "processes",
+            ("run", "task", "attempt", *PROCESSES.columns),
+            [
+                (run, task, number, *(getattr(process, name) for name in PROCESSES.columns))
+                for process in processes
+            ],
+        )
+
+
+_COLUMNS = ("run", "task", "attempt", "position", "name", "state", "seconds", "message")
+
+
+class Results(Changes):
+    """Writes and reads the single tests of attempts."""
+
+    def add_results(self, run: str, task: str, attempt: int, results: Sequence[ResultRow]) -> None:
+        """Store what became of an attempt's single tests, in place of what was known of them."""
+        if not results:
+            return
+        with self.together():
+            self._database.change(
+                "DELETE FROM results WHERE run = ? AND task = ? AND attempt = ?",
+                (run, task, attempt),
+            )
+            rows = [
+                (
+                    *(run, task, attempt, position, self.redact_name(one.name)),
+                    *(one.state, one.seconds, self.redact(one.message)),
+                )
+                for position, one in enumerate(results)
+            ]
+            self._insert("results", _COLUMNS, rows)
+
+    def results(self, run: str) -> dict[str, list[ResultRow]]:
+        """Return the single tests of each task that has any, those of its last attempt."""
+        found = self._database.rows(
+            "SELECT task, name, results.state, seconds, message FROM results "
+            "JOIN tasks ON tasks.run = results.run AND tasks.key = results.task "
+            "AND tasks.attempts = results.attempt "
+            "WHERE results.run = ? ORDER BY tasks.position, results.position",
+            (run,),
+        )
+        results: dict[str, list[ResultRow]] = {}
+        for task, name, state, seconds, message in found:
+            row = ResultRow(name=name, state=State(state), seconds=seconds, message=message)
+            results.setdefault(task, []).append(row)
+        return results
+
+    def last_run_of(self, source: str) -> str | None:
+        """Return the newest run of a document that is over or has begun; None: there is none."""
+        found = self._database.row(
+            "SELECT id FROM runs WHERE source = ? AND started IS NOT NULL "
+            "ORDER BY serial DESC LIMIT 1",
+            (source,),
+        )
+        return str(found[0]) if found else None
+
+    def seconds_of(self, source: str, *, runs: int = 5) -> dict[str, float]:
+        """Return how long the tasks of a document that passed took on average, in its last runs."""
+        found = self._database.rows(
+            "SELECT key, avg(tasks.ended - tasks.started) FROM tasks "
+            "WHERE state = ? AND tasks.started IS NOT NULL AND run IN "
+            "(SELECT id FROM runs WHERE source = ? ORDER BY serial DESC LIMIT ?) GROUP BY key",
+            (State.PASSED, source, runs),
+        )
+        return {str(key): float(seconds) for key, seconds in found}
+
 
 _TASK_COLUMNS = (
     *("run", "key", "position", "state", "reason", "attempts", "body", "digest", "origin"),
@@ -137,7 +328,7 @@ class RunWrites(Changes):
         return is_new
 
     def _next_number(self, name: str) -> int:
-        """Give the next number of a name, past folders that a store before this one has left."""
+        """Return the next number of a name, past folders that a store before this one has left."""
         last = self._database.number(
             "SELECT coalesce(max(number), 0) FROM runs WHERE name = ?", (name,)
         )

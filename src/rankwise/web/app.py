@@ -1,48 +1,104 @@
-"""The application: which address shows which page."""
+"""The live page's application and its server: addresses, pages, actions on runs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import signal
+import socket
+import subprocess
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import parse_qs, quote
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from rankwise.engine.runs import start_in_background
 from rankwise.errors import InputError, RankwiseError
-from rankwise.report.facts import gather
-from rankwise.report.html import html_report
+from rankwise.reports.model import ReportData, write_report
 from rankwise.store import Store
-from rankwise.web import actions
-from rankwise.web.ask import Ask, run_address
-from rankwise.web.caretaker import Caretaker
-from rankwise.web.compare_page import compare_page
-from rankwise.web.failure_page import failure_page
-from rankwise.web.feed import Feed
-from rankwise.web.graph_page import graph_page
-from rankwise.web.guard import Guard, Keys, is_same
-from rankwise.web.log_page import log_file, log_of, log_page, log_stream
-from rankwise.web.matrix_page import matrix_page
-from rankwise.web.memory import Memory
-from rankwise.web.page import FILES, Page, problem, static_file, whole
-from rankwise.web.readers import Readers
-from rankwise.web.run_list import run_list
-from rankwise.web.run_pages import document_page, tasks_page, tests_page
-from rankwise.web.streams import EventStream, changes
-from rankwise.web.tails import Position
-from rankwise.web.task_page import task_page
-from rankwise.web.timeline_page import timeline_page
-from rankwise.web.trend_page import trend_page
+from rankwise.store.store import driver_of
+from rankwise.web.events import EventStream, Feed, changes
+from rankwise.web.graph import graph_page
+from rankwise.web.history import compare_page, trend_page
+from rankwise.web.logs import LogPosition, log_file, log_of, log_page, log_stream
+from rankwise.web.pages import (
+    FILES,
+    PageContent,
+    PageRequest,
+    problem,
+    run_address,
+    static_file,
+    whole,
+)
+from rankwise.web.runs import (
+    document_page,
+    failure_page,
+    matrix_page,
+    run_list,
+    task_page,
+    tasks_page,
+    tests_page,
+    timeline_page,
+)
+from rankwise.web.security import Guard, Secrets, is_same
+from rankwise.web.store_access import PageCache, Readers, StaleRunUpdater
 
-View = Callable[[Store, Ask], Page]
+_PLANNING_SECONDS = 120.0
+
+
+def cancel(folder: Path, run: str) -> None:
+    """Ask a run to end; one that nobody drives gets a driver, which ends it."""
+    with Store.open(folder) as store:
+        if store.run(run).state.is_over:
+            return
+        store.want_cancel(run, now=time.time())
+        if driver_of(store.run_folder(run)) is None:
+            start_in_background(store, run)
+
+
+def run_again(folder: Path, run: str) -> str:
+    """Submit the document of a run as it is now, and give the new run's id.
+
+    It is planned in a process of its own: a document may name plugins and files of anybody's, and
+    nothing of them is to stay in here. Raises InputError with what that process has said.
+    """
+    with Store.open(folder, read_only=True) as store:
+        documents = store.run(run).documents
+    for document in documents or [""]:
+        if not document or not Path(document).is_file():
+            raise InputError(f"{document or run}: the document is not there any more")
+    source = documents[0]
+    # Without -P, a file of the user's could take the place of a module of ours.
+    line = [sys.executable, "-P", "-m", "rankwise.cli.main", "submit", "--store", str(folder)]
+    try:
+        done = subprocess.run(
+            [*line, "--", *documents],
+            cwd=Path(source).parent,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PLANNING_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{source}: it could not be planned in time") from None
+    if done.returncode:
+        raise InputError(done.stderr.strip() or f"rankwise submit has left with {done.returncode}")
+    return done.stdout.split("\n")[0].strip()
+
+
+View = Callable[[Store, PageRequest], PageContent]
 
 PAGES: Mapping[str, View] = {
     "/": run_list,
@@ -67,19 +123,19 @@ _MOST_OF_A_FORM = 10_000
 _REPORT_RULES = {"Content-Security-Policy": "frame-ancestors 'none'"}
 
 
-class Site:
+class WebApp:
     """What answers browsers, with all that is behind it."""
 
-    def __init__(self, folder: Path, keys: Keys) -> None:
+    def __init__(self, folder: Path, keys: Secrets) -> None:
         self._folder = folder
         self._keys = keys
         self._readers = Readers(folder)
         self._slow = Readers(folder, threads=1)
-        self._memory = Memory()
+        self._memory = PageCache()
         # What is new must not wait for a page that takes long.
         self._scout = Readers(folder, threads=1)
         self.feed = Feed(self._scout)
-        self._caretaker = Caretaker(folder)
+        self._updater = StaleRunUpdater(folder)
 
     def app(self) -> ASGIApp:
         """Make the application."""
@@ -110,7 +166,7 @@ class Site:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         del app
-        tasks = [asyncio.create_task(one.go()) for one in (self.feed, self._caretaker)]
+        tasks = [asyncio.create_task(one.go()) for one in (self.feed, self._updater)]
         try:
             yield
         finally:
@@ -118,7 +174,7 @@ class Site:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for one in (self._readers, self._slow, self._scout, self._caretaker):
+            for one in (self._readers, self._slow, self._scout, self._updater):
                 await asyncio.to_thread(one.close)
 
     def _showing(self, view: View) -> Callable[[Request], object]:
@@ -127,14 +183,14 @@ class Site:
             key = f"{request.url.path}?{request.url.query}"
             readers = self._slow if view in _SLOW else self._readers
             body = await readers.ask(
-                lambda desk: self._memory.page(desk, ask, key, lambda: view(desk.store, ask))
+                lambda thread: self._memory.page(thread, ask, key, lambda: view(thread.store, ask))
             )
             return HTMLResponse(body)
 
         return show
 
-    def _ask(self, request: Request) -> Ask:
-        return Ask(
+    def _ask(self, request: Request) -> PageRequest:
+        return PageRequest(
             path=quote(request.scope["path"]),
             query=dict(request.query_params),
             run=request.path_params.get("run", ""),
@@ -144,7 +200,7 @@ class Site:
 
     async def _changes(self, request: Request) -> Response | EventStream:
         if self.feed.count >= _MOST_STREAMS:
-            return Response("too many look on", status_code=503)
+            return Response("too many open pages", status_code=503)
         run = request.path_params.get("run")
         # A browser that comes back says what it was told last.
         given = request.headers.get("last-event-id") or request.query_params.get("seen", "")
@@ -154,18 +210,18 @@ class Site:
     async def _log_stream(self, request: Request) -> Response | EventStream:
         ask = self._ask(request)
         try:
-            found = await self._readers.ask(lambda desk: log_of(desk.store, ask))
+            found = await self._readers.ask(lambda thread: log_of(thread.store, ask))
         except InputError:
             found = None
         if found is None:
             # Browsers do not come back after this.
             return Response(status_code=204)
-        position = Position.read(request.headers.get("last-event-id") or ask.text("at"))
+        position = LogPosition.read(request.headers.get("last-event-id") or ask.text("at"))
         return EventStream(lambda: log_stream(self._readers, self.feed, found, position))
 
     async def _log_file(self, request: Request) -> Response:
         ask = self._ask(request)
-        found = await self._readers.ask(lambda desk: log_of(desk.store, ask))
+        found = await self._readers.ask(lambda thread: log_of(thread.store, ask))
         if found is None:
             return self._say(ask, problem("There is no log yet", "Nothing ran so far.", 404))
         headers = {"Content-Disposition": 'attachment; filename="log.txt"'}
@@ -174,7 +230,9 @@ class Site:
     async def _report(self, request: Request) -> Response:
         ask = self._ask(request)
         text = await self._slow.ask(
-            lambda desk: html_report(gather(desk.store, desk.store.run(ask.run), now=ask.now))
+            lambda thread: write_report(
+                ReportData(store=thread.store, run=thread.store.run(ask.run), now=ask.now), "html"
+            )
         )
         return HTMLResponse(text, headers=_REPORT_RULES)
 
@@ -185,11 +243,11 @@ class Site:
         return await self._act(request, self._repeated)
 
     def _ended(self, run: str) -> str:
-        actions.cancel(self._folder, run)
+        cancel(self._folder, run)
         return run_address(run, note="cancel")
 
     def _repeated(self, run: str) -> str:
-        return run_address(actions.run_again(self._folder, run), note="again")
+        return run_address(run_again(self._folder, run), note="again")
 
     async def _act(self, request: Request, act: Callable[[str], str]) -> Response:
         """Do what a button says, if the form is ours, and lead to the page that shows it."""
@@ -229,11 +287,11 @@ class Site:
         words = "This is a fault of rankwise; where it runs, it has written more about it."
         return self._say(self._ask(request), problem("Something is broken", words, 500))
 
-    def _say(self, ask: Ask, page: Page) -> Response:
+    def _say(self, ask: PageRequest, page: PageContent) -> Response:
         return HTMLResponse(whole(page, ask, str(self._folder)), status_code=page.status)
 
 
-async def _is_own_form(request: Request, keys: Keys) -> bool:
+async def _is_own_form(request: Request, keys: Secrets) -> bool:
     body = b""
     async for part in request.stream():
         body += part
@@ -241,3 +299,95 @@ async def _is_own_form(request: Request, keys: Keys) -> bool:
             return False
     fields = parse_qs(body.decode(errors="replace"), max_num_fields=20)
     return is_same(fields.get("form", [""])[0], keys.form)
+
+
+HOST = "127.0.0.1"
+PORT = 8765
+_GRACE_SECONDS = 3
+# Longer than browsers keep a connection that they do not use: they would ask just as it ends.
+_IDLE_SECONDS = 330
+
+
+def listen(port: int | None) -> socket.socket:
+    """Take a port of this machine, 0 for any; None: the usual one, or any if that is taken.
+
+    Raises InputError if it cannot be had.
+    """
+    wanted = PORT if port is None else port
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((HOST, wanted))
+        # Only now it is known that nobody else listens there.
+        found.listen()
+    except OSError as error:
+        found.close()
+        if port is None and error.errno == errno.EADDRINUSE:
+            return listen(0)
+        raise InputError(why_not(wanted, error)) from error
+    return found
+
+
+def why_not(port: int, error: OSError) -> str:
+    """Say why a port cannot be had, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return f"--port {port}: another program listens there; --port 0 takes one that is free"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"--port {port}: only root may listen there; take one of 1024 or more"
+    return f"--port {port}: {error.strerror}"
+
+
+class _Server(uvicorn.Server):
+    """Ends without a word when it is asked to, and tells who still listens."""
+
+    def __init__(self, config: uvicorn.Config, leaving: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._leaving = leaving
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take Ctrl-C and SIGTERM for the ordinary end that they are here."""
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self._leave)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _leave(self) -> None:
+        # A second one does not wait for anybody.
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self._leaving()
+
+
+def serve(folder: Path, listening: socket.socket, keys: Secrets) -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    site = WebApp(folder, keys)
+    config = uvicorn.Config(
+        site.app(),
+        # What goes wrong with a page is said by the page. That somebody waits for one at the end is
+        # no matter.
+        log_level="critical",
+        timeout_keep_alive=_IDLE_SECONDS,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+        ws="none",
+    )
+    server = _Server(config, site.feed.close)
+    asyncio.run(server.serve([listening]))
+
+
+def keys_for(listening: socket.socket) -> Secrets:
+    """Make new secrets; the cookie is named after the port."""
+    return Secrets(name=f"rankwise-{port_of(listening)}")
+
+
+def port_of(listening: socket.socket) -> int:
+    """Return the port that was taken."""
+    return int(listening.getsockname()[1])

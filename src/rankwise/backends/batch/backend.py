@@ -1,0 +1,475 @@
+"""A batch system as a compute: a job for each attempt, or an array for those that are alike."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from rankwise import records
+from rankwise.backends.base import UNLIMITED, Attempt, Submission, Update
+from rankwise.backends.batch.states import QueueWatch, is_clear, judge
+from rankwise.backends.batch.submitting import (
+    LOG,
+    Handed,
+    Packing,
+    PilotSending,
+    ReadyJob,
+    Sending,
+    Sent,
+    hand_over,
+    take_secrets_back,
+)
+from rankwise.backends.batch.system import (
+    FORGOTTEN,
+    BatchNode,
+    BatchSystem,
+    Cause,
+    Ending,
+    JobState,
+    Phase,
+    open_system,
+)
+from rankwise.documents.site_models import ComputeConfig
+from rankwise.errors import ComputeFailure
+from rankwise.files import open_left
+from rankwise.plan import Resources, shortfall
+from rankwise.records import AttemptEnd
+
+_LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.05, 0.5
+# How long files of another machine may take to be seen here, after their writer has ended.
+_FILE_SECONDS = 5.0
+# How long a runner that is asked to end may take, before all of its job is killed.
+_END_SECONDS = 20.0
+_WORD_LINES, _WORD_BYTES = 40, 20_000
+
+
+@dataclass(slots=True, kw_only=True)
+class _InQueue:
+    attempt: Attempt
+    job_id: str
+    state: JobState | None = None
+    state_of: float = 0.0
+    """When it was asked for."""
+    parcel: ReadyJob | None = None
+    """None: another client has sent it."""
+    is_with_pilot: bool = False
+    """Whether the job is one that it shares with others."""
+    has_started: bool = False
+    over_since: float | None = None
+    """Since when the batch system has been done with it, while its end has not been seen."""
+    asked_to_end: float | None = None
+    end: AttemptEnd | None = None
+    """What its runner says, as long as that is not enough."""
+    end_since: float = 0.0
+    end_path: str = ""
+    claim_path: str = ""
+    """As texts: they are looked at often."""
+
+    def __post_init__(self) -> None:
+        self.end_path = f"{self.attempt.folder}/end.json"
+        self.claim_path = f"{self.attempt.folder}/{records.CLAIM}"
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What is to be told, each thing once."""
+
+    system: str
+    """The title of the batch system."""
+    news: list[Update] = field(default_factory=list)
+    trouble: str = ""
+    told: dict[str, str] = field(default_factory=dict)
+
+    def tell(self, news: Update) -> None:
+        self.news.append(news)
+
+    def tell_of_job(self, attempt: Attempt, job_id: str, text: str) -> None:
+        """Tell something of a job once, however many attempts share it."""
+        if self.told.get(job_id) != text:
+            self.told[job_id] = text
+            self.news.append(Update(attempt=attempt, text=f"{self.system} job {job_id} {text}"))
+
+    def note_trouble(self, text: str) -> None:
+        if text and not self.trouble:
+            self.news.append(Update(text=text))
+        elif self.trouble and not text:
+            self.news.append(Update(text=f"{self.system} answers again"))
+        self.trouble = text
+
+
+class BatchBackend:
+    """Sends attempts to a batch system; they outlive the client."""
+
+    makes_runtimes = False
+
+    def __init__(
+        self, choice: ComputeConfig, *, environment: Mapping[str, str], secrets: Sequence[str] = ()
+    ) -> None:
+        self._choice = choice
+        self._settings = choice.batch
+        self._system: BatchSystem = open_system(choice)
+        self._handed = Handed(system=self._system, backend=choice.backend)
+        plain = self._system.plain_environment(environment)
+        for name in secrets:
+            plain.pop(name, None)
+        sending = Sending(self._handed, most=self._settings.max_queued, environment=plain)
+        self._pilots = (
+            PilotSending(sending, self._handed, nodes=self._settings.pilot_nodes)
+            if self._settings.mode == "pilot"
+            else None
+        )
+        self._packing = Packing(choice, self._system)
+        # Not `or`: one that has nothing to send is false.
+        self._sending = self._pilots if self._pilots is not None else sending
+        self._watch = QueueWatch(self._system)
+        self._watched: dict[str, _InQueue] = {}
+        self._over: dict[str, AttemptEnd] = {}
+        self._ended: list[Attempt] = []
+        self._unwanted: set[str] = set()
+        """Those to cancel as soon as their number is known."""
+        self._unanswered = ""
+        """What was said instead of what became of a job that is gone; empty: all is well."""
+        self._heard = _Heard(self._system.title)
+        self._has_asked = False
+        self._look_pause = _LOOK_SECONDS
+
+    # What there is
+
+    @cached_property
+    def _nodes(self) -> Sequence[BatchNode]:
+        return self._system.nodes()
+
+    def capacity(self) -> Resources:
+        """Return what all nodes have together."""
+        nodes = self._known_nodes()
+        if not nodes:
+            # There is no answer, or no such partition: the submit will say.
+            return UNLIMITED
+        found = Resources(
+            cores=sum(node.cores for node in nodes),
+            memory=sum(node.memory for node in nodes) << 20,
+            gpus=sum(node.gpus for node in nodes),
+        )
+        return self._choice.capacity(found)
+
+    def room(self) -> Resources:
+        """Return that the queue takes whatever comes."""
+        return UNLIMITED
+
+    def place(self, folder: Path) -> Path:
+        """Return a folder that all nodes see."""
+        if not self._settings.shared:
+            return folder
+        *above, run, task, number = folder.parts
+        store = hashlib.sha256("/".join(above).encode()).hexdigest()[:8]
+        return Path(self._settings.shared) / f"rankwise-{store}" / run / task / number
+
+    # Sending
+
+    def submit(self, job: Submission) -> None:
+        """Make an attempt ready to be sent; `wait` sends it, with others like it."""
+        task, nodes = job.task, self._known_nodes()
+        if reason := shortfall(task.resources, self.capacity()):
+            raise ComputeFailure(reason)
+        if nodes and task.nodes > len(nodes):
+            raise ComputeFailure(f"needs {task.nodes} nodes, found {len(nodes)}")
+        self._sending.add(self._packing.parcel_for(job, nodes))
+
+    def _known_nodes(self) -> Sequence[BatchNode]:
+        with contextlib.suppress(ComputeFailure):
+            return self._nodes
+        return ()
+
+    def adopt(self, attempt: Attempt, job_id: str) -> bool:
+        """Watch an attempt that another client has sent, unless it never came to that."""
+        if not job_id:
+            job_id = self._handed.find(attempt.folder)
+            if not job_id:
+                self._handed.take_back(attempt)
+                if records.abandon(attempt.folder):
+                    self._take_secrets_back(attempt)
+                    return False
+            if job_id:
+                self._heard.tell(Update(attempt=attempt, job_id=job_id))
+        self._watched[attempt.marker] = _InQueue(
+            attempt=attempt,
+            job_id=job_id,
+            is_with_pilot=self._handed.pilot_of(attempt) is not None,
+            # Without a number, the system has had it and has forgotten it.
+            over_since=None if job_id else time.monotonic(),
+        )
+        self._has_asked = False
+        return True
+
+    # Waiting
+
+    def wait(self, seconds: float) -> list[Attempt]:
+        """Return those attempts that are over."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self._send()
+            self._ask()
+            self._look()
+            ended, self._ended = self._ended, []
+            left = deadline - time.monotonic()
+            if ended or left <= 0:
+                self._look_pause = _LOOK_SECONDS
+                return ended
+            time.sleep(min(left, self._look_pause))
+            self._look_pause = min(self._look_pause * 1.2, _LATEST_LOOK_SECONDS)
+
+    def _send(self) -> None:
+        for sent in self._sending.send(len(self._watched)):
+            attempt = sent.parcel.attempt
+            is_unwanted = attempt.marker in self._unwanted
+            self._unwanted.discard(attempt.marker)
+            if sent.is_dropped:
+                self._drop(attempt)
+                continue
+            if sent.refusal:
+                self._finish(attempt, _refused(sent))
+                continue
+            self._watched[attempt.marker] = _InQueue(
+                attempt=attempt,
+                job_id=sent.job_id,
+                parcel=sent.parcel,
+                is_with_pilot=self._pilots is not None,
+            )
+            self._heard.tell(Update(attempt=attempt, job_id=sent.job_id))
+            self._watch.hurry()
+            if is_unwanted:
+                self.cancel(attempt)
+
+    def _ask(self) -> None:
+        """Take in what is said of all of them, if there is something new."""
+        ids = [one.job_id for one in self._watched.values() if one.job_id]
+        if not self._has_asked and ids:
+            answer = self._watch.ask_now(ids)
+            self._has_asked = True
+        else:
+            answer = self._watch.look(ids)
+        trouble = self._watch.trouble or self._unanswered
+        self._heard.note_trouble(self._sending.trouble or self._in_words(trouble))
+        if answer is None:
+            return
+        asked_at, states = answer
+        self._unanswered = ""
+        for one in list(self._watched.values()):
+            one.state_of = asked_at
+            if one.job_id in states:
+                self._take_in(one, states[one.job_id])
+            elif one.job_id:
+                self._ask_for_the_gone(one)
+            if one.end is not None and asked_at > one.end_since and self._goes_on_without(one):
+                self._finish(one.attempt, one.end)
+
+    def _ask_for_the_gone(self, one: _InQueue) -> None:
+        if one.state is not None and one.state.is_over:
+            return
+        try:
+            found = self._system.past(one.job_id)
+        except ComputeFailure as failure:
+            self._unanswered = str(failure)
+            return  # The next time, perhaps.
+        self._take_in(one, found or FORGOTTEN)
+
+    def _take_in(self, one: _InQueue, state: JobState) -> None:
+        """Note how a job stands, and tell what is new about it."""
+        one.state = state
+        if state.is_over:
+            one.over_since = one.over_since or time.monotonic()
+            if self._pilots is not None:
+                self._pilots.note_over(one.job_id)
+            return
+        one.over_since = None
+        if state.is_waiting:
+            why = f": {state.reason}" if state.reason else ""
+            if one.has_started:
+                one.has_started = False
+                if one.parcel is not None:
+                    hand_over(one.parcel)
+                self._heard.tell_of_job(
+                    one.attempt, one.job_id, f"was put back into the queue{why}"
+                )
+            elif why:
+                self._heard.tell_of_job(one.attempt, one.job_id, f"is pending{why}")
+        elif not one.has_started and not one.is_with_pilot and state.phase is not Phase.STARTING:
+            self._note_start(one)
+
+    def _note_start(self, one: _InQueue) -> None:
+        one.has_started = True
+        self._heard.tell(Update(attempt=one.attempt, has_started=True))
+
+    def _goes_on_without(self, one: _InQueue) -> bool:
+        """Return whether a pilot runs on after a task of its: then only the task has ended.
+
+        What it still has, it begins again with: it was put back into the queue meanwhile.
+        """
+        is_running = one.state is not None and one.state.phase is Phase.RUNNING
+        return one.is_with_pilot and is_running and not self._handed.is_with_pilot(one.attempt)
+
+    def _in_words(self, trouble: str) -> str:
+        return f"{self._system.title} does not answer; waiting: {trouble}" if trouble else ""
+
+    def _look(self) -> None:
+        """See which attempts are over, from their files and from what the system has said."""
+        now = time.monotonic()
+        for one in list(self._watched.values()):
+            has_end = os.path.exists(one.end_path)  # noqa: PTH110  a Path takes ten times as long
+            end = records.read_end(one.attempt.folder) if has_end else None
+            if end is not None and is_clear(end):
+                self._note_start(one)
+                self._finish(one.attempt, end)
+            elif one.over_since is not None:
+                self._look_at_the_dead(one, end, now)
+            elif end != one.end:
+                # None: the job was put back into the queue, and has begun again.
+                one.end, one.end_since = end, now
+                self._watch.hurry()
+            elif one.is_with_pilot:
+                self._look_at_the_pilots(one)
+            self._insist_on_end(one, now)
+
+    def _look_at_the_pilots(self, one: _InQueue) -> None:
+        """See whether a pilot has begun with an attempt, or dropped it as it was asked to."""
+        if one.has_started:
+            return
+        if one.state is not None and one.state.is_waiting:
+            if one.asked_to_end is not None and one.state_of > one.asked_to_end:
+                self._handed.withdraw(one.attempt)
+                self._drop(one.attempt)
+        elif os.path.exists(one.claim_path):  # noqa: PTH110  as above
+            self._note_start(one)
+        elif one.asked_to_end is not None and not self._handed.is_with_pilot(one.attempt):
+            self._drop(one.attempt)
+
+    def _drop(self, attempt: Attempt) -> None:
+        """Have an attempt be over that nobody has any more."""
+        # If it was sent all the same, it finds that it is not wanted.
+        records.abandon(attempt.folder)
+        end = AttemptEnd(outcome="cancelled", exit_code=130, reason="cancelled")
+        self._finish(attempt, end)
+
+    def _look_at_the_dead(self, one: _InQueue, end: AttemptEnd | None, now: float) -> None:
+        has_begun = (one.attempt.folder / records.CLAIM).exists()
+        if one.is_with_pilot and not has_begun and self._send_again(one):
+            return
+        assert one.over_since is not None
+        if end is None and has_begun and now < one.over_since + _FILE_SECONDS:
+            return
+        words = _words(one.attempt.folder, self._handed.log_name)
+        self._finish(
+            one.attempt,
+            judge(
+                end,
+                self._system.explain(one.state or FORGOTTEN, words),
+                system=self._system.title,
+                job_id=one.job_id,
+                words=words,
+                has_begun=has_begun,
+                is_wanted=one.asked_to_end is not None,
+            ),
+        )
+
+    def _send_again(self, one: _InQueue) -> bool:
+        """Return an attempt to another pilot whose own has left before it began with it."""
+        cause = one.state.cause if one.state is not None else Cause.FORGOTTEN
+        by_others = (Cause.CANCELLED, Cause.FAILED, Cause.FORGOTTEN)
+        is_to_blame = cause in by_others or one.asked_to_end is not None
+        if is_to_blame or one.parcel is None or not self._handed.is_with_pilot(one.attempt):
+            return False
+        self._handed.take_back(one.attempt)
+        del self._watched[one.attempt.marker]
+        self._sending.add(one.parcel)
+        return True
+
+    def _finish(self, attempt: Attempt, end: AttemptEnd) -> None:
+        self._watched.pop(attempt.marker, None)
+        self._take_secrets_back(attempt)
+        self._over[attempt.marker] = end
+        self._ended.append(attempt)
+
+    def _take_secrets_back(self, attempt: Attempt) -> None:
+        """Remove the values of secrets of a job that has not come to reading them."""
+        try:
+            take_secrets_back(attempt)
+        except OSError as error:
+            text = f"the values of secrets could not be removed: {error.filename}: {error.strerror}"
+            self._heard.tell(Update(attempt=attempt, text=text))
+
+    def news(self) -> list[Update]:
+        """Return what was heard since the last time."""
+        news, self._heard.news = self._heard.news, []
+        return news
+
+    def end_of(self, attempt: Attempt) -> AttemptEnd | None:
+        """Say how an attempt ended that `wait` has given."""
+        return self._over.pop(attempt.marker, None)
+
+    # Ending
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Have an attempt end: in good order if it runs, at once if it waits."""
+        if self._sending.drop(attempt):
+            self._drop(attempt)
+            return
+        one = self._watched.get(attempt.marker)
+        if one is None:
+            # Whether it was sent is not known: it is cancelled as soon as it is.
+            if attempt.marker not in self._over:
+                self._unwanted.add(attempt.marker)
+        elif one.asked_to_end is None:
+            one.asked_to_end = time.monotonic()
+            self._watch.hurry()
+            if one.is_with_pilot:
+                self._handed.ask_to_end(attempt)
+                return
+            self._end_job(one.job_id, Ending.GENTLY)
+
+    def _insist_on_end(self, one: _InQueue, now: float) -> None:
+        """Kill what does not end when it is asked to."""
+        if one.asked_to_end is not None and now > one.asked_to_end + _END_SECONDS:
+            one.asked_to_end = now
+            if one.is_with_pilot:
+                self._handed.ask_to_end(one.attempt)
+            else:
+                self._end_job(one.job_id, Ending.NOW)
+
+    def _end_job(self, job_id: str, ending: Ending) -> None:
+        try:
+            if job_id:
+                self._system.cancel(job_id, ending)
+        except ComputeFailure as failure:
+            self._heard.tell(Update(text=f"could not be cancelled, trying again: {failure}"))
+
+    def close(self) -> None:
+        """Let pilots go: the run is over."""
+        if self._pilots is not None:
+            self._pilots.close()
+        self._system.close()
+
+    def clean(self, attempt: Attempt) -> None:
+        """Leave it to the batch system, which ends everything that belongs to a job."""
+
+
+def _refused(sent: Sent) -> AttemptEnd:
+    return AttemptEnd(outcome="not run", exit_code=1, reason=sent.refusal)
+
+
+def _words(folder: Path, log: str) -> list[str]:
+    """Return the last lines that a job has written for itself, not for its processes."""
+    lines: list[str] = []
+    for name in (log, LOG):
+        with contextlib.suppress(OSError):
+            with open_left(folder / name) as file:
+                file.seek(0, 2)
+                file.seek(max(0, file.tell() - _WORD_BYTES))
+                text = file.read().decode(errors="replace")
+            lines += [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-_WORD_LINES:]

@@ -1,0 +1,433 @@
+"""Slurm: its commands, what they answer, and the options of a job."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from rankwise.backends.batch.system import (
+    INDEX,
+    BatchJob,
+    BatchNode,
+    BatchSystem,
+    Cause,
+    Commands,
+    Ending,
+    JobState,
+    Needs,
+    Phase,
+)
+from rankwise.documents.site_models import SlurmConfig
+from rankwise.errors import ComputeFailure
+from rankwise.node.dialect import Dialect
+
+# The first is the number that other commands want; a name of ours has no delimiter in it.
+QUEUE_FORMAT = "%i|%T|%r|%N|%j"
+ACCOUNT_FORMAT = "JobID,State,ExitCode,NodeList,Reason,JobName"
+_KEY = re.compile(r"(?:^|\s)([A-Za-z][\w:/.-]*)=")
+_AWAY = (
+    *("Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted"),
+    *("Connection refused", "Transport endpoint is not connected", "controller in standby mode"),
+    *("Communication connection failure", "Connection timed out", "Unable to contact slurmdbd"),
+    *("Problem talking to the database", "Resource temporarily unavailable"),
+)
+_FULL = ("MaxSubmitJob", "MaxSubmitPU", "MaxSubmitPA", "job limit is at the maximum", "MaxJobCount")
+# All others leave it open what becomes of a job, also those that a later Slurm may have.
+_CAUSES = {
+    "BOOT_FAIL": Cause.NODE_NOT_BOOTED,
+    "CANCELLED": Cause.CANCELLED,
+    "COMPLETED": Cause.COMPLETED,
+    "DEADLINE": Cause.TIME_LIMIT,
+    "FAILED": Cause.FAILED,
+    "LAUNCH_FAILED": Cause.FAILED,
+    "NODE_FAIL": Cause.NODE_LOST,
+    "OUT_OF_MEMORY": Cause.OUT_OF_MEMORY,
+    "PREEMPTED": Cause.PREEMPTED,
+    "REVOKED": Cause.CANCELLED,
+    "TIMEOUT": Cause.TIME_LIMIT,
+}
+_PHASES = {
+    **dict.fromkeys(("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"), Phase.WAITING),
+    "SPECIAL_EXIT": Phase.WAITING,
+    "CONFIGURING": Phase.STARTING,
+    "RUNNING": Phase.RUNNING,
+}
+# What slurmstepd writes into the output of a job: the only word where nobody keeps accounts.
+_MEMORY_WORDS = re.compile(
+    r"[Ee]xceeded (?:job )?memory limit|oom[-_]kill|Out [Oo]f [Mm]emory|OUT_OF_MEMORY"
+)
+_CANCELLED_WORDS = re.compile(
+    r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*"
+)
+_STATE_OF_CAUSE = {
+    "TIME LIMIT": "TIMEOUT",
+    "PREEMPTION": "PREEMPTED",
+    "NODE FAILURE": "NODE_FAIL",
+    "JOB NOT ENDING WITH SIGNALS": "NODE_FAIL",
+}
+
+
+def state_of(
+    word: str, *, reason: str = "", nodes: str = "", name: str = "", exit_code: str = ""
+) -> JobState:
+    """Return the state behind one of Slurm's words, in capitals: `RUNNING`, `OUT_OF_MEMORY`."""
+    cause = _CAUSES.get(word)
+    phase = _PHASES.get(word, Phase.ENDING) if cause is None else Phase.OVER
+    return JobState(
+        phase=phase,
+        cause=cause,
+        word=word,
+        reason=reason,
+        nodes=nodes,
+        name=name,
+        exit_code=exit_code,
+    )
+
+
+def explain(state: JobState, lines: Sequence[str]) -> JobState:
+    """Return a more exact state than `FAILED`, from what slurmstepd wrote into the output."""
+    memory = next((line for line in lines if _MEMORY_WORDS.search(line)), "")
+    if state.cause is Cause.OUT_OF_MEMORY:
+        return replace(state, line=memory)
+    if state.word not in ("", "FAILED", "CANCELLED", "COMPLETED"):
+        return state
+    found = [match[1] for line in lines if (match := _CANCELLED_WORDS.search(line))]
+    named = [_STATE_OF_CAUSE[cause] for cause in found if cause in _STATE_OF_CAUSE]
+    if memory:
+        word = "OUT_OF_MEMORY"
+    elif named:
+        word = named[-1]
+    elif found and not state.word:
+        word = "CANCELLED"
+    else:
+        return state
+    return replace(state, phase=Phase.OVER, cause=_CAUSES[word], word=word, line=memory)
+
+
+def says_unknown_job(text: str) -> bool:
+    """Return whether the answer is that there is no such job, or none any more."""
+    return "Invalid job id" in text
+
+
+def says_no_accounting(text: str) -> bool:
+    """Return whether nobody keeps accounts here."""
+    return "accounting storage is disabled" in text
+
+
+def read_submitted(text: str) -> str:
+    """Read what `sbatch --parsable` prints: the number, and perhaps the cluster after it."""
+    number = text.strip().splitlines()[-1].partition(";")[0].strip() if text.strip() else ""
+    if not number.isdecimal():
+        raise ValueError(f"sbatch gave no job number: {text.strip()!r}")
+    return number
+
+
+def read_queue(text: str) -> dict[str, JobState]:
+    """Read what squeue prints in QUEUE_FORMAT."""
+    found = {}
+    for line in text.splitlines():
+        number, state, reason, nodes, name = [*line.split("|", 4), "", "", "", ""][:5]
+        if state:
+            found[number.strip()] = state_of(
+                state.strip(), reason=_said(reason), nodes=_said(nodes), name=name.strip()
+            )
+    return found
+
+
+def read_details(text: str) -> dict[str, str]:
+    """Read one line of `scontrol --oneliner show`; values may have spaces in them."""
+    marks = list(_KEY.finditer(text))
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    found: dict[str, str] = {}
+    for mark, end in zip(marks, ends, strict=False):
+        # A command at the end of the line may have words that look like keys.
+        found.setdefault(mark[1], text[mark.end() : end].strip())
+    return found
+
+
+def read_shown(text: str) -> JobState | None:
+    """Read what `scontrol show job` says of one job."""
+    details = read_details(text)
+    if "JobState" not in details:
+        return None
+    return state_of(
+        details["JobState"].split()[0],
+        reason=_said(details.get("Reason", "")),
+        nodes=_said(details.get("NodeList", "")),
+        name=details.get("JobName", ""),
+        exit_code=details.get("ExitCode", ""),
+    )
+
+
+def read_account(text: str) -> dict[str, JobState]:
+    """Read what sacct prints in ACCOUNT_FORMAT, of jobs but not of their steps."""
+    found = {}
+    for line in text.splitlines():
+        fields = [*line.split("|", 5), "", "", "", "", ""]
+        number, state, code, nodes, reason, name = fields[:6]
+        if state and "." not in number:
+            # `CANCELLED by 1000`
+            word, _, rest = state.partition(" ")
+            found[number] = state_of(
+                word,
+                reason=_said(reason) or rest,
+                nodes=_said(nodes),
+                name=name,
+                exit_code=code,
+            )
+    return found
+
+
+def read_settings(text: str) -> dict[str, str]:
+    """Read what `scontrol show config` prints."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, sign, value in pairs if sign}
+
+
+def is_accounting_on(settings: Mapping[str, str]) -> bool:
+    """Tell from the settings whether sacct can be asked."""
+    kind = settings.get("AccountingStorageType", "")
+    return bool(kind) and kind not in ("accounting_storage/none", "(null)")
+
+
+def _said(text: str) -> str:
+    """Return what Slurm says; it has several words for nothing."""
+    text = text.strip()
+    return "" if text in ("None", "(null)", "N/A", "None assigned", "(None)") else text
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
+
+
+NODE_FORMAT = "%N|%P|%c|%m|%G"
+_GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionNode(BatchNode):
+    """One node of a partition."""
+
+    partition: str
+    is_default: bool
+    """Whether it is the partition of jobs that name none."""
+
+
+def read_nodes(text: str) -> list[PartitionNode]:
+    """Read what `sinfo --Node` prints in NODE_FORMAT; a node has a line for each partition."""
+    found = []
+    for line in text.splitlines():
+        name, partition, cores, memory, extras = [*line.split("|"), *[""] * 5][:5]
+        if cores:
+            found.append(
+                PartitionNode(
+                    name=name,
+                    partition=partition.rstrip("*"),
+                    is_default=partition.endswith("*"),
+                    cores=_number(cores.rstrip("+")),
+                    memory=_number(memory.rstrip("+")),
+                    gpus=sum(map(int, _GPUS.findall(extras))),
+                )
+            )
+    return found
+
+
+_KEPT = ("SLURM_CONF", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
+# What srun needs to start ranks in the allocation that we are in.
+_ALLOCATION = (
+    *("JOB_ID", "JOBID", "CONF", "JOB_NODELIST", "NODELIST", "NNODES", "JOB_NUM_NODES"),
+    *("CLUSTER_NAME", "JOB_CPUS_PER_NODE", "TASKS_PER_NODE", "JOB_PARTITION"),
+    *("WORKING_CLUSTER", "SUBMIT_HOST", "JOB_NAME"),
+)
+DIALECT = Dialect(
+    system="Slurm",
+    job="SLURM_JOB_ID",
+    array_index="SLURM_ARRAY_TASK_ID",
+    restarts="SLURM_RESTART_COUNT",
+    nodes="SLURM_JOB_NODELIST",
+    cores="SLURM_JOB_CPUS_PER_NODE",
+    expand=("scontrol", "show", "hostnames", "{nodes}"),
+    addresses=("scontrol", "--oneliner", "show", "node", "{nodes}"),
+    address=r"NodeName=(\S+).*?NodeAddr=(\S+)",
+    reach=(
+        *("srun", "--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist={node}"),
+        *("--mem=0", "--mpi=none", "--export=ALL", "--unbuffered", "--quiet"),
+        "--job-name=rankwise",
+    ),
+    # A process has all cores of its job, where Slurm would bind it to some.
+    binding=("scontrol", "show", "config"),
+    binds=r"TaskPlugin\s*=\s*(?!task/none|\(null\))\S",
+    unbound=("--cpu-bind=none",),
+    dropped=("SLURM", "SRUN_", "PMI_", "PMIX_"),
+    kept=("SLURM_CONF",),
+    allocation=tuple(f"SLURM_{name}" for name in _ALLOCATION),
+)
+
+
+class Slurm(BatchSystem):
+    """Slurm by its own commands."""
+
+    Settings = SlurmConfig
+    title = "Slurm"
+    dialect = DIALECT
+    most_in_array = 1000
+
+    def __init__(self, settings: SlurmConfig | None = None) -> None:
+        self._settings = settings if settings is not None else SlurmConfig()
+        self.keeps_allocation = self._settings.mpi != "mpirun"
+        self.call = Commands(self)
+
+    def options(self, needs: Needs) -> list[str]:
+        """Return sbatch's options that say where a job runs and on what; the site's come last."""
+        return options_of(self._settings, needs)
+
+    def submit(self, job: BatchJob) -> str:
+        """Submit a script and return the job's number."""
+        options = [f"--job-name={job.name}", *job.options]
+        options += [f"--array=0-{job.count - 1}"] if job.count > 1 else []
+        options.append(f"--output={str(job.output).replace(INDEX, '%a')}")
+        return self.submit_script(job.script, options, environment=job.environment)
+
+    def submit_script(
+        self, script: str, options: Sequence[str], *, environment: Mapping[str, str]
+    ) -> str:
+        """Submit a script with all of its options, and return the job's number."""
+        said = self.call(["sbatch", "--parsable", *options], given=script, environment=environment)
+        try:
+            return read_submitted(said)
+        except ValueError as error:
+            raise ComputeFailure(str(error)) from error
+
+    def states(self, ids: Sequence[str]) -> dict[str, JobState]:
+        """Return how jobs stand; with the number of an array, its members as `NUMBER_INDEX`."""
+        listed = ",".join(dict.fromkeys(ids))
+        if not listed:
+            return {}
+        try:
+            return read_queue(self.call(_queue_command(f"--jobs={listed}")))
+        except ComputeFailure as failure:
+            if says_unknown_job(str(failure)):
+                return {}
+            raise
+
+    def past(self, job_id: str) -> JobState | None:
+        """Return how a job ended: slurmctld knows more than the queue, and sacct for longer."""
+        found = self.show(job_id)
+        if found is None and self._has_accounting:
+            found = self.account(job_id)
+        return found
+
+    def find(self, name: str) -> str:
+        """Return the number of the job or array of a name; empty: there is none."""
+        found = read_queue(self.call(_queue_command(f"--name={name}")))
+        if not found and self._has_accounting:
+            found = self._accounts(f"--name={name}", "--starttime=now-30days")
+        return next(iter(found), "").partition("_")[0]
+
+    def show(self, job_id: str) -> JobState | None:
+        """Return one job in all detail; None: slurmctld has forgotten it."""
+        try:
+            return read_shown(self.call(["scontrol", "--oneliner", "show", "job", job_id]))
+        except ComputeFailure as failure:
+            if says_unknown_job(str(failure)):
+                return None
+            raise
+
+    def account(self, job_id: str) -> JobState | None:
+        """Ask the accounting for a job; None: it is off, or does not know the job."""
+        return self._accounts(f"--jobs={job_id}").get(job_id)
+
+    def _accounts(self, *which: str) -> dict[str, JobState]:
+        """Ask the accounting for jobs; empty if it is off."""
+        command = ["sacct", "--noheader", "--parsable2", "--allocations"]
+        try:
+            return read_account(self.call([*command, f"--format={ACCOUNT_FORMAT}", *which]))
+        except ComputeFailure as failure:
+            if says_no_accounting(str(failure)):
+                return {}
+            raise
+
+    @cached_property
+    def _has_accounting(self) -> bool:
+        return is_accounting_on(self.configuration())
+
+    def cancel(self, job_id: str, ending: Ending) -> None:
+        """Have a job ended."""
+        quiet = ("scancel", "--quiet")
+        if ending is Ending.NOW:
+            self.call([*quiet, job_id])
+            return
+        self.call([*quiet, "--state=PENDING", job_id])
+        if ending is Ending.GENTLY:
+            self.call([*quiet, "--state=RUNNING", "--batch", "--signal=TERM", job_id])
+
+    def nodes(self) -> list[PartitionNode]:
+        """Return the nodes of the partition; without a name, that of jobs that name none."""
+        partition = self._settings.partition
+        which = [f"--partition={partition}"] if partition else []
+        found = read_nodes(self.call(["sinfo", "--noheader", "--Node", "-o", NODE_FORMAT, *which]))
+        if not partition and any(node.is_default for node in found):
+            return [node for node in found if node.is_default]
+        return found
+
+    def configuration(self) -> dict[str, str]:
+        """Return how this Slurm is configured."""
+        return read_settings(self.call(["scontrol", "show", "config"]))
+
+    def explain(self, state: JobState, lines: Sequence[str]) -> JobState:
+        """Return a more exact state than `FAILED`."""
+        return explain(state, lines)
+
+    def plain_environment(self, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Return the variables without those of the job that this process may itself be in."""
+        return {
+            name: value
+            for name, value in environment.items()
+            if not name.startswith("SLURM") or name in _KEPT
+        }
+
+    def is_away(self, text: str) -> bool:
+        """Return whether it is only that slurmctld or slurmdbd does not answer."""
+        return any(words in text for words in _AWAY)
+
+    def is_full(self, text: str) -> bool:
+        """Return whether a job was refused only because there are too many already."""
+        return any(words in text for words in _FULL)
+
+    def close(self) -> None:
+        """End commands that are under way."""
+        self.call.close()
+
+
+def _queue_command(which: str) -> list[str]:
+    """Return the one call that tells the states of many jobs."""
+    return ["squeue", "--noheader", "--array", "--states=all", "-o", QUEUE_FORMAT, which]
+
+
+def options_of(choice: SlurmConfig, needs: Needs) -> list[str]:
+    """Give sbatch's options that say where a job runs and on what; the site's own come last."""
+    options = [
+        f"--nodes={needs.nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={needs.cores}",
+        # What was appended before a job was put back into the queue tells why it was.
+        "--open-mode=append",
+        "--export=ALL",
+    ]
+    options += ["--exclusive"] if needs.is_alone else []
+    options += [f"--mem={needs.memory}M"] if needs.memory else []
+    options += [f"--gpus-per-node={needs.gpus}"] if needs.gpus else []
+    time = choice.time or (str(needs.minutes) if needs.minutes else "")
+    said = {
+        "partition": choice.partition,
+        "account": choice.account,
+        "qos": choice.qos,
+        "constraint": choice.constraint,
+        "time": time,
+    }
+    options += [f"--{name}={value}" for name, value in said.items() if value]
+    # The memory of whole nodes; the site's own options come before: tasks of any size share it.
+    return [*options, *choice.options, *(["--mem=0"] if needs.is_pilot else [])]

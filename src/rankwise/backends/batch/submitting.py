@@ -1,0 +1,586 @@
+"""From attempts to jobs: what is put beside them, arrays, secrets and pilots, and nothing twice."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.batch.system import (
+    INDEX,
+    BatchJob,
+    BatchNode,
+    BatchSystem,
+    Ending,
+    Needs,
+    QueueFull,
+    Unreachable,
+    needs_of,
+)
+from rankwise.backends.orders import (
+    compiled_node,
+    digest_of,
+    make_folders,
+    make_order,
+    own_files,
+    start_words,
+    write_order,
+)
+from rankwise.documents.site_models import BatchConfig, ComputeConfig
+from rankwise.errors import ComputeFailure
+from rankwise.node import dialect
+from rankwise.node.files import Beside, write_file
+from rankwise.node.order import NodeOrder
+
+LOG = "runner.log"
+SECRETS = "secrets.json"
+_FULL_SECONDS, _AWAY_SECONDS = 5.0, 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyJob:
+    """An attempt that is ready to be sent."""
+
+    attempt: Attempt
+    options: tuple[str, ...]
+    script: str
+    """All of it but the last word, which names the attempt."""
+    nodes: int = 1
+    cores: int = 1
+    """Of each node."""
+    pilot_options: tuple[str, ...] = ()
+    pilot_script: str = ""
+    """What to send if it goes to a pilot, and there is none yet."""
+    pilot_cores: int = 0
+    """Of each node of that pilot."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What became of a parcel: it has a number now, or was refused."""
+
+    parcel: ReadyJob
+    job_id: str = ""
+    refusal: str = ""
+    is_dropped: bool = False
+    """Whether it was taken back before it was sent."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Batch:
+    """Parcels that go together; its name is known before it is sent."""
+
+    parcels: Sequence[ReadyJob]
+    name: str
+    was_tried: bool = False
+
+
+class Sending:
+    """Sends what is waiting, as far as there is room."""
+
+    def __init__(self, handed: Handed, *, most: int | None, environment: Mapping[str, str]) -> None:
+        self.trouble = ""
+        """Why nothing can be sent for now; empty: all is well."""
+        self._handed, self._system = handed, handed.system
+        self._most = most
+        self._environment = environment
+        self._waiting: dict[str, ReadyJob] = {}
+        self._doubtful: _Batch | None = None
+        self._unwanted: set[str] = set()
+        """Those of the doubtful that are not sent, unless they have been."""
+        self._not_before = 0.0
+        self._at_once = self._system.most_in_array
+
+    def __len__(self) -> int:
+        return len(self._waiting) + (len(self._doubtful.parcels) if self._doubtful else 0)
+
+    def add(self, parcel: ReadyJob) -> None:
+        """Have it wait until it can be sent."""
+        self._waiting[parcel.attempt.marker] = parcel
+
+    def drop(self, attempt: Attempt) -> bool:
+        """Take it back; False: it has been sent, or may have been.
+
+        What became of one that may have been, `send` tells.
+        """
+        if self._waiting.pop(attempt.marker, None) is not None:
+            return True
+        doubtful = self._doubtful.parcels if self._doubtful is not None else ()
+        self._unwanted |= {attempt.marker} & {one.attempt.marker for one in doubtful}
+        return False
+
+    def send(self, in_flight: int) -> list[Sent]:
+        """Send what can be sent now, and tell what became of it."""
+        done: list[Sent] = []
+        while len(self) and time.monotonic() >= self._not_before:
+            room = self._at_once if self._most is None else self._most - in_flight
+            batch = self._doubtful or self._next_batch(min(room, self._at_once))
+            if batch is None:
+                break
+            self._doubtful = None
+            sent = self._send(batch)
+            if self._doubtful is None:
+                self._unwanted.clear()
+            done += sent
+            in_flight += sum(bool(one.job_id) for one in sent)
+        return done
+
+    def _next_batch(self, most: int) -> _Batch | None:
+        """Take the first that waits, with those that are like it."""
+        if most < 1 or not self._waiting:
+            return None
+        first = next(iter(self._waiting.values()))
+        alike = [
+            one
+            for one in self._waiting.values()
+            if (one.options, one.script) == (first.options, first.script)
+        ][:most]
+        for one in alike:
+            del self._waiting[one.attempt.marker]
+        if len(alike) == 1:
+            return _Batch(parcels=alike, name=first.attempt.marker)
+        return _Batch(parcels=alike, name=f"rw-{secrets.token_hex(8)}")
+
+    def _send(self, batch: _Batch) -> list[Sent]:
+        dropped: list[Sent] = []
+        try:
+            number = self._number_before(batch)
+            if not number:
+                dropped = self._without_unwanted(batch)
+                if not batch.parcels:
+                    self.trouble = ""
+                    return dropped
+                number = self._submit(batch)
+        except QueueFull as full:
+            self.trouble = f"waiting for room in the queue: {full}"
+            self._hold_back(batch)
+            return dropped
+        except Unreachable as away:
+            # It may have been taken all the same: before it is sent again, it is looked for.
+            self.trouble = f"{self._system.title} does not answer, trying again: {away}"
+            batch.was_tried = True
+            self._doubtful = batch
+            self._not_before = time.monotonic() + _AWAY_SECONDS
+            return dropped
+        except (ComputeFailure, OSError) as failure:
+            self.trouble = ""
+            refused = [Sent(parcel=parcel, refusal=str(failure)) for parcel in batch.parcels]
+            return [*dropped, *refused]
+        self.trouble, self._at_once = "", self._system.most_in_array
+        numbers = self._members(number, len(batch.parcels))
+        sent = zip(batch.parcels, numbers, strict=True)
+        return [*dropped, *(Sent(parcel=parcel, job_id=one) for parcel, one in sent)]
+
+    def _hold_back(self, batch: _Batch) -> None:
+        self._waiting = {one.attempt.marker: one for one in batch.parcels} | self._waiting
+        self._at_once = max(1, len(batch.parcels) // 2)
+        self._not_before = time.monotonic() + (_FULL_SECONDS if len(batch.parcels) == 1 else 0.0)
+
+    def _number_before(self, batch: _Batch) -> str:
+        """Return the number of a batch that was sent, and only the answer was lost; or nothing."""
+        return self._system.find(batch.name) if batch.was_tried else ""
+
+    def _without_unwanted(self, batch: _Batch) -> list[Sent]:
+        """Leave out what was to be taken back while it was not known whether it was sent."""
+        dropped = [one for one in batch.parcels if one.attempt.marker in self._unwanted]
+        if dropped:
+            batch.parcels = [one for one in batch.parcels if one not in dropped]
+            # If the first one turns up yet, it must not be taken for this one.
+            batch.name = f"rw-{secrets.token_hex(8)}"
+        return [Sent(parcel=one, is_dropped=True) for one in dropped]
+
+    def _submit(self, batch: _Batch) -> str:
+        first = batch.parcels[0]
+        folder = first.attempt.folder
+        is_array = len(batch.parcels) > 1
+        for index, parcel in enumerate(batch.parcels):
+            self._handed.note(parcel.attempt, batch.name, index if is_array else None)
+            hand_over(parcel)
+        place, output = str(folder), folder / LOG
+        if is_array:
+            listed, output = folder / "array.txt", folder / f"array-{INDEX}.log"
+            write_file(listed, "".join(f"{one.attempt.folder}\n" for one in batch.parcels))
+            for index, parcel in enumerate(batch.parcels):
+                log = Path(str(output).replace(INDEX, str(index)))
+                _link(log, parcel.attempt.folder / self._handed.log_name)
+            place = f"@{listed}"
+        script = f"{first.script} {shlex.quote(place)}\n"
+        # The script stays with the attempt, for whoever wants to know what was run.
+        write_file(folder / "job.sh", script)
+        return self._system.submit(
+            BatchJob(
+                name=batch.name,
+                script=script,
+                options=first.options,
+                output=output,
+                count=len(batch.parcels),
+                environment=self._environment,
+            )
+        )
+
+    def _members(self, number: str, count: int) -> list[str]:
+        if count == 1:
+            return [number]
+        return [self._system.member(number, index) for index in range(count)]
+
+
+def _link(log: Path, place: Path) -> None:
+    """Have what the system writes to the members of an array stand beside their records."""
+    place.unlink(missing_ok=True)
+    place.symlink_to(log)
+
+
+def hand_over(parcel: ReadyJob) -> None:
+    """Write the values of secrets for the job, which removes the file as soon as it has read it.
+
+    Not in the environment: Slurm keeps that of every job in files of its own, and with
+    `AccountingStoreFlags=job_env` in a database for good. Others may do the same.
+    """
+    if not parcel.secrets:
+        return
+    take_secrets_back(parcel.attempt)
+    write_file(parcel.attempt.folder / SECRETS, json.dumps(dict(parcel.secrets)), 0o600)
+
+
+def take_secrets_back(attempt: Attempt) -> None:
+    """Remove the values of secrets that no job has read; raises OSError."""
+    # With those of a client that was killed while it wrote them.
+    for place in (attempt.folder / SECRETS, *attempt.folder.glob(f".{SECRETS}*")):
+        place.unlink(missing_ok=True)
+
+
+class Packing:
+    """Makes parcels of attempts, as the site file wants them for one cluster."""
+
+    def __init__(self, choice: ComputeConfig, system: BatchSystem) -> None:
+        self._choice = choice
+        self._settings = choice.batch
+        self._system = system
+
+    def parcel_for(self, job: Submission, nodes: Sequence[BatchNode]) -> ReadyJob:
+        """Write everything that an attempt needs there; ComputeFailure: it cannot be."""
+        attempt, task = job.attempt, job.task
+        try:
+            places = make_folders(attempt.folder, task)
+            # Which they are, the batch system decides.
+            later = [
+                NodeOrder(name=f"node{number}", address="", folder=str(place))
+                for number, place in enumerate(places)
+            ]
+            order = make_order(job, later, keeps_allocation=self._system.keeps_allocation)
+            write_order(order, attempt.folder)
+            parts = self._parts(attempt.folder)
+        except OSError as error:
+            raise ComputeFailure(
+                f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"
+            ) from error
+        most_cores = max((node.cores for node in nodes), default=0)
+        needs = needs_of(task, most_cores=most_cores, counts_gpus=self._choice.gpus is not None)
+        return ReadyJob(
+            attempt=attempt,
+            options=tuple(self._system.options(needs)),
+            script=self._script(attempt, parts, "batch"),
+            secrets=job.secrets,
+            nodes=needs.nodes,
+            # In a pilot, nodes are shared by cores.
+            cores=max(needs.cores, most_cores) if needs.is_alone else needs.cores,
+            **self._pilot_for(attempt, needs, parts, most_cores),
+        )
+
+    def _pilot_for(
+        self, attempt: Attempt, needs: Needs, parts: Path, most_cores: int
+    ) -> dict[str, Any]:
+        """Say what the job would be that this task shares with others: whole nodes."""
+        if self._settings.mode != "pilot":
+            return {}
+        whole = Needs(
+            nodes=max(needs.nodes, self._settings.pilot_nodes),
+            cores=max(most_cores, needs.cores),
+            is_pilot=True,
+        )
+        return {
+            "pilot_cores": whole.cores,
+            "pilot_options": tuple(self._system.options(whole)),
+            "pilot_script": self._script(attempt, parts, "pilot", str(self._settings.pilot_idle)),
+        }
+
+    def _script(self, attempt: Attempt, parts: Path, *verb: str) -> str:
+        """Write the script that starts our own part there."""
+        run = attempt.label.partition("/")[0]
+        words = start_words(self._settings.python or sys.executable, parts)
+        return script_text(self._settings, run, [*words, *verb])
+
+    def _parts(self, folder: Path) -> Path:
+        """Have copies of our own files where the nodes can read them, beside the attempts."""
+        files = dict(_contents(is_compiled=not self._settings.python))
+        files[dialect.FILE] = json.dumps(self._system.dialect.to_data()).encode()
+        return _copied(files, folder.parent.parent / ".parts" / digest_of(files))
+
+
+@functools.cache
+def _contents(*, is_compiled: bool) -> Mapping[str, bytes]:
+    """Return our own files for the nodes."""
+    files = dict(own_files())
+    if is_compiled:
+        compiled = (compiled_node() / "__pycache__").glob(f"*.{sys.implementation.cache_tag}.pyc")
+        files |= {f"__pycache__/{one.name}": one.read_bytes() for one in compiled}
+    return files
+
+
+def _copied(contents: Mapping[str, bytes], place: Path) -> Path:
+    """Have copies of files in a folder of their own."""
+    if not place.exists():
+        with Beside(place) as beside:
+            for name, content in contents.items():
+                Path(beside, name).parent.mkdir(parents=True, exist_ok=True)
+                Path(beside, name).write_bytes(content)
+    return place
+
+
+PILOT = "pilot"
+"""The key that names the pilot's folder, in what is noted of an attempt."""
+OVER, CLOSED, INBOX, TAKEN = "over", "closed", "inbox", "taken"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pilot:
+    attempt: Attempt
+    nodes: int
+    cores: int
+    """Of each node."""
+    job_id: str = ""
+    is_over: bool = False
+    parcels: list[ReadyJob] = field(default_factory=list)
+    """Those whose number is not known yet."""
+
+    @property
+    def folder(self) -> Path:
+        return self.attempt.folder
+
+    def is_open(self) -> bool:
+        return not self.is_over and not (self.folder / CLOSED).exists()
+
+
+class PilotSending:
+    """Sends attempts to a pilot, and pilots to the queue; what is not begun can be taken back."""
+
+    def __init__(self, sending: Sending, handed: Handed, *, nodes: int) -> None:
+        self._sending = sending
+        self._handed = handed
+        self._nodes = nodes
+        self._waiting: dict[str, ReadyJob] = {}
+        self._pilots: dict[str, _Pilot] = {}
+        self._count = 0
+
+    @property
+    def trouble(self) -> str:
+        """Return why no pilot can be sent for now; empty: all is well."""
+        return self._sending.trouble
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, parcel: ReadyJob) -> None:
+        """Have it wait until it can be sent."""
+        self._waiting[parcel.attempt.marker] = parcel
+
+    def drop(self, attempt: Attempt) -> bool:
+        """Take it back; False: it may have begun."""
+        if self._waiting.pop(attempt.marker, None) is None and not self._handed.take_back(attempt):
+            return False
+        found = self._handed.pilot_of(attempt)
+        if found is not None and found[0].name not in self._pilots:
+            self._handed.end_if_empty(found[0])
+        for pilot in self._pilots.values():
+            pilot.parcels = [one for one in pilot.parcels if one.attempt.marker != attempt.marker]
+        return True
+
+    def send(self, in_flight: int) -> list[Sent]:
+        """Put what waits into the inbox of a pilot, and tell which job that is."""
+        del in_flight  # However many they are, there is one job.
+        done: list[Sent] = []
+        for parcel in self._waiting.values():
+            pilot = self._pilot_for(parcel)
+            self._put(parcel, pilot)
+            pilot.parcels.append(parcel)
+        self._waiting.clear()
+        sent = self._sending.send(sum(not pilot.is_over for pilot in self._pilots.values()))
+        for one in sent:
+            pilot = self._pilots[one.parcel.attempt.marker]
+            pilot.job_id, pilot.is_over = one.job_id, bool(one.refusal)
+            if one.refusal:
+                done += [Sent(parcel=parcel, refusal=one.refusal) for parcel in pilot.parcels]
+                pilot.parcels.clear()
+        for pilot in self._pilots.values():
+            if pilot.job_id:
+                done += [Sent(parcel=parcel, job_id=pilot.job_id) for parcel in pilot.parcels]
+                pilot.parcels.clear()
+        return done
+
+    def note_over(self, job_id: str) -> None:
+        """Put nothing more into a pilot that has ended."""
+        for pilot in self._pilots.values():
+            pilot.is_over |= pilot.job_id == job_id
+
+    def close(self) -> None:
+        """Have pilots end: there is nothing more to do."""
+        for pilot in self._pilots.values():
+            if pilot.is_open():
+                with contextlib.suppress(OSError):
+                    (pilot.folder / INBOX / OVER).touch()
+                self._handed.remove_waiting(pilot.attempt.marker)
+
+    def _pilot_for(self, parcel: ReadyJob) -> _Pilot:
+        for pilot in self._pilots.values():
+            has_room = pilot.nodes >= parcel.nodes and pilot.cores >= parcel.cores
+            if has_room and pilot.is_open():
+                return pilot
+        name = f"rw-{secrets.token_hex(8)}"
+        # Beside the folders of the tasks, in that of the run.
+        folder = parcel.attempt.folder.parent.parent / ".pilots" / name
+        for inner in (INBOX, TAKEN):
+            (folder / inner).mkdir(parents=True)
+        pilot = _Pilot(
+            attempt=Attempt(label=name, marker=name, folder=folder),
+            nodes=max(self._nodes, parcel.nodes),
+            cores=parcel.pilot_cores,
+        )
+        self._pilots[name] = pilot
+        self._sending.add(
+            ReadyJob(
+                attempt=pilot.attempt,
+                options=parcel.pilot_options,
+                script=parcel.pilot_script,
+            )
+        )
+        return pilot
+
+    def _put(self, parcel: ReadyJob, pilot: _Pilot) -> None:
+        self._count += 1
+        marker, folder = parcel.attempt.marker, parcel.attempt.folder
+        name = f"{self._count:08}-{marker}"
+        pilots = {PILOT: str(pilot.folder), "order": name}
+        self._handed.note(parcel.attempt, pilot.attempt.marker, None, **pilots)
+        hand_over(parcel)
+        order = {"folder": str(folder), "nodes": parcel.nodes, "cores": parcel.cores}
+        write_file(pilot.folder / INBOX / name, json.dumps(order))
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed:
+    """What is noted in the folder of an attempt before it is handed to a batch system."""
+
+    system: BatchSystem
+    backend: str
+
+    @property
+    def log_name(self) -> str:
+        """The file with what the system writes to a member of an array."""
+        return f"{self.backend}.log"
+
+    def note(self, attempt: Attempt, name: str, index: int | None, **more: str) -> None:
+        """Write under which name an attempt is handed over, and as which member of an array."""
+        said = {"name": name, "index": index, **more}
+        write_file(attempt.folder / f"{self.backend}.json", json.dumps(said))
+
+    def _read(self, folder: Path) -> dict[str, Any]:
+        try:
+            said = json.loads((folder / f"{self.backend}.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return said if isinstance(said, dict) else {}
+
+    def find(self, folder: Path) -> str:
+        """Return the number of an attempt that may have been handed over; empty: it was not.
+
+        Unreachable: the system does not answer.
+        """
+        said = self._read(folder)
+        number = self.system.find(str(said["name"])) if "name" in said else ""
+        index = said.get("index")
+        return number if index is None or not number else self.system.member(number, index)
+
+    def remove_waiting(self, name: str) -> None:
+        """Remove a job from the queue by its name: its number may never have been heard."""
+        with contextlib.suppress(ComputeFailure):
+            if number := self.system.find(name):
+                self.system.cancel(number, Ending.IF_WAITING)
+
+    def end_if_empty(self, folder: Path) -> None:
+        """End the pilot of a client that is gone, if it has nothing more to do."""
+        left = [path.name for inner in (INBOX, TAKEN) for path in _entries(folder / inner)]
+        if any(not name.startswith(".") and not name.endswith(".end") for name in left):
+            return
+        with contextlib.suppress(OSError):
+            (folder / INBOX / OVER).touch()
+        self.remove_waiting(folder.name)
+
+    def pilot_of(self, attempt: Attempt) -> tuple[Path, str] | None:
+        """Return the folder of the pilot that an attempt was given to, and its name there."""
+        said = self._read(attempt.folder)
+        return (Path(said[PILOT]), str(said["order"])) if PILOT in said else None
+
+    def take_back(self, attempt: Attempt) -> bool:
+        """Take an order out of the inbox that it is in; False: it is not there any more."""
+        if (found := self.pilot_of(attempt)) is None:
+            return False
+        folder, name = found
+        try:
+            (folder / INBOX / name).unlink()
+        except OSError:
+            return False
+        return True
+
+    def is_with_pilot(self, attempt: Attempt) -> bool:
+        """Return whether a pilot has it, or will have it."""
+        if (found := self.pilot_of(attempt)) is None:
+            return False
+        folder, name = found
+        return any((folder / place / name).exists() for place in (TAKEN, INBOX))
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Have a pilot that waits in the queue again not begin once more with what it had."""
+        if (found := self.pilot_of(attempt)) is not None:
+            folder, name = found
+            with contextlib.suppress(OSError):
+                (folder / TAKEN / name).unlink(missing_ok=True)
+        # If it has just begun all the same.
+        self.ask_to_end(attempt)
+
+    def ask_to_end(self, attempt: Attempt) -> None:
+        """Have a pilot end one order and nothing else."""
+        if (found := self.pilot_of(attempt)) is not None:
+            with contextlib.suppress(OSError):
+                (found[0] / INBOX / f"{attempt.marker}.end").touch()
+
+
+def script_text(settings: BatchConfig, label: str, command: Sequence[str]) -> str:
+    """Return the script: modules, the site's own lines, and then our part in place of the shell.
+
+    What it is to work on is still missing at its end. A line that fails ends it: what would come
+    after needs it. Modules are there in login shells.
+    """
+    lines = ["#!/bin/bash -l" if settings.modules else "#!/bin/bash", f"# {label}, by rankwise"]
+    if settings.modules or settings.init:
+        lines.append("set -e")
+    lines += [f"module load {shlex.quote(module)}" for module in settings.modules]
+    lines += settings.init
+    lines.append(f"exec {shlex.join(command)}")
+    return "\n".join(lines)

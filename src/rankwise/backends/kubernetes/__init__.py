@@ -1,0 +1,1 @@
+"""A cluster of Kubernetes as a backend."""

@@ -1,0 +1,486 @@
+"""A Kubernetes cluster as a compute: a Job for each role of an attempt, and no operator."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from rankwise import records
+from rankwise.backends.base import UNLIMITED, Attempt, Submission, Update
+from rankwise.backends.kubernetes.client import ApiClient, ApiRefused, ClusterAway
+from rankwise.backends.kubernetes.delivery import (
+    PodPackage,
+    find_head,
+    hand_over,
+    others_of,
+    parcel_for,
+)
+from rankwise.backends.kubernetes.objects import HEAD_PART, MANAGER, RUN, label, resources_of
+from rankwise.backends.kubernetes.states import (
+    PodState,
+    failure_of,
+    hold_up,
+    is_clear,
+    is_complete,
+    is_taken_away,
+    judge,
+    pull_trouble,
+    refusal,
+)
+from rankwise.backends.kubernetes.watch import LogStream, PodWatch
+from rankwise.documents.site_models import ComputeConfig
+from rankwise.errors import ComputeFailure
+from rankwise.plan import Resources, shortfall
+from rankwise.records import AttemptEnd
+from rankwise.store import State
+
+_LOOK_SECONDS = 0.5
+# How long the last of a log may take to arrive, after its pod has ended.
+_LOG_SECONDS = 20.0
+# The same if its node does not answer, while the cluster does.
+_AWAY_SECONDS = 120.0
+# How long a pod may take to end when it is deleted; longer than it is given.
+_STUCK_SECONDS = 120.0
+# How long it may take until what has ended a pod is told.
+_STATE_SECONDS = 3.0
+# For how long an image is tried to be had, and a container to be made.
+_PULL_SECONDS, _REFUSAL_SECONDS = 45.0, 5.0
+# How long a head that is asked to end may take; the cluster kills it before.
+_END_SECONDS = 60.0
+# After which time without a pod the Job is looked at.
+_NO_POD_SECONDS = 5.0
+_AGAIN_SECONDS = 5.0
+_CATCH_UP_SECONDS = 3.0
+_LISTED = 5
+_FORBIDDEN = 403
+
+
+@dataclass(slots=True, kw_only=True)
+class _InPods:
+    attempt: Attempt
+    job: str
+    """The name of the head's Job."""
+    has_others: bool = True
+    """Whether there may be Jobs that are still to be made."""
+    stream: LogStream | None = None
+    has_started: bool = False
+    told: str = ""
+    told_here: str = ""
+    since: float = field(default_factory=time.monotonic)
+    over_since: float | None = None
+    deleted_since: float | None = None
+    trouble: str = ""
+    trouble_since: float = 0.0
+    looked_at: float = 0.0
+    asked_to_end: float | None = None
+
+
+class KubernetesBackend:
+    """Sends attempts to a cluster; they outlive the client."""
+
+    makes_runtimes = True
+
+    def __init__(self, choice: ComputeConfig, *, cluster: ApiClient | None = None) -> None:
+        self._choice = choice
+        self._site = choice.kubernetes
+        self._cluster = cluster or ApiClient(choice.kubernetes)
+        self._sending: deque[PodPackage] = deque()
+        self._next_try = 0.0
+        self._watch: PodWatch | None = None
+        self._watched: dict[str, _InPods] = {}
+        self._fresh: list[_InPods] = []
+        """Those that another client has sent, and nobody has looked at yet."""
+        self._leftovers: list[str] = []
+        """Jobs that are still to be removed."""
+        self._over: dict[str, AttemptEnd] = {}
+        self._ended: list[Attempt] = []
+        self._news: list[Update] = []
+        self._trouble = ""
+
+    # What there is
+
+    @cached_property
+    def _found(self) -> Resources:
+        if self._site.autoscale:
+            return UNLIMITED
+        try:
+            nodes = self._cluster.nodes()
+        except ComputeFailure:
+            # Nobody answers, or we may not know: the scheduler will say.
+            return UNLIMITED
+        has = [resources_of(one, self._site.gpu_resource) for one in nodes]
+        # Without any, they come when they are needed, or are not shown.
+        return sum(has, Resources()) if has else UNLIMITED
+
+    def capacity(self) -> Resources:
+        """Return what all nodes have together, as far as we may know."""
+        return self._choice.capacity(self._found)
+
+    def room(self) -> Resources:
+        """Tell that the cluster takes whatever comes, and lets it wait."""
+        return UNLIMITED
+
+    def place(self, folder: Path) -> Path:
+        """Leave records where they would be: they are brought here."""
+        return folder
+
+    # Sending
+
+    def submit(self, job: Submission) -> None:
+        """Make an attempt ready to be sent; `wait` sends it."""
+        if reason := shortfall(job.task.resources, self.capacity()):
+            raise ComputeFailure(reason)
+        self._sending.append(parcel_for(job, self._choice))
+
+    def _send(self) -> None:
+        most = self._site.max_parallel
+        while self._sending and time.monotonic() >= self._next_try:
+            if most is not None and len(self._watched) >= most:
+                return
+            parcel = self._sending[0]
+            try:
+                job = hand_over(parcel, self._cluster)
+            except ClusterAway as failure:
+                self._note_trouble(f"the cluster does not answer; waiting: {failure}")
+                self._next_try = time.monotonic() + _AGAIN_SECONDS
+                return
+            except ApiRefused as failure:
+                if failure.code == _FORBIDDEN and "exceeded quota" in str(failure):
+                    self._note_trouble(f"waiting for room in the namespace: {failure}")
+                    self._next_try = time.monotonic() + _AGAIN_SECONDS
+                    return
+                self._sending.popleft()
+                self._finish(parcel.attempt, _not_run(str(failure)))
+                continue
+            except (ComputeFailure, OSError) as failure:
+                self._sending.popleft()
+                self._finish(parcel.attempt, _not_run(str(failure)))
+                continue
+            self._sending.popleft()
+            self._note_trouble("")
+            self._take_up(parcel.attempt, job, has_others=bool(parcel.others))
+            self._news.append(Update(attempt=parcel.attempt, job_id=job))
+
+    def _take_up(self, attempt: Attempt, job: str, *, has_others: bool) -> _InPods:
+        one = _InPods(attempt=attempt, job=job, has_others=has_others)
+        self._watched[attempt.marker] = one
+        if self._watch is None:
+            run = label(attempt.label.partition("/")[0])
+            self._watch = PodWatch(self._cluster, {**MANAGER, RUN: run})
+        return one
+
+    def adopt(self, attempt: Attempt, job_id: str) -> bool:
+        """Watch an attempt that another client has sent, unless it never came to that."""
+        head = find_head(attempt.marker, self._cluster)
+        if head is None:
+            if not job_id and records.read_end(attempt.folder) is None:
+                return False
+            self._fresh.append(self._take_up(attempt, job_id, has_others=False))
+            return True
+        name = str(head["metadata"]["name"])
+        is_cancelled = _CANCELLED in (head["metadata"].get("annotations") or {})
+        if head["spec"].get("suspend") and not is_cancelled:
+            self._cluster.delete_job(name)
+            return False
+        one = self._take_up(attempt, name, has_others=True)
+        one.asked_to_end = time.monotonic() if is_cancelled else None
+        self._fresh.append(one)
+        if not job_id:
+            self._news.append(Update(attempt=attempt, job_id=name))
+        return True
+
+    # Waiting
+
+    def wait(self, seconds: float) -> list[Attempt]:
+        """Return those attempts that are over."""
+        deadline = time.monotonic() + seconds
+        self._catch_up()
+        while True:
+            self._send()
+            self._look()
+            self._tidy_up()
+            ended, self._ended = self._ended, []
+            left = deadline - time.monotonic()
+            if ended or left <= 0:
+                return ended
+            pause = min(left, _LOOK_SECONDS)
+            if self._watch is not None:
+                self._watch.take_in(pause)
+                self._note_trouble(_in_words(self._watch.trouble))
+            else:
+                time.sleep(pause)
+
+    def _catch_up(self) -> None:
+        """Look at once at what another client has sent: whoever asks may not wait."""
+        if not self._fresh or self._watch is None:
+            return
+        try:
+            self._watch.list_now()
+        except ComputeFailure as failure:
+            self._note_trouble(_in_words(str(failure)))
+            return
+        fresh, self._fresh = self._fresh, []
+        self._look()
+        deadline = time.monotonic() + _CATCH_UP_SECONDS
+        streams = [one.stream for one in fresh if one.stream is not None]
+        while any(stream.is_behind() for stream in streams) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _look(self) -> None:
+        if self._watch is None:
+            return
+        found: dict[str, list[PodState]] = {}
+        for pod in self._watch.pods.values():
+            found.setdefault(pod.attempt, []).append(pod)
+        now = time.monotonic()
+        for one in list(self._watched.values()):
+            pods = sorted(found.get(label(one.attempt.marker), ()), key=lambda pod: pod.name)
+            self._look_at(one, pods, now)
+
+    def _look_at(self, one: _InPods, pods: list[PodState], now: float) -> None:
+        heads = [pod for pod in pods if pod.part == HEAD_PART]
+        head = next((pod for pod in heads if not pod.is_gone), heads[0] if heads else None)
+        if head is None:
+            self._look_without_pods(one, now)
+            return
+        if head.address and one.has_others and one.asked_to_end is None:
+            self._make_others(one, head)
+            if one.attempt.marker not in self._watched:
+                return
+        if one.stream is None and (head.is_running or head.exit_code is not None):
+            assert self._watch is not None
+            one.stream = LogStream(
+                self._cluster.twin(), head.name, one.attempt.folder, poke=self._watch.poke
+            )
+        self._tell(one, pods)
+        if (end := self._end_of(one, head, pods, now)) is not None:
+            self._finish(one.attempt, end)
+
+    def _make_others(self, one: _InPods, head: PodState) -> None:
+        try:
+            for job in others_of(one.attempt.folder, head.address):
+                self._cluster.create(job)
+            one.has_others = False
+        except ClusterAway as failure:
+            self._note_trouble(_in_words(str(failure)))
+        except OSError as error:
+            self._note_trouble(f"{one.attempt.folder} cannot be read; waiting: {error}")
+        except ComputeFailure as failure:
+            self._finish(one.attempt, _not_run(str(failure)))
+
+    def _tell(self, one: _InPods, pods: list[PodState]) -> None:
+        """Tell what is new of an attempt, each thing once."""
+        if one.stream is not None and one.stream.has_begun and not one.has_started:
+            one.has_started = True
+            self._news.append(Update(attempt=one.attempt, has_started=True))
+        here = one.stream.trouble_here if one.stream is not None else ""
+        if bool(here) != bool(one.told_here):
+            text = f"cannot be written here; waiting: {here}" if here else "can be written again"
+            self._news.append(Update(attempt=one.attempt, text=text))
+            one.told_here = here
+        text = hold_up(pods) or pull_trouble(pods)
+        if text and text != one.told and not one.has_started:
+            one.told = text
+            self._news.append(Update(attempt=one.attempt, text=text))
+
+    # How attempts end
+
+    def _end_of(
+        self, one: _InPods, head: PodState, pods: list[PodState], now: float
+    ) -> AttemptEnd | None:
+        """Say how an attempt has ended; None: it has not, or that is not known yet."""
+        stream = one.stream
+        end = records.read_end(one.attempt.folder)
+        is_whole = stream is not None and stream.is_whole
+        lost = stream.lost_pods if stream is not None else {}
+        if is_whole and end is not None and is_clear(end) and not lost:
+            return end
+        if stream is not None and self._is_held_up(stream) and one.asked_to_end is None:
+            # How it ended may be in what is still to come.
+            one.over_since = None
+            return None
+        if is_whole or head.is_over or self._is_stuck(one, head, now) or _lacks_others(one, pods):
+            one.over_since = one.over_since or now
+            patience = _patience_with(stream)
+            if now >= one.over_since + patience or (is_whole and one.asked_to_end is not None):
+                return judge(
+                    end,
+                    pods,
+                    is_wanted=one.asked_to_end is not None,
+                    is_out_of_memory=stream is not None and stream.is_out_of_memory,
+                    said=[*stream.said] if stream is not None else [],
+                    lost=lost,
+                )
+            return None
+        one.over_since = None
+        if one.asked_to_end is not None:
+            is_late = now > one.asked_to_end + _END_SECONDS
+            return judge(end, pods, is_wanted=True) if is_late else None
+        # What has started is in the hands of its head.
+        return None if one.has_started else self._hopeless(one, pods, now)
+
+    def _is_held_up(self, stream: LogStream) -> bool:
+        """Return whether more will come than a log that has ended: we do not get at it now."""
+        is_away = stream.is_away and self._watch is not None and bool(self._watch.trouble)
+        return stream.is_held_up or (is_away and not stream.is_whole)
+
+    def _is_stuck(self, one: _InPods, head: PodState, now: float) -> bool:
+        """Return whether a head was to end, and its node does not say that it has: it is gone."""
+        if not head.is_deleted:
+            one.deleted_since = None
+            return False
+        one.deleted_since = one.deleted_since or now
+        return now >= one.deleted_since + _STUCK_SECONDS
+
+    def _hopeless(self, one: _InPods, pods: list[PodState], now: float) -> AttemptEnd | None:
+        """Give up what will never start."""
+        refused, pulled = refusal(pods), pull_trouble(pods)
+        trouble, patience = refused or pulled, _REFUSAL_SECONDS if refused else _PULL_SECONDS
+        if not trouble and self._site.pending_limit is not None:
+            trouble, patience = hold_up(pods), self._site.pending_limit
+        if not trouble:
+            one.trouble = ""
+            return None
+        kind = "refused" if refused else "pulled" if pulled else "held up"
+        if one.trouble != kind:
+            one.trouble, one.trouble_since = kind, now
+        return _not_run(trouble) if now >= one.trouble_since + patience else None
+
+    def _look_without_pods(self, one: _InPods, now: float) -> None:
+        """See what has become of an attempt that has no pod: not yet, or not any more."""
+        if one.asked_to_end is not None:
+            self._finish(one.attempt, judge(None, (), is_wanted=True))
+            return
+        if now < one.since + _NO_POD_SECONDS or now < one.looked_at + _NO_POD_SECONDS:
+            return
+        one.looked_at = now
+        try:
+            head = find_head(one.attempt.marker, self._cluster)
+        except ComputeFailure as failure:
+            self._note_trouble(_in_words(str(failure)))
+            return
+        if head is None or is_complete(head):
+            self._finish(one.attempt, judge(records.read_end(one.attempt.folder), ()))
+        elif why := failure_of(head):
+            events = self._cluster.events_of(one.job)
+            self._finish(one.attempt, _not_run("; ".join([f"Job {one.job}: {why}", *events[-1:]])))
+        elif (events := self._cluster.events_of(one.job)) and events[-1] != one.told:
+            # A quota, or somebody who checks what is made.
+            one.told = events[-1]
+            self._news.append(Update(attempt=one.attempt, text=f"Job {one.job}: {events[-1]}"))
+
+    def _finish(self, attempt: Attempt, end: AttemptEnd) -> None:
+        one = self._watched.pop(attempt.marker, None)
+        if one is not None:
+            if one.stream is not None:
+                one.stream.close()
+                if text := _not_brought(one.stream):
+                    self._news.append(Update(attempt=attempt, text=text))
+                    end = dataclasses.replace(
+                        end, reason="; ".join(filter(None, (end.reason, text)))
+                    )
+            if one.job:
+                self._leftovers.append(one.job)
+        self._over[attempt.marker] = end
+        self._ended.append(attempt)
+
+    def _tidy_up(self) -> None:
+        """Remove what attempts have made that are over: all that they have is their head's."""
+        while self._leftovers:
+            try:
+                self._cluster.delete_job(self._leftovers[0])
+            except ComputeFailure as failure:
+                self._note_trouble(f"{self._leftovers[0]} could not be removed: {failure}")
+                return
+            self._leftovers.pop(0)
+
+    def news(self) -> list[Update]:
+        """Return what was heard since the last time."""
+        news, self._news = self._news, []
+        return news
+
+    def _note_trouble(self, text: str) -> None:
+        if text and not self._trouble:
+            self._news.append(Update(text=text))
+        elif self._trouble and not text:
+            self._news.append(Update(text="the cluster answers again"))
+        self._trouble = text
+
+    def end_of(self, attempt: Attempt) -> AttemptEnd | None:
+        """Say how an attempt ended that `wait` has given."""
+        return self._over.pop(attempt.marker, None)
+
+    # Ending
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Have an attempt end: in good order if it runs, at once if it waits."""
+        waiting = next((one for one in self._sending if one.attempt == attempt), None)
+        if waiting is not None:
+            self._sending.remove(waiting)
+            self._finish(attempt, judge(None, (), is_wanted=True))
+            return
+        one = self._watched.get(attempt.marker)
+        if one is None or one.asked_to_end is not None:
+            return
+        one.asked_to_end = time.monotonic()
+        try:
+            self._cluster.suspend(one.job, {_CANCELLED: "true"})
+        except ComputeFailure as failure:
+            self._news.append(Update(text=f"could not be cancelled in good order: {failure}"))
+            self._finish(attempt, judge(None, (), is_wanted=True))
+
+    def clean(self, attempt: Attempt) -> None:
+        """Leave it to the cluster, which ends everything that belongs to a Job."""
+
+    def close(self) -> None:
+        """Remove what is left to remove, and watch no more."""
+        with contextlib.suppress(ComputeFailure):
+            self._tidy_up()
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        for one in self._watched.values():
+            if one.stream is not None:
+                one.stream.close()
+        self._cluster.forget()
+
+
+_CANCELLED = "rankwise.dev/cancelled"
+
+
+def _not_run(reason: str) -> AttemptEnd:
+    return AttemptEnd(outcome=State.NOT_RUN, exit_code=1, reason=reason)
+
+
+def _lacks_others(one: _InPods, pods: list[PodState]) -> bool:
+    """Return whether a pod is gone before all were there: none ends by itself until then."""
+    others = [pod for pod in pods if pod.part != HEAD_PART]
+    return not one.has_started and any(
+        pod.exit_code is not None or pod.is_deleted or pod.is_gone or is_taken_away(pod)
+        for pod in others
+    )
+
+
+def _patience_with(stream: LogStream | None) -> float:
+    """Say for how long the last of a log may be on its way."""
+    if stream is None or stream.is_whole or stream.is_at_end:
+        return _STATE_SECONDS
+    return _AWAY_SECONDS if stream.is_away else _LOG_SECONDS
+
+
+def _not_brought(stream: LogStream) -> str:
+    """Say what is not here of what an attempt has made."""
+    listed = [f"{path} ({why})" for path, why in stream.left_out.items()]
+    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+    text = "not brought here, and gone with its pod: " + ", ".join(listed[:_LISTED]) + more
+    lost = f"{stream.missing} records that nobody read in time are gone with the log of its pod"
+    return "; ".join([*([text] if listed else []), *([lost] if stream.missing else [])])
+
+
+def _in_words(trouble: str) -> str:
+    return f"the cluster does not answer; waiting: {trouble}" if trouble else ""

@@ -1,0 +1,356 @@
+"""Kinds of objects as lightkube calls them: plain dictionaries, whatever fields a server has.
+
+Not its own classes for them: those refuse answers with fields that they miss, and their decoder
+(msgspec) crashes when two threads need a class for the first time at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rankwise.backends.kubernetes.objects import CONTAINER
+from rankwise.documents.site_models import KubernetesConfig
+from rankwise.errors import ComputeFailure
+
+if TYPE_CHECKING:
+    from lightkube import Client
+
+_KINDS = {
+    "Job": ("batch", "v1", "jobs"),
+    "Pod": ("", "v1", "pods"),
+    "ConfigMap": ("", "v1", "configmaps"),
+    "Secret": ("", "v1", "secrets"),
+    "Service": ("", "v1", "services"),
+    "Event": ("", "v1", "events"),
+}
+_GLOBAL = {
+    "Node": ("", "v1", "nodes"),
+    "SelfSubjectAccessReview": ("authorization.k8s.io", "v1", "selfsubjectaccessreviews"),
+}
+_made: dict[str, Any] = {}
+_making = threading.Lock()
+
+
+def kind(name: str) -> Any:
+    """Return the class of a kind."""
+    with _making:
+        if not _made:
+            _make_all()
+        return _made[name]
+
+
+def _make_all() -> None:
+    """Make all of them at once, and have their decoder know what it will need."""
+    from lightkube.core import decoders
+    from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+
+    for name, (group, version, plural) in _KINDS.items():
+        _made[name] = create_namespaced_resource(group, version, name, plural)
+    for name, (group, version, plural) in _GLOBAL.items():
+        _made[name] = create_global_resource(group, version, name, plural)
+    for one in _made.values():
+        decoders.decode_list(b'{"items": [], "metadata": {"resourceVersion": "1"}}', one)
+    pod = decoders.decode_object(b'{"metadata": {"name": "a", "labels": {}}}', _made["Pod"])
+    assert pod.metadata.name == "a"
+    decoders.decode_watch_event(b'{"type": "ADDED", "object": {}}')
+    decoders.decode_status(b'{"code": 404, "message": "", "details": {"causes": []}}')
+
+
+_T = TypeVar("_T")
+_TRIES = 4
+_PAUSES = (0.2, 0.5, 1.0)
+_LONGEST_PAUSE = 5.0
+_ANSWER_SECONDS = 15.0
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _BUSY = 401, 403, 404, 409, 410, 429
+_SERVER_FAULT = 500
+_EXTRA = "pip install 'rankwise[kubernetes]'"
+
+
+class ClusterAway(ComputeFailure):
+    """Nobody answers now; later, somebody may."""
+
+
+class ApiRefused(ComputeFailure):
+    """The API has answered, and will answer so again."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Gone(Exception):
+    """What was watched is too old to go on from; all must be listed anew."""
+
+
+class ApiClient:
+    """One cluster, in one namespace."""
+
+    def __init__(self, choice: KubernetesConfig) -> None:
+        self._choice = choice
+        self._client: Client | None = None
+
+    @property
+    def namespace(self) -> str:
+        return str(self._ready().namespace)
+
+    def twin(self) -> ApiClient:
+        """Return one with connections of its own, for a thread that holds one for long."""
+        return ApiClient(self._choice)
+
+    # Objects
+
+    def create(self, thing: Mapping[str, Any]) -> dict[str, Any]:
+        """Make an object; where an earlier answer was lost, it is there already."""
+        of_kind = kind(thing["kind"])
+        name = thing["metadata"]["name"]
+        try:
+            made = self._ask(lambda client: client.create(of_kind(thing)))
+        except ApiRefused as refusal:
+            if refusal.code != _CONFLICT:
+                raise
+            made = self._ask(lambda client: client.get(of_kind, name))
+            labels = made["metadata"].get("labels") or {}
+            if labels != thing["metadata"].get("labels"):
+                raise
+        return {**made, "apiVersion": thing["apiVersion"], "kind": thing["kind"]}
+
+    def release(self, job: str) -> None:
+        """Let a Job begin that was made suspended."""
+        body = {"spec": {"suspend": False}}
+        self._ask(lambda client: client.patch(kind("Job"), job, body))
+
+    def suspend(self, job: str, annotations: Mapping[str, str]) -> None:
+        """Have the pods of a Job end, in their own time; the Job stays, with a word why."""
+        body = {"metadata": {"annotations": dict(annotations)}, "spec": {"suspend": True}}
+        with _unless_gone():
+            self._ask(lambda client: client.patch(kind("Job"), job, body))
+
+    def delete_job(self, name: str) -> None:
+        """Remove a Job, and by and by all that it owns; one that is gone is no trouble."""
+        from lightkube.types import CascadeType
+
+        with _unless_gone():
+            self._ask(
+                lambda client: client.delete(kind("Job"), name, cascade=CascadeType.BACKGROUND)
+            )
+
+    def jobs(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+        return self._list("Job", labels)[0]
+
+    def pods(self, labels: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
+        """Return pods, and the version of the world that this is true of."""
+        return self._list("Pod", labels)
+
+    def events_of(self, name: str) -> list[str]:
+        """Return what is told of an object, the latest last; nothing if we may not know."""
+        fields: Any = {"involvedObject.name": name}
+        try:
+            found = self._ask(lambda client: [*client.list(kind("Event"), fields=fields)])
+        except ComputeFailure:
+            return []
+        return [
+            f"{one.get('reason', '')}: {one.get('message', '')}"
+            for one in found
+            if one.get("type") == "Warning"
+        ]
+
+    def nodes(self) -> list[Mapping[str, str]]:
+        """Return what each node has for pods; ComputeFailure: we may not know."""
+        found = self._ask(lambda client: [*client.list(kind("Node"))])
+        return [
+            (one.get("status") or {}).get("allocatable") or {}
+            for one in found
+            if not (one.get("spec") or {}).get("unschedulable")
+        ]
+
+    def version(self) -> str:
+        """Say that the cluster answers, and to whom."""
+        self._ask(lambda client: next(iter(client.list(kind("Job"), chunk_size=1)), None))
+        return str(self._ready().config.cluster.server)
+
+    def may(self, verb: str, resource: str, group: str = "") -> bool:
+        """Ask whether we may do something in the namespace."""
+        name, _, part = resource.partition("/")
+        what = {"verb": verb, "group": group, "resource": name, "subresource": part}
+        review = kind("SelfSubjectAccessReview")(
+            metadata={}, spec={"resourceAttributes": {**what, "namespace": self.namespace}}
+        )
+        answer = self._ask(lambda client: client.create(review))
+        return bool((answer.get("status") or {}).get("allowed"))
+
+    def _list(self, name: str, labels: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
+        resource = kind(name)
+
+        def ask(client: Client) -> tuple[list[dict[str, Any]], str]:
+            listed = client.list(resource, labels=dict(labels), chunk_size=500)
+            found = [dict(one) for one in listed]
+            return found, listed.resourceVersion
+
+        return self._ask(ask)
+
+    # What goes on
+
+    def watch(
+        self, labels: Mapping[str, str], version: str, *, seconds: int
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Return what becomes of pods from a version on, until the server ends it.
+
+        Gone: from there it is not known. ClusterAway: the line has broken.
+        """
+        with self._in_words():
+            found = self._ready().watch(
+                kind("Pod"),
+                labels=dict(labels),
+                server_timeout=seconds,
+                resource_version=version,
+                on_error=_stop,
+            )
+            for event, pod in found:
+                yield event, dict(pod)
+
+    def log(self, pod: str, *, since: int | None) -> Iterator[str]:
+        """Return the lines of a pod's log, those to come too, until it ends or the line breaks."""
+        with self._in_words():
+            yield from self._ready().log(
+                pod, container=CONTAINER, follow=True, since=since, newlines=False
+            )
+
+    # Asking
+
+    def _ready(self) -> Client:
+        if self._client is None:
+            self._client = _connect(self._choice)
+        return self._client
+
+    def forget(self) -> None:
+        """Begin anew: with the files as they are now, and new lines."""
+        if self._client is not None:
+            with contextlib.suppress(Exception):
+                self._client.close()
+        self._client = None
+
+    def _ask(self, question: Callable[[Client], _T]) -> _T:
+        """Ask, and ask again where that may help."""
+        for number in range(_TRIES):
+            is_last = number == _TRIES - 1
+            try:
+                with self._in_words():
+                    return question(self._ready())
+            except ApiRefused as refusal:
+                if refusal.code != _UNAUTHORIZED or is_last:
+                    raise
+                # Tokens are renewed in the file that they stand in.
+                self.forget()
+            except Gone as gone:
+                # Of a long list, the rest is too old by now: from its beginning, then.
+                if is_last:
+                    raise ClusterAway(str(gone)) from gone
+            except _Busy as busy:
+                if is_last:
+                    raise ClusterAway(str(busy)) from busy
+                time.sleep(min(busy.seconds or _PAUSES[min(number, 2)], _LONGEST_PAUSE))
+            except ClusterAway:
+                if is_last:
+                    raise
+                time.sleep(_PAUSES[min(number, len(_PAUSES) - 1)])
+        raise AssertionError("the last try gives or raises")
+
+    @contextlib.contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Make errors of ours of those of the library."""
+        import httpx2
+        from lightkube.core.exceptions import ApiError
+
+        try:
+            yield
+        except ApiError as error:
+            raise _api_failure(error) from error
+        except httpx2.HTTPStatusError as error:
+            code = error.response.status_code
+            raise _failure(code, str(error), _retry_after(error.response)) from error
+        except httpx2.HTTPError as error:
+            raise ClusterAway(f"{type(error).__name__}: {error}".strip(": ")) from error
+        except ValueError as error:
+            # What is in between answers in its place, with a page for people.
+            raise ClusterAway(f"the answer is not understood: {error}") from error
+
+
+class _Busy(ClusterAway):
+    def __init__(self, message: str, seconds: float | None) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+def _api_failure(error: Any) -> Exception:
+    status = error.status
+    response = getattr(error, "response", None)
+    code = int(status.code or (response.status_code if response is not None else 0))
+    return _failure(code, str(status.message or error), _retry_after(response))
+
+
+def _failure(code: int, message: str, seconds: float | None) -> Exception:
+    if code == _GONE:
+        return Gone(message)
+    if code == _BUSY or code >= _SERVER_FAULT:
+        return _Busy(f"the API server answers {code}: {message}", seconds)
+    return ApiRefused(code, f"the API server answers {code}: {message}")
+
+
+def _retry_after(response: Any) -> float | None:
+    text = response.headers.get("Retry-After", "") if response is not None else ""
+    return float(text) if text.isdecimal() else None
+
+
+def _stop(error: Exception, count: int) -> Any:
+    from lightkube.types import OnErrorAction, OnErrorResult
+
+    del error, count
+    return OnErrorResult(OnErrorAction.RAISE)
+
+
+@contextlib.contextmanager
+def _unless_gone() -> Iterator[None]:
+    try:
+        yield
+    except ApiRefused as refusal:
+        if refusal.code != _NOT_FOUND:
+            raise
+
+
+def _connect(choice: KubernetesConfig) -> Client:
+    """Open a client by the kubeconfig; ComputeFailure: there is none, or the library is not."""
+    try:
+        import httpx2
+        import lightkube
+        from lightkube.config.kubeconfig import KubeConfig
+        from lightkube.core.exceptions import ConfigError
+    except ImportError as error:
+        raise ComputeFailure(f"lightkube is not installed: {_EXTRA}") from error
+    try:
+        config = (
+            KubeConfig.from_file(choice.kubeconfig) if choice.kubeconfig else KubeConfig.from_env()
+        )
+        single = config.get(context_name=choice.context or None)
+        if single is None:
+            raise ConfigError("it has no current context")
+        plugin = single.user.exec if single.user is not None else None
+        if plugin is not None and plugin.apiVersion.endswith("/v1"):
+            # The same answer as that of v1beta1, which is what the library knows.
+            plugin.apiVersion = "client.authentication.k8s.io/v1beta1"
+        return lightkube.Client(
+            config=single,
+            namespace=choice.namespace or None,
+            timeout=httpx2.Timeout(_ANSWER_SECONDS),
+            field_manager="rankwise",
+        )
+    except (ConfigError, OSError, LookupError, ValueError, AssertionError) as error:
+        name = choice.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        raise ComputeFailure(
+            f"the kubeconfig {Path(name)} cannot be used: {error!r}; name "
+            "another with KUBECONFIG, or kubeconfig = … and context = … in the site file"
+        ) from error

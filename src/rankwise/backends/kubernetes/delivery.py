@@ -1,0 +1,260 @@
+"""What pods are given, and in which order their objects are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gzip
+import io
+import json
+import secrets
+import tarfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.kubernetes.client import ApiClient
+from rankwise.backends.kubernetes.objects import (
+    HEAD_PART,
+    MARKER,
+    PART,
+    PodLayout,
+    layout_of,
+    objects_for,
+    owned,
+)
+from rankwise.backends.orders import MAIN, make_order, own_files, write_order
+from rankwise.documents.site_models import ComputeConfig, KubernetesConfig
+from rankwise.errors import ComputeFailure
+from rankwise.files import copy_code
+from rankwise.node.files import write_file
+from rankwise.node.order import NodeOrder, Order
+
+MOST_BYTES = 1_000_000
+"""What a ConfigMap may hold; Kubernetes takes 1 MiB, with what it adds itself."""
+_NEVER_CHANGES = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """The contents of a ConfigMap."""
+
+    order: str
+    parts: Mapping[str, bytes]
+
+
+def deliver(job: Submission, choice: KubernetesConfig, code: Path | None) -> Delivery:
+    """Pack what the pods of a task need; `code` is a folder with a copy of people's code.
+
+    ComputeFailure: it is too much for a ConfigMap.
+    """
+    order = json.dumps(pod_order(job, choice).data(), separators=(",", ":"))
+    parts = {"pod.pyz": own_part()}
+    packed = pack(code) if code is not None else b""
+    if packed:
+        parts["code.tgz"] = packed
+    total = len(order.encode()) + sum(map(len, parts.values()))
+    if total > MOST_BYTES:
+        raise ComputeFailure(_too_much(job, len(packed), total))
+    return Delivery(order=order, parts=parts)
+
+
+def _too_much(job: Submission, packed: int, total: int) -> str:
+    room = MOST_BYTES - (total - packed)
+    if not packed or room <= 0:
+        return f"{job.attempt.label}: {total} bytes are more than a ConfigMap holds ({MOST_BYTES})"
+    return (
+        f"{job.task.code or job.task.folder}: {packed / 1e6:.1f} MB of code after compression, and "
+        f"a ConfigMap has room for {room / 1e6:.1f} MB: name what is not code in .rankwiseignore, "
+        'or have the code in the image (code = "image") or on a volume (code = "claim")'
+    )
+
+
+def pod_order(job: Submission, choice: KubernetesConfig) -> Order:
+    """Say what the runner in the head has to do; where the pods are, the head will know."""
+    folder = Path(choice.mount) / "work" / "attempt"
+    inner = dataclasses.replace(job, attempt=dataclasses.replace(job.attempt, folder=folder))
+    places = [work_folder(job, choice, number) for number in range(job.task.nodes)]
+    order = make_order(inner, _nodes(job, places))
+    # What the client's machine has in its environment is not there.
+    return order.replace(unset=[], brings_files=choice.code == "configmap")
+
+
+def _nodes(job: Submission, places: Sequence[str]) -> list[NodeOrder]:
+    layout = layout_of(job.task)
+    return [
+        NodeOrder(name=f"node{number}", address="", folder=place, is_apart=is_apart(layout, number))
+        for number, place in enumerate(places)
+    ]
+
+
+def work_folder(job: Submission, choice: KubernetesConfig, node: int) -> str:
+    """Name the folder in a pod in which processes work."""
+    if choice.code != "configmap":
+        return choice.code_path
+    if job.task.code:
+        return f"{choice.mount}/work/attempt/nodes/node{node}"
+    return job.task.folder
+
+
+def is_apart(layout: PodLayout, node: int) -> bool:
+    """Return whether a node is there for a launcher alone, which starts no ranks beside itself."""
+    return bool(layout.others) and node in layout.head.nodes
+
+
+def copy_of_code(job: Submission, choice: KubernetesConfig) -> Path | None:
+    """Copy people's code into the attempt, as it is now; None: pods have it from elsewhere.
+
+    ComputeFailure: there is no such folder, or too much in it.
+    """
+    if choice.code != "configmap":
+        return None
+    place = job.attempt.folder / "nodes" / "node0"
+    copy_code(Path(job.task.code or job.task.folder), place)
+    return place
+
+
+def pack(folder: Path) -> bytes:
+    """Make an archive of a folder: the same one for the same contents."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path in sorted(folder.rglob("*")):
+            archive.add(path, path.relative_to(folder).as_posix(), recursive=False, filter=_plain)
+    return gzip.compress(raw.getvalue(), mtime=0)
+
+
+def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Leave out who owns it and when; in the pod it is another's, and as old as the pod."""
+    if not (entry.isfile() or entry.isdir() or entry.issym()):
+        return None
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    entry.mtime = 0
+    entry.mode |= 0o444 | (0o111 if entry.isdir() else 0)
+    return entry
+
+
+@functools.cache
+def own_part() -> bytes:
+    """Return what runs in pods as one file that Python can start."""
+    own = own_files()
+    main = _MAIN.replace("MAIN", MAIN).replace("NAMES", repr([*own]))
+    files = {MAIN: main.encode(), **{f"node/{name}": content for name, content in own.items()}}
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name, _NEVER_CHANGES), content, zipfile.ZIP_DEFLATED)
+    return raw.getvalue()
+
+
+# Not run from within the archive: Python keeps what it has compiled only of files, and every rank
+# would compile it anew. Without `zipfile`: images that were made small lack what that needs.
+_MAIN = """\
+import os, sys
+place = os.path.join(os.environ["RANKWISE_WORK"], "node")
+os.makedirs(place, exist_ok=True)
+for name in NAMES:
+    with open(os.path.join(place, name), "wb") as file:
+        file.write(__loader__.get_data("node/" + name))
+words = [sys.executable, "-I", "-S", os.path.join(place, "MAIN")]
+os.execv(sys.executable, [*words, *sys.argv[1:]])
+"""
+
+
+OTHERS = "kubernetes.json"
+"""The file with the Jobs that are made once the head has an address."""
+_KEY_BYTES = 32
+# An address that is nobody's (RFC 5737), in the place of the head's.
+_NOBODY = "192.0.2.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPackage:
+    """An attempt that is ready to be handed over."""
+
+    attempt: Attempt
+    head: Mapping[str, Any]
+    rest: tuple[dict[str, Any], ...]
+    """What the head needs."""
+    others: tuple[dict[str, Any], ...]
+    """Jobs that need to know where the head is."""
+
+    @property
+    def name(self) -> str:
+        return str(self.head["metadata"]["name"])
+
+
+def parcel_for(job: Submission, choice: ComputeConfig) -> PodPackage:
+    """Make everything that an attempt needs there; ComputeFailure: it cannot be."""
+    attempt, site = job.attempt, choice.kubernetes
+    try:
+        code = copy_of_code(job, site)
+        delivery = deliver(job, site, code)
+        # Here as well: checks look for files by it.
+        places = [f"{attempt.folder}/nodes/node{number}" for number in range(job.task.nodes)]
+        write_order(make_order(job, _nodes(job, places)), attempt.folder)
+    except OSError as error:
+        raise ComputeFailure(
+            f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"
+        ) from error
+    values = {f"secret.{name}": value for name, value in job.secrets.items()}
+    objects = objects_for(
+        job.task,
+        choice,
+        run=attempt.label.partition("/")[0],
+        attempt=attempt.marker,
+        head_address=_NOBODY,
+        order=delivery.order,
+        parts=delivery.parts,
+        secrets={"key": secrets.token_hex(_KEY_BYTES), **values},
+        has_frames=True,
+    )
+    jobs = [one for one in objects if one["kind"] == "Job"]
+    head = next(one for one in jobs if one["metadata"]["labels"][PART] == HEAD_PART)
+    return PodPackage(
+        attempt=attempt,
+        head={**head, "spec": {**head["spec"], "suspend": True}},
+        rest=tuple(one for one in objects if one["kind"] != "Job"),
+        others=tuple(one for one in jobs if one is not head),
+    )
+
+
+def hand_over(parcel: PodPackage, cluster: ApiClient) -> str:
+    """Make the objects of an attempt, and let its head begin; gives the name of its Job.
+
+    ComputeFailure: nothing has begun, and nothing is left.
+    """
+    head = cluster.create(parcel.head)
+    try:
+        others = owned(parcel.others, head)
+        write_file(parcel.attempt.folder / OTHERS, json.dumps(others))
+        for one in owned(parcel.rest, head):
+            cluster.create(one)
+        cluster.release(parcel.name)
+    except (ComputeFailure, OSError):
+        cluster.delete_job(parcel.name)
+        raise
+    return parcel.name
+
+
+def others_of(folder: Path, head_address: str) -> list[dict[str, Any]]:
+    """Return the Jobs that are still to be made, now that the head has an address.
+
+    ComputeFailure: they are not known. OSError: they cannot be read now.
+    """
+    place = folder / OTHERS
+    try:
+        text = place.read_text()
+        found: list[dict[str, Any]] = json.loads(text.replace(_NOBODY, head_address))
+    except (FileNotFoundError, ValueError) as error:
+        raise ComputeFailure(f"{place} does not say which pods there are to be: {error}") from error
+    return found
+
+
+def find_head(marker: str, cluster: ApiClient) -> Mapping[str, Any] | None:
+    """Find the Job of an attempt's head, by its label; None: there is none."""
+    found = cluster.jobs({MARKER: marker, PART: HEAD_PART})
+    return found[0] if found else None

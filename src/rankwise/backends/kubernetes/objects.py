@@ -1,0 +1,511 @@
+"""The objects of a cluster that an attempt is made of: pure functions of task and site file."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rankwise.documents.site_models import ComputeConfig, KubernetesConfig
+from rankwise.errors import ComputeFailure
+from rankwise.plan import Resources, Task
+
+HEAD = "head"
+"""What the first pod is called where no role of the task is in it."""
+_WORKER = "worker"
+# Room for the number of a pod, and for what Kubernetes puts behind its name.
+_MOST_LETTERS = 63
+_MOST_FOR_JOBS = 50
+# The head of a task has nothing to do but to look after the others.
+HEAD_CLAIM = Resources(cores=0.05, memory=64 << 20)
+HEAD_LIMIT = Resources(cores=1, memory=512 << 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodGroup:
+    """Pods that are alike: an Indexed Job."""
+
+    role: str
+    nodes: tuple[int, ...]
+    """Which node of the task each of them is, by its index; none: it is no node, but a head."""
+    claim: Resources = Resources()
+    """Of one pod."""
+
+    @property
+    def count(self) -> int:
+        return max(1, len(self.nodes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodLayout:
+    """The pods of a task.
+
+    The runner is in the head, and starts what runs in the others. It is the task's only node, the
+    launcher's own, or else a small pod beside those of the task, so that no process of theirs
+    takes it along when it uses too much memory.
+    """
+
+    head: PodGroup
+    others: tuple[PodGroup, ...] = ()
+
+    @property
+    def pods(self) -> int:
+        return self.head.count + sum(group.count for group in self.others)
+
+
+def layout_of(task: Task) -> PodLayout:
+    """Say which pods a task has."""
+    roles = _roles(task)
+    if task.nodes == 1:
+        return PodLayout(head=PodGroup(role=roles[0], nodes=(0,), claim=task.resources))
+    nodes: dict[str, list[int]] = {}
+    for node, role in roles.items():
+        nodes.setdefault(role, []).append(node)
+    claims = _claims(task, nodes)
+    groups = [
+        PodGroup(role=role, nodes=tuple(where), claim=claims[role]) for role, where in nodes.items()
+    ]
+    own = next((group for group in groups if _is_launcher(group, task)), None)
+    others = tuple(group for group in groups if group is not own)
+    return PodLayout(head=own or PodGroup(role=HEAD, nodes=(), claim=HEAD_CLAIM), others=others)
+
+
+def _roles(task: Task) -> dict[int, str]:
+    """Name each node after the first process there; launchers start ranks where there is none."""
+    found = {process.node: process.role for process in reversed(task.processes)}
+    return {node: found.get(node, _WORKER) for node in range(task.nodes)}
+
+
+def _is_launcher(group: PodGroup, task: Task) -> bool:
+    """Return whether a node is there for the launcher of the others alone: the last of the task."""
+    return group.role == "launcher" and group.nodes == (task.nodes - 1,)
+
+
+def _claims(task: Task, nodes: Mapping[str, list[int]]) -> dict[str, Resources]:
+    """Share out what a task claims: what processes do not claim is that of nodes without any."""
+    if len(nodes) == 1:
+        [(role, where)] = nodes.items()
+        return {role: _part(task.resources, len(where))}
+    claims, left, bare = {}, task.resources, []
+    for role, where in nodes.items():
+        own = [process.resources for process in task.processes if process.node in where]
+        if not own:
+            bare.append(role)
+            continue
+        total = sum(own, Resources())
+        claims[role], left = _part(total, len(where)), left - total
+    count = sum(len(nodes[role]) for role in bare)
+    return claims | {role: _part(left, count) for role in bare}
+
+
+def _part(whole: Resources, count: int) -> Resources:
+    return Resources(
+        cores=whole.cores / count, memory=whole.memory // count, gpus=whole.gpus // count
+    )
+
+
+def job_name(attempt: str, role: str) -> str:
+    """Name the Job of a role; its pods are called so as well, with their numbers."""
+    return dns_name(f"{attempt}-{role}", _MOST_FOR_JOBS)
+
+
+def service_name(attempt: str) -> str:
+    """Name the Service under which the pods of an attempt are known, and what else it has."""
+    return dns_name(attempt, _MOST_FOR_JOBS)
+
+
+def dns_name(text: str, most: int = _MOST_LETTERS) -> str:
+    """Make a name that Kubernetes takes; what has to be cut is told apart by a digest."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if not name or not name[0].isalpha():
+        name = f"rw-{name}".strip("-")
+    if len(name) > most:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        name = f"{name[: most - 9].rstrip('-')}-{digest}"
+    return name
+
+
+def label(text: str) -> str:
+    """Make a value that Kubernetes takes for a label."""
+    value = re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:_MOST_LETTERS]
+    return value.strip("-_.")
+
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?(?:[eE]-?\d+)?)([A-Za-z]*)")
+_UNITS = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3}
+for _power, _letter in enumerate("kMGTPE", 1):
+    _UNITS[_letter] = 1000.0**_power
+    _UNITS[f"{_letter.upper()}i"] = 1024.0**_power
+
+
+def number_in(text: str) -> float:
+    """Read an amount; 0 for what is none."""
+    found = _QUANTITY.fullmatch(text.strip())
+    return float(found[1]) * _UNITS[found[2]] if found and found[2] in _UNITS else 0.0
+
+
+def resources_of(amounts: Mapping[str, str], gpu: str) -> Resources:
+    """Read what a node has."""
+    return Resources(
+        cores=number_in(amounts.get("cpu", "0")),
+        memory=int(number_in(amounts.get("memory", "0"))),
+        gpus=int(number_in(amounts.get(gpu, "0"))),
+    )
+
+
+def quantities(claim: Resources, gpu: str) -> dict[str, str]:
+    """Write what is claimed; what does not matter is left out."""
+    found = {}
+    if claim.cores:
+        thousandths = max(1, round(claim.cores * 1000))
+        found["cpu"] = f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
+    if claim.memory:
+        found["memory"] = _size(claim.memory)
+    if claim.gpus and gpu:
+        found[gpu] = str(claim.gpus)
+    return found
+
+
+def _size(size: int) -> str:
+    for power, unit in ((30, "Gi"), (20, "Mi"), (10, "Ki")):
+        if size % (1 << power) == 0:
+            return f"{size >> power}{unit}"
+    return str(size)
+
+
+NO_PYTHON = 78
+"""The exit code of an image without one: nothing that a program of the user's would choose."""
+
+# $1 is where our files are, $2 which part the pod has.
+START = f"""\
+try='import sys; sys.exit(sys.version_info < (3, 10))'
+for python in $RANKWISE_PYTHON python3 python python3.14 python3.13 python3.12 python3.11 \\
+    python3.10 /usr/bin/python3 /usr/local/bin/python3 /opt/conda/bin/python; do
+  if command -v "$python" >/dev/null 2>&1 && "$python" -I -S -c "$try" 2>/dev/null; then
+    exec "$python" -I -S "$1/parts/pod.pyz" pod "$2"
+  fi
+done
+said='the image has no Python 3.10 or newer, which the runner of rankwise needs: take another'
+said="$said image, or say where it is: python = ... in the table of the compute"
+echo "rankwise: $said" >&2
+echo "rankwise: $said" >/dev/termination-log
+exit {NO_PYTHON}
+"""
+
+
+MARKER = "rankwise.dev/attempt"
+"""The label by which everything that an attempt has made is found."""
+RUN, TASK, PART, ROLE = (f"rankwise.dev/{name}" for name in ("run", "task", "part", "role"))
+MANAGER = {"app.kubernetes.io/managed-by": "rankwise"}
+HEAD_PART, OTHER_PART = "head", "other"
+CONTAINER = "main"
+# Our own part ends what it has started when it is asked to, which takes two graces of the runner.
+_END_SECONDS = 30
+# With a user of our own, files are the group's, too.
+_MODE, _MODE_FOR_ANY = 0o440, 0o444
+
+
+def image_of(task: Task, choice: ComputeConfig) -> str:
+    """Name the image that a task runs in; ComputeFailure: nobody says which."""
+    if task.runtime.kind == "container":
+        return task.runtime.image
+    if choice.kubernetes.image:
+        return choice.kubernetes.image
+    raise ComputeFailure(
+        f'there is no image for environment "{task.runtime.name}" on compute "{choice.name}": '
+        f'write image = "…" in [compute.{choice.name}], or [runtime."{task.runtime.name}"] with '
+        f'image = "…"'
+    )
+
+
+def objects_for(
+    task: Task,
+    choice: ComputeConfig,
+    *,
+    run: str,
+    attempt: str,
+    head_address: str = "",
+    order: str = "",
+    parts: Mapping[str, bytes] | None = None,
+    secrets: Mapping[str, str] | None = None,
+    has_frames: bool = False,
+) -> list[dict[str, Any]]:
+    """Return all API objects of a task, those first that others need.
+
+    `attempt` is what makes their names unique. `head_address` is where the other pods find the
+    head: empty, by the name that it has where the cluster has names. `order` and `parts` are the
+    contents of the ConfigMap (see `delivery`), `secrets` those of the Secret. With `has_frames` the
+    head writes what a client reads, otherwise what people do. ComputeFailure: there is no image.
+    """
+    made = _Making(task, choice, run=run, attempt=attempt, has_frames=has_frames)
+    address = head_address or f"{made.head_job}-0.{made.name}"
+    return [
+        made.config_map(order, parts or {}),
+        *([made.secret(secrets)] if secrets is not None else []),
+        made.service(),
+        made.job(made.layout.head, HEAD_PART),
+        *(made.job(group, OTHER_PART, address) for group in made.layout.others),
+    ]
+
+
+def owned(objects: Sequence[dict[str, Any]], owner: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Have the cluster remove objects together with another one: the Job of the head."""
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "blockOwnerDeletion": False,
+        "controller": False,
+    }
+    return [
+        {**one, "metadata": {**one["metadata"], "ownerReferences": [reference]}} for one in objects
+    ]
+
+
+class _Making:
+    """The objects of one attempt."""
+
+    def __init__(
+        self, task: Task, choice: ComputeConfig, *, run: str, attempt: str, has_frames: bool
+    ) -> None:
+        self.layout = layout_of(task)
+        self.name = service_name(attempt)
+        self.head_job = job_name(attempt, self.layout.head.role)
+        self._task, self._choice = task, choice
+        self._site: KubernetesConfig = choice.kubernetes
+        self._attempt = attempt
+        self._image = image_of(task, choice)
+        self._has_frames = has_frames
+        self._labels = {
+            **self._site.labels,
+            **MANAGER,
+            RUN: label(run),
+            TASK: label(task.key),
+            MARKER: label(attempt),
+        }
+
+    def _metadata(self, name: str, **labels: str) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"name": name, "labels": {**self._labels, **labels}}
+        if self._site.namespace:
+            metadata["namespace"] = self._site.namespace
+        if self._site.annotations:
+            metadata["annotations"] = dict(self._site.annotations)
+        return metadata
+
+    def config_map(self, order: str, parts: Mapping[str, bytes]) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": self._metadata(self.name),
+            "data": {"order.json": order, **self._accounts()},
+            "binaryData": {
+                name: base64.b64encode(content).decode() for name, content in parts.items()
+            },
+        }
+
+    def _accounts(self) -> dict[str, str]:
+        """Return the user a name: Open MPI starts nothing for somebody who has none."""
+        if not (user := self._site.user):
+            return {}
+        home = f"{self._site.mount}/work/home"
+        return {
+            "passwd": f"root:x:0:0:root:/root:/bin/sh\nrankwise:x:{user}:{user}::{home}:/bin/sh\n",
+            "group": f"root:x:0:\nrankwise:x:{user}:\n",
+        }
+
+    def secret(self, values: Mapping[str, str]) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "metadata": self._metadata(self.name),
+            "data": {
+                name: base64.b64encode(value.encode(errors="surrogateescape")).decode()
+                for name, value in values.items()
+            },
+        }
+
+    def service(self) -> dict[str, Any]:
+        """Return pods names where the cluster has names, also before they are ready."""
+        return {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": self._metadata(self.name),
+            "spec": {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": True,
+                "selector": {MARKER: label(self._attempt)},
+                "ports": [{"name": "head", "port": self._site.port}],
+            },
+        }
+
+    def job(self, group: PodGroup, part: str, head_address: str = "") -> dict[str, Any]:
+        metadata = self._metadata(
+            job_name(self._attempt, group.role), **{PART: part, ROLE: label(group.role)}
+        )
+        pod = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": metadata,
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": group.count,
+                "parallelism": group.count,
+                # To start again is the engine's part: all pods of a task together, or none.
+                "backoffLimit": 0,
+                "ttlSecondsAfterFinished": self._site.keep_seconds,
+                "template": {"metadata": pod, "spec": self._pod(group, part, head_address)},
+            },
+        }
+
+    def _pod(self, group: PodGroup, part: str, head_address: str) -> dict[str, Any]:
+        site = self._site
+        pod: dict[str, Any] = {
+            "restartPolicy": "Never",
+            "subdomain": self.name,
+            "terminationGracePeriodSeconds": _END_SECONDS,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": self._pod_security(),
+            "containers": [self._container(group, part, head_address)],
+            "volumes": [volume for volume, _ in self._volumes()],
+        }
+        optional: dict[str, Any] = {
+            "serviceAccountName": site.service_account,
+            "imagePullSecrets": [{"name": name} for name in site.pull_secrets],
+            "nodeSelector": dict(site.node_selector),
+            "tolerations": [dict(one) for one in site.tolerations],
+            "priorityClassName": site.priority_class,
+            "runtimeClassName": site.runtime_class,
+            "hostNetwork": site.host_network,
+            "hostAliases": self._aliases(head_address),
+            "affinity": self._affinity(),
+        }
+        return pod | {key: value for key, value in optional.items() if value}
+
+    def _affinity(self) -> dict[str, Any]:
+        """Keep pods of other tasks away from the nodes of one that must be alone."""
+        if not self._task.is_alone:
+            return {}
+        others = [
+            {"key": MARKER, "operator": "Exists"},
+            {"key": MARKER, "operator": "NotIn", "values": [label(self._attempt)]},
+        ]
+        term = {
+            "labelSelector": {"matchExpressions": others},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+        return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+    def _aliases(self, head_address: str) -> list[dict[str, Any]]:
+        """Have other pods know the head by its name: some launchers tell it to their daemons."""
+        if not head_address or not head_address.replace(".", "").replace(":", "").isalnum():
+            return []
+        is_number = ":" in head_address or head_address.replace(".", "").isdecimal()
+        name = f"{self.head_job}-0"
+        return [{"ip": head_address, "hostnames": [name]}] if is_number else []
+
+    def _pod_security(self) -> dict[str, Any]:
+        security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
+        if (user := self._site.user) is not None:
+            security |= {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
+            security |= {"runAsNonRoot": True} if user else {}
+        return security
+
+    def _container(self, group: PodGroup, part: str, head_address: str) -> dict[str, Any]:
+        container = {
+            "name": CONTAINER,
+            "image": self._image,
+            "imagePullPolicy": self._site.pull_policy,
+            "command": ["/bin/sh", "-c", START, "rankwise", self._site.mount, part],
+            "env": self._variables(group, head_address),
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [
+                *(mount for _, mount in self._volumes()),
+                *(
+                    {"name": "parts", "mountPath": f"/etc/{name}", "subPath": name, **_READ}
+                    for name in self._accounts()
+                ),
+            ],
+        }
+        if resources := self._resources(group):
+            container["resources"] = resources
+        return container
+
+    def _variables(self, group: PodGroup, head_address: str) -> list[dict[str, Any]]:
+        site = self._site
+        values = {
+            "RANKWISE_PARTS": f"{site.mount}/parts",
+            "RANKWISE_KEYS": f"{site.mount}/keys",
+            "RANKWISE_WORK": f"{site.mount}/work",
+            "RANKWISE_NODES": ",".join(map(str, group.nodes)),
+            "RANKWISE_HEAD": head_address,
+            "RANKWISE_PORT": str(site.port),
+            "RANKWISE_OUTPUT": "frames" if self._has_frames else "lines",
+            "RANKWISE_PYTHON": site.python,
+            # Users without a name and a home of their own are not known to the image.
+            "HOME": f"{site.mount}/work/home",
+            "USER": "rankwise",
+            "LOGNAME": "rankwise",
+        }
+        if site.user is None:
+            values = {k: v for k, v in values.items() if k not in ("HOME", "USER", "LOGNAME")}
+        fields = {"RANKWISE_POD": "metadata.name", "RANKWISE_ADDRESS": "status.podIP"}
+        return [
+            *({"name": name, "value": value} for name, value in values.items()),
+            *(
+                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                for name, path in fields.items()
+            ),
+        ]
+
+    def _resources(self, group: PodGroup) -> dict[str, Any]:
+        claim = group.claim
+        if self._choice.gpus is not None:
+            # Told by the site file: they are only counted, since the cluster does not know of them.
+            claim = dataclasses.replace(claim, gpus=0)
+        requests = quantities(claim, self._site.gpu_resource)
+        is_head = group.role == HEAD and not group.nodes
+        limits = quantities(HEAD_LIMIT, "") if is_head else requests
+        return {"requests": requests, "limits": dict(limits)} if requests else {}
+
+    def _volumes(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Return each volume with how it is seen in the container."""
+        site = self._site
+        mode = _MODE if site.user is not None else _MODE_FOR_ANY
+        found: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+            ({"name": "parts", "configMap": {"name": self.name}}, f"{site.mount}/parts", _READ),
+            (
+                {"name": "keys", "secret": {"secretName": self.name, "defaultMode": mode}},
+                f"{site.mount}/keys",
+                _READ,
+            ),
+            ({"name": "work", "emptyDir": {}}, f"{site.mount}/work", {}),
+            # Ranks and loaders of data share more than the 64 MiB that a container has of it.
+            ({"name": "memory", "emptyDir": {"medium": "Memory"}}, "/dev/shm", {}),
+        ]
+        if not self._task.code and site.code == "configmap":
+            found.append(({"name": "folder", "emptyDir": {}}, self._task.folder, {}))
+        for claim, path in site.claims.items():
+            source = {"persistentVolumeClaim": {"claimName": claim}}
+            found.append(({"name": dns_name(f"claim-{claim}"), **source}, path, {}))
+        for folder, path in site.host_paths.items():
+            source = {"hostPath": {"path": folder}}
+            found.append(({"name": dns_name(f"host-{folder}"), **source}, path, {}))
+        return [
+            (volume, {"name": volume["name"], "mountPath": path, **more})
+            for volume, path, more in found
+        ]
+
+
+_READ = {"readOnly": True}

@@ -1,0 +1,358 @@
+"""The states of pods, and what they say about an attempt: pure functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rankwise.backends.kubernetes.objects import (
+    CONTAINER,
+    MARKER,
+    NO_PYTHON,
+    OTHER_PART,
+    PART,
+    ROLE,
+)
+from rankwise.records import AttemptEnd
+from rankwise.store import State
+
+# What no patience helps against, but for the first two: those are tried again a few times.
+PULLING = ("ErrImagePull", "ImagePullBackOff")
+REFUSED = (
+    *("InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "RegistryUnavailable"),
+    *("CreateContainerError", "RunContainerError", "ImageInspectError"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodState:
+    """How one pod stands."""
+
+    name: str
+    attempt: str = ""
+    part: str = ""
+    role: str = ""
+    index: int = 0
+    phase: str = ""
+    address: str = ""
+    node: str = ""
+    reason: str = ""
+    """Of the pod itself: `Evicted`, `NodeLost`, …"""
+    message: str = ""
+    unschedulable: str = ""
+    """The scheduler's words."""
+    disrupted: str = ""
+    """Who ends it, if that is neither us nor itself: preemption, eviction, a node that is gone."""
+    waiting: str = ""
+    waiting_message: str = ""
+    is_running: bool = False
+    exit_code: int | None = None
+    signal: int | None = None
+    exit_reason: str = ""
+    """Of the container: `OOMKilled`, `Error`, `Completed`, …"""
+    exit_message: str = ""
+    is_deleted: bool = False
+    """Whether somebody has asked for its end."""
+    is_gone: bool = False
+    """Whether the API does not know it any more."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_gone or self.phase in ("Succeeded", "Failed")
+
+    @property
+    def who(self) -> str:
+        """Name it as a process of its role would be named."""
+        return f"{self.role}-{self.index}"
+
+
+def read_pod(pod: Mapping[str, Any]) -> PodState:
+    """Read a pod, as the API writes it."""
+    metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
+    labels = metadata.get("labels") or {}
+    annotations = metadata.get("annotations") or {}
+    index = labels.get(_INDEX, annotations.get(_INDEX, "0"))
+    return PodState(
+        name=metadata.get("name", ""),
+        attempt=labels.get(MARKER, ""),
+        part=labels.get(PART, ""),
+        role=labels.get(ROLE, ""),
+        index=int(index) if str(index).isdecimal() else 0,
+        phase=status.get("phase") or "",
+        address=status.get("podIP") or "",
+        node=(pod.get("spec") or {}).get("nodeName") or "",
+        reason=status.get("reason") or "",
+        message=status.get("message") or "",
+        is_deleted=bool(metadata.get("deletionTimestamp")),
+        **_conditions(status.get("conditions") or ()),
+        **_container(status.get("containerStatuses") or ()),
+    )
+
+
+_INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def _conditions(conditions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found = {}
+    for one in conditions:
+        if one.get("type") == "PodScheduled" and one.get("status") == "False":
+            found["unschedulable"] = one.get("message") or one.get("reason") or ""
+        if one.get("type") == "DisruptionTarget" and one.get("status") == "True":
+            found["disrupted"] = f"{one.get('reason', '')}: {one.get('message', '')}".strip(": ")
+    return found
+
+
+def _container(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    own = next((one for one in statuses if one.get("name") == CONTAINER), None)
+    state = (own or {}).get("state") or {}
+    if waiting := state.get("waiting"):
+        return {
+            "waiting": waiting.get("reason") or "",
+            "waiting_message": waiting.get("message") or "",
+        }
+    if ended := state.get("terminated"):
+        return {
+            "exit_code": ended.get("exitCode"),
+            "signal": ended.get("signal") or None,
+            "exit_reason": ended.get("reason") or "",
+            "exit_message": (ended.get("message") or "").strip(),
+        }
+    return {"is_running": "running" in state}
+
+
+def is_complete(job: Mapping[str, Any]) -> bool:
+    """Return whether all pods of a Job have succeeded, as the API sees it."""
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Complete" and one.get("status") == "True" for one in conditions)
+
+
+def failure_of(job: Mapping[str, Any]) -> str:
+    """Say why a Job has failed, as the API does; empty: it has not."""
+    for one in (job.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "Failed" and one.get("status") == "True":
+            return f"{one.get('reason') or 'Failed'}: {one.get('message') or ''}".strip(": ")
+    return ""
+
+
+CANCELLED_CODE, KILLED_CODE, LOST_CODE = 130, 137, 1
+_TERM, _KILL = 15, 9
+_NONE: Mapping[str, str] = {}
+_TAKEN_AWAY = ("Evicted", "Preempting", "NodeLost", "Shutdown", "NodeShutdown", "Terminated")
+
+
+def is_clear(end: AttemptEnd) -> bool:
+    """Return whether a runner's word is enough: nobody but the task's own processes ended it."""
+    match end.outcome:
+        case State.PASSED:
+            return end.exit_code == 0
+        case State.FAILED:
+            # A shell says in this way that its command was ended by one of them.
+            return end.exit_code not in (128 + _TERM, 128 + _KILL)
+        case State.TIMED_OUT | State.NOT_RUN:
+            return True
+        case State.CRASHED:
+            return end.signal not in (_TERM, _KILL)
+    # Somebody has ended it, or it is no word that we know.
+    return False
+
+
+def judge(
+    end: AttemptEnd | None,
+    pods: Sequence[PodState],
+    *,
+    is_wanted: bool = False,
+    is_out_of_memory: bool = False,
+    said: Sequence[str] = (),
+    lost: Mapping[str, str] = _NONE,
+) -> AttemptEnd:
+    """Say how an attempt ended that is over.
+
+    `is_wanted` tells that we have cancelled it ourselves, `is_out_of_memory` that the kernel has
+    ended something in a pod for want of memory; `said` are the last lines of its head
+    that are no records. `lost` are the pods that were gone before their head let them go, the first
+    one first, with what the head has seen of it.
+    """
+    if end is not None and is_clear(end):
+        if not lost or end.outcome != State.PASSED:
+            return end
+        reason = f"pod {next(iter(lost))} was gone before its time"
+        end = dataclasses.replace(end, outcome=State.LOST, exit_code=LOST_CODE, reason=reason)
+    if end is not None and not _is_understood(end):
+        said, end = (*said, f"its end is {end.outcome!r} with exit code {end.exit_code}"), None
+    started: dict[str, Any] = {}
+    if end is not None:
+        started = {"started": end.started, "ended": end.ended}
+    if (pod := _first(pods, _is_out_of_memory)) is not None:
+        reason = f"out of memory: {pod.who} used more than its limit (OOMKilled, pod {pod.name})"
+        return AttemptEnd(
+            outcome=State.CRASHED,
+            exit_code=KILLED_CODE,
+            signal=_KILL,
+            culprit=pod.who,
+            reason=reason,
+            **started,
+        )
+    if is_out_of_memory and end is not None and end.exit_code == KILLED_CODE:
+        reason = f"out of memory: {end.culprit or 'a process'} used more than its pod may have"
+        return dataclasses.replace(end, outcome=State.CRASHED, signal=_KILL, reason=reason)
+    if is_wanted:
+        return AttemptEnd(
+            outcome=State.CANCELLED, exit_code=CANCELLED_CODE, reason="cancelled", **started
+        )
+    return _ended_by_others(end, pods, lost, started) or end or _without_a_word(pods, said)
+
+
+def _ended_by_others(
+    end: AttemptEnd | None,
+    pods: Sequence[PodState],
+    lost: Mapping[str, str],
+    started: Mapping[str, Any],
+) -> AttemptEnd | None:
+    """Say who has ended it, or why it never began; None: Kubernetes does not know."""
+    if lost and _first(pods, _is_head_deleted) is None:
+        return _lost_pod(pods, lost, started)
+    if (pod := _first(pods, is_taken_away)) is not None:
+        return AttemptEnd(
+            outcome=State.LOST, exit_code=LOST_CODE, reason=_taken_away(pod), **started
+        )
+    if end is not None and end.outcome != State.CANCELLED:
+        return end
+    if (pod := _first(pods, lambda one: one.exit_code == NO_PYTHON)) is not None:
+        reason = pod.exit_message or "the image has no Python 3.10 or newer"
+        return AttemptEnd(outcome=State.NOT_RUN, exit_code=LOST_CODE, reason=reason)
+    if (pod := _first(pods, _is_head_deleted)) is not None:
+        reason = f"pod {pod.name} was deleted, not by rankwise"
+        return AttemptEnd(
+            outcome=State.CANCELLED, exit_code=CANCELLED_CODE, reason=reason, **started
+        )
+    if (pod := _first(pods, _is_deleted)) is not None:
+        return _lost_pod(pods, {pod.name: ""}, started)
+    if end is None and (reason := refusal(pods)):
+        return AttemptEnd(outcome=State.NOT_RUN, exit_code=LOST_CODE, reason=reason)
+    return None
+
+
+def _is_understood(end: AttemptEnd) -> bool:
+    """Return whether what is written down is an end, and no success that contradicts itself."""
+    if end.outcome == State.PASSED:
+        return end.exit_code == 0
+    return end.outcome in {state.value for state in State if state.is_over}
+
+
+def refusal(pods: Sequence[PodState]) -> str:
+    """Say why pods will never start; empty: they may."""
+    for pod in pods:
+        if pod.waiting in REFUSED:
+            return f"pod {pod.name} cannot start: {_in_words(pod)}"
+        is_there = pod.phase != "Failed" or not pod.reason or pod.exit_code is not None
+        if not is_there and not is_taken_away(pod):
+            words = f"{pod.reason}: {pod.message}".strip(": ")
+            return f"pod {pod.name} was not admitted: {words}"
+    return ""
+
+
+def pull_trouble(pods: Sequence[PodState]) -> str:
+    """Say why an image does not arrive, which is tried again; empty: all is well."""
+    found = next((pod for pod in pods if pod.waiting in PULLING), None)
+    return f"the image cannot be had: {_in_words(found)}" if found is not None else ""
+
+
+def hold_up(pods: Sequence[PodState]) -> str:
+    """Say what pods wait for, in the scheduler's words; empty: for nothing special."""
+    pods = [pod for pod in pods if pod.unschedulable and not pod.is_over]
+    if not pods:
+        return ""
+    more = f" (and {len(pods) - 1} more)" if len(pods) > 1 else ""
+    return f"{pods[0].who}{more} is unschedulable: {pods[0].unschedulable}"
+
+
+def _in_words(pod: PodState) -> str:
+    return f"{pod.waiting}: {pod.waiting_message}".strip(": ")
+
+
+def _first(pods: Sequence[PodState], is_one: Any) -> PodState | None:
+    return next((pod for pod in pods if is_one(pod)), None)
+
+
+def _is_out_of_memory(pod: PodState) -> bool:
+    return pod.exit_reason == "OOMKilled"
+
+
+def _lost_pod(
+    pods: Sequence[PodState], lost: Mapping[str, str], started: Mapping[str, Any]
+) -> AttemptEnd:
+    """Name the pod without which a task could not go on, and why it was gone.
+
+    The others of its Job are ended with it: it is the one that Kubernetes has a reason for, or else
+    the one that was gone first.
+    """
+    known = {pod.name: pod for pod in pods}
+    gone = [known[name] for name in lost if name in known]
+    pod = _first(gone, is_taken_away) or next(iter(gone), None)
+    if pod is None:
+        name, words = next(iter(lost.items()))
+        reason = f"pod {name} is gone: {words}"
+        return AttemptEnd(outcome=State.LOST, exit_code=LOST_CODE, reason=reason, **started)
+    if is_taken_away(pod):
+        reason = _taken_away(pod)
+    elif _is_deleted(pod):
+        reason = f"pod {pod.name} was deleted, not by rankwise"
+    else:
+        left = "" if pod.exit_code is None else f", exit code {pod.exit_code} {pod.exit_reason}"
+        says = f"Kubernetes says: {pod.phase or 'nothing'}{left}"
+        reason = f"pod {pod.name} is gone: {lost[pod.name]}; {says}"
+    return AttemptEnd(
+        outcome=State.LOST,
+        exit_code=LOST_CODE,
+        culprit=pod.who,
+        reason=f"{pod.who}: {reason}",
+        **started,
+    )
+
+
+def _is_deleted(pod: PodState) -> bool:
+    return pod.is_deleted or pod.is_gone
+
+
+def _is_head_deleted(pod: PodState) -> bool:
+    """Return whether somebody has ended the task as a whole."""
+    return pod.part != OTHER_PART and _is_deleted(pod)
+
+
+def is_taken_away(pod: PodState) -> bool:
+    """Return whether Kubernetes says that somebody has ended a pod, and why."""
+    return pod.reason in _TAKEN_AWAY or bool(pod.disrupted)
+
+
+def _taken_away(pod: PodState) -> str:
+    on = f" on {pod.node}" if pod.node else ""
+    words = pod.disrupted or f"{pod.reason}: {pod.message}".strip(": ")
+    return f"pod {pod.name}{on} was taken away: {words}"
+
+
+def _words(pod: PodState) -> list[str]:
+    """Return what a container has said last to people; frames are for us."""
+    lines = [line.strip() for line in pod.exit_message.splitlines()]
+    return [line for line in lines if line and not line.startswith("{")]
+
+
+def _without_a_word(pods: Sequence[PodState], said: Sequence[str]) -> AttemptEnd:
+    # The others leave because their head is gone.
+    pods = sorted(pods, key=lambda pod: pod.part == OTHER_PART)
+    ended = [pod for pod in pods if pod.exit_code not in (None, 0)]
+    if not pods:
+        knows = "Kubernetes has forgotten it"
+    elif ended:
+        pod = ended[0]
+        knows = f"pod {pod.name} left with exit code {pod.exit_code}"
+        knows += f" ({pod.exit_reason})" if pod.exit_reason not in ("", "Error") else ""
+    else:
+        knows = f"pod {pods[0].name} is {pods[0].phase or 'gone'}"
+    words = [*said, *(line for pod in ended for line in _words(pod))]
+    last = words[-1] if words else ""
+    reason = f"it left no account of how it ended; {knows}"
+    return AttemptEnd(
+        outcome=State.LOST, exit_code=LOST_CODE, reason=f"{reason}: {last}" if last else reason
+    )

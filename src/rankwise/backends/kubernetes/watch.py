@@ -1,0 +1,343 @@
+"""What comes from a cluster while attempts run: the states of pods, and the log of the head."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from rankwise.backends.kubernetes.client import ApiClient, ClusterAway, Gone
+from rankwise.backends.kubernetes.states import PodState, read_pod
+from rankwise.errors import ComputeFailure
+from rankwise.node.files import write_file
+from rankwise.node.mirror import Frame, Taker, from_line
+
+NUMBER = ".frames"
+"""The file with the number of the last frame that was taken in."""
+_SOONEST_SECONDS, _LATEST_SECONDS = 0.2, 5.0
+# What was written while the line was broken is asked for with some seconds to spare.
+_MORE_SECONDS = 30
+_SAID_LINES = 20
+# What begins so and is no frame is the beginning of one whose writer was killed.
+_FRAME = '{"n":'
+_QUIET_SECONDS = 0.5
+_NOTE_SECONDS = 0.2
+# What no patience helps against: such a file cannot be here.
+_NEVER = (
+    *(errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ELOOP),
+    *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY),
+)
+
+
+class _Gap(Exception):
+    """Frames are missing before one that has come."""
+
+
+class LogStream:
+    """The log of one pod."""
+
+    def __init__(
+        self, cluster: ApiClient, pod: str, folder: Path, *, poke: Callable[[], None]
+    ) -> None:
+        self.has_begun = False
+        """Whether a process of the task was started."""
+        self.is_whole = False
+        """Whether the last frame has arrived."""
+        self.is_at_end = False
+        """Whether the log has ended: its container has, then, whether it has said so or not."""
+        self.is_out_of_memory = False
+        """Whether the kernel has ended something in a pod, because it had no more memory."""
+        self.gathered = ""
+        """How many pods have come, in words."""
+        self.left_out: dict[str, str] = {}
+        """What is not brought here, and why."""
+        self.lost_pods: dict[str, str] = {}
+        """Pods that were gone before they were let go, and what their head has seen of it."""
+        self.missing = 0
+        """How many frames the cluster has kept no longer than we were away."""
+        self.said: deque[str] = deque(maxlen=_SAID_LINES)
+        """The last lines that were no frames."""
+        self.is_away = False
+        """Whether the cluster does not answer, or the node that has the log: it may, later."""
+        self.trouble_here = ""
+        """Why what has come cannot be written here; it is tried again."""
+        self._cluster = cluster
+        self._pod = pod
+        self._folder = folder
+        self._taker = Taker(str(folder))
+        self._poke = poke
+        self._last = _number(folder)
+        self._asks_for_all = True
+        self._heard = self._noted = time.monotonic()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._go, daemon=True, name=f"log of {pod}")
+        self._thread.start()
+
+    @property
+    def is_held_up(self) -> bool:
+        """Return whether more comes once there is room for it here."""
+        return not self.is_whole and bool(self.trouble_here)
+
+    def is_behind(self) -> bool:
+        """Return whether more is probably on its way, of what is there already."""
+        return not self.is_whole and time.monotonic() < self._heard + _QUIET_SECONDS
+
+    def close(self) -> None:
+        self._is_over.set()
+
+    def join(self) -> None:
+        """Wait until nothing more is written here."""
+        self._thread.join()
+
+    def _go(self) -> None:
+        pause = _SOONEST_SECONDS
+        while not self._is_over.is_set():
+            since = int(time.monotonic() - self._heard) + _MORE_SECONDS
+            try:
+                asked = None if self._asks_for_all else since
+                for line in self._cluster.log(self._pod, since=asked):
+                    self._heard = time.monotonic()
+                    self.is_away = False
+                    pause = _SOONEST_SECONDS
+                    self._take(line)
+                    if self._is_over.is_set():
+                        break
+                self.is_away, self.is_at_end = False, True
+                self._asks_for_all = not self._last
+            except _Gap:
+                # Clocks differ, and this machine may have slept.
+                self._asks_for_all = True
+                self._cluster.forget()
+                continue
+            except (ComputeFailure, Gone) as failure:
+                self.is_away = isinstance(failure, ClusterAway)
+                self._asks_for_all = not self._last
+                self._cluster.forget()
+            self._note_number()
+            self._is_over.wait(pause)
+            pause = min(pause * 2, _LATEST_SECONDS)
+        self._cluster.forget()
+        self._poke()
+
+    def _take(self, line: str) -> None:
+        frame = from_line(line)
+        if frame is None:
+            self._note_words(line)
+            return
+        is_known = frame["n"] <= self._last
+        if frame["n"] > self._last + 1:
+            self._note_gap(frame["n"] - self._last - 1)
+        if "path" not in frame:
+            with contextlib.suppress(ValueError, LookupError, TypeError):
+                self._hear(frame)
+        elif not is_known and not self._keep(frame):
+            return
+        self._note_begin(frame)
+        if is_known:
+            return
+        self._last = frame["n"]
+        self.is_at_end = False
+        if "from" in frame:
+            # What was moved must not be moved again; all else may be done twice.
+            self._insist(self._write_number)
+        elif time.monotonic() > self._noted + _NOTE_SECONDS:
+            self._note_number()
+
+    def _note_gap(self, count: int) -> None:
+        """Ask for what is missing; if all was asked for, there is no more of it."""
+        if not self._asks_for_all:
+            raise _Gap
+        self.missing += count
+        self._taker.note_gap()
+
+    def _keep(self, frame: Frame) -> bool:
+        """Write what a frame brings; False: it could not be written until we are to end."""
+        try:
+            return self._insist(lambda: self._taker.take(frame))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            self._leave_out(str(frame.get("path")), str(error))
+            return True
+
+    def _insist(self, write: Callable[[], None]) -> bool:
+        """Write something, again and again where there is no room for it; False: we are to end.
+
+        Nothing more is read meanwhile: the cluster keeps it. OSError: it will never be.
+        """
+        pause = _SOONEST_SECONDS
+        while True:
+            try:
+                write()
+            except OSError as error:
+                if error.errno in _NEVER:
+                    raise
+                self.trouble_here = f"{self._folder}: {error.strerror}"
+                if self._is_over.wait(pause):
+                    return False
+                pause = min(pause * 2, _LATEST_SECONDS)
+            else:
+                self.trouble_here = ""
+                return True
+
+    def _leave_out(self, path: str, why: str) -> None:
+        if path not in self.left_out:
+            self._note_words(f"rankwise: {path} is not brought: {why}")
+        self.left_out[path] = why
+
+    def _write_number(self) -> None:
+        self._noted = time.monotonic()
+        # Beside its place: half a number would have the next client do all of it again.
+        write_file(self._folder / NUMBER, str(self._last))
+
+    def _note_number(self) -> None:
+        with contextlib.suppress(OSError):
+            self._write_number()
+
+    def _note_begin(self, frame: Frame) -> None:
+        if not self.has_begun and str(frame.get("path", "")).startswith("processes/"):
+            self.has_begun = True
+            self._poke()
+
+    def _hear(self, frame: Frame) -> None:
+        """Take in what is told, beside what is in files."""
+        if frame.get("note") == "out of memory":
+            self.is_out_of_memory = True
+        elif frame.get("note") == "pod lost":
+            self.lost_pods.setdefault(str(frame["pod"]), str(frame["why"]))
+        elif "note" in frame:
+            there, wanted = frame["values"]
+            self.gathered = f"{there} of {wanted} pods are there"
+        elif "left_out" in frame:
+            size = f"{int(frame['size']) / 1e6:.1f} MB"
+            self._leave_out(str(frame["left_out"]), str(frame.get("why") or size))
+        elif "end" in frame:
+            self.is_whole = True
+            self._is_over.set()
+
+    def _note_words(self, line: str) -> None:
+        """Keep what is for people: what our part says in trouble."""
+        if line in self.said or not line.strip() or line.startswith(_FRAME):
+            return
+        self.said.append(line)
+        with contextlib.suppress(OSError), (self._folder / "kubernetes.log").open("a") as file:
+            file.write(f"{line}\n")
+
+
+def _number(folder: Path) -> int:
+    try:
+        return int((folder / NUMBER).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+# Shorter than what is in between keeps a silent line open; and as long as the thread may live on.
+_WATCH_SECONDS = 50
+_RELIST_SECONDS = 60.0
+_SOONEST_WATCH_SECONDS, _LATEST_WATCH_SECONDS = 0.2, 10.0
+
+
+class PodWatch:
+    """What is known of the pods with some labels."""
+
+    def __init__(self, cluster: ApiClient, labels: Mapping[str, str]) -> None:
+        self.pods: dict[str, PodState] = {}
+        self.trouble = ""
+        self._cluster = cluster
+        self._labels = labels
+        self._news: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
+        self._is_over = threading.Event()
+        self._listed = 0.0
+        self._thread = threading.Thread(target=self._go, daemon=True, name="pods")
+        self._thread.start()
+
+    def take_in(self, seconds: float) -> bool:
+        """Take in what was heard, waiting for something to be; tells whether there was any."""
+        self._list_anyway()
+        is_new = False
+        while True:
+            try:
+                kind, what = self._news.get(timeout=0 if is_new else seconds)
+            except queue.Empty:
+                return is_new
+            is_new = True
+            self._note(kind, what)
+
+    def _note(self, kind: str, what: object) -> None:
+        if kind == "trouble":
+            self.trouble = str(what)
+        elif kind == "all":
+            assert isinstance(what, dict)
+            for name in self.pods.keys() - what.keys():
+                self._gone(name)
+            self.pods |= what
+        elif isinstance(what, PodState):
+            self.pods[what.name] = what
+            if kind == "DELETED":
+                self._gone(what.name)
+
+    def _gone(self, name: str) -> None:
+        self.pods[name] = replace(self.pods[name], is_gone=True)
+
+    def poke(self) -> None:
+        """Have whoever waits look again, though no pod has changed."""
+        self._news.put(("poke", None))
+
+    def close(self) -> None:
+        self._is_over.set()
+
+    def list_now(self) -> None:
+        """Ask for all of them, here and now; ClusterAway: nobody answers."""
+        found, _ = self._cluster.pods(self._labels)
+        self._note("all", {pod.name: pod for pod in map(read_pod, found)})
+        self._listed = time.monotonic()
+
+    def _list_anyway(self) -> None:
+        if time.monotonic() < self._listed + _RELIST_SECONDS:
+            return
+        self._listed = time.monotonic()
+        try:
+            self.list_now()
+        except ComputeFailure as failure:
+            self.trouble = str(failure)
+
+    # In the thread
+
+    def _go(self) -> None:
+        own = self._cluster.twin()
+        try:
+            self._follow(own)
+        finally:
+            own.forget()
+
+    def _follow(self, own: ApiClient) -> None:
+        pause, version = _SOONEST_WATCH_SECONDS, ""
+        while not self._is_over.is_set():
+            try:
+                if not version:
+                    version = self._list(own)
+                for event, pod in own.watch(self._labels, version, seconds=_WATCH_SECONDS):
+                    pause = _SOONEST_WATCH_SECONDS
+                    version = pod["metadata"]["resourceVersion"]
+                    self._news.put((event, read_pod(pod)))
+                    if self._is_over.is_set():
+                        return
+            except Gone:
+                version = ""
+                self._is_over.wait(_SOONEST_WATCH_SECONDS)
+            except ComputeFailure as failure:
+                own.forget()
+                version = ""
+                self._news.put(("trouble", str(failure)))
+                self._is_over.wait(pause)
+                pause = min(pause * 2, _LATEST_WATCH_SECONDS)
+
+    def _list(self, own: ApiClient) -> str:
+        found, version = own.pods(self._labels)
+        self._news.put(("all", {pod.name: pod for pod in map(read_pod, found)}))
+        self._news.put(("trouble", ""))
+        return version

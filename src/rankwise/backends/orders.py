@@ -1,0 +1,192 @@
+"""What a runner is told: the order of an attempt, its folders, and the runner itself."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import py_compile
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rankwise import node, records
+from rankwise.backends.base import Submission
+from rankwise.errors import ComputeFailure, RankwiseError
+from rankwise.files import copy_code, read_left
+from rankwise.launch.mpi import without_job
+from rankwise.node.files import Beside, to_json, write_file
+from rankwise.node.order import BAD_ORDER, NodeOrder, Order, ProcessOrder
+from rankwise.plan import Process, Task
+from rankwise.runtimes.base import cache_folder
+
+MAIN = "__main__.py"
+"""The file of the folder that is started."""
+_SOURCE = Path(str(node.__file__)).parent
+
+
+@functools.cache
+def own_files() -> Mapping[str, bytes]:
+    """Return the files of the folder that is sent to other machines."""
+    return {path.name: path.read_bytes() for path in sorted(_SOURCE.glob("*.py"))}
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """Name what is in files: the same name, the same files."""
+    known = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        known.update(f"{name} {len(content)}\n".encode() + content)
+    return known.hexdigest()[:16]
+
+
+@functools.cache
+def compiled_node() -> Path:
+    """Return the folder to start our own part from on this machine, compiled if that is possible.
+
+    The name tells what it was made from: one that is there is right, and stays as long as anything
+    may use it, also when another version is installed meanwhile.
+    """
+    try:
+        name = f"{sys.implementation.cache_tag}-{digest_of(own_files())}"
+        place = cache_folder() / "nodes" / name
+        if not place.exists():
+            with Beside(place) as beside:
+                _compile(Path(beside), place)
+    except (OSError, RankwiseError, py_compile.PyCompileError):
+        return _SOURCE
+    return place
+
+
+def _compile(folder: Path, place: Path) -> None:
+    """Copy our files into a folder that will be at a place, with their bytecode."""
+    (folder / "__pycache__").mkdir(parents=True, exist_ok=True)
+    for name, content in own_files().items():
+        (folder / name).write_bytes(content)
+        py_compile.compile(
+            str(folder / name),
+            cfile=f"{folder}/__pycache__/{Path(name).stem}.{sys.implementation.cache_tag}.pyc",
+            dfile=str(place / name),
+            doraise=True,
+            optimize=0,
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )
+
+
+def start_words(python: str, folder: Path | str) -> list[str]:
+    """Return the words that start our own part from a folder."""
+    return [python, "-I", "-S", f"{folder}/{MAIN}"]
+
+
+# What an order says of a process as the plan does.
+_AS_PLANNED = ("name", "role", "node", "rank", "is_awaited", "is_vital", "speaks_for_ranks")
+# What the runner adds to every process's environment.
+_OWN_NAMES = (
+    *("RANKWISE_ATTEMPT", "RANKWISE_FOLDER", "RANKWISE_HOSTS", "RANKWISE_NODE"),
+    *("RANKWISE_NODE_RANK", "RANKWISE_SECRETS", "HOSTNAME"),
+)
+
+
+def make_folders(folder: Path, task: Task) -> list[Path]:
+    """Make the folders in which the processes of each node work, with the code in them.
+
+    ComputeFailure: there is no such code, or no such folder.
+    """
+    if not task.code:
+        if not Path(task.folder).is_dir():
+            raise ComputeFailure(f"{task.folder}: there is no such folder to work in")
+        return [Path(task.folder)] * task.nodes
+    places = [folder / "nodes" / f"node{number}" for number in range(task.nodes)]
+    for place in places:
+        copy_code(Path(task.code), place)
+    return places
+
+
+def write_order(order: Order, folder: Path) -> None:
+    """Write an order into the folder of its attempt."""
+    write_file(folder / records.ORDER, to_json(order.data()))
+
+
+def make_order(
+    job: Submission,
+    nodes: Sequence[NodeOrder],
+    *,
+    gpus: Sequence[str] = (),
+    defaults: Mapping[str, str] | None = None,
+    keeps_allocation: bool = False,
+) -> Order:
+    """Say what a runner has to do, with processes on these nodes.
+
+    `gpus` are those to be shared among them, `defaults` variables that anybody's own go before.
+    With `keeps_allocation`, processes keep what srun must know of the job that they are in.
+    """
+    task, attempt, runtime = job.task, job.attempt, job.runtime
+    outer = without_job(os.environ)
+    environment = {
+        **{name: value for name, value in (defaults or {}).items() if name not in outer},
+        **runtime.environment,
+        **task.environment,
+    }
+    shares = _share_gpus(task, gpus)
+    return Order(
+        attempt=attempt.label,
+        marker=attempt.marker,
+        folder=str(attempt.folder),
+        nodes=nodes,
+        processes=[
+            _process_order(job, process, nodes, environment, shares[process.name])
+            for process in task.processes
+        ],
+        environment=environment,
+        unset=[*sorted(os.environ.keys() - outer.keys()), *runtime.unset],
+        path=runtime.path,
+        files=task.files,
+        secrets=task.secrets,
+        gpus=gpus,
+        timeout=task.timeout,
+        is_measured=task.measuring is not None,
+        keeps_allocation=keeps_allocation,
+    )
+
+
+def _process_order(
+    job: Submission,
+    process: Process,
+    nodes: Sequence[NodeOrder],
+    environment: Mapping[str, str],
+    gpus: Sequence[str],
+) -> ProcessOrder:
+    # By this variable it sees no others.
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+    own = {**process.environment, **visible}
+    command = job.runtime.wrap(
+        process.command,
+        folder=nodes[process.node].folder,
+        mounts=[str(job.attempt.folder)],
+        names=[*_OWN_NAMES, *environment, *own, *job.task.secrets],
+        gpus=process.resources.gpus,
+    )
+    return ProcessOrder(
+        **{name: getattr(process, name) for name in _AS_PLANNED},
+        command=command,
+        environment=own,
+        gpus=gpus,
+    )
+
+
+def _share_gpus(task: Task, gpus: Sequence[str]) -> dict[str, list[str]]:
+    """Return each process the GPUs that it claims."""
+    left = list(gpus)
+    shares = {}
+    for process in task.processes:
+        shares[process.name] = left[: process.resources.gpus]
+        del left[: process.resources.gpus]
+    return shares
+
+
+def gpus_of(folder: Path) -> tuple[str, ...]:
+    """Return the GPUs that an attempt was given, from its order; none if there is no order."""
+    try:
+        return tuple(Order.read(json.loads(read_left(folder / records.ORDER))).gpus)
+    except BAD_ORDER:
+        return ()

@@ -1,0 +1,1 @@
+"""Machines that share no files with this one."""

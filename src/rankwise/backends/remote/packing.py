@@ -1,0 +1,363 @@
+"""An attempt as it is sent to a machine elsewhere, and what comes back of it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import re
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from rankwise import records
+from rankwise.backends.base import Submission
+from rankwise.backends.orders import make_order, write_order
+from rankwise.backends.remote.connection import HostFacts
+from rankwise.errors import ComputeFailure
+from rankwise.files import copy_code
+from rankwise.node.agent import FETCHED, WHOLE
+from rankwise.node.files import rename, to_json, write_file
+from rankwise.node.order import NodeOrder
+from rankwise.plan import TOOLS_PYTHON, Process, RuntimeChoice, Task
+from rankwise.runtimes.base import Modules, PreparedRuntime
+from rankwise.runtimes.container import Container
+from rankwise.runtimes.uv import texts_of
+
+_END = "end.json"
+
+
+class AttemptMirror:
+    """The files of one attempt here, in step with those over there.
+
+    Logs grow in place and move as they do over there: those who follow them know them by inode.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, list[int]] = {}
+        """By name: the inode over there, and how many bytes of it are here."""
+
+    def known(self) -> dict[str, list[int]]:
+        """Say what is here already."""
+        return self._known
+
+    def take(self, pieces: Sequence[Sequence[Any]]) -> None:
+        """Put pieces of logs where they belong; those that were moved have moved here as well."""
+        for path, inode, *_ in pieces:
+            self._follow(path, inode)
+        for path, inode, offset, _, text in pieces:
+            self._write(path, inode, offset, base64.b64decode(text))
+
+    def is_level(self, pieces: Sequence[Sequence[Any]]) -> bool:
+        """Return whether nothing is missing of the logs that these pieces are from."""
+        return all(self._known[path][1] >= size for path, _, _, size, _ in pieces)
+
+    def _follow(self, path: str, inode: int) -> None:
+        """Move a file here that was moved there."""
+        if self._known.get(path, [0])[0] == inode:
+            return
+        old = next((name for name, (number, _) in self._known.items() if number == inode), None)
+        if old is not None:
+            with contextlib.suppress(OSError):
+                rename(self._place(old), self._place(path))
+            self._known[path] = self._known.pop(old)
+
+    def _write(self, path: str, inode: int, offset: int, data: bytes) -> None:
+        place = self._place(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        known = self._known.get(path, [0, 0])
+        if known[0] != inode and place.exists() and offset == 0 and not known[0]:
+            # Another client has mirrored it before: the same file from its beginning.
+            self._continue(path, inode, data)
+            return
+        if known[0] not in (0, inode):
+            place.unlink(missing_ok=True)
+        file = os.open(place, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            if offset < known[1]:
+                os.ftruncate(file, offset)
+            written = 0
+            while written < len(data):  # A disk that is nearly full takes only a part.
+                written += os.pwrite(file, data[written:], offset + written)
+        finally:
+            os.close(file)
+        self._known[path] = [inode, offset + len(data)]
+
+    def _continue(self, path: str, inode: int, data: bytes) -> None:
+        """Go on where an earlier client has stopped, if that is what it was."""
+        place = self._place(path)
+        size = place.stat().st_size
+        with place.open("r+b") as file:
+            if file.read(len(data)) == data[:size]:
+                file.seek(0)
+                file.write(data)
+                have = max(size, len(data))
+            else:
+                file.truncate(0)
+                file.seek(0)
+                file.write(data)
+                have = len(data)
+        self._known[path] = [inode, have]
+
+    def unpack(self, file: IO[bytes]) -> None:
+        """Take in the rest of what an attempt has left, its end last of all and for good.
+
+        OSError: not all could be written here. EOFError, TarError: not all has come.
+        """
+        is_whole = False
+        with tarfile.open(fileobj=file, mode="r|") as parcel:
+            for member in parcel:
+                if not self._is_inside(member):
+                    continue
+                if member.name == FETCHED:
+                    self._note_left(parcel, member)
+                    is_whole = True
+                elif member.name == _END:
+                    if not is_whole:
+                        raise EOFError("its end came too early")
+                    self._take_end(parcel, member)
+                else:
+                    self._take(parcel, member)
+        if not is_whole:
+            raise EOFError("what was fetched has no end")
+
+    def left_there(self) -> list[str]:
+        """Name the files that could not be read over there, each with the reason."""
+        try:
+            found: list[str] = json.loads((self._folder / FETCHED).read_bytes())
+        except FileNotFoundError:
+            return []
+        return found
+
+    def _note_left(self, parcel: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        content = parcel.extractfile(member)
+        assert content is not None
+        data = content.read()
+        if json.loads(data):
+            (self._folder / FETCHED).write_bytes(data)
+
+    def _take(self, parcel: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        """Write a file here; one that was left out is a link that leads out of the folder."""
+        if hasattr(tarfile, "data_filter"):
+            try:
+                tarfile.data_filter(member, str(self._folder))
+            except tarfile.FilterError:
+                return
+            self._make_room(member)
+            parcel.extract(member, self._folder, filter="data")
+        elif member.isfile() or member.isdir():
+            # A Python before 3.11.4 cannot tell where a link leads: they are all left.
+            self._make_room(member)
+            member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
+            member.uid, member.gid = os.getuid(), os.getgid()
+            member.uname = member.gname = ""
+            parcel.extract(member, self._folder)
+
+    def _make_room(self, member: tarfile.TarInfo) -> None:
+        """Remove what an earlier try has written, which may be for reading only."""
+        place = self._folder / member.name
+        if place.is_symlink() or place.is_file():
+            place.unlink()
+
+    def _take_end(self, parcel: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        content = parcel.extractfile(member)
+        assert content is not None
+        write_file(f"{self._folder}/{_END}", content.read(), is_synced=True)
+
+    def _is_inside(self, member: tarfile.TarInfo) -> bool:
+        """Return whether a file belongs into the folder: the other side is not ours to trust."""
+        path = Path(member.name)
+        return not path.is_absolute() and ".." not in path.parts and not member.isdev()
+
+    def _place(self, path: str) -> Path:
+        if ".." in Path(path).parts or path.startswith("/"):
+            raise ValueError(f"{path} is no name for a log")
+        return self._folder / path
+
+
+# What the other side can make ready; more than these would be left out there without a word.
+_KNOWN = (
+    *("name", "kind", "python", "requirements", "lock", "lock_digest", "modules", "image"),
+    "engine",
+)
+_INCLUDES = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)\b")
+# A path begins where no other goes on: `-I/a/b` and `@/a/b` name /a/b, and /x/a/b does not.
+_BEFORE_PATH = r"(?P<before>(?:^|(?<=[^\w./+@%~$})`-]))(?:-{1,2}[A-Za-z][\w-]*|@)?/*?)"
+# It ends with a part of it: /a/b/c is in /a/b, and neither /a/b-old nor /a/b.txt is.
+_BEHIND_PATH = r"(?![\w.+@%~-])"
+_KINDS = ("current", "python", "uv", "modules", "container")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _ContainerThere(Container):
+    """A container of another machine, which has users of its own."""
+
+    uid: int
+    gid: int
+
+    def _user(self) -> tuple[str, ...]:
+        if self.engine == "podman" and self.uid != 0:
+            return ("--userns", "keep-id")
+        return ("--user", f"{self.uid}:{self.gid}")
+
+
+class HostPackage:
+    """What is sent: the values of secrets first, then a tar. To be closed."""
+
+    def __init__(
+        self,
+        job: Submission,
+        found: HostFacts,
+        *,
+        python: str = "",
+        is_shared: bool = False,
+        gpus: Sequence[str] = (),
+    ) -> None:
+        secrets = json.dumps(dict(job.secrets)).encode()
+        self.head = b"%d\n%s" % (len(secrets), secrets)
+        self.body: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  it is read when it is sent
+        try:
+            self._pack(job, found, python or found.python, gpus, is_shared=is_shared)
+        except BaseException:
+            self.close()
+            raise
+
+    def _pack(
+        self,
+        job: Submission,
+        found: HostFacts,
+        python: str,
+        gpus: Sequence[str],
+        *,
+        is_shared: bool,
+    ) -> None:
+        here, source = job.attempt.folder, job.task.code or job.task.folder
+        there = f"{found.root}/attempts/{job.attempt.marker}"
+        is_copied = bool(job.task.code) or not is_shared
+        work = f"{there}/nodes/node0" if is_copied else source
+        runtime, prepared = _runtime(job.task.runtime, job.runtime, found, python)
+        runtime |= {"tools": job.task.tools, "tools_python": TOOLS_PYTHON}
+        moved = dataclasses.replace(
+            job,
+            attempt=dataclasses.replace(job.attempt, folder=Path(there)),
+            task=_moved(job.task, source, work) if is_copied else job.task,
+            runtime=prepared,
+        )
+        node = NodeOrder(name=found.host, address="127.0.0.1", folder=work)
+        order = make_order(moved, [node], gpus=gpus)
+        # Those who look at what was left find it here, under the names that it has here.
+        place = str(here / "nodes" / "node0") if is_copied else source
+        kept = order.replace(folder=str(here), nodes=[node.replace(folder=place)])
+        write_order(kept, here)
+        with tarfile.open(fileobj=self.body, mode="w") as parcel:
+            _add(parcel, records.ORDER, to_json(order.data()))
+            _add(parcel, "runtime.json", json.dumps(runtime))
+            if is_copied:
+                with tempfile.TemporaryDirectory(prefix=".sending-", dir=here) as copy:
+                    copy_code(Path(source), Path(copy))
+                    parcel.add(copy, "nodes/node0", filter=_writable)
+            _add(parcel, WHOLE, "")
+        self.body.seek(0)
+
+    def close(self) -> None:
+        self.body.close()
+
+
+def _writable(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Make sure that the folders can be removed again."""
+    if member.isdir():
+        member.mode |= 0o700
+    return member
+
+
+def _add(parcel: tarfile.TarFile, name: str, text: str) -> None:
+    content = text.encode()
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(content), 0o600
+    parcel.addfile(member, io.BytesIO(content))
+
+
+def _runtime(
+    choice: RuntimeChoice, given: PreparedRuntime, found: HostFacts, python: str
+) -> tuple[dict[str, Any], PreparedRuntime]:
+    """Say what is to be made ready there, and how commands are started in it."""
+    data = dataclasses.asdict(choice)
+    empty = dataclasses.asdict(RuntimeChoice())
+    more = [name for name in data if name not in _KNOWN and data[name] != empty[name]]
+    if choice.kind not in _KINDS or more:
+        raise ComputeFailure(
+            f'runtime "{choice.name}" cannot be made on {found.host}: '
+            f"{more[0] if more else choice.kind} is for this machine and for clusters only"
+        )
+    has_path = choice.kind == "current" and bool(given.path)
+    locked = _lock_of(choice) if choice.lock else None
+    runtime = {**data, "host_python": python, "has_path": has_path, "locked": locked}
+    if choice.kind == "modules":
+        return runtime, dataclasses.replace(given, wrap=Modules(names=choice.modules))
+    if choice.kind != "container":
+        return runtime, given
+    names = [choice.engine] if choice.engine else list(found.engines)
+    engine = next((name for name in names if name in found.engines), None)
+    if engine is None:
+        raise ComputeFailure(
+            f'runtime "{choice.name}" is the container image {choice.image}, and {found.host} has '
+            f"no {choice.engine or 'docker, podman or apptainer'}"
+        )
+    executable = found.engines[engine]
+    wrap = _ContainerThere(
+        engine=engine, executable=executable, image=choice.image, uid=found.uid, gid=found.gid
+    )
+    return {**runtime, "engine": executable}, dataclasses.replace(given, wrap=wrap)
+
+
+def _lock_of(choice: RuntimeChoice) -> tuple[str, str]:
+    """Return the name and the content of a lock file, with all that it includes in one."""
+    path = Path(choice.lock)
+    try:
+        texts = texts_of(path)
+    except OSError as error:
+        raise ComputeFailure(f'runtime "{choice.name}": {path}: {error.strerror}') from error
+    lines = [line for text in texts for line in text.splitlines()]
+    return path.name, "".join(f"{line}\n" for line in lines if not _INCLUDES.match(line))
+
+
+def _moved(task: Task, source: str, work: str) -> Task:
+    """Put the folder there for the one here, wherever a task names it."""
+    places = {place.rstrip("/") for place in (source, os.path.realpath(source))} - {""}
+    # Our interpreter first, which may be in the folder; what is below it is no interpreter.
+    folders = sorted(map(re.escape, places), key=len, reverse=True)
+    known = "|".join([rf"{re.escape(sys.executable)}(?!/)", *folders])
+    pattern = re.compile(f"{_BEFORE_PATH}(?P<path>{known}){_BEHIND_PATH}")
+
+    def moved(found: re.Match[str]) -> str:
+        return f"{found['before']}{work if found['path'] in places else 'python'}"
+
+    def there(text: str) -> str:
+        return pattern.sub(moved, text)
+
+    return dataclasses.replace(
+        task,
+        processes=tuple(_moved_process(process, there) for process in task.processes),
+        environment=_all(task.environment, there),
+        files=_all(task.files, there),
+    )
+
+
+def _moved_process(process: Process, there: Callable[[str], str]) -> Process:
+    command = process.command
+    return dataclasses.replace(
+        process,
+        command=there(command) if isinstance(command, str) else tuple(map(there, command)),
+        environment=_all(process.environment, there),
+    )
+
+
+def _all(values: Mapping[str, str], there: Callable[[str], str]) -> dict[str, str]:
+    return {name: there(value) for name, value in values.items()}

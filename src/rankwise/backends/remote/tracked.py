@@ -1,0 +1,174 @@
+"""What we have made elsewhere and must take back, and `rankwise clean`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankwise.documents.site import Site
+from rankwise.documents.site_models import SSH
+from rankwise.errors import RankwiseError, StoreFailure
+from rankwise.node.files import write_file
+
+FOLDER = "elsewhere"
+"""Of the store."""
+_NAME = re.compile(r"[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedInstance:
+    """One thing that is elsewhere."""
+
+    name: str
+    kind: str
+    """`folder`: of an attempt, on a host; `instance`: made by a provider."""
+    compute: str
+    run: str
+    about: Mapping[str, Any]
+
+
+class Tracked:
+    """The files of one store."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, entry: TrackedInstance) -> None:
+        """Write it down for good; StoreFailure: it cannot be."""
+        data = {name: getattr(entry, name) for name in ("kind", "compute", "run")}
+        text = json.dumps({**data, "about": dict(entry.about)})
+        try:
+            # Templates may have somebody's tokens in them.
+            write_file(str(self._path(entry.name)), text, 0o600, is_synced=True)
+            self._settle()
+        except OSError as error:
+            raise StoreFailure(
+                f"{self._folder}: {error.strerror}; nothing is made elsewhere that cannot be "
+                f"written down"
+            ) from error
+
+    def drop(self, name: str) -> None:
+        """Take out what is gone."""
+        with contextlib.suppress(OSError):
+            self._path(name).unlink(missing_ok=True)
+
+    def get(self, name: str) -> TrackedInstance | None:
+        """Return what is known of one thing; None: it is gone, or never was.
+
+        StoreFailure: that cannot be read, and so nobody knows.
+        """
+        path = self._path(name)
+        try:
+            return TrackedInstance(name=name, **json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise StoreFailure(
+                f"{path}: {why}; it says what is on another machine: make it readable, or remove "
+                f"it once that is known to be gone"
+            ) from error
+
+    def entries(self, *, compute: str = "", run: str = "") -> Iterator[TrackedInstance]:
+        """Return all that is elsewhere, the oldest first; StoreFailure, at last: some is unread."""
+        try:
+            files = [file for file in self._folder.iterdir() if file.suffix == ".json"]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreFailure(f"{self._folder}: {error.strerror}") from error
+        unread: list[StoreFailure] = []
+        for file in sorted(files, key=_age):
+            try:
+                entry = self.get(file.stem)
+            except StoreFailure as failure:
+                unread.append(failure)
+                continue
+            if entry and compute in ("", entry.compute) and run in ("", entry.run):
+                yield entry
+        if unread:
+            raise unread[0]
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name")
+        return self._folder / f"{name}.json"
+
+    def _settle(self) -> None:
+        """Have the name of a file on the disk as well, and not only what is in it."""
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _age(file: Path) -> tuple[float, str]:
+    try:
+        return file.stat().st_mtime, file.name
+    except OSError:
+        return 0.0, file.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """What became of one thing."""
+
+    entry: TrackedInstance
+    trouble: str = ""
+    """Why it is still there; empty: it is gone."""
+
+
+def describe(entry: TrackedInstance) -> str:
+    """Say what something is, for people."""
+    if entry.kind == "instance":
+        known = ", ".join(f"{key} {value}" for key, value in entry.about["values"].items())
+        state = known or "its id was never heard: it may be there or not"
+        return f"instance {entry.name} of {entry.compute}, made for {entry.run} ({state})"
+    return f"folder {entry.name} on {entry.about['machine']} ({entry.compute}), of {entry.run}"
+
+
+def clean(
+    entries: Sequence[TrackedInstance],
+    ledger: Tracked,
+    site: Site,
+    *,
+    needed: Callable[[TrackedInstance], str],
+) -> Iterator[Cleaned]:
+    """Return everything back that nobody needs; `needed` says who does, or nothing."""
+    for entry in entries:
+        if who := needed(entry):
+            yield Cleaned(entry=entry, trouble=who)
+        elif entry.kind == "instance":
+            from rankwise.backends.cloud import give_back
+
+            yield Cleaned(entry=entry, trouble=give_back(entry, ledger))
+        else:
+            yield Cleaned(entry=entry, trouble=_remove_folder(entry, ledger, site))
+
+
+def _remove_folder(entry: TrackedInstance, ledger: Tracked, site: Site) -> str:
+    """End what an attempt has left on a host, and remove its folder there."""
+    from rankwise.backends.ssh import machine_at
+
+    choice = site.compute(entry.compute)
+    if choice.backend != SSH:
+        return (
+            f"{site.file} has no [compute.{entry.compute}] of hosts any more, by which to get there"
+        )
+    try:
+        machine = machine_at(choice, entry.about["machine"])
+        said = machine.ask("remove", {"root": entry.about["root"], "marker": entry.name})
+        machine.line.close()
+    except RankwiseError as failure:
+        return str(failure)
+    if not said["is_gone"]:
+        return f"{entry.about['root']}/attempts/{entry.name} there cannot be removed"
+    ledger.drop(entry.name)
+    return ""

@@ -1,0 +1,354 @@
+"""`rankwise plan`, `validate`, `init`, `schema` and `export`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rankwise.cli.options import (
+    AsJson,
+    Failed,
+    Files,
+    On,
+    Only,
+    Repeat,
+    Shard,
+    StoreFolder,
+    Strict,
+    TaskKey,
+    complete_compute,
+)
+from rankwise.errors import InputError
+from rankwise.wording import did_you_mean
+
+if TYPE_CHECKING:
+    from rankwise.export.base import Exported
+
+_PATH = re.compile(r"[\w][\w./-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CiFile:
+    """What a CI reads, and where it looks for it."""
+
+    path: str
+    text: str
+
+
+_CI_FILES = {
+    "github": (".github/workflows/rankwise.yml", "github.yml"),
+    "gitlab": (".gitlab-ci.yml", "gitlab.yml"),
+    "azure": ("azure-pipelines.yml", "azure.yml"),
+    "jenkins": ("Jenkinsfile", "Jenkinsfile"),
+}
+"""Where each service looks for its file, and what we call ours in `documents/starters/ci`."""
+SERVICES = tuple(_CI_FILES)
+
+
+def ci_file(service: str, document: str) -> CiFile:
+    """Return the file for a service; raises InputError if there is none, or the name is too odd."""
+    if service not in _CI_FILES:
+        hint = did_you_mean(service, SERVICES)
+        raise InputError(f"--ci {service}: there is {', '.join(SERVICES)}{hint}")
+    if not _PATH.fullmatch(document):
+        raise InputError(
+            f"{document!r}: a path in a CI file is made of letters, digits and . _ - /, and begins "
+            "in the folder of the repository"
+        )
+    from rankwise.documents.load import STARTERS
+
+    path, name = _CI_FILES[service]
+    text = (STARTERS / "ci" / name).read_text(encoding="utf-8")
+    return CiFile(path=path, text=text.replace("@DOCUMENT@", document))
+
+
+_TARGETS = "kubernetes, kubeflow-v1, mpi-operator, kubeflow-trainer or azureml"
+
+
+def _complete_target(incomplete: str) -> list[str]:
+    from rankwise.export.base import TARGETS
+
+    return [name for name in TARGETS if name.startswith(incomplete)]
+
+
+def export_command(
+    files: Files,
+    *,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="WHOM", help=f"{_TARGETS}.", autocompletion=_complete_target),
+    ],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="NAME",
+            help="Write for this compute, whatever documents say.",
+            autocompletion=complete_compute,
+        ),
+    ] = None,
+    image: Annotated[
+        str,
+        typer.Option(
+            "--image",
+            metavar="IMAGE",
+            help="Run in this image, instead of that of the environment in rankwise.toml.",
+            show_default=False,
+        ),
+    ] = "",
+    code_in_image: Annotated[
+        str,
+        typer.Option(
+            "--code-in-image",
+            metavar="FOLDER",
+            help="The image has the code, in this folder; otherwise it becomes a ConfigMap.",
+            show_default=False,
+        ),
+    ] = "",
+    runtime: Annotated[
+        str,
+        typer.Option(
+            "--runtime",
+            metavar="NAME",
+            help="The training runtime of the cluster that a TrainJob names.",
+            show_default=False,
+        ),
+    ] = "",
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PLACE",
+            help="A file, or a folder for a file of each job; otherwise all is printed.",
+            show_default=False,
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Write nothing if something cannot be said there.")
+    ] = False,
+) -> int:
+    """Write jobs as YAML for Kubernetes, its operators or Azure ML.
+
+    Nothing is started. What cannot be said there is told on the standard error, a line for each.
+
+    \b
+    For example:
+      rankwise export job.yaml --to kubernetes --image pytorch/pytorch | kubectl apply -f -
+      rankwise export jobs/*.yaml --to azureml -o azure/
+    """
+    from rankwise.cli.main import WRONG_USE
+    from rankwise.export.base import TARGETS, ExportOptions, export_from, to_yaml
+    from rankwise.files import write_whole
+
+    if to not in TARGETS:
+        raise InputError(f"--to {to}: there is {_TARGETS}")
+    place = Path(output or ".")
+    is_folder = output is not None and (output.endswith("/") or place.is_dir())
+    beside = place if output is None or is_folder else place.parent
+    options = ExportOptions(
+        on=on, image=image, code_in_image=code_in_image, runtime=runtime, beside=beside
+    )
+    made = export_from(files, to, options)
+    for one in made:
+        _tell(one, is_error=strict)
+    if strict and any(one.losses for one in made):
+        return WRONG_USE
+    if output is None:
+        sys.stdout.write(to_yaml(data for one in made for data in one.objects))
+    elif is_folder:
+        for one in made:
+            write_whole(place / f"{one.name}.yaml", to_yaml(one.objects))
+    else:
+        write_whole(place, to_yaml(data for one in made for data in one.objects))
+    return 0
+
+
+def _tell(one: Exported, *, is_error: bool) -> None:
+    for line in one.losses:
+        print(f"{line} ({'error' if is_error else 'lost'})", file=sys.stderr)
+    for line in one.notes:
+        print(f"{one.name}: note: {line}", file=sys.stderr)
+
+
+def init_command(
+    type_name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TYPE", help="What the document is to describe; with --ci, the suite to run."
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="Where to write it; otherwise it is printed."),
+    ] = None,
+    *,
+    service: Annotated[
+        str | None,
+        typer.Option(
+            "--ci",
+            metavar="SERVICE",
+            help="Write the file by which github, gitlab, azure or jenkins runs a suite on every "
+            "pull request.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write a commented document to start from, or a file for a CI.
+
+    Without TYPE, the types are listed. A file that is there is left as it is.
+
+    \b
+    For example:
+      rankwise init
+      rankwise init PytorchJob job.yaml
+      rankwise init --ci github suite.yaml
+    """
+    from rankwise.documents.load import starter
+
+    if service is not None:
+        _write_ci(service, type_name or "suite.yaml", file)
+        return
+    if type_name is None:
+        _list_types()
+        return
+    text = starter(type_name)
+    if file is None:
+        print(text, end="")
+        return
+    _write_new(file, text)
+    print(f"{file} is there; to see what it would run:  rankwise plan {file}")
+
+
+def _write_ci(service: str, document: str, file: Path | None) -> None:
+
+    made = ci_file(service, document)
+    place = file or Path(made.path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    _write_new(place, made.text)
+    print(f"{place} is there; it runs {document} on every pull request")
+    if not Path(document).exists():
+        print(f"{document} is not there yet; to begin with:  rankwise init Suite {document}")
+
+
+def _list_types() -> None:
+    """Print the types, and what each says of itself in its first line."""
+    from rankwise.documents.load import TYPES, starter
+
+    width = max(map(len, TYPES))
+    for name in TYPES:
+        print(f"{name:{width}}  {starter(name).splitlines()[0].lstrip('# ')}")
+
+
+def _write_new(file: Path, text: str) -> None:
+
+    try:
+        with file.open("x") as new:
+            new.write(text)
+    except FileExistsError:
+        raise InputError(
+            f"{file}: it is there already; remove it first, or choose another name"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{file}: it cannot be written: {error.strerror}") from error
+
+
+def plan_command(
+    files: Files,
+    *,
+    task: TaskKey = None,
+    as_json: AsJson = False,
+    strict: Strict = False,
+    on: On = None,
+    only: Only = None,
+    failed: Failed = False,
+    repeat: Repeat = 1,
+    shard: Shard = None,
+    store: StoreFolder = None,
+) -> None:
+    """Show what would run, and start nothing.
+
+    Commands, variables, hosts and files, and what was derived or mended on the way. What is known
+    only at the start, such as a free port, stands there <in words>.
+
+    \b
+    For example:
+      rankwise plan job.yaml
+      rankwise plan suite.yaml --shard 2/5
+    """
+    from rankwise.cli.options import store_folder
+    from rankwise.planning import plan_from
+    from rankwise.planning.selection import SelectionOptions, selection
+    from rankwise.reports.terminal.console import make_console
+    from rankwise.reports.terminal.plan import plan_data, show_plan
+
+    options = SelectionOptions(only=only, failed=failed, repeat=repeat, shard=shard)
+    wanted = selection(options, files, store_folder(store))
+    plan, _ = plan_from(files, strict=strict, on=on, wanted=wanted)
+    keys = [one.key for one in plan.tasks]
+    if task is not None and task not in keys:
+        raise InputError(f"{plan.source}: there is no task {task!r}, only {', '.join(keys[:10])}")
+    if as_json:
+        print(json.dumps(plan_data(plan), indent=2))
+    else:
+        show_plan(make_console(), plan, only=task or "")
+
+
+def schema_command(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="WHAT", help="`documents`, or `site` for rankwise.toml."),
+    ] = "documents",
+) -> None:
+    """Print the JSON Schema of documents, for editors.
+
+    With `site`, it is that of rankwise.toml.
+
+    \b
+    For example:
+      rankwise schema > rankwise.schema.json
+      # then, as the first line of a document:
+      # yaml-language-server: $schema=rankwise.schema.json
+      rankwise schema site > site.schema.json
+      # then, as the first line of rankwise.toml:
+      #:schema ./site.schema.json
+    """
+    from rankwise.documents.schema import json_schema, site_schema
+
+    schemas = {"documents": json_schema, "site": site_schema}
+    if what not in schemas:
+        raise InputError(f"{what}: there is a schema of {' and of '.join(schemas)}")
+    print(json.dumps(schemas[what](), indent=2))
+
+
+def validate_command(files: Files, *, strict: Strict = False, on: On = None) -> int:
+    """Check documents, and start nothing.
+
+    All mistakes in all documents are shown, each with its place. The exit code is 2 if there are
+    any.
+
+    \b
+    For example:
+      rankwise validate jobs/*.yaml
+    """
+    from rankwise.cli.main import WRONG_USE
+    from rankwise.planning import plan_from
+
+    code = 0
+    for file in files:
+        try:
+            plan, _ = plan_from([file], strict=strict, on=on)
+        except InputError as error:
+            print(error, file=sys.stderr)
+            code = WRONG_USE
+            continue
+        for notice in plan.notices:
+            print(f"{file}: note: {notice}")
+        print(f"{file}: ok")
+    return code

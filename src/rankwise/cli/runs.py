@@ -1,0 +1,192 @@
+"""`rankwise status`, `list`, `logs` and `explain`."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rankwise.cli.options import (
+    AsJson,
+    Run,
+    StoreFolder,
+    TaskKey,
+    choose_run,
+    open_for_reading,
+    store_folder,
+    take_in,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rankwise.reports.failures import RunExplanation
+    from rankwise.store import RunRow, Store
+
+
+def explain_command(run: Run = None, *, task: TaskKey = None, store: StoreFolder = None) -> None:
+    """Explain a failure: first failed process and its last output.
+
+    Also what became of the other processes, the command, and where it ran.
+
+    \b
+    For example:
+      rankwise explain
+      rankwise explain sample-mpi-job-1 --task train
+    """
+    from rankwise.reports.failures import explain_run
+    from rankwise.reports.terminal.console import inert_output, make_console
+    from rankwise.reports.terminal.run_end import show_run_explanation
+
+    console = make_console()
+    with inert_output(), open_for_reading(store_folder(store)) as opened:
+        chosen = choose_run(opened, run)
+        take_in(opened, chosen)
+        chosen = opened.run(chosen.id)
+        if task is not None:
+            _explain_one(console, opened, chosen, task)
+            return
+        explained = explain_run(opened, chosen.id)
+        _show_verdict(console, chosen, explained)
+        show_run_explanation(console, explained)
+
+
+def _explain_one(console: Console, store: Store, run: RunRow, key: str) -> None:
+    from rankwise.reports.failures import explain_task
+    from rankwise.reports.terminal.run_end import show_explanation
+
+    show_explanation(console, explain_task(store, store.task_row(run.id, key)), is_brief=False)
+
+
+def _show_verdict(console: Console, run: RunRow, explained: RunExplanation) -> None:
+    """Say what there is to explain, if anything."""
+    if run.state.is_green and explained:
+        console.print(f"{run.id} passed, though this failed: `soft_fail` allows it.")
+    elif run.state.is_green:
+        console.print(f"{run.id} passed: there is nothing to explain.")
+    elif not run.state.is_over:
+        so_far = "so far, this is wrong" if explained else "so far, nothing is wrong"
+        console.print(f"{run.id} is {run.state}; {so_far}.")
+    else:
+        code = f", exit code {run.exit_code}" if run.exit_code else ""
+        why = f": {run.reason}" if run.reason else ""
+        console.print(f"{run.id} {run.state}{code}{why}")
+    if explained:
+        console.print()
+
+
+def list_command(
+    *,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 20,
+    as_json: AsJson = False,
+    store: StoreFolder = None,
+) -> None:
+    """List runs, the newest first.
+
+    \b
+    For example:
+      rankwise list --limit 5
+    """
+    from rankwise.reports.status import run_data
+
+    with open_for_reading(store_folder(store)) as opened:
+        for run in opened.runs(limit):
+            take_in(opened, run)
+        runs = opened.runs(limit)
+    if as_json:
+        print(json.dumps([run_data(run) for run in runs], indent=2))
+        return
+    from rankwise.reports.terminal.console import make_console
+    from rankwise.reports.terminal.status import show_runs
+
+    show_runs(make_console(), runs, now=time.time())
+    if not runs:
+        print("There are no runs yet; to make one:  rankwise run FILE")
+
+
+def logs_command(
+    run: Run = None,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run is over.")
+    ] = False,
+    rank: Annotated[
+        int | None, typer.Option("--rank", min=0, metavar="N", help="Only what this rank wrote.")
+    ] = None,
+    process: Annotated[
+        str | None,
+        typer.Option("--process", metavar="NAME", help="Only what this process wrote: worker-2."),
+    ] = None,
+    task: TaskKey = None,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", min=1, metavar="N", help="This attempt, and not the last one."),
+    ] = None,
+    store: StoreFolder = None,
+) -> None:
+    """Show what the processes of a run have written.
+
+    \b
+    For example:
+      rankwise logs -f
+      rankwise logs sample-mpi-job-1 --rank 3
+    """
+    from rankwise.cli.log_reader import Choice, Reader
+    from rankwise.reports.terminal.console import inert_output
+
+    folder = store_folder(store)
+    with open_for_reading(folder) as opened, inert_output():
+        chosen = choose_run(opened, run)
+        reader = Reader(
+            opened, chosen, Choice(rank=rank, process=process, task=task, attempt=attempt)
+        )
+        if follow:
+            reader.follow()
+        else:
+            reader.read()
+
+
+def status_command(
+    run: Run = None,
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show all tasks, however many there are.")
+    ] = False,
+    as_json: AsJson = False,
+    store: StoreFolder = None,
+) -> None:
+    """Show how a run stands.
+
+    Of many tasks, only those are named that are running or not green.
+
+    \b
+    For example:
+      rankwise status
+      rankwise status sample-mpi-job-1 --json
+    """
+    from rankwise.reports.matrix import matrix_of
+    from rankwise.reports.status import status_data, status_of
+    from rankwise.store.store import driver_of
+
+    with open_for_reading(store_folder(store)) as opened:
+        chosen = choose_run(opened, run)
+        for one in (chosen, *opened.children(chosen.id)):
+            take_in(opened, one)
+        chosen = opened.run(chosen.id)
+        driver = driver_of(opened.run_folder(chosen.id))
+        status = status_of(opened, chosen, driver=driver, with_all=everything or as_json)
+        matrix = None if as_json else matrix_of(opened, chosen)
+    if as_json:
+        print(json.dumps(status_data(status), indent=2))
+        return
+    from rankwise.reports.terminal.console import inert_output, make_console
+    from rankwise.reports.terminal.status import show_status
+
+    with inert_output():
+        if matrix is not None:
+            from rankwise.reports.terminal.matrix import show_matrix
+
+            show_matrix(make_console(), matrix)
+        show_status(make_console(), status, now=time.time())

@@ -1,1 +1,0 @@
-"""A Kubernetes cluster as a compute."""

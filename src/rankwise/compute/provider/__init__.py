@@ -1,1 +1,0 @@
-"""Instances that a provider's own command line makes, uses and deletes."""

@@ -1,1 +1,0 @@
-"""A Slurm cluster as a compute."""

@@ -1,1 +1,0 @@
-"""Hosts with a login, reached by OpenSSH."""

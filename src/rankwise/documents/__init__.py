@@ -1,0 +1,1 @@
+"""Documents and the site file: read, checked, and turned into models."""

@@ -1,0 +1,225 @@
+"""Checks: what must be true of something that has run, beside its exit code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from rankwise import plan
+from rankwise.checks.json_path import steps_of
+from rankwise.documents.common import Conflict, Model
+from rankwise.documents.values import Number, Seconds, Text, listed_schema, number_in, whole, wrong
+from rankwise.documents.written import Scalar
+from rankwise.wording import alternatives, quoted
+
+KINDS = ("contains", "absent", "regex", "json", "exists", "exit_code", "python")
+_COMPARISONS = ("equals", "less_than", "greater_than", "approx")
+_TEXTS = ("contains", "absent", "regex")
+# Which fields go with which kinds.
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "count": ("contains", "regex"),
+    "on": (*_TEXTS, "json"),
+    "rank": (*_TEXTS, "json", "exists"),
+    **dict.fromkeys((*_COMPARISONS, "tolerance"), ("json",)),
+}
+_COUNT = re.compile(r"(?:(?P<how>==|>=|<=|>|<)\s*)?(?P<number>\d+)(?:\s*\.\.\s*(?P<most>\d+))?")
+_FUNCTION = re.compile(r"[^:\n]+\.py:[A-Za-z_]\w*")
+
+
+class CountRange(NamedTuple):
+    """How often something must be found."""
+
+    least: int
+    most: int | None
+
+
+def _often(value: Any) -> CountRange:
+    found = _COUNT.fullmatch(str(value).strip()) if not isinstance(value, Mapping | list) else None
+    if found is None or (found["how"] and found["most"]):
+        raise wrong(f"must be a number, or such as `>= 2`, `< 5` or `1..3`, not {quoted(value)}")
+    number = int(found["number"])
+    if found["most"]:
+        if int(found["most"]) < number:
+            raise wrong(f"must go up, not down: {quoted(value)}")
+        return CountRange(number, int(found["most"]))
+    match found["how"]:
+        case ">=":
+            return CountRange(number, None)
+        case ">":
+            return CountRange(number + 1, None)
+        case "<=":
+            return CountRange(0, number)
+        case "<":
+            if not number:
+                raise wrong("cannot be less than 0 times")
+            return CountRange(0, number - 1)
+    return CountRange(number, number)
+
+
+def _rank(value: Any) -> str:
+    if value == "all":
+        return "all"
+    number = number_in(value)
+    if not isinstance(number, int) or number < 0:
+        raise wrong(f"must be the number of a rank, or `all`, not {quoted(value)}")
+    return str(number)
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value, re.MULTILINE)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise wrong(f"is no regular expression of Python: {error}") from None
+    return value
+
+
+def _json_path(value: str) -> str:
+    try:
+        steps_of(value)
+    except ValueError as error:
+        raise wrong(str(error)) from None
+    return value
+
+
+def _function(value: str) -> str:
+    if not _FUNCTION.fullmatch(value):
+        raise wrong(f"must be FILE.py:FUNCTION, such as `checks.py:is_small`, not {quoted(value)}")
+    return value
+
+
+def _codes(value: Any) -> tuple[int, ...]:
+    given = list(value) if isinstance(value, list | tuple) else [value]
+    if not given:
+        raise wrong("must have an exit code at least")
+    return tuple(whole(0, 255)(each) for each in given)
+
+
+def _plain(value: Any) -> str | float | bool:
+    if isinstance(value, Scalar):
+        return value.value
+    if isinstance(value, str | int | float | bool):
+        return value
+    raise wrong(f"must be a number, text, `true` or `false`, not {quoted(value)}")
+
+
+class CheckSpec(Model):
+    """What must be true after a test or a step has run. A text alone is `contains`."""
+
+    short_form: ClassVar[str] = "contains"
+    hints: ClassVar[Mapping[str, str]] = {
+        "not_contains": "did you mean `absent`?",
+        "file": "a file to look into is `on`, one that must be there is `exists`",
+        "stdout": "did you mean `on: stdout`?",
+        "stderr": "did you mean `on: stderr`?",
+    }
+
+    contains: Text = Field(default="", examples=["all ranks done"])
+    """A text that must be there."""
+    absent: Text = Field(default="", examples=["Traceback"])
+    """A text that must not be there."""
+    regex: Annotated[Text, AfterValidator(_pattern)] = Field(
+        default="", examples=[r"rank (\d+) of 4"]
+    )
+    """A regular expression of Python that must be found; `^` and `$` are those of lines."""
+    json_: Annotated[Text, AfterValidator(_json_path)] = Field(
+        default="", alias="json", examples=["$.epochs[-1].loss"]
+    )
+    """A path into JSON at which there must be a value."""
+    exists: Text = Field(default="", examples=["model.pt"])
+    """A file or folder that must have been written. `{rank}` is the rank."""
+    exit_code: Annotated[
+        tuple[int, ...],
+        BeforeValidator(_codes),
+        listed_schema({"type": "integer", "minimum": 0, "maximum": 255}),
+    ] = Field(default=(), examples=[3, [0, 3]])
+    """What counts as success, in place of 0."""
+    python: Annotated[Text, AfterValidator(_function)] = Field(
+        default="", examples=["checks.py:loss_is_small"]
+    )
+    """FILE.py:FUNCTION, called after the run; it must give something true."""
+    count: Annotated[
+        CountRange | None,
+        BeforeValidator(_often),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "integer", "minimum": 0},
+                    {"type": "string", "pattern": r"^((==|>=|<=|>|<) *)?[0-9]+( *\.\. *[0-9]+)?$"},
+                ]
+            }
+        ),
+    ] = Field(default=None, examples=[4, ">= 2", "1..3"])
+    """How often it must be found; none given: once at least."""
+    on: Text = Field(default="output", examples=["stdout", "metrics.json"])
+    """Where to look: `output` is all that was written, `stdout`, `stderr`, or the name of a file.
+    `{rank}` in it is the rank.
+    """
+    rank: Annotated[
+        str,
+        BeforeValidator(_rank),
+        WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": "all"}]}),
+    ] = Field(default="", examples=[0, "all"])
+    """On which rank: its number, or `all` for each of them; none given: all processes are taken
+    together. `{rank}` in what is looked for is the rank.
+    """
+    equals: Annotated[
+        str | int | float | bool | None,
+        BeforeValidator(_plain),
+        WithJsonSchema({"type": ["string", "number", "boolean"]}),
+    ] = Field(default=None, examples=[4, "ok"])
+    """The value in JSON must be this one."""
+    less_than: Number | None = Field(default=None, examples=[0.5])
+    """The value in JSON must be less."""
+    greater_than: Number | None = Field(default=None, examples=[0.9])
+    """The value in JSON must be greater."""
+    approx: Number | None = Field(default=None, examples=[3.14159])
+    """The value in JSON must be about this one."""
+    tolerance: Number | None = Field(default=None, examples=[0.01])
+    """How far `approx` may be off; none given: by a millionth of the value."""
+    timeout: Seconds = Field(default=10.0, examples=[60])
+    """Longest time that the check itself may take."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        given = [kind for kind in KINDS if contents.get(kind) is not None]
+        yield from cls.exactly_one(contents, KINDS, "a check")
+        if len(given) == 1:
+            yield from _misplaced(contents, given[0])
+
+    def planned(self, folder: Path) -> plan.Check:
+        """Say the same as plain data; files of code are in this folder."""
+        kind = next(kind for kind in KINDS if getattr(self, "json_" if kind == "json" else kind))
+        text = {"json": self.json_, "exit_code": "", "python": str(folder / self.python)}
+        often = self.count or CountRange(1, None)
+        compare = next((each for each in _COMPARISONS if getattr(self, each) is not None), "")
+        return plan.Check(
+            kind=kind,
+            what=text.get(kind, getattr(self, kind, "")),
+            on=self.on,
+            rank=self.rank,
+            least=often.least,
+            most=often.most,
+            compare=compare,
+            value=getattr(self, compare) if compare else None,
+            tolerance=self.tolerance,
+            codes=self.exit_code,
+            seconds=self.timeout,
+        )
+
+
+def _misplaced(contents: Mapping[str, Any], kind: str) -> Iterator[Conflict]:
+    """Find fields that do not go with a kind of check, or with each other."""
+    present = [name for name in _PARTS if contents.get(name) is not None]
+    for name in present:
+        if kind not in _PARTS[name]:
+            fit = alternatives([f"`{each}`" for each in _PARTS[name]])
+            yield Conflict((name,), f"`{name}` goes with {fit}, not with `{kind}`")
+    compared = [name for name in _COMPARISONS if name in present]
+    if len(compared) > 1:
+        yield Conflict((compared[1],), f"a check has `{compared[0]}` or `{compared[1]}`, not both")
+    if "tolerance" in present and "approx" not in present and kind == "json":
+        yield Conflict(("tolerance",), "`tolerance` goes with `approx`")

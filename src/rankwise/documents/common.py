@@ -1,0 +1,380 @@
+"""The base class of all models, and parts that several documents share."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from rankwise.documents.values import (
+    ExitCode,
+    Name,
+    NonNegativeInt,
+    PositiveInt,
+    Seconds,
+    Target,
+    Text,
+    Variable,
+    Written,
+    listed_schema,
+    one_or_more,
+    wrong,
+)
+from rankwise.documents.written import LocatedMapping, Location, Problem
+from rankwise.wording import alternatives, code, nearest
+
+
+class Conflict(NamedTuple):
+    """Something that a field cannot see for itself: a part that does not go with another one."""
+
+    path: tuple[int | str, ...]
+    """From the model in which it was noticed."""
+    message: str
+
+
+@dataclass(slots=True)
+class ValidationContext:
+    """What comes to light while a document is checked, beside the errors of single fields."""
+
+    folder: Path = field(default_factory=Path)
+    """The folder that paths are relative to."""
+    mapping: str = "a mapping of `name: value` lines"
+    """What the language of the document has for mappings."""
+    problems: list[Problem] = field(default_factory=list)
+    _models: dict[int, type[Model]] = field(default_factory=dict)
+
+    def see(self, model: type[Model], contents: LocatedMapping) -> None:
+        """Take note of which model a part of the document was taken for, and of its conflicts."""
+        self._models[id(contents)] = model
+        self.problems += [
+            Problem(Location(contents, conflict.path).key_at, conflict.message)
+            for conflict in model.conflicts(contents)
+        ]
+
+    def model_of(self, contents: object) -> type[Model] | None:
+        """Return which model a part of the document was taken for."""
+        return self._models.get(id(contents))
+
+
+def field_docstrings(described: type) -> dict[str, str]:
+    """Return the texts that stand below the fields of a class in its source."""
+    return _docstrings_in(described.__module__).get(described.__name__, {})
+
+
+@cache
+def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
+    source = ast.parse(inspect.getsource(sys.modules[module]))
+    return {
+        one.name: {
+            field.target.id: " ".join(str(text.value.value).split())
+            for field, text in pairwise(one.body)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        }
+        for one in source.body
+        if isinstance(one, ast.ClassDef)
+    }
+
+
+class Model(BaseModel):
+    """A mapping with known fields. A field that is there but empty counts as left out."""
+
+    # Built when they are used: a command needs one type of document, or none.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    short_form: ClassVar[str] = ""
+    """The field that is meant if there is only a text instead of a mapping."""
+    hints: ClassVar[Mapping[str, str]] = {}
+    """What to say about fields that people expect here but which do not exist."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        """Find what does not go together in contents that may be wrong in any other way, too."""
+        yield from ()
+
+    @classmethod
+    def fields(cls) -> tuple[str, ...]:
+        """Name all fields as documents write them."""
+        return tuple(field.alias or name for name, field in cls.model_fields.items())
+
+    @classmethod
+    def descriptions(cls) -> dict[str, str]:
+        """Return the texts below the fields, which are read only when a schema is made."""
+        found: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            if issubclass(base, Model):
+                found |= field_docstrings(base)
+        return found
+
+    @classmethod
+    def has_misspelt(cls, contents: Mapping[str, Any], names: Iterable[str]) -> bool:
+        """Return whether one of some fields is there under a wrong name, which is told already."""
+        names = tuple(names)
+        unknown = [name for name in contents if name not in cls.fields()]
+        return any(name in cls.hints or nearest(name, names) for name in unknown)
+
+    @classmethod
+    def exactly_one(
+        cls, contents: Mapping[str, Any], names: Sequence[str], what: str
+    ) -> Iterator[Conflict]:
+        """Find out whether exactly one of some fields is given; `what` is such as "a check"."""
+        given = [name for name in names if contents.get(name) is not None]
+        if len(given) > 1:
+            yield Conflict((given[1],), f"{what} has `{given[0]}` or `{given[1]}`, not both")
+        elif not given and not cls.has_misspelt(contents, names):
+            one_of = "one of " if len(names) > 2 else ""
+            yield Conflict(
+                (), f"{what} needs {one_of}{alternatives([code(name) for name in names])}"
+            )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _look_over(cls, contents: Any, info: ValidationInfo) -> Any:
+        if cls.short_form and isinstance(contents, str):
+            return {cls.short_form: contents}
+        if not isinstance(contents, Mapping):
+            return contents
+        if isinstance(info.context, ValidationContext) and isinstance(contents, LocatedMapping):
+            info.context.see(cls, contents)
+        else:
+            for conflict in cls.conflicts(contents):
+                raise wrong(conflict.message)
+        optional = {
+            field.alias or name
+            for name, field in cls.model_fields.items()
+            if not field.is_required()
+        }
+        return {
+            name: value
+            for name, value in contents.items()
+            if value is not None or name not in optional
+        }
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        whole = handler.resolve_ref_schema(schema)
+        described = cls.descriptions()
+        for name, known in cls.model_fields.items():
+            if name in described:
+                whole["properties"][known.alias or name]["description"] = described[name]
+        if not cls.short_form:
+            return schema
+        text = {**whole["properties"][cls.short_form]}
+        text.pop("default", None)
+        mapping = {**whole}
+        whole.clear()
+        whole.update(
+            title=mapping.pop("title"),
+            description=mapping.pop("description", ""),
+            anyOf=[text, mapping],
+        )
+        return schema
+
+
+Variables = dict[Variable, Written]
+TestFolder = Annotated[
+    Text,
+    Field(
+        description="Where tests run, from the folder of the document; none given: there.",
+        examples=["../tests"],
+    ),
+]
+TestCode = Annotated[
+    Text,
+    Field(
+        description="A folder instead, of which each test gets a copy to work in.",
+        examples=["./src"],
+    ),
+]
+"""Environment variables."""
+Tags = dict[Text, Written]
+
+
+class ComputeRef(Model):
+    """Where to run, and on how many nodes. A text alone is the target."""
+
+    short_form: ClassVar[str] = "target"
+    hints: ClassVar[Mapping[str, str]] = {
+        "nodes": "did you mean `instance_count`?",
+        "num_nodes": "did you mean `instance_count`?",
+        "node_count": "did you mean `instance_count`?",
+    }
+
+    target: Target = Field(default="", examples=["local", "gpu-cluster"])
+    """Name of a compute in rankwise.toml; `local` is this machine. None given: that of `[defaults]`
+    there, or this machine.
+    """
+    instance_count: PositiveInt | None = Field(default=None, examples=[4])
+    """Number of nodes. On `local` they are virtual ones."""
+    type: Text = Field(default="", examples=["AmlCompute", "AksCompute"])
+    """Kind of the compute in Azure ML. `target` decides; where no site file has it, `AksCompute`
+    and `AksCluster` mean the only Kubernetes cluster there.
+    """
+
+
+class RestartScope(StrEnum):
+    """What is started again together."""
+
+    GANG = "gang"
+
+
+class RestartPolicy(Model):
+    """When to start again after a failure."""
+
+    max: NonNegativeInt = Field(examples=[2])
+    """Most restarts, beside the first start."""
+    on_exit_codes: tuple[ExitCode, ...] = Field(default=(), examples=[[75, 137]])
+    """Exit codes after which to start again; none given: after every failure."""
+    scope: RestartScope = RestartScope.GANG
+    """What is started again: all processes together."""
+
+
+Wanted = Annotated[
+    tuple[Written, ...],
+    BeforeValidator(one_or_more),
+    listed_schema({"type": ["string", "number", "boolean"]}),
+]
+Condition = dict[Name, Wanted]
+
+
+class Exclusion(Model):
+    """What is left out, and why."""
+
+    when: Condition = Field(examples=[{"runtime": "torch-*", "machine": ["old-gpu", "tiny"]}])
+    """Which: names with a value, one of a list, a pattern, or in sweeps a comparison."""
+    reason: Text = Field(examples=["needs a newer driver"])
+    """Why, for the report."""
+
+
+class Setting(Model):
+    """What is different for some."""
+
+    when: Condition = Field(examples=[{"machine": "tiny"}, {"nodes": ">= 4"}])
+    """For which, as in `exclude`."""
+    timeout: Seconds | None = Field(default=None, examples=["10m"])
+    """Their time limit."""
+    environment_variables: Variables = Field(default_factory=dict, examples=[{"UCX_TLS": "tcp"}])
+    """More variables."""
+
+
+class Input(Model):
+    """Something that `${{inputs.NAME}}` stands for in commands. A value alone is the value."""
+
+    short_form: ClassVar[str] = "value"
+
+    value: Written | None = Field(default=None, examples=[0.01])
+    """The value itself, put in as it is written."""
+    path: Text = Field(default="", examples=["./data"])
+    """A file or a folder, put in as it is written."""
+    type: Text = Field(default="", examples=["uri_folder"])
+    """Kind of the input in Azure ML."""
+    mode: Text = Field(default="", examples=["ro_mount", "download"])
+    """How Azure ML brings it in."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        yield from cls.exactly_one(contents, ("value", "path"), "an input")
+
+    @property
+    def text(self) -> str:
+        """What to put in for it."""
+        return self.path if self.value is None else self.value
+
+
+class JobOutput(Model):
+    """Something that `${{outputs.NAME}}` stands for in the command."""
+
+    type: Text = Field(default="", examples=["uri_folder"])
+    """Kind of the output in Azure ML."""
+    path: Text = Field(default="", examples=["out"])
+    """Where it goes; none given: a folder of the run."""
+    mode: Text = Field(default="", examples=["rw_mount"])
+    """How Azure ML takes it."""
+
+
+# Bounded, so that a text full of beginnings is not searched to its end from each of them.
+_REFERENCE = re.compile(r"\$\{\{([^{}]{0,200})\}\}")
+
+
+def references_in(text: Any) -> list[str]:
+    """Return what stands in `${{…}}` in a text."""
+    return [found.strip() for found in _REFERENCE.findall(text)] if isinstance(text, str) else []
+
+
+def unknown_references(
+    text: Any, path: tuple[str, ...], known: Mapping[str, Iterable[str]]
+) -> Iterator[Conflict]:
+    """Find each `${{inputs.NAME}}` in a text for which there is no such input."""
+    for reference in references_in(text):
+        kind, _, name = reference.partition(".")
+        shown = code("${{" + reference + "}}")
+        if kind not in known:
+            kinds = " or ".join(f"`${{{{{each}.NAME}}}}`" for each in known)
+            yield Conflict(path, f"{shown} is unknown; there is {kinds}")
+        elif name not in known[kind]:
+            meant = nearest(name, known[kind])
+            remedy = f"did you mean {code(meant)}?" if meant else f"add it to `{kind}`"
+            yield Conflict(path, f"{shown}: `{kind}` has no {code(name)}; {remedy}")
+
+
+VERSION = re.compile(r"\d+(\.\d+){0,2}t?")
+"""A version of Python."""
+
+
+def runtime_conflicts(
+    model: type[Model], contents: Mapping[str, Any], ways: Sequence[str]
+) -> Iterator[Conflict]:
+    """Find out whether contents say exactly one runtime; beside packages, `python` is a version."""
+    python = contents.get("python")
+    packages = [name for name in ("requirements", "lock") if contents.get(name) is not None]
+    is_alone = python is not None and not packages
+    others = ways if packages else ("python", *ways)
+    yield from model.exactly_one(contents, others, "a runtime")
+    if contents.get("engine") is not None and contents.get("image") is None:
+        yield Conflict(("engine",), "`engine` goes with `image` only")
+    if isinstance(python, str) and is_alone == bool(VERSION.fullmatch(python)):
+        yield Conflict(
+            ("python",),
+            "a version alone is no runtime: add `requirements`, which may be empty, or name a path"
+            if is_alone
+            else f"`python` must be a version such as 3.12 here, not {code(python)}",
+        )
+    yield from _requirements(contents.get("requirements"), has_lock="lock" in ways)
+
+
+def _requirements(listed: Any, *, has_lock: bool) -> Iterator[Conflict]:
+    for index, one in enumerate(listed if isinstance(listed, list) else ()):
+        if not isinstance(one, str):
+            continue
+        path = ("requirements", index)
+        if one.startswith("-") or "\n" in one:
+            remedy = "put it into a file, as `lock`" if has_lock else "list packages only"
+            yield Conflict(path, f"{code(one)} is an option: {remedy}")
+        elif one.startswith((".", "/", "~")):
+            # What is made of it is kept, and would not follow the changes in the folder.
+            yield Conflict(
+                path, f"{code(one)} is a path: make an environment for it, and give its `python`"
+            )

@@ -1,0 +1,384 @@
+"""The model of a matrix: runtimes, machines and tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from rankwise.documents.common import (
+    Conflict,
+    Exclusion,
+    Model,
+    Setting,
+    TestCode,
+    TestFolder,
+    Variables,
+    runtime_conflicts,
+)
+from rankwise.documents.jobs import DocumentModel
+from rankwise.documents.suite import Requirements, SuiteTest
+from rankwise.documents.values import (
+    Bool,
+    Name,
+    PositiveInt,
+    Seconds,
+    Secrets,
+    Target,
+    Text,
+    Texts,
+    Variable,
+    Written,
+    listed_schema,
+    one_or_more,
+    wrong,
+)
+from rankwise.documents.written import Scalar, mapping_in
+from rankwise.plan import LOOK
+from rankwise.wording import code, nearest
+
+AMOUNTS = ("mem", "cores", "gpus")
+"""What may be compared with a number; `mem` is in GB."""
+NOT_RUN_BY_HAND = "`environment` is what rankwise itself looks at in each cell: take another name"
+_WORD = r"[A-Za-z][\w.+]*(-[\w.+]+)*"
+FEATURE = re.compile(rf"(?P<minus>-?)(?P<word>{_WORD})")
+COMPARISON = re.compile(
+    rf"(?P<name>{'|'.join(AMOUNTS)})\s*(?P<sign>>=|<=|==|=|>|<)\s*(?P<number>\d+(\.\d+)?)"
+)
+
+
+def _feature(value: str) -> str:
+    if not FEATURE.fullmatch(value) and not COMPARISON.fullmatch(value):
+        raise wrong(
+            f"must be a word such as gpu or -avx512, or such as mem>=64, cores>=8, gpus>=2, "
+            f"not {value!r}"
+        )
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers and truth values as such, wherever they stand."""
+    if isinstance(value, Scalar):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+Features = Annotated[
+    tuple[Annotated[str, AfterValidator(_feature)], ...],
+    BeforeValidator(one_or_more),
+    listed_schema({"type": "string"}),
+]
+
+
+class NotebookSettings(Model):
+    """How notebooks are run."""
+
+    cell_timeout: Seconds | None = Field(default=None, examples=["60s"])
+    """Longest time of a cell."""
+    parameters: dict[Variable, Annotated[Any, BeforeValidator(_plain)]] = Field(
+        default_factory=dict, examples=[{"epochs": 1}]
+    )
+    """Values for the cell tagged `parameters`."""
+    as_script: Bool = False
+    """Run it as a `.py` as well, if it has no magics."""
+    compare: Literal["tagged", "all", "none"] = "tagged"
+    """Which cells must have the output that the notebook has stored."""
+    pdf: Bool = False
+    """Write a PDF beside the HTML."""
+
+
+class MatrixTest(SuiteTest):
+    """One test of each cell, or those that are found. A text alone is `run`."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("run", "files", "pytest", "suite")
+    hints: ClassVar[Mapping[str, str]] = {
+        **SuiteTest.hints,
+        "notebook": "did you mean `run`, which takes notebooks too, or `notebooks`, for options?",
+        "reason": "did you mean `skip`?",
+        "features": "did you mean `needs`?",
+    }
+
+    suite: Text = Field(default="", examples=["suite.yaml"])
+    """A document of type `Suite`: its tests are run in each cell."""
+    runtimes: Texts = Field(default=(), examples=[["torch-*"]])
+    """Names or patterns of the runtimes that have it; none given: all."""
+    machines: Texts = ()
+    """Names or patterns of the machines that have it; none given: all."""
+    needs: Features = Field(default=(), examples=[["gpu", "-avx512", "mem>=64"]])
+    """What a machine must have, or with `-` must not; else it is skipped there."""
+    notebooks: NotebookSettings | None = None
+    """How its notebooks are run; what is not said here is as for all."""
+    soft_fail: Bool = False
+    """Whether the run may pass though it has failed."""
+    skip: Text = Field(default="", examples=["until the data are back"])
+    """Why it is not run."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        yield from super().conflicts(contents)
+        if contents.get("suite") is not None:
+            for name in ("ranks", "nodes", "launcher", "checks", "restart", "requires"):
+                if contents.get(name) is not None:
+                    yield Conflict((name,), f"the tests of a suite say `{name}` themselves")
+
+
+WAYS = ("runtime", "requirements", "lock", "image", "modules")
+"""What says what a runtime is; only one may."""
+
+
+def _words(given: Any) -> Any:
+    return given.split() if isinstance(given, str) else given
+
+
+class MatrixRuntime(Model):
+    """A Python with its packages, an image or modules. A text alone is a name of rankwise.toml."""
+
+    short_form: ClassVar[str] = "runtime"
+    hints: ClassVar[Mapping[str, str]] = {
+        "environment": "did you mean `runtime`?",
+        "packages": "did you mean `requirements`?",
+        "requirements_file": "did you mean `lock`?",
+        "container": "did you mean `image`?",
+        "env": "did you mean `environment_variables`?",
+        "features": "did you mean `needs`?",
+    }
+
+    runtime: Text = Field(default="", examples=["current"])
+    """Name of a runtime in rankwise.toml; `current` is the Python of rankwise."""
+    python: Written = Field(default="", examples=["3.12", "./venv"])
+    """Version of Python, beside `requirements` or `lock`; alone: an interpreter or the folder of a
+    virtual environment.
+    """
+    requirements: tuple[Text, ...] = Field(default=(), examples=[["numpy==1.26.4"]])
+    """Packages to install, as for pip."""
+    lock: Text = Field(default="", examples=["requirements.lock"])
+    """A file with them: pip's requirements, or a pylock.toml. What is in it counts, not what it is
+    called.
+    """
+    image: Text = Field(default="", examples=["docker.io/library/python:3.12"])
+    """A container image."""
+    engine: Literal["docker", "podman", "apptainer", ""] = ""
+    """What runs the image; none given: what is there."""
+    modules: Annotated[
+        tuple[Text, ...], BeforeValidator(_words), listed_schema({"type": "string"})
+    ] = Field(default=(), examples=[["gcc/13", "python/3.12"]])
+    """Environment modules to load."""
+    tests: tuple[MatrixTest, ...] = ()
+    """Tests of this runtime alone, after those of all."""
+    needs: Features = Field(default=(), examples=[["gpu"]])
+    """What a machine must have for it, or with `-` must not."""
+    machines: Texts = ()
+    """Names or patterns of the machines for it; none given: all."""
+    environment_variables: Variables = Field(default_factory=dict, examples=[{"MPLBACKEND": "agg"}])
+    """For all tests in it."""
+    soft_fail: Bool = False
+    """Whether the run may pass though tests have failed in it."""
+    skip: Text = Field(default="", examples=["not built yet"])
+    """Why nothing is run in it."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        yield from runtime_conflicts(cls, contents, WAYS)
+
+
+AXES = ("runtime", "machine", "test")
+"""What `when` may ask for."""
+_PATTERN = re.compile(r"[*?\[]")
+
+
+class MatrixMachine(Model):
+    """A place to run, and what it has. A text alone is the compute."""
+
+    short_form: ClassVar[str] = "compute"
+    hints: ClassVar[Mapping[str, str]] = {
+        "target": "did you mean `compute`?",
+        "needs": "did you mean `features`, which is what it has?",
+        "gpus": "put it into `resources`, or into `features` as `gpus>=1`",
+        "memory": "put it into `resources`, or into `features` as `mem>=64`",
+        "parallel": "did you mean `max_parallel`?",
+    }
+
+    compute: Target = Field(default="local", examples=["local", "gpu-cluster"])
+    """Name of a compute in rankwise.toml; `local` is this machine."""
+    features: Features = Field(default=(), examples=[["gpu", "mem>=64"]])
+    """What it has: `gpu`, `avx512`, `mem>=64` (GB), or any word. On this machine, what can be
+    looked for is: without it, nothing is run there.
+    """
+    resources: Requirements = Field(default_factory=Requirements)
+    """What each test has to itself there, if it says nothing."""
+    max_parallel: PositiveInt | None = None
+    """How many tests run there at a time; none given: as many as fit."""
+    environment_variables: Variables = Field(
+        default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}]
+    )
+    """For all tests there."""
+    soft_fail: Bool = False
+    """Whether the run may pass though tests have failed there."""
+    skip: Text = Field(default="", examples=["being repaired"])
+    """Why nothing is run there."""
+
+
+class MatrixAddition(Model):
+    """A cell that would not be there otherwise."""
+
+    runtime: Name = Field(examples=["torch-2.13"])
+    """Its runtime."""
+    machine: Name = Field(examples=["old-gpu"])
+    """Its machine."""
+    tests: Texts = ()
+    """Which tests, by their names; none given: all of its runtime."""
+
+
+class MatrixSetting(Setting):
+    """What is different in some cells, or for some tests in them."""
+
+    soft_fail: Bool | None = None
+    """Whether the run may pass though they have failed."""
+    skip: Text = Field(default="", examples=["takes an hour there"])
+    """Why they are not run."""
+
+
+class Matrix(DocumentModel):
+    """The same tests in several runtimes, on several machines: a cell for each combination."""
+
+    hints: ClassVar[Mapping[str, str]] = {
+        "env": "did you mean `environment_variables`?",
+        "include": "did you mean `add` (a cell more) or `set` (what is different in some)?",
+        "environments": "did you mean `runtimes`?",
+        "computes": "did you mean `machines`?",
+    }
+
+    type: Literal["Matrix"]
+    """Says that this is a matrix."""
+    runtimes: dict[Name, MatrixRuntime] = Field(
+        examples=[{"numpy-1.26": {"requirements": ["numpy==1.26.4"]}}]
+    )
+    """What tests run in, by their names."""
+    machines: dict[Name, MatrixMachine] = Field(
+        default_factory=lambda: {"local": MatrixMachine()},
+        examples=[{"laptop": "local", "cluster": {"compute": "gpu-cluster"}}],
+    )
+    """Where tests run, by their names; none given: here."""
+    tests: tuple[MatrixTest, ...] = Field(default=(), examples=[["hello.sh", "plots.ipynb"]])
+    """The tests of every cell."""
+    exclude: tuple[Exclusion, ...] = ()
+    """Cells, or tests in them, to leave out, each with a reason."""
+    add: tuple[MatrixAddition, ...] = ()
+    """Cells more: such as `exclude` or a runtime's `machines` leave out."""
+    set: tuple[MatrixSetting, ...] = ()
+    """What is different in some cells."""
+    notebooks: NotebookSettings = Field(default_factory=NotebookSettings)
+    """How all notebooks are run."""
+    folder: TestFolder = "."
+    code: TestCode = ""
+    environment_variables: Variables = Field(default_factory=dict, examples=[{"MPLBACKEND": "agg"}])
+    """For all tests."""
+    secrets: Secrets = Field(default=(), examples=[["TOKEN"]])
+    """Names of variables that are passed on."""
+    timeout: Seconds | None = Field(default=None, examples=["10m"])
+    """Longest time of each test that has none itself."""
+    report: Literal["when-complete", ""] = ""
+    """`when-complete`: write a report when the last cell is in."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        yield from super().conflicts(contents)
+        runtimes, machines = mapping_in(contents, "runtimes"), mapping_in(contents, "machines")
+        if isinstance(contents.get("runtimes"), Mapping) and not runtimes:
+            yield Conflict(("runtimes",), "a matrix needs a runtime at least")
+        if isinstance(contents.get("machines"), Mapping) and not machines:
+            yield Conflict(("machines",), "a matrix needs a machine at least")
+        own = [mapping_in(runtimes, name).get("tests") for name in runtimes]
+        if not contents.get("tests") and not any(own):
+            yield Conflict(("tests",), "a matrix needs a test at least")
+        yield from _twice(contents, runtimes)
+        known = {"runtime": [*runtimes], "machine": [*machines] or ["local"]}
+        for key in ("exclude", "set"):
+            yield from _conditions(key, contents.get(key), known)
+        yield from _additions(contents.get("add"), known)
+        yield from _unknown_patterns(contents, runtimes, known)
+        if contents.get("code") is not None and contents.get("folder") is not None:
+            yield Conflict(("folder",), "tests run in `folder` or in a copy of `code`, not both")
+
+
+def _twice(contents: Mapping[str, Any], runtimes: Mapping[str, Any]) -> Iterator[Conflict]:
+    """Find names of tests that are taken."""
+    places: list[tuple[tuple[str, ...], Any]] = [(("tests",), contents.get("tests"))]
+    places += [
+        (("runtimes", name, "tests"), mapping_in(runtimes, name).get("tests")) for name in runtimes
+    ]
+    generic: set[str] = set()
+    for path, tests in places:
+        seen = set(generic)
+        for index, test in enumerate(tests if isinstance(tests, list) else ()):
+            name = test.get("name") if isinstance(test, Mapping) else None
+            if not isinstance(name, str):
+                continue
+            if name == LOOK:
+                yield Conflict((*path, index, "name"), NOT_RUN_BY_HAND)
+            elif name in seen:
+                yield Conflict((*path, index, "name"), f"a test is called {code(name)} already")
+            seen.add(name)
+        if path == ("tests",):
+            generic = seen
+
+
+def _conditions(key: str, entries: Any, known: Mapping[str, Sequence[str]]) -> Iterator[Conflict]:
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        condition = mapping_in(entry, "when")
+        if isinstance(mapping_in({"e": entry}, "e").get("when"), Mapping) and not condition:
+            yield Conflict((key, index, "when"), "`when` must ask for something")
+        for axis, wanted in condition.items():
+            path = (key, index, "when", axis)
+            if axis not in AXES:
+                meant = nearest(axis, AXES)
+                hint = f"did you mean {code(meant)}?" if meant else f"there are {', '.join(AXES)}"
+                yield Conflict(path, f"{code(axis)} is nothing that a cell has: {hint}")
+            else:
+                yield from _unknown(path, axis, one_or_more(wanted), known)
+
+
+def _additions(entries: Any, known: Mapping[str, Sequence[str]]) -> Iterator[Conflict]:
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        for axis, names in known.items():
+            name = mapping_in({"e": entry}, "e").get(axis)
+            if isinstance(name, str) and name not in names:
+                yield Conflict(("add", index, axis), _no_such(axis, name, names))
+
+
+def _unknown_patterns(
+    contents: Mapping[str, Any], runtimes: Mapping[str, Any], known: Mapping[str, Sequence[str]]
+) -> Iterator[Conflict]:
+    for name in runtimes:
+        wanted = mapping_in(runtimes, name).get("machines")
+        if wanted is not None:
+            yield from _unknown(
+                ("runtimes", name, "machines"), "machine", one_or_more(wanted), known
+            )
+    tests = contents.get("tests")
+    for index, test in enumerate(tests if isinstance(tests, list) else ()):
+        for axis, names in known.items():
+            wanted = mapping_in({"t": test}, "t").get(f"{axis}s")
+            if wanted is not None:
+                path = ("tests", index, f"{axis}s")
+                yield from _unknown(path, axis, one_or_more(wanted), {axis: names})
+
+
+def _unknown(
+    path: tuple[int | str, ...], axis: str, wanted: Any, known: Mapping[str, Sequence[str]]
+) -> Iterator[Conflict]:
+    """Find plain names that nothing has; a pattern may fit nothing."""
+    for name in wanted if isinstance(wanted, list | tuple) else ():
+        is_plain = isinstance(name, str) and not _PATTERN.search(name)
+        if is_plain and name not in known.get(axis, [name]):
+            yield Conflict(path, _no_such(axis, name, known[axis]))
+
+
+def _no_such(axis: str, name: str, names: Sequence[str]) -> str:
+    meant = nearest(name, names)
+    hint = f"did you mean {code(meant)}?" if meant else f"there are {', '.join(names)}"
+    return f"there is no {axis} {code(name)}: {hint}"

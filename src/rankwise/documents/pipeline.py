@@ -1,0 +1,337 @@
+"""The model of a pipeline and its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rankwise.documents.checks import CheckSpec
+from rankwise.documents.common import Conflict, Model, Variables, unknown_references
+from rankwise.documents.jobs import DocumentModel
+from rankwise.documents.steps import (
+    Cache,
+    Checkout,
+    Deploy,
+    MakeRuntime,
+    Notify,
+    Report,
+    Wait,
+)
+from rankwise.documents.values import (
+    Bool,
+    Cores,
+    Name,
+    NonNegativeInt,
+    PositiveInt,
+    Seconds,
+    Secrets,
+    Text,
+    Texts,
+    Variable,
+    Written,
+    number_in,
+)
+from rankwise.documents.written import mapping_in
+from rankwise.wording import alternatives, code, nearest
+
+PROGRAMS = ("checkout", "runtime", "deploy", "report", "notify", "wait")
+"""Steps that rankwise brings along."""
+INCLUDED = ("job", "suite", "sweep")
+"""Steps that are documents of their own."""
+STEPS = ("run", *PROGRAMS, *INCLUDED)
+_OF_SCRIPTS = ("ranks", "nodes", "environment", "artifacts", "cache", "checks")
+_DETACHED = ("run", *INCLUDED)
+
+
+class Stage(Model):
+    """One step of a pipeline. A text alone is what it runs."""
+
+    short_form: ClassVar[str] = "run"
+    hints: ClassVar[Mapping[str, str]] = {
+        "script": "did you mean `run`?",
+        "command": "did you mean `run`?",
+        "steps": "did you mean `run`? A stage has one step, which may have many lines",
+        "depends_on": "did you mean `needs`?",
+        "environment_variables": "did you mean `env`?",
+        "variables": "did you mean `env`?",
+        "if": "did you mean `when`?",
+        "compute": "did you mean `on`?",
+        "name": "the name of a stage stands before it",
+        "retry": "did you mean `retries`?",
+    }
+
+    run: Text = Field(default="", examples=["python setup.py build"])
+    """Lines for bash; the first that fails ends them."""
+    checkout: Checkout | None = None
+    """Get a repository of git."""
+    runtime: MakeRuntime | None = None
+    """Make a virtual environment."""
+    deploy: Deploy | None = None
+    """Copy a build to where it stays."""
+    report: Report | None = None
+    """Write down how the run stands."""
+    notify: Notify | None = None
+    """Tell somebody how the run stands."""
+    wait: Wait | None = None
+    """Submit to another batch system, and wait for the end."""
+    job: Text = Field(default="", examples=["train.yaml"])
+    """A document of a job."""
+    suite: Text = Field(default="", examples=["t.yaml"])
+    """A document of a suite."""
+    sweep: Text = Field(default="", examples=["osu.yaml"])
+    """A document of a sweep."""
+
+    needs: Texts = Field(default=(), examples=["build", ["build", "docs"]])
+    """Stages that must be over before; if no stage says so, each needs the one before."""
+    when: Literal["passed", "failed", "always"] = "passed"
+    """What must have become of those."""
+    on: Text = Field(default="", examples=["cluster"])
+    """Name of a compute in rankwise.toml."""
+    ranks: PositiveInt | None = Field(default=None, examples=[4])
+    """Run it on so many MPI ranks."""
+    nodes: PositiveInt | None = Field(default=None, examples=[2])
+    """On so many nodes."""
+    cores: Cores | None = Field(default=None, examples=[4])
+    """Cores that it needs."""
+    environment: Text = Field(default="", examples=["gcc-12"])
+    """Name of a runtime in rankwise.toml."""
+    env: Variables = Field(default_factory=dict, examples=[{"CC": "mpicc"}])
+    """Environment variables."""
+    secrets: Secrets = Field(default=(), examples=[["TOKEN"]])
+    """Names of variables that are passed on; their values are kept nowhere."""
+    folder: Text = Field(default="", examples=["mpi4py"])
+    """Where to work, from the workspace."""
+    matrix: dict[Variable, tuple[Written, ...]] = Field(
+        default_factory=dict, examples=[{"python": [3.11, 3.12]}]
+    )
+    """The stage once for each combination; `${{matrix.NAME}}` is the value."""
+    retries: NonNegativeInt = Field(default=0, examples=[2])
+    """How often to try again after a failure."""
+    timeout: Seconds | None = Field(default=None, examples=["30m"])
+    """Longest time of one try."""
+    checks: tuple[CheckSpec, ...] = Field(default=(), examples=[["all tests passed"]])
+    """What must be true when it has run."""
+    inputs: Texts | None = Field(default=None, examples=[["src/**/*.c", "Makefile"]])
+    """All files that it depends on, as patterns; `[]`: none. If neither they nor what it needs has
+    changed since it passed, it is not run again.
+    """
+    outputs: Texts = Field(default=(), examples=["build/lib.so"])
+    """What it leaves in the workspace; if that is not there, it runs again."""
+    artifacts: Texts = Field(default=(), examples=["dist/*.whl"])
+    """Files to keep with the run; `${{artifacts.STAGE}}` is their folder."""
+    cache: Cache | None = None
+    """Folders to keep from run to run."""
+    detach: Bool = False
+    """Whether it is only submitted, as a run of its own that goes on by itself."""
+    description: str = ""
+    """A note for people."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        given = [step for step in STEPS if contents.get(step) is not None]
+        yield from cls.exactly_one(contents, STEPS, "a stage")
+        if len(given) != 1:
+            return
+        yield from _misplaced(contents, given[0])
+        for axis, values in mapping_in(contents, "matrix").items():
+            if isinstance(values, list) and not values:
+                yield Conflict(("matrix", axis), f"`{axis}` has no values")
+
+    @property
+    def step(self) -> str:
+        """Name the step that it is."""
+        return next(step for step in STEPS if getattr(self, step))
+
+
+def _misplaced(contents: Mapping[str, Any], step: str) -> Iterator[Conflict]:
+    """Find fields that do not go with a step, or with each other."""
+    for name in _OF_SCRIPTS:
+        if step != "run" and contents.get(name) is not None and name not in _also(step):
+            yield Conflict((name,), f"`{name}` goes with `run`, not with `{step}`")
+    ranks, nodes = (number_in(contents.get(name)) for name in ("ranks", "nodes"))
+    if nodes is not None and ranks is None and step == "run":
+        yield Conflict(("nodes",), "`nodes` needs `ranks`, which says how many processes there are")
+    if ranks is not None and nodes and ranks % nodes:
+        yield Conflict(("ranks",), f"{ranks} ranks cannot be shared evenly by {nodes} nodes")
+    if ranks is not None:
+        for name in ("cache", "artifacts"):
+            if contents.get(name) is not None:
+                yield Conflict(
+                    (name,), f"`{name}` is not for ranks; put it into a stage of its own"
+                )
+    if contents.get("outputs") is not None and contents.get("inputs") is None:
+        yield Conflict(("outputs",), "`outputs` goes with `inputs`: without them it always runs")
+    detach = contents.get("detach")
+    if detach is not None and str(detach) == "true":
+        if step not in _DETACHED:
+            names = alternatives([f"`{each}`" for each in _DETACHED])
+            yield Conflict(("detach",), f"`detach` goes with {names}, not with `{step}`")
+        for name in ("artifacts", "inputs", "outputs"):
+            if contents.get(name) is not None:
+                yield Conflict((name,), f"`{name}` does not go with `detach`: nobody waits for it")
+
+
+def _also(step: str) -> tuple[str, ...]:
+    return ("checks",) if step in PROGRAMS else ()
+
+
+class Pipeline(DocumentModel):
+    """Stages, run in the order that `needs` gives: build, test, deploy."""
+
+    hints: ClassVar[Mapping[str, str]] = {
+        "jobs": "did you mean `stages`?",
+        "steps": "did you mean `stages`?",
+        "environment_variables": "did you mean `env`?",
+        "variables": "did you mean `env`?",
+    }
+
+    type: Literal["Pipeline"]
+    """Says that this is a pipeline."""
+    stages: dict[Name, Stage] = Field(examples=[{"build": "make", "test": "make check"}])
+    """The stages, each with its name."""
+    workspace: Text = Field(default="", examples=["/scratch/build"])
+    """The folder in which stages work; none given: that of the document."""
+    env: Variables = Field(default_factory=dict, examples=[{"CC": "mpicc"}])
+    """Environment variables of all stages."""
+    secrets: Secrets = Field(default=(), examples=[["TOKEN"]])
+    """Names of variables that are passed on to all stages."""
+    on: Text = Field(default="", examples=["cluster"])
+    """Compute of the stages that name none; none given: this machine."""
+    environment: Text = Field(default="", examples=["gcc-12"])
+    """Runtime of the stages that name none."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        stages = mapping_in(contents, "stages")
+        if contents.get("stages") is not None and not stages:
+            yield Conflict(("stages",), "`stages` must be names, each with a stage")
+        for name in stages:
+            if "." in name:
+                yield Conflict(("stages", name), "the name of a stage has no `.`")
+        yield from _unknown_needs(stages)
+        yield from _cycles(stages)
+        for name, stage in stages.items():
+            yield from _references(name, stage, stages)
+
+
+def needs_of(stages: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return what each stage needs; if none says so, each needs the one before it.
+
+    A stage that runs after failures only, or in any case, says nothing about those before it: what
+    comes after it needs the last ordinary stage as well.
+    """
+    said = {name: _needs(stage) for name, stage in stages.items()}
+    if any(said.values()):
+        return said
+    names = list(stages)
+    ordinary = [_when(stage) == "passed" for stage in stages.values()]
+    found = {}
+    for at, name in enumerate(names):
+        first = max((before for before in range(at) if ordinary[before]), default=0)
+        found[name] = names[first:at]
+    return found
+
+
+def _when(stage: Any) -> str:
+    return str(getattr(stage, "when", None) or mapping_in(stage).get("when") or "passed")
+
+
+def in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return all stages so that each comes after what it needs, and else as they are written.
+
+    Those that are part of a cycle, or come after one, are left out.
+    """
+    missing = {name: len(set(before)) for name, before in needs.items()}
+    after: dict[str, list[str]] = {}
+    for name, before in needs.items():
+        for one in set(before):
+            after.setdefault(one, []).append(name)
+    position = {name: at for at, name in enumerate(needs)}
+    ready = [name for name, count in missing.items() if not count]
+    ordered = []
+    while ready:
+        ready.sort(key=position.__getitem__, reverse=True)
+        ordered.append(ready.pop())
+        for name in after.get(ordered[-1], ()):
+            missing[name] -= 1
+            if not missing[name]:
+                ready.append(name)
+    return ordered
+
+
+def _needs(stage: Any) -> list[str]:
+    given = getattr(stage, "needs", None) or mapping_in(stage).get("needs")
+    if isinstance(given, str):
+        return [given]
+    is_list = isinstance(given, list | tuple)
+    return [name for name in given if isinstance(name, str)] if is_list and given else []
+
+
+def _unknown_needs(stages: Mapping[str, Any]) -> Iterator[Conflict]:
+    for name, stage in stages.items():
+        for at, need in enumerate(_needs(stage)):
+            path = ("stages", name, "needs")
+            where = path if isinstance(mapping_in(stage).get("needs"), str) else (*path, at)
+            if need not in stages:
+                meant = nearest(need, [each for each in stages if each != name])
+                names = alternatives([code(each) for each in stages], "and")
+                remedy = f"did you mean {code(meant)}?" if meant else f"there are {names}"
+                yield Conflict(where, f"there is no stage {code(need)}; {remedy}")
+    for name, stage in stages.items():
+        when = _when(stage)
+        if when in ("failed", "always") and not needs_of(stages)[name]:
+            yield Conflict(
+                ("stages", name, "when"), f"`when: {when}` needs stages to come after: `needs`"
+            )
+
+
+def _cycles(stages: Mapping[str, Any]) -> Iterator[Conflict]:
+    needs = {
+        name: [one for one in _needs(stage) if one in stages] for name, stage in stages.items()
+    }
+    left = set(needs) - set(in_order(needs))
+    while left:
+        # Each of them has another one of them before it: going back must come round.
+        name = next(each for each in needs if each in left)
+        way = [name]
+        while True:
+            following = [one for one in needs[way[-1]] if one in left]
+            if not following:
+                break
+            if following[0] in way:
+                circle = [*way[way.index(following[0]) :], following[0]]
+                shown = " needs ".join(code(each) for each in circle)
+                yield Conflict(("stages", circle[0], "needs"), f"a circle: {shown}")
+                break
+            way.append(following[0])
+        left -= set(way)
+
+
+def _references(name: str, stage: Any, stages: Mapping[str, Any]) -> Iterator[Conflict]:
+    """Find references to what is not there, in what a stage runs and in its variables."""
+    known = {
+        "matrix": list(mapping_in(stage, "matrix")),
+        "artifacts": _keeping(stages),
+        "run": ["id"],
+    }
+    for path, text in _texts(stage, ("stages", name)):
+        yield from unknown_references(text, path, known)
+
+
+def _texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _texts(each, (*path, key))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each, path)
+    elif isinstance(value, str):
+        yield path, value
+
+
+def _keeping(stages: Mapping[str, Any]) -> list[str]:
+    return [
+        name for name, stage in stages.items() if mapping_in(stage).get("artifacts") is not None
+    ]

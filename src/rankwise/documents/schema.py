@@ -1,0 +1,199 @@
+"""The JSON Schema of documents and of the site file, and the reference written from it.
+
+python -m rankwise.documents.schema > docs/spec-reference.md"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from rankwise.documents.load import TYPES, starter
+from rankwise.documents.site_tables import SiteFile
+from rankwise.documents.yaml_reader import DEEPEST, MOST_BYTES, MOST_VALUES
+from rankwise.wording import alternatives
+
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> dict[str, Any]:
+    """Describe all documents as JSON Schema, draft 2020-12."""
+    mode: JsonSchemaMode = "validation"
+    references, definitions = models_json_schema(
+        [(model, mode) for model in TYPES.values()], ref_template="#/$defs/{model}"
+    )
+    parts = definitions["$defs"]
+    _tidy(list(parts.values()))
+    return {
+        "$schema": _DRAFT,
+        "title": "rankwise document",
+        "description": "What `rankwise run` takes; `type` says which kind of document it is.",
+        "type": "object",
+        "oneOf": [references[model, mode] for model in TYPES.values()],
+        "$defs": parts,
+    }
+
+
+def site_schema() -> dict[str, Any]:
+    """Describe the site file as JSON Schema, draft 2020-12."""
+    schema = SiteFile.model_json_schema(ref_template="#/$defs/{model}")
+    _tidy([schema, *schema["$defs"].values()])
+    return {"$schema": _DRAFT, **schema}
+
+
+def _tidy(schema: Any) -> None:
+    """Remove what is no keyword of JSON Schema, and defaults that only say "left out"."""
+    if isinstance(schema, list):
+        for each in schema:
+            _tidy(each)
+    if not isinstance(schema, dict):
+        return
+    schema.pop("discriminator", None)
+    if not isinstance(schema.get("default"), (str, int)) or schema["default"] == "":
+        schema.pop("default", None)
+    for keyword, value in schema.items():
+        # The keys of these are names that documents use, not keywords.
+        if keyword in ("properties", "patternProperties"):
+            _tidy(list(value.values()))
+        else:
+            _tidy(value)
+
+
+_HEAD = f"""\
+# Documents: all fields
+
+*Reference. Every type of document, and every field of each. Made from the models: do not edit.*
+
+A document is one YAML file in UTF-8 with one mapping. Its `type` says what it is: {{types}}.
+`rankwise init TYPE` writes one to start from, `rankwise validate FILE` checks it, and
+`rankwise schema` prints the JSON Schema from which editors complete.
+
+- YAML is read as version 1.2: `yes` and `no` are text. Where text is wanted, a number or `true` is
+  taken as it is written: `VERSION: 1.10` is `1.10`.
+- A field that is there but empty counts as left out. An unknown field is a mistake, and so is one
+  that stands twice.
+- Anchors, aliases and `<<` work; tags such as `!!python/object` do not.
+- A document has at most {MOST_BYTES} bytes, {MOST_VALUES} values (aliases filled in) and {DEEPEST}
+  levels.
+
+Fields in **bold** must be there.
+"""
+
+
+def reference() -> str:
+    """Write the page."""
+    parts = _parts()
+    types = alternatives(
+        [f"[`{name}`](#{model.__name__.lower()})" for name, model in TYPES.items()]
+    )
+    lines = [_HEAD.replace("{types}", types)]
+    for name, model in TYPES.items():
+        lines += _section(model.__name__, parts[model.__name__])
+        lines += [f"To start from (`rankwise init {name}`):", "", "```yaml"]
+        lines += [starter(name).rstrip("\n"), "```", ""]
+    lines += ["# Parts of documents", ""]
+    documents = {model.__name__ for model in TYPES.values()}
+    for name in sorted(parts.keys() - documents):
+        if _mapping_of(parts[name]):
+            lines += _section(name, parts[name])
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+@cache
+def _parts() -> dict[str, Any]:
+    found: dict[str, Any] = json_schema()["$defs"]
+    return found
+
+
+def _mapping_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Find the description of a mapping's fields, which may stand beside that of a short form."""
+    for each in (schema, *schema.get("anyOf", ())):
+        if "properties" in each:
+            return dict(each)
+    return {}
+
+
+def _section(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    mapping = _mapping_of(schema)
+    required = mapping.get("required", ())
+    yield from (f"## {name}", "", schema.get("description", ""), "")
+    yield from ("| field | value | meaning | if left out |", "| --- | --- | --- | --- |")
+    for field, described in mapping["properties"].items():
+        shown = f"**`{field}`**" if field in required else f"`{field}`"
+        meaning = described.get("description", "")
+        cells = (shown, _value(described), meaning, _default(described))
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    yield ""
+
+
+def _value(schema: Mapping[str, Any]) -> str:
+    words = _words(schema)
+    examples = [f"`{_flow(each)}`" for each in schema.get("examples", ())]
+    return f"{words}, such as {alternatives(examples)}" if examples else words
+
+
+def _words(schema: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        return _link(schema["$ref"].rpartition("/")[2])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return alternatives([f"`{each}`" for each in schema["enum"]])
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    if choices:
+        found = [_words(each) for each in choices if each.get("type") != "null"]
+        return alternatives(list(dict.fromkeys(found)))
+    return _words_for_type(schema)
+
+
+def _words_for_type(schema: Mapping[str, Any]) -> str:
+    match schema.get("type"):
+        case "integer":
+            upper = f" to {schema['maximum']}" if "maximum" in schema else ""
+            return f"whole number from {schema['minimum']}{upper}"
+        case "array":
+            return f"list: {_words(schema['items'])}"
+        case "object":
+            values = schema.get("additionalProperties")
+            for each in schema.get("patternProperties", {}).values():
+                values = each
+            return f"names, each with {_words(values)}" if isinstance(values, dict) else "mapping"
+        case "number":
+            return "number"
+        case "string":
+            return "text"
+        case list():
+            return "text or number"
+    return "anything"
+
+
+def _link(name: str) -> str:
+    schema = _parts()[name]
+    if _mapping_of(schema):
+        return f"[{name}](#{name.lower()})"
+    return _words(schema)
+
+
+def _default(schema: Mapping[str, Any]) -> str:
+    default = schema.get("default")
+    return f"`{default}`" if default not in (None, "", [], {}) and _is_simple(default) else ""
+
+
+def _is_simple(value: object) -> bool:
+    return isinstance(value, (str, int, float))
+
+
+def _flow(value: object) -> str:
+    """Write a value as YAML does on one line."""
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_flow, value)) + "]"
+    return str(value)
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,140 @@
+"""From tables of the site file to data, with those of batch systems that other packages add."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from types import GenericAlias
+from typing import Any, TypeVar
+
+from pydantic import Field, create_model
+
+from rankwise.documents.common import ValidationContext
+from rankwise.documents.messages import validated
+from rankwise.documents.site_models import (
+    LOCAL,
+    BatchConfig,
+    ComputeConfig,
+    Layer,
+    MailConfig,
+    NotifierConfig,
+    NotifyConfig,
+    WebhookConfig,
+)
+from rankwise.documents.site_tables import (
+    BACKENDS,
+    CONFIGS,
+    OF_ALL,
+    BatchTable,
+    NotifierTable,
+    SiteFile,
+    SiteName,
+    SiteTable,
+    UnreadTable,
+    WebhookTable,
+    any_compute,
+    compute_model,
+)
+from rankwise.documents.written import LocatedMapping, Problem, mapping_in
+from rankwise.plugins import BATCH_SYSTEMS
+
+_T = TypeVar("_T")
+
+
+def read_layer(
+    contents: LocatedMapping, file: Path, shown: str
+) -> tuple[Layer | None, list[Problem]]:
+    """Make a layer of what a site file says; None if there are problems, which come with it."""
+    context = ValidationContext(folder=file.parent, mapping="a table")
+    for name, table in mapping_in(contents, "compute").items():
+        if isinstance(table, LocatedMapping) and "backend" not in table:
+            table.put("backend", LOCAL if name == LOCAL else "", table.position, table.position)
+    systems = _batch_systems(contents, context)
+    said, problems = validated(_with_systems(systems), contents, context)
+    if said is None:
+        return None, problems
+
+    def place(section: str, name: str) -> str:
+        return f"{shown}{contents[section].keys_at[name]}"
+
+    layer = Layer(
+        file=file,
+        computes={
+            name: _compute(table, systems, name=name, place=place("compute", name))
+            for name, table in said.compute.items()
+        },
+        runtimes={name: table.choice(name, file.parent) for name, table in said.runtime.items()},
+        notified={
+            name: _notified(table, name=name, place=place("notify", name))
+            for name, table in said.notify.items()
+        },
+        default_compute=said.defaults.compute,
+        default_runtime=said.defaults.runtime,
+    )
+    return layer, problems
+
+
+def _batch_systems(
+    contents: LocatedMapping, context: ValidationContext
+) -> dict[str, type[BatchConfig] | None]:
+    """Return the batch systems of other packages, and what the tables of those in use may have.
+
+    None: no table can be read as one, because there is none, or it cannot be loaded.
+    """
+    computes = mapping_in(contents, "compute").values()
+    tables = [each for each in computes if isinstance(each, LocatedMapping)]
+    if all(not each["backend"] or each["backend"] in [*BACKENDS] for each in tables):
+        return {}
+    found: dict[str, type[BatchConfig] | None] = dict.fromkeys(BATCH_SYSTEMS.others())
+    for table in tables:
+        name = table["backend"]
+        if not isinstance(name, str) or found.get(name, BatchConfig) is not None:
+            continue
+        try:
+            found[name] = BATCH_SYSTEMS.load(name).Settings
+        except ImportError as error:
+            context.problems.append(Problem(table.values_at["backend"], str(error)))
+    return found
+
+
+def _with_systems(systems: Mapping[str, type[BatchConfig] | None]) -> type[SiteFile]:
+    """Return the model of a site file that may also name these batch systems."""
+    if not systems:
+        return SiteFile
+    more = [
+        compute_model(name, BatchTable if config else UnreadTable, config)
+        for name, config in systems.items()
+    ]
+    computes: Any = GenericAlias(dict, (SiteName, any_compute(more)))
+    return create_model(
+        "SiteFile", __base__=SiteFile, compute=(computes, Field(default_factory=dict))
+    )
+
+
+def _filled(config: type[_T], table: SiteTable, **more: Any) -> _T:
+    """Make an object of a class of data with what a table says."""
+    names = {each.name for each in dataclasses.fields(config)}  # type: ignore[arg-type]  # it is one
+    said = {name: value for name, value in table if name in names}
+    return config(**said, **more)
+
+
+def _compute(
+    table: Any, systems: Mapping[str, type[BatchConfig] | None], **more: Any
+) -> ComputeConfig:
+    if table.backend != LOCAL:
+        config = systems.get(table.backend) or CONFIGS[BACKENDS[table.backend]]
+        key = "batch" if issubclass(config, BatchConfig) else table.backend
+        more[key] = _filled(config, table)
+    said = {name: getattr(table, name) for name in ("backend", *OF_ALL)}
+    return ComputeConfig(**said, oversubscribe=getattr(table, "oversubscribe", False), **more)
+
+
+def _notified(table: SiteTable, **more: Any) -> NotifyConfig:
+    if isinstance(table, NotifierTable):
+        return _filled(NotifierConfig, table, settings=table.model_extra, **more)
+    if isinstance(table, WebhookTable):
+        return _filled(WebhookConfig, table, **more)
+    mail = _filled(MailConfig, table, **more)
+    port = mail.port or {"starttls": 587, "tls": 465, "none": 25}[mail.security]
+    return dataclasses.replace(mail, port=port)

@@ -1,0 +1,328 @@
+"""What the site file says, as data.
+
+A type in an annotation is that of `site_tables`, which makes models for pydantic of these classes
+when there is a site file to read. Without one, pydantic is not loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rankwise.plan import Resources, RuntimeChoice
+
+if TYPE_CHECKING:
+    from rankwise.documents.site_tables import (
+        Account,
+        Address,
+        Addresses,
+        Captures,
+        CommandLine,
+        FilePath,
+        Folder,
+        Hosts,
+        Idle,
+        Image,
+        KeepSeconds,
+        Labels,
+        Namespace,
+        PodFolder,
+        PodPort,
+        Port,
+        SbatchOptions,
+        SbatchTime,
+        SlurmMpi,
+        SshOptions,
+        Tolerations,
+        Url,
+    )
+    from rankwise.documents.values import (
+        Bool,
+        Bytes,
+        Cores,
+        NonNegativeInt,
+        PositiveInt,
+        Seconds,
+        Text,
+        Texts,
+    )
+
+LOCAL = "local"
+"""The compute that is always there."""
+SLURM = "slurm"
+"""The backend of a cluster with Slurm."""
+KUBERNETES = "kubernetes"
+"""The backend of a cluster with Kubernetes."""
+SSH = "ssh"
+"""The backend of hosts with a login."""
+COMMAND = "command"
+"""The backend of instances that a provider's command line makes."""
+ELSEWHERE = (KUBERNETES, SSH, COMMAND)
+"""Backends whose attempts leave their records on other machines, from which they are fetched."""
+CURRENT = "current"
+"""The runtime that is always there."""
+
+
+TEMPLATES = ("create", "ready", "run", "send", "fetch", "delete", "list")
+"""The command lines of a provider."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """What a site file says of any batch system; what is empty is left to the system."""
+
+    options: Texts = ()
+    """More options of the command that submits, each as one text."""
+    modules: Texts = ()
+    """Modules to load first, in a login shell."""
+    init: Texts = ()
+    """Lines of shell to run before anything else, after the modules."""
+    shared: FilePath = ""
+    """A folder that all nodes have; empty: where the store is, and the documents are."""
+    python: Text = ""
+    """What runs our part on the nodes; empty: the interpreter of rankwise."""
+    mode: Literal["job", "pilot"] = "job"
+    """`job`: a job for each task; `pilot`: one that many tasks share."""
+    max_queued: PositiveInt | None = None
+    """How many of our jobs may be in the queue or run at a time; None: as many as it takes."""
+    pilot_nodes: PositiveInt = 1
+    """How many nodes a pilot takes, if no task needs more."""
+    pilot_idle: Idle = 30.0
+    """For how many seconds a pilot without tasks stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmConfig(BatchConfig):
+    """What a site file says of a Slurm cluster; what is empty is left to Slurm."""
+
+    options: SbatchOptions = ()
+    """More options of sbatch, each as one text: `--mem=16G`."""
+    partition: Text = ""
+    account: Text = ""
+    qos: Text = ""
+    constraint: Text = ""
+    time: SbatchTime = ""
+    """The limit of a job, as sbatch takes it: `30`, `1:30:00`, `2-0`."""
+    mpi: SlurmMpi = "mpirun"
+    """`mpirun` (inside the allocation), or `srun` with or without a plugin: `srun-pmi2`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesConfig:
+    """What a site file says of a Kubernetes cluster; what is empty is left to the cluster."""
+
+    kubeconfig: FilePath = ""
+    """The file; empty: KUBECONFIG, ~/.kube/config, or the account of the pod that we are in."""
+    context: Text = ""
+    namespace: Namespace = ""
+    image: Image = ""
+    """For tasks whose runtime is no image."""
+    pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    pull_secrets: Texts = ()
+    service_account: Text = ""
+    node_selector: dict[str, str] = field(default_factory=dict)
+    tolerations: Tolerations = ()
+    labels: Labels = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    priority_class: Text = ""
+    runtime_class: Text = ""
+    host_network: Bool = False
+    user: Account = 1000
+    """Who runs in the containers: the number of a user, or `image`: as the image says (None)."""
+    python: Text = ""
+    """What runs our part in the image; empty: the first that is found."""
+    code: Literal["configmap", "image", "claim"] = "configmap"
+    """How code gets into pods: `configmap`, `image` (it is there) or `claim` (a volume has it)."""
+    code_path: Text = ""
+    """Where code is in the image or in the claim."""
+    claims: dict[str, PodFolder] = field(default_factory=dict)
+    """Persistent volume claims, and where pods have them."""
+    host_paths: dict[str, PodFolder] = field(default_factory=dict)
+    """Folders of the nodes, and where pods have them."""
+    mpi: Literal["openmpi5", "openmpi4", "mpich", "intel", ""] = ""
+    """Whose mpirun the images have: `openmpi4`, `openmpi5`, `mpich` or `intel`; empty: any."""
+    gpu_resource: Text = "nvidia.com/gpu"
+    mount: Folder = "/rankwise"
+    """The folder in pods under which our own files are."""
+    port: PodPort = 28967
+    """Where the first pod of a task listens for the others."""
+    autoscale: Bool = False
+    """Whether nodes come when they are needed: then those that are there are no limit."""
+    max_parallel: PositiveInt | None = None
+    """How many tasks of ours may be there at a time; None: any number."""
+    pending_limit: Seconds | None = None
+    """After how many seconds without a node a task is given up; None: never."""
+    keep_seconds: KeepSeconds = 86400
+    """For how long the cluster keeps what nobody has fetched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshConfig:
+    """What a site file says of hosts with a login; what is empty is left to ssh."""
+
+    hosts: Hosts = ()
+    """As ssh has them: `gpu1`, `user@gpu2`, `ssh://user@gpu3:2222`, or a name of its config."""
+    options: SshOptions = ()
+    """More options of ssh, each word as one text."""
+    config: FilePath = ""
+    """A file in place of ~/.ssh/config."""
+    folder: Text = "~/.cache/rankwise/remote"
+    """Where our files go over there; nobody else may write into it."""
+    python: Text = ""
+    """What runs our part there, and what commands find as `python`; empty: its python3."""
+    init: Texts = ()
+    """Lines of shell to run before anything else."""
+    shared: Bool = False
+    """Whether hosts see the files of this machine, under the same names."""
+    patience: Seconds = 600.0
+    """For how many seconds a host may be silent before what was not sent there goes elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandConfig:
+    """What a site file says of a provider's command line; `${{NAME}}` is filled in."""
+
+    create: CommandLine = ()
+    ready: CommandLine = ()
+    """Ends with 0 once an instance can be used; empty: as soon as it is created."""
+    run: CommandLine = ()
+    """Runs `${{command}}`, a line for the shell, in an instance."""
+    send: CommandLine = ()
+    """Copies a file there; empty: `run` hands on its standard input."""
+    fetch: CommandLine = ()
+    """Copies a file from there; empty: `run` hands on what the line writes."""
+    delete: CommandLine = ()
+    list: CommandLine = ()
+    """Says what there is, to find an instance by its name."""
+    capture: Captures = ()
+    """What to find in the output of `create`, and of `list`: name, and path or pattern."""
+    instances: PositiveInt = 1
+    """How many there may be at a time."""
+    reuse: Bool = True
+    """Whether an instance serves several tasks."""
+    folder: Text = "~/.cache/rankwise/remote"
+    """As for hosts."""
+    python: Text = ""
+    init: Texts = ()
+    patience: Seconds = 600.0
+    create_seconds: Seconds = 1800.0
+    ready_seconds: Seconds = 1800.0
+    look_seconds: Seconds = 0.4
+    """How long an instance may wait for news before it answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeConfig:
+    """Where tasks run, and what that place is said to have; None: what is found there."""
+
+    name: str = LOCAL
+    """As the document calls it."""
+    backend: str = LOCAL
+    cores: Cores | None = None
+    """How many cores tasks may use together."""
+    memory: Bytes | None = None
+    """In bytes."""
+    gpus: NonNegativeInt | None = None
+    oversubscribe: Bool = False
+    """Whether tasks may run at once that need more than there is."""
+    features: Texts = ()
+    """What matrices may need, as words or such as `mem>=64`."""
+    batch: BatchConfig = BatchConfig()
+    """What the batch system is told, if the backend is one."""
+    ssh: SshConfig = SshConfig()
+    command: CommandConfig = CommandConfig()
+    kubernetes: KubernetesConfig = field(default_factory=KubernetesConfig)
+    is_mapped: bool = True
+    """False: no site file has the name, and this machine stands in."""
+    place: str = ""
+    """Where it is written: `rankwise.toml:3`."""
+
+    @property
+    def is_batch(self) -> bool:
+        """Return whether the backend is a batch system: Slurm, or one of another package."""
+        return self.backend not in (LOCAL, *ELSEWHERE)
+
+    def capacity(self, found: Resources) -> Resources:
+        """Put what was told over what was found."""
+        return Resources(
+            cores=found.cores if self.cores is None else self.cores,
+            memory=found.memory if self.memory is None else self.memory,
+            gpus=found.gpus if self.gpus is None else self.gpus,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailConfig:
+    """Whom to send mail, and by which server."""
+
+    name: str
+    kind: Literal["mail"] = "mail"
+    host: Text = ""
+    port: Port = 0
+    """0: the one that goes with the security."""
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    """`starttls`, `tls` from the first word on, or `none`."""
+    user: Text = ""
+    password_secret: Text = ""
+    """The name of the variable that has the password."""
+    sender: Address = ""
+    to: Addresses = ()
+    ca: FilePath = ""
+    """A file with the certificates to trust; empty: those that this machine trusts."""
+    when: Literal["always", "failed"] = "always"
+    """`always`, or only if a run has `failed`."""
+    place: str = ""
+    """Where it is written: `rankwise.toml:3`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookConfig:
+    """An address of a chat that takes messages."""
+
+    name: str
+    kind: Literal["webhook"] = "webhook"
+    url: Url = ""
+    url_secret: Text = ""
+    """The name of the variable that has the address: who knows it can write into the chat."""
+    style: Literal["slack", "teams", "json"] = "slack"
+    """`slack`, `teams` or plain `json`."""
+    ca: FilePath = ""
+    when: Literal["always", "failed"] = "always"
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifierConfig:
+    """Whom to tell by the notifier of another package."""
+
+    name: str
+    kind: str
+    """The name of its entry point."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """All other keys, as they are written."""
+    when: str = "always"
+    place: str = ""
+
+
+NotifyConfig = MailConfig | WebhookConfig | NotifierConfig
+"""What `[notify.NAME]` says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """What one site file says; names may end in `*`."""
+
+    file: Path
+    computes: Mapping[str, ComputeConfig] = field(default_factory=dict)
+    runtimes: Mapping[str, RuntimeChoice] = field(default_factory=dict)
+    notified: Mapping[str, NotifyConfig] = field(default_factory=dict)
+    """Whom to tell what became of runs."""
+    default_compute: str = ""
+    default_runtime: str = ""
+
+
+def is_path(rule: str) -> bool:
+    """Return whether what to capture is a path into JSON, and no pattern."""
+    return rule.startswith("$") and not rule.startswith("${{")

@@ -1,0 +1,559 @@
+"""Models of the site file: types of single values, and the tables made of the classes of data."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_type_hints
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+    create_model,
+)
+
+from rankwise.checks.json_path import steps_of
+from rankwise.documents import site_models, values
+from rankwise.documents.common import (
+    Conflict,
+    Model,
+    ValidationContext,
+    field_docstrings,
+    references_in,
+    runtime_conflicts,
+)
+from rankwise.documents.site_models import (
+    COMMAND,
+    KUBERNETES,
+    LOCAL,
+    SLURM,
+    SSH,
+    TEMPLATES,
+    CommandConfig,
+    ComputeConfig,
+    KubernetesConfig,
+    MailConfig,
+    SlurmConfig,
+    SshConfig,
+    WebhookConfig,
+    is_path,
+)
+from rankwise.documents.values import (
+    OWN_WORDS,
+    Bool,
+    Number,
+    Text,
+    listed_schema,
+    one_or_more,
+    whole,
+    wrong,
+)
+from rankwise.documents.written import mapping_in
+from rankwise.plan import RuntimeChoice
+from rankwise.plugins import NOTIFIERS
+from rankwise.wording import alternatives, code, nearest, quoted
+
+_T = TypeVar("_T")
+_LABEL = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
+_OUR_LABELS = "rankwise.dev/"
+# Minutes, and the other forms that sbatch has.
+_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
+_MPI = re.compile(r"mpirun|srun(-\w+)?")
+# What we give ourselves, and could not find a job or a host without.
+_OUR_SBATCH_OPTIONS = (
+    *("--job-name", "-J", "--output", "-o", "--error", "-e", "--array", "-a", "--wrap"),
+    *("--parsable", "--wait", "-W", "--nodes", "-N", "--open-mode", "--chdir", "-D"),
+)
+_OUR_SSH_OPTIONS = ("ControlMaster", "ControlPath", "ControlPersist", "BatchMode", "RemoteCommand")
+
+
+def _if(is_right: Callable[[Any], object], message: str) -> AfterValidator:
+    """Make a check; the message is followed by what was given."""
+
+    def check(value: _T) -> _T:
+        if not is_right(value):
+            raise wrong(f"{message}, not {quoted(value)}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _whole(least: int, most: int) -> tuple[BeforeValidator, WithJsonSchema]:
+    schema = {"type": "integer", "minimum": least, "maximum": most}
+    return BeforeValidator(whole(least, most)), WithJsonSchema(schema)
+
+
+def _is_word(value: str) -> bool:
+    return not value.startswith("-") and not any(letter.isspace() for letter in value)
+
+
+def _is_folder(value: str) -> bool:
+    return value.startswith("/") and bool(value.strip("/")) and ":" not in value
+
+
+def _complete(path: str, folder: Path) -> str:
+    """Make a path absolute that is relative to the folder of the site file.
+
+    Links are followed in the folders above it only: a Python knows its environment by the link
+    through which it is called.
+    """
+    try:
+        complete = folder / Path(path).expanduser()
+        return str(complete.parent.resolve() / complete.name)
+    except (OSError, RuntimeError):  # no such home, or links in a circle
+        return path
+
+
+def _file_path(path: str, info: ValidationInfo) -> str:
+    return _complete(
+        path, info.context.folder if isinstance(info.context, ValidationContext) else Path()
+    )
+
+
+def _time(value: Any) -> str:
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if not is_number and not (isinstance(value, str) and _TIME.fullmatch(value)):
+        raise wrong(f'must be minutes, or like "1:30:00" or "2-0", not {quoted(value)}')
+    return str(value)
+
+
+def _sbatch_option(value: str) -> str:
+    name = value.partition("=")[0]
+    if not value.startswith("-"):
+        raise wrong(f'must be an option of sbatch, "--name=value" as one text, not {quoted(value)}')
+    if name in _OUR_SBATCH_OPTIONS:
+        raise wrong(f"cannot be {code(name)}, which rankwise sets itself")
+    return value
+
+
+def _ssh_option(value: str) -> str:
+    if any(name.lower() in value.lower() for name in _OUR_SSH_OPTIONS):
+        raise wrong(f"cannot be {code(value)}, which rankwise sets itself")
+    return value
+
+
+def _mpi(value: str) -> str:
+    if not _MPI.fullmatch(value):
+        known = ("mpirun", "srun", "srun-pmi2", "srun-pmix")
+        meant = nearest(value, known)
+        hint = f"; did you mean `{meant}`?" if meant else ""
+        listed = alternatives([f"`{each}`" for each in known])
+        raise wrong(f"must be {listed}, not {quoted(value)}{hint}")
+    return value
+
+
+def _account(value: Any) -> int | None:
+    if value == "image":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise wrong(f'must be the number of a user, or "image", not {quoted(value)}')
+    return value
+
+
+def _labels(labels: dict[str, str]) -> dict[str, str]:
+    for name, value in labels.items():
+        if not _LABEL.fullmatch(value) or name.startswith(_OUR_LABELS):
+            raise wrong(f"cannot have the label {name} = {quoted(value)}")
+    return labels
+
+
+def _command_line(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        try:
+            value = shlex.split(value)
+        except ValueError as error:
+            raise wrong(f"is no command line: {error}") from None
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+        raise wrong('must be a command line such as ["cloud", "create"]')
+    return tuple(value)
+
+
+def _captures(value: Any) -> tuple[tuple[str, str], ...]:
+    """Read what to find in the output of `create`: paths into JSON, or patterns with a group."""
+    if isinstance(value, str):
+        value = {"id": value}
+    if not isinstance(value, Mapping):
+        raise wrong(f'must be like {{ id = "$.id" }}, not {quoted(value)}')
+    for name, rule in value.items():
+        if not isinstance(rule, str) or not name.isidentifier() or name in ("name", "command"):
+            raise wrong(f"cannot have {name} = {quoted(rule)}")
+        try:
+            if is_path(rule):
+                steps_of(rule)
+            elif re.compile(rule).groups != 1:
+                raise ValueError("must have one group, which is the value")
+        except (ValueError, re.error) as error:
+            raise wrong(f"has {name} = {quoted(rule)}: {error}") from None
+    return tuple(value.items())
+
+
+def _site_name(value: str) -> str:
+    if not value or "*" in value[:-1]:
+        raise wrong("is no name: a `*` may stand at its end only")
+    return value
+
+
+def _not_negative(value: float) -> float:
+    if value < 0:
+        raise wrong(f"must be 0 or more, not {value}")
+    return value
+
+
+FilePath = Annotated[Text, AfterValidator(_file_path)]
+Image = Annotated[Text, _if(_is_word, "must be the name of an image")]
+Folder = Annotated[
+    Text,
+    _if(_is_folder, 'must be a folder such as "/rankwise"'),
+    AfterValidator(lambda value: value.rstrip("/")),
+]
+PodFolder = Annotated[Text, _if(_is_folder, 'must be a folder such as "/data"')]
+Port = Annotated[int, *_whole(1, 65535)]
+PodPort = Annotated[int, *_whole(1024, 65535)]
+KeepSeconds = Annotated[int, *_whole(60, 10**9)]
+Idle = Annotated[Number, AfterValidator(_not_negative)]
+Account = Annotated[int | None, BeforeValidator(_account), WithJsonSchema({})]
+Namespace = Annotated[Text, _if(_NAMESPACE.fullmatch, "must be the name of a namespace")]
+Labels = Annotated[dict[str, str], AfterValidator(_labels)]
+Toleration = dict[Literal["key", "operator", "value", "effect", "tolerationSeconds"], Any]
+Tolerations = tuple[Toleration, ...]
+SbatchTime = Annotated[str, BeforeValidator(_time), WithJsonSchema({"type": ["string", "integer"]})]
+SlurmMpi = Annotated[Text, AfterValidator(_mpi)]
+_LISTED = (BeforeValidator(one_or_more), listed_schema({"type": "string"}))
+SbatchOptions = Annotated[tuple[Annotated[Text, AfterValidator(_sbatch_option)], ...], *_LISTED]
+SshOptions = Annotated[tuple[Annotated[Text, AfterValidator(_ssh_option)], ...], *_LISTED]
+Hosts = Annotated[tuple[Annotated[Text, _if(_is_word, "must be a host")], ...], *_LISTED]
+CommandLine = Annotated[
+    tuple[str, ...], BeforeValidator(_command_line), listed_schema({"type": "string"})
+]
+Captures = Annotated[
+    tuple[tuple[str, str], ...], BeforeValidator(_captures), WithJsonSchema({"type": "object"})
+]
+_Address = Annotated[
+    str,
+    _if(
+        lambda value: "@" in value and not any(ord(letter) < 32 for letter in value),
+        'must be an address such as "me@example.org"',
+    ),
+]
+Address = Annotated[_Address, Field(alias="from")]
+Addresses = Annotated[
+    tuple[_Address, ...], _if(bool, 'must be addresses such as "me@example.org"'), *_LISTED
+]
+Url = Annotated[
+    Text,
+    _if(lambda value: value.startswith(("https://", "http://")), "must begin with https://"),
+]
+SiteName = Annotated[str, AfterValidator(_site_name)]
+
+
+class SiteTable(Model):
+    """A table of the site file."""
+
+    needed: ClassVar[tuple[str, ...]] = ()
+    """Keys without which there is no default that works."""
+
+    @classmethod
+    def descriptions(cls) -> dict[str, str]:
+        """Return the texts below the fields of the class of data as well."""
+        described = field_docstrings(ComputeConfig)
+        for config in (CONFIGS.get(base, object) for base in cls.__mro__):
+            for each in reversed(config.__mro__[:-1]):
+                described = described | field_docstrings(each)
+        return described | super().descriptions()
+
+
+class KubernetesTable(SiteTable):
+    """Pods of a Kubernetes cluster."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        way = contents.get("code")
+        if way in ("image", "claim") and not str(contents.get("code_path", "")).startswith("/"):
+            yield Conflict(
+                ("code",), f'code = "{way}" needs code_path: the folder in pods, such as "/code"'
+            )
+        if way == "claim" and not contents.get("claims"):
+            yield Conflict(("code",), 'code = "claim" needs claims, such as { "data" = "/data" }')
+
+
+class SshTable(SiteTable):
+    """Hosts with a login."""
+
+    needed: ClassVar[tuple[str, ...]] = ("hosts",)
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        if contents.get("hosts") == []:
+            yield Conflict(("hosts",), 'there are no hosts: hosts = ["gpu1", "user@gpu2"]')
+
+
+class CommandTable(SiteTable):
+    """Instances that a provider's command line makes."""
+
+    needed: ClassVar[tuple[str, ...]] = ("create", "run", "delete")
+    _given: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "run": ("command",),
+        "send": ("source", "target"),
+        "fetch": ("source", "target"),
+    }
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        captured = tuple(mapping_in(contents, "capture")) or ("id",) * ("capture" in contents)
+        for name in TEMPLATES:
+            words = one_or_more(contents.get(name, ()))
+            used = {each for word in words for each in references_in(word)}
+            # What is made is known by what `create` has said, and not before that.
+            more = () if name in ("create", "list") else captured
+            needed = cls._given.get(name, ())
+            known = ("name", *needed, *more)
+            for each in sorted(used - set(known)):
+                meant = nearest(each, known)
+                hint = f"did you mean `{meant}`?" if meant else f"there are {', '.join(known)}"
+                yield Conflict((name,), f"`{name}` has ${{{{{each}}}}}, which is unknown; {hint}")
+            for each in needed if words else ():
+                if each not in used:
+                    yield Conflict((name,), f"`{name}` must have ${{{{{each}}}}} in it")
+
+
+class MailTable(SiteTable):
+    """People to send mail, and the server for it."""
+
+    needed: ClassVar[tuple[str, ...]] = ("host", "sender", "to")
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        if ("user" in contents) != ("password_secret" in contents):
+            yield Conflict((), "`user` and `password_secret` go together")
+        is_here = contents.get("host") in ("localhost", "127.0.0.1", "::1")
+        if contents.get("security") == "none" and "user" in contents and not is_here:
+            yield Conflict(
+                ("security",), "without security, others can read the password on its way"
+            )
+
+
+class WebhookTable(SiteTable):
+    """A chat that takes messages."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        yield from cls.exactly_one(contents, ("url", "url_secret"), "a chat")
+
+
+def _notifier(name: str) -> str:
+    if problem := NOTIFIERS.problem(name):
+        raise wrong(f"cannot be {code(name)}: {problem}")
+    return name
+
+
+class NotifierTable(SiteTable):
+    """The notifier of another package, which has keys of its own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: Annotated[Text, AfterValidator(_notifier)]
+    """Name of the notifier."""
+    when: Literal["always", "failed"] = "always"
+    """Always, or only if a run has failed."""
+
+
+class RuntimeTable(SiteTable):
+    """What commands run in: an interpreter, packages, an image or the current Python."""
+
+    current: Bool = False
+    """The Python that rankwise is in."""
+    python: Text = ""
+    """An interpreter or the folder of a virtual environment."""
+    requirements: tuple[Text, ...] = ()
+    """Packages to install."""
+    image: Image = ""
+    """An image, or a .sif file."""
+    engine: Literal["docker", "podman", "apptainer", ""] = ""
+    """What runs the image."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        yield from runtime_conflicts(cls, contents, ("requirements", "image", "current"))
+        if contents.get("current") is False:
+            yield Conflict(("current",), "`current` can only be true")
+
+    def choice(self, name: str, folder: Path) -> RuntimeChoice:
+        """Return what the table means."""
+        given = self.model_fields_set
+        if "requirements" in given:
+            return RuntimeChoice(
+                name=name, kind="uv", python=self.python, requirements=self.requirements
+            )
+        if "python" in given:
+            return RuntimeChoice(name=name, kind="python", python=_complete(self.python, folder))
+        if "image" in given:
+            is_file = self.image.endswith(".sif") or self.image.startswith((".", "/", "~"))
+            image = _complete(self.image, folder) if is_file else self.image
+            return RuntimeChoice(name=name, kind="container", image=image, engine=self.engine)
+        return RuntimeChoice(name=name)
+
+
+class Defaults(SiteTable):
+    """What documents get that name no compute, or no runtime."""
+
+    compute: Text = ""
+    """Name of a compute."""
+    runtime: Text = ""
+    """Name of a runtime."""
+
+
+class LocalTable(SiteTable):
+    """This machine."""
+
+
+class SlurmTable(SiteTable):
+    """A cluster with Slurm."""
+
+
+class BatchTable(SiteTable):
+    """A cluster with the batch system of another package."""
+
+
+class UnreadTable(SiteTable):
+    """A table of a batch system that is not loaded: whatever is in it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+CONFIGS: Mapping[type, type] = {
+    SlurmTable: SlurmConfig,
+    KubernetesTable: KubernetesConfig,
+    SshTable: SshConfig,
+    CommandTable: CommandConfig,
+    MailTable: MailConfig,
+    WebhookTable: WebhookConfig,
+}
+"""The classes of data whose fields are the keys of tables."""
+BACKENDS: Mapping[str, type[SiteTable]] = {
+    LOCAL: LocalTable,
+    SLURM: SlurmTable,
+    KUBERNETES: KubernetesTable,
+    SSH: SshTable,
+    COMMAND: CommandTable,
+}
+# What the annotations of the classes of data mean.
+_NAMES = {**vars(values), **globals(), **vars(site_models)}
+OF_ALL = ("cores", "gpus", "memory", "features")
+
+
+def _keys(config: Any, needed: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the fields of a class of data as pydantic takes them."""
+    hints = _hints(config)
+    found: dict[str, Any] = {}
+    for each in dataclasses.fields(config):
+        default: Any = each.default
+        if each.default_factory is not dataclasses.MISSING:
+            default = Field(default_factory=each.default_factory)
+        if each.name in needed or default is dataclasses.MISSING:
+            default = ...
+        found[each.name] = (hints[each.name], default)
+    return found
+
+
+def _hints(config: Any) -> dict[str, Any]:
+    """Return the types of the fields, of each class in the words of its own module."""
+    fields = {each.name for each in dataclasses.fields(config)}
+    found: dict[str, Any] = {}
+    for base in reversed(config.__mro__):
+        written = vars(base).get("__annotations__", {})
+        own = {name: written[name] for name in fields & written.keys()}
+        names = {**_NAMES, **vars(sys.modules[base.__module__])}
+        each = SimpleNamespace(__annotations__=own)
+        found |= get_type_hints(each, names, include_extras=True)
+    return found
+
+
+def _model(base: type[SiteTable], config: Any = None, **more: Any) -> Any:
+    """Make the model of a table whose keys are the fields of its class of data."""
+    config = config or CONFIGS.get(base)
+    keys = _keys(config, base.needed) if config else {}
+    own = {name: key for name, key in keys.items() if name not in ("name", "place", *more)}
+    return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **more, **own)
+
+
+def compute_model(backend: str, table: type[SiteTable] | None = None, config: Any = None) -> Any:
+    """Make the model of a compute: keys of all computes, and those of its backend."""
+    names = (*OF_ALL, "oversubscribe") if backend in (LOCAL, SSH) else OF_ALL
+    of_all = _keys(ComputeConfig)
+    return _model(
+        table or BACKENDS[backend],
+        config,
+        backend=(Literal[backend], LOCAL if backend == LOCAL else ...),
+        **{name: of_all[name] for name in names},
+    )
+
+
+def any_compute(more: Sequence[Any] = ()) -> Any:
+    """Return the type of a compute of any backend, with models of more backends."""
+    models = (*map(compute_model, BACKENDS), *more)
+    union: Any = Union[models]  # noqa: UP007  it is made of a list
+    return Annotated[union, Field(discriminator="backend")]
+
+
+def _notify_kind(given: Any) -> str | None:
+    if not isinstance(given, Mapping):
+        return None
+    if kind := given.get("kind"):
+        return kind if kind in NOTIFIERS.ours else "other"
+    if "url" in given or "url_secret" in given:
+        return "webhook"
+    return "mail" if "host" in given else None
+
+
+if TYPE_CHECKING:
+    # The models are made here, so a checker does not know them.
+    AnyCompute = Any
+    AnyNotify = Any
+else:
+    AnyCompute = any_compute()
+    AnyNotify = Annotated[
+        Annotated[_model(MailTable), Tag("mail")]
+        | Annotated[_model(WebhookTable), Tag("webhook")]
+        | Annotated[NotifierTable, Tag("other")],
+        Discriminator(
+            _notify_kind,
+            custom_error_type=OWN_WORDS,
+            custom_error_message="{message}",
+            custom_error_context={
+                "message": "must have a `host`, for mail, or a `url` or `url_secret`, for chats"
+            },
+        ),
+    ]
+
+
+class SiteFile(Model):
+    """The site file: what the names in documents mean here."""
+
+    compute: dict[SiteName, AnyCompute] = Field(default_factory=dict)
+    """Where to run, by name."""
+    runtime: dict[SiteName, RuntimeTable] = Field(default_factory=dict)
+    """What commands run in, by name."""
+    notify: dict[SiteName, AnyNotify] = Field(default_factory=dict)
+    """Whom to tell what became of runs, by name."""
+    defaults: Defaults = Field(default_factory=Defaults)
+    """For documents that name no compute, or no runtime."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        if mapping_in(contents, "compute", LOCAL).get("backend", LOCAL) != LOCAL:
+            yield Conflict(
+                ("compute", LOCAL, "backend"),
+                f'the compute "{LOCAL}" is always this machine; take another name',
+            )

@@ -1,0 +1,128 @@
+"""The steps of pipelines that rankwise brings along: checkout, runtime, deploy and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rankwise.documents.common import Conflict, Model
+from rankwise.documents.values import Bool, PositiveInt, Seconds, Text, Texts
+
+
+class Checkout(Model):
+    """Gets a repository of git. A text alone is the repository."""
+
+    short_form: ClassVar[str] = "repository"
+    hints: ClassVar[Mapping[str, str]] = {
+        "url": "did you mean `repository`?",
+        "branch": "did you mean `ref`?",
+        "tag": "did you mean `ref`?",
+        "path": "did you mean `into`?",
+    }
+
+    repository: Text = Field(examples=["https://github.com/mpi4py/mpi4py"])
+    """Its address, or a folder."""
+    ref: Text = Field(default="", examples=["4.0.1"])
+    """Branch, tag or commit; none given: what the repository says."""
+    into: Text = Field(default="", examples=["mpi4py"])
+    """Folder in the workspace; none given: the repository's name."""
+    clean: Bool = False
+    """Whether to throw away what was changed there by hand or built. Otherwise a changed file is a
+    mistake, and what is not in git stays.
+    """
+
+
+class MakeRuntime(Model):
+    """Makes a virtual environment, which all later stages work in. A text alone is the folder."""
+
+    short_form: ClassVar[str] = "into"
+
+    into: Text = Field(default=".venv", examples=[".venv"])
+    """Folder in the workspace."""
+    python: Text = Field(
+        default="", examples=["/opt/cray/pe/python/3.11/bin/python3", "python3.12"]
+    )
+    """The Python to make it from; none given: that of rankwise."""
+    packages: Texts = Field(default=(), examples=[["cython", "numpy>=2"]])
+    """What to install."""
+    requirements: Texts = Field(default=(), examples=["requirements.txt"])
+    """Files that say what to install."""
+    site_packages: Bool = False
+    """Whether packages of that Python are seen, such as the site's numpy."""
+
+
+class Deploy(Model):
+    """Copies a build to where it stays, all of it or nothing."""
+
+    hints: ClassVar[Mapping[str, str]] = {
+        "source": "did you mean `from`?",
+        "target": "did you mean `to`?",
+    }
+
+    source: Text = Field(alias="from", examples=["build/venv"])
+    """Folder of the build."""
+    to: Text = Field(examples=["$RELEASE_ROOT"])
+    """Folder of the releases; `current` in it leads to the newest one."""
+    name: Text = Field(default="", examples=["4.0.1", "$VERSION"])
+    """Name of the release; none given: the run's id."""
+    keep: PositiveInt = Field(default=3, examples=[5])
+    """How many releases stay; older ones are removed."""
+
+
+class Report(Model):
+    """Writes down how the run stands. A text alone is the file."""
+
+    short_form: ClassVar[str] = "to"
+
+    to: Text = Field(examples=["summary.md", "report.html"])
+    """The file. Its ending says what it gets: `.html`, `.pdf`, `.json`, else Markdown."""
+
+
+class Notify(Model):
+    """Tells somebody how the run stands. A text alone is a command."""
+
+    short_form: ClassVar[str] = "run"
+
+    to: Texts = Field(default=(), examples=["team"])
+    """Whom to tell by mail or in a chat: names in rankwise.toml."""
+    run: Text = Field(default="", examples=["mail -s 'nightly build' me@example.org"])
+    """A line for the shell, which has the message as its input."""
+    file: Text = Field(default="", examples=["news.txt"])
+    """A file to which the message is added."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        if all(contents.get(name) is None for name in ("to", "run", "file")):
+            yield Conflict((), "somebody must be told: give a `to`, a `run` or a `file`")
+
+
+class Wait(Model):
+    """Submits something to a batch system that rankwise does not know, and waits for its end."""
+
+    submit: Text = Field(examples=["qsub -A proj sanity.sh"])
+    """The line that submits it."""
+    state: Text = Field(examples=["qstat --header State $JOB"])
+    """The line that tells its state; $JOB is its number."""
+    job: Text = Field(default="[0-9]+", examples=["[0-9]+"])
+    """Where in what `submit` says the number is; a group in it counts alone."""
+    done: Text = Field(examples=["exiting"])
+    """What its state looks like when all is well."""
+    failed: Text = Field(default="", examples=["FAILED"])
+    """What it looks like when it has failed."""
+    gone: Bool = False
+    """Whether a state that cannot be told any more means that it is done."""
+    cancel: Text = Field(default="", examples=["qdel $JOB"])
+    """The line that ends it when the stage is ended."""
+    interval: Seconds = 5.0
+    """How long to wait between two looks at first; it grows to ten times."""
+
+
+class Cache(Model):
+    """Folders that are kept from run to run."""
+
+    key: Texts = Field(examples=[["pyproject.toml", "requirements*.txt"]])
+    """Files whose contents say which version is wanted."""
+    paths: Texts = Field(examples=[[".venv"]])
+    """What is put back before, and kept afterwards."""

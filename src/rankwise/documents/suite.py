@@ -1,0 +1,184 @@
+"""The suite: scripts and commands that are tests, each by itself or under a launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rankwise.documents.checks import CheckSpec
+from rankwise.documents.common import (
+    Conflict,
+    Model,
+    RestartPolicy,
+    TestCode,
+    TestFolder,
+    Variables,
+)
+from rankwise.documents.jobs import DocumentModel
+from rankwise.documents.values import (
+    Bool,
+    Bytes,
+    Cores,
+    Name,
+    NonNegativeInt,
+    PositiveInt,
+    Seconds,
+    Secrets,
+    Target,
+    Text,
+    number_in,
+)
+from rankwise.wording import code
+
+KINDS = ("run", "files", "pytest")
+
+
+class RankLauncher(StrEnum):
+    """What makes ranks of a command."""
+
+    MPI = "mpi"
+    PYTORCH = "pytorch"
+
+
+class Requirements(Model):
+    """What there must be for a test to run, and what it has to itself while it does."""
+
+    hints: ClassVar[Mapping[str, str]] = {
+        "gpu": "did you mean `gpus`?",
+        "cpu": "did you mean `cores`?",
+        "cpus": "did you mean `cores`?",
+        "ranks": "it is beside `requires`, not in it",
+    }
+
+    gpus: NonNegativeInt = Field(default=0, examples=[2])
+    """Number of GPUs."""
+    cores: Cores | None = Field(default=None, examples=[4])
+    """Cores; none given: one for each rank."""
+    memory: Bytes | None = Field(default=None, examples=["2Gi"])
+    """Memory: bytes, or with a unit."""
+
+
+class SuiteTest(Model):
+    """One test, or those that are found. A text alone is `run`."""
+
+    short_form: ClassVar[str] = "run"
+    kinds: ClassVar[tuple[str, ...]] = KINDS
+    """What says what a test is; only one may."""
+    hints: ClassVar[Mapping[str, str]] = {
+        "command": "did you mean `run`?",
+        "script": "did you mean `run`?",
+        "pattern": "did you mean `files`?",
+        "glob": "did you mean `files`?",
+        "env": "did you mean `environment_variables`?",
+        "gpus": "put it into `requires`",
+        "cores": "put it into `requires`",
+        "memory": "put it into `requires`",
+        "np": "did you mean `ranks`?",
+        "retries": "did you mean `restart`?",
+    }
+
+    run: Text = Field(default="", examples=["checkpoint_test.py", "python train.py --epochs 1"])
+    """A script, or a line for the shell."""
+    files: Text = Field(default="", examples=["tests/*_test.py"])
+    """A pattern: each script that it finds is a test."""
+    pytest: Text = Field(default="", examples=["tests/ --n-workers=4"])
+    """Arguments of pytest, whose tests show one by one in the report."""
+    name: Name = ""
+    """What it is called; none given: made from the script or the command."""
+    ranks: PositiveInt | None = Field(default=None, examples=[4])
+    """As how many ranks it runs; none given: as one process."""
+    nodes: PositiveInt | None = Field(default=None, examples=[2])
+    """On how many nodes; `ranks` must be a multiple."""
+    launcher: RankLauncher = RankLauncher.MPI
+    """What makes ranks of it: `mpi` is mpiexec, `pytorch` sets RANK, WORLD_SIZE and the like."""
+    requires: Requirements = Field(default_factory=Requirements)
+    """What there must be; otherwise it is not run."""
+    optional: Bool = False
+    """Whether the suite may pass without it having run."""
+    timeout: Seconds | None = Field(default=None, examples=["60s"])
+    """Longest run time; none given: that of the suite."""
+    environment_variables: Variables = Field(
+        default_factory=dict, examples=[{"NCCL_DEBUG": "INFO"}]
+    )
+    """For this test."""
+    checks: tuple[CheckSpec, ...] = ()
+    """What must be true when it has run, beside the exit code."""
+    restart: RestartPolicy | None = None
+    """When to try again; none given: never."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        yield from cls.exactly_one(contents, cls.kinds, "a test")
+        if contents.get("name") is not None and contents.get("files") is not None:
+            yield Conflict(("name",), "tests that are found are named after their files")
+        ranks, nodes = number_in(contents.get("ranks")), number_in(contents.get("nodes"))
+        if isinstance(nodes, int) and nodes > 1 and (ranks is None or ranks % nodes):
+            yield Conflict(("nodes",), f"`ranks` must be a multiple of `nodes` ({nodes})")
+
+
+class Header(Model):
+    """What a script says of itself: `# rankwise: ranks=4 gpus=2 timeout=60`."""
+
+    ranks: PositiveInt | None = None
+    nodes: PositiveInt | None = None
+    launcher: RankLauncher | None = None
+    gpus: NonNegativeInt | None = None
+    cores: Cores | None = None
+    memory: Bytes | None = None
+    timeout: Seconds | None = None
+    optional: Bool | None = None
+    name: Name | None = None
+
+
+class Suite(DocumentModel):
+    """Tests, each a script or a command that runs by itself or under a launcher."""
+
+    hints: ClassVar[Mapping[str, str]] = {
+        "env": "did you mean `environment_variables`?",
+        "test": "did you mean `tests`?",
+    }
+
+    type: Literal["Suite"]
+    """Says that this is a suite of tests."""
+    tests: tuple[SuiteTest, ...]
+    """The tests, in their order."""
+    folder: TestFolder = "."
+    code: TestCode = ""
+    compute: Target = Field(default="", examples=["local", "gpu-cluster"])
+    """Name of a compute in rankwise.toml; `local` is this machine. None given: that of `[defaults]`
+    there, or this machine.
+    """
+    environment: Text = Field(default="", examples=["pytorch"])
+    """Name of what tests run in, which rankwise.toml maps to a Python, a virtual environment or a
+    container; none given: the Python of rankwise.
+    """
+    environment_variables: Variables = Field(
+        default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}]
+    )
+    """For all tests."""
+    secrets: Secrets = Field(default=(), examples=[["HF_TOKEN"]])
+    """Names of environment variables that are passed on from where `rankwise` is started. Their
+    values are kept nowhere.
+    """
+    timeout: Seconds | None = Field(default=None, examples=["10m"])
+    """Longest run time of each test that has none itself; none: no limit."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        tests = contents.get("tests")
+        if isinstance(tests, list) and not tests:
+            yield Conflict(("tests",), "a suite needs a test at least")
+        seen: set[str] = set()
+        for index, test in enumerate(tests if isinstance(tests, list) else ()):
+            name = test.get("name") if isinstance(test, Mapping) else None
+            if isinstance(name, str):
+                if name in seen:
+                    yield Conflict(
+                        ("tests", index, "name"), f"a test is called {code(name)} already"
+                    )
+                seen.add(name)
+        if contents.get("code") is not None and contents.get("folder") is not None:
+            yield Conflict(("folder",), "tests run in `folder` or in a copy of `code`, not both")

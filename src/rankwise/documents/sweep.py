@@ -1,0 +1,332 @@
+"""The sweep: one command with many values, measured several times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
+
+from rankwise.documents.common import (
+    ComputeRef,
+    Condition,
+    Conflict,
+    Exclusion,
+    Model,
+    Setting,
+    Variables,
+    references_in,
+)
+from rankwise.documents.jobs import Code, DocumentModel
+from rankwise.documents.values import (
+    Bool,
+    Name,
+    NonNegativeInt,
+    Number,
+    PositiveInt,
+    Seconds,
+    Secrets,
+    Text,
+    Variable,
+    Written,
+    listed_schema,
+    number_in,
+    one_or_more,
+)
+from rankwise.documents.written import mapping_in
+from rankwise.plugins import METRIC_PARSERS
+from rankwise.wording import alternatives, code, nearest
+
+OWN_NAMES = ("nodes", "ranks_per_node", "ranks", "trial")
+"""What `${{NAME}}` may stand for beside the parameters."""
+_MOST_VALUES = 100_000
+
+
+class Range(Model):
+    """Numbers from one to another, both of them included."""
+
+    start: Number = Field(alias="from", examples=[1])
+    """The first."""
+    to: Number = Field(examples=[1024])
+    """None is greater."""
+    step: Number | None = None
+    """What is added each time; 1 if nothing is said."""
+    times: Number | None = Field(default=None, examples=[2])
+    """What each is multiplied by, instead."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        step, times = number_in(contents.get("step")), number_in(contents.get("times"))
+        start, to = number_in(contents.get("from")), number_in(contents.get("to"))
+        if step is not None and times is not None:
+            yield Conflict(("times",), "a range has a `step` or `times`, not both")
+        if step is not None and step <= 0:
+            yield Conflict(("step",), "`step` must be more than 0")
+        if times is not None and times <= 1:
+            yield Conflict(("times",), "`times` must be more than 1")
+        if start is not None and to is not None and start > to:
+            yield Conflict(("to",), f"the range is empty: {to} is less than {start}")
+        if times is not None and start is not None and start <= 0:
+            yield Conflict(("from",), "what is multiplied must be more than 0")
+        elif start is not None and to is not None and _count(start, to, step, times) > _MOST_VALUES:
+            yield Conflict((), f"the range has more than {_MOST_VALUES:,} values: take fewer")
+
+    def values(self) -> list[str]:
+        """Return the numbers, as they are put into commands."""
+        found: list[str] = []
+        # As they are written: in binary, 0.1 three times is more than 0.3.
+        value, to = _decimal(self.start), _decimal(self.to)
+        while value <= to:
+            found.append(_written(value))
+            value = (
+                value * _decimal(self.times)
+                if self.times is not None
+                else value + _decimal(self.step or 1)
+            )
+        return found
+
+
+def _count(start: float, to: float, step: float | None, times: float | None) -> float:
+    """Return how many numbers a range has; 0: it is wrong in another way."""
+    if start > to or (times is not None and times <= 1) or (step is not None and step <= 0):
+        return 0
+    if times is not None:
+        return math.log(to / start) / math.log(times) + 1
+    return float((_decimal(to) - _decimal(start)) // _decimal(step or 1)) + 1
+
+
+def _decimal(number: float) -> Decimal:
+    return Decimal(repr(number))
+
+
+def _written(number: Decimal) -> str:
+    if number == number.to_integral_value():
+        return f"{number.to_integral_value():f}"
+    return f"{float(number):.15g}"
+
+
+_WRITTEN = {"type": ["string", "number", "boolean"]}
+# What has these is a range.
+_NAMES = {
+    "type": "object",
+    "additionalProperties": _WRITTEN,
+    "not": {"anyOf": [{"required": ["from"]}, {"required": ["to"]}]},
+}
+
+
+def _shape(given: Any) -> str:
+    if isinstance(given, Mapping):
+        return "range" if "from" in given or "to" in given else "names"
+    return "range" if isinstance(given, Range) else "list"
+
+
+Values = Annotated[
+    Annotated[list[Written], Tag("list")]
+    | Annotated[Range, Tag("range")]
+    | Annotated[dict[Name, Written], Tag("names"), WithJsonSchema(_NAMES)],
+    Discriminator(_shape),
+]
+"""Values as they are, numbers of a range, or values with names by which cases are known."""
+Counts = Annotated[
+    list[PositiveInt],
+    BeforeValidator(one_or_more),
+    listed_schema({"type": "integer", "minimum": 1}),
+]
+
+
+class SweepSetting(Setting):
+    """What is different for some cases."""
+
+    parameters: dict[Variable, Written] = Field(default_factory=dict, examples=[{"size": 8}])
+    """Other values."""
+
+
+class MetricSpec(Model):
+    """What to read from the output of a case. A text alone is the parser."""
+
+    short_form: ClassVar[str] = "parser"
+
+    parser: Text = Field(
+        default="regex",
+        description=f"How to read it: {alternatives([*map(code, METRIC_PARSERS.ours)])}, "
+        "or the name of a parser that another package adds.",
+        examples=["osu"],
+    )
+    name: Text = Field(default="", examples=["time"])
+    """Name of the metric, or the only one to take."""
+    unit: Text = Field(default="", examples=["s"])
+    """Its unit."""
+    better: Literal["lower", "higher", ""] = ""
+    """Which direction is the good one."""
+    pattern: Text = Field(default="", examples=[r"took ([\d.]+) s"])
+    """regex: the expression, whose first group (or `value`) is the value."""
+    function: Text = Field(default="", examples=["reading.py:bandwidths"])
+    """python: a function that makes values of the output."""
+    only: list[Text] = Field(default_factory=list)
+    """Which to keep, by the names in the output; none given: all."""
+    axes: list[Text] = Field(default_factory=list, examples=[["n"]])
+    """json-lines: keys that say where a value was taken."""
+    on: Text = Field(default="output", examples=["result.json"])
+    """Where it stands: `output`, `stdout`, `stderr`, or a file's name."""
+    when: Condition = Field(default_factory=dict, examples=[{"program": "*osu_*"}])
+    """Values of the cases that are read so; none given: all."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        parser = contents.get("parser") or "regex"
+        if isinstance(parser, str) and (problem := METRIC_PARSERS.problem(parser)):
+            yield Conflict(("parser",), problem)
+        needs = {"regex": ("pattern", "name", "unit"), "python": ("function",)}
+        for field in needs.get(str(parser), ()):
+            if contents.get(field) is None:
+                yield Conflict((), f"`parser: {parser}` needs {code(field)}")
+
+
+class Budget(Model):
+    """What a sweep may cost; more is refused before anything starts."""
+
+    max_cases: PositiveInt | None = Field(default=None, examples=[500])
+    """Most cases, without their trials."""
+    max_core_hours: Number | None = Field(default=None, examples=[10])
+    """Most hours of cores, if each takes its time limit."""
+
+
+class Sweep(DocumentModel):
+    """One command with many values, each of them run several times, and what they measure."""
+
+    hints: ClassVar[Mapping[str, str]] = {
+        "env": "did you mean `environment_variables`?",
+        "repeat": "did you mean `trials`?",
+        "repetitions": "did you mean `trials`?",
+        "include": "did you mean `add` (a case more) or `set` (other values for some)?",
+    }
+
+    type: Literal["Sweep"]
+    """Says that this is a sweep."""
+    command: Text = Field(examples=["python ${{benchmark}} --size ${{size}}"])
+    """The line of one rank; `${{NAME}}` is a parameter, or `ranks`, `nodes`, `ranks_per_node`,
+    `trial`.
+    """
+    prepare: Text = Field(default="", examples=["python fetch.py"])
+    """A line that is run once before all cases, in the same runtime."""
+    parameters: dict[Variable, Values] = Field(
+        default_factory=dict, examples=[{"size": {"from": 1, "to": 1024, "times": 2}}]
+    )
+    """Their values; there is a case for each combination."""
+    zip: list[dict[Variable, Values]] = Field(
+        default_factory=list, examples=[[{"mpi": ["mpich", "openmpi"], "port": [1, 2]}]]
+    )
+    """Groups of parameters that go together, value by value."""
+    nodes: Counts = Field(default_factory=lambda: [1], examples=[[1, 2, 4]])
+    """Numbers of nodes."""
+    ranks_per_node: Counts | None = Field(default=None, examples=[[1, 2]])
+    """Numbers of MPI ranks on each node; none: the command is run as it is."""
+    exclude: list[Exclusion] = Field(default_factory=list)
+    """Cases to leave out, each with a reason."""
+    add: list[dict[Variable, Written]] = Field(default_factory=list, examples=[[{"size": 3}]])
+    """Cases more, each with all of its values."""
+    set: list[SweepSetting] = Field(default_factory=list)
+    """What is different for some cases."""
+    trials: PositiveInt = 5
+    """How often each case is measured: all once, then all again, and so on."""
+    warmup: NonNegativeInt = 0
+    """How often each case is run before, without being measured."""
+    metrics: list[MetricSpec] = Field(default_factory=list, examples=[["osu"]])
+    """What to read from the output of each case."""
+    budget: Budget = Field(default_factory=Budget)
+    """What it may cost."""
+    parallel: Bool = False
+    """Whether cases may run beside each other, which disturbs what they say."""
+    code: Code | None = None
+    """The folder with the program; none given: that of the document."""
+    environment: Text = Field(default="", examples=["mpi"])
+    """Name of the runtime, as in jobs."""
+    compute: ComputeRef = Field(default_factory=ComputeRef)
+    """Where to run."""
+    environment_variables: Variables = Field(
+        default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}]
+    )
+    """For all cases."""
+    secrets: Secrets = Field(default=(), examples=[["TOKEN"]])
+    """Names of variables that are passed on."""
+    timeout: Seconds | None = Field(default=None, examples=["2m"])
+    """Longest time of one case."""
+    report: Literal["when-complete", ""] = ""
+    """`when-complete`: write a report when the last case is in."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        yield from super().conflicts(contents)
+        known = _names(contents)
+        for name in known[len(OWN_NAMES) :]:
+            if name in OWN_NAMES:
+                yield Conflict(("parameters", name), f"{code(name)} is a name of rankwise's own")
+        yield from _unknown(contents, known)
+        yield from _uneven(contents.get("zip"))
+        yield from _unknown_parsers(contents.get("metrics"))
+        budget = mapping_in(contents, "budget")
+        if budget.get("max_core_hours") is not None and contents.get("timeout") is None:
+            yield Conflict(
+                ("budget", "max_core_hours"),
+                "it cannot be told how long cases take: give them a `timeout`",
+            )
+
+
+def _names(contents: Mapping[str, Any]) -> list[str]:
+    groups = contents.get("zip")
+    zipped = [
+        name
+        for group in (groups if isinstance(groups, list) else ())
+        for name in (group if isinstance(group, Mapping) else ())
+    ]
+    return [*OWN_NAMES, *mapping_in(contents, "parameters"), *zipped]
+
+
+def _unknown(contents: Mapping[str, Any], known: Sequence[str]) -> Iterator[Conflict]:
+    """Find names that no parameter has, in commands, variables and conditions."""
+    texts: list[tuple[tuple[str, ...], Any]] = [(("command",), contents.get("command"))]
+    variables = mapping_in(contents, "environment_variables")
+    texts += [(("environment_variables", name), value) for name, value in variables.items()]
+    for path, text in texts:
+        for name in references_in(text):
+            if name not in known:
+                yield Conflict(path, _no_parameter("${{" + name + "}}", name, known))
+    for key in ("exclude", "set", "metrics"):
+        entries = contents.get(key)
+        for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+            for name in mapping_in(entry, "when"):
+                if name not in known:
+                    yield Conflict((key, index, "when", name), _no_parameter(name, name, known))
+
+
+def _no_parameter(shown: str, name: str, known: Sequence[str]) -> str:
+    meant = nearest(name, known)
+    remedy = f"did you mean {code(meant)}?" if meant else "add it to `parameters`"
+    return f"{code(shown)}: there is no parameter {code(name)}; {remedy}"
+
+
+def _unknown_parsers(specs: Any) -> Iterator[Conflict]:
+    """Find parsers in their short form that there are not; the long form is checked by itself."""
+    for index, spec in enumerate(specs if isinstance(specs, list) else ()):
+        if isinstance(spec, str):
+            for conflict in MetricSpec.conflicts({"parser": spec}):
+                yield Conflict(("metrics", index), conflict.message)
+
+
+def _uneven(groups: Any) -> Iterator[Conflict]:
+    """Find groups whose parameters do not have equally many values."""
+    for index, group in enumerate(groups if isinstance(groups, list) else ()):
+        if not isinstance(group, Mapping):
+            continue
+        sizes = {
+            name: len(value)
+            for name, value in group.items()
+            if isinstance(value, list | Mapping) and _shape(value) != "range"
+        }
+        if len(set(sizes.values())) > 1:
+            told = ", ".join(f"{code(name)} has {size}" for name, size in sizes.items())
+            yield Conflict(
+                ("zip", index), f"parameters that go together need as many values: {told}"
+            )

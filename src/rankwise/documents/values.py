@@ -1,0 +1,242 @@
+"""What single values may look like: counts, times, sizes, names.
+
+Each type says in plain words what is wrong with a value, and describes itself to JSON Schema.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from rankwise.documents.written import Scalar, resolve
+from rankwise.wording import quoted
+
+OWN_WORDS = "rankwise"
+"""The type of errors whose message is ours and complete."""
+
+_LONGEST_NAME = 100
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+_DURATION = re.compile(r"(?=.)" + "".join(rf"(?:([0-9.]+){unit})?" for unit in _SECONDS))
+_LONGEST_DURATION = 365 * 86_400
+
+_POWERS = {letter: power for power, letter in enumerate("kMGTPE", start=1)}
+_SIZE = re.compile(r"([0-9]*\.?[0-9]+) ?(?:([kKMGTPE])(i?))?B?")
+_MOST_BYTES = 2**60
+
+_CORES = re.compile(r"([0-9]{1,12})m")
+_MOST_CORES = 1_000_000
+
+
+def wrong(message: str) -> PydanticCustomError:
+    """Make an error of a message that follows the name of the field: `must be …`."""
+    return PydanticCustomError(OWN_WORDS, "{message}", {"message": message})
+
+
+def number_in(value: Any) -> int | float | None:
+    """Return the number that a value is; None if it is none. A truth value is none."""
+    found = value.value if isinstance(value, Scalar) else value
+    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
+    return found if is_number and (isinstance(found, int) or math.isfinite(found)) else None
+
+
+def whole(least: int, most: int | None = None) -> Callable[[Any], int]:
+    """Make a check for whole numbers within bounds."""
+
+    def check(value: Any) -> int:
+        number = number_in(value)
+        if not isinstance(number, int):
+            raise wrong(f"must be a whole number, not {_with_remedy(value)}")
+        if isinstance(value, Scalar) and re.match(r"[-+]?0[0-9]", value):
+            # Some programs take it for an octal number.
+            raise wrong(f"must be a whole number without leading zeros, not {quoted(value)}")
+        if number < least:
+            raise wrong(f"must be at least {least}, not {quoted(value)}")
+        if most is not None and number > most:
+            raise wrong(f"must be at most {most}, not {quoted(value)}")
+        return number
+
+    return check
+
+
+def _with_remedy(value: Any) -> str:
+    is_quoted_number = type(value) is str and isinstance(resolve(value), Scalar)
+    return f"the text {quoted(value)}; leave the quotes out" if is_quoted_number else quoted(value)
+
+
+def _seconds(value: Any) -> float:
+    number = number_in(value)
+    if number is None and isinstance(value, str) and (found := _DURATION.fullmatch(value)):
+        try:
+            parts = zip(found.groups(), _SECONDS.values(), strict=True)
+            number = sum(float(amount) * unit for amount, unit in parts if amount)
+        except ValueError:
+            number = None
+    if number is None:
+        raise wrong(
+            f"must be a time: a number of seconds, or such as 90s, 10m, 1h30m, not {quoted(value)}"
+        )
+    if not 0 < number <= _LONGEST_DURATION:
+        raise wrong(f"must be more than 0 and at most 365d, not {quoted(value)}")
+    return float(number)
+
+
+def _bytes(value: Any) -> int:
+    number = number_in(value)
+    if number is None and isinstance(value, str) and (found := _SIZE.fullmatch(value)):
+        amount, letter, binary = found.groups()
+        power = _POWERS["k" if letter == "K" else letter] if letter else 0
+        number = float(amount) * (1024 if binary else 1000) ** power
+    if number is None:
+        raise wrong(
+            "must be a size: a number of bytes, or such as 500M, 2Gi (with a capital letter), "
+            f"not {quoted(value)}"
+        )
+    if not 1 <= number <= _MOST_BYTES:
+        raise wrong(f"must be at least 1 byte and at most 1Ei, not {quoted(value)}")
+    return int(number)
+
+
+def _cores(value: Any) -> float:
+    number = number_in(value)
+    if number is None and isinstance(value, str) and (found := _CORES.fullmatch(value)):
+        number = int(found[1]) / 1000
+    if number is None:
+        raise wrong(
+            "must be a number of cores, such as 4, 0.5 or 500m (thousandths), "
+            f"not {_with_remedy(value)}"
+        )
+    if not 0 < number <= _MOST_CORES:
+        raise wrong(f"must be more than 0 and at most {_MOST_CORES}, not {quoted(value)}")
+    return float(number)
+
+
+def _number(value: Any) -> float:
+    number = number_in(value)
+    if number is None:
+        raise wrong(f"must be a number, not {_with_remedy(value)}")
+    return float(number)
+
+
+def _truth(value: Any) -> bool:
+    found = value.value if isinstance(value, Scalar) else value
+    if not isinstance(found, bool):
+        raise wrong(f"must be `true` or `false`, not {quoted(value)}")
+    return found
+
+
+def one_or_more(value: Any) -> Any:
+    """Take a value alone for a list of one."""
+    return value if isinstance(value, list | tuple | Mapping) else [value]
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise wrong("must not be empty")
+    if "\0" in value:
+        raise wrong(f"must not have the character {chr(0)!r} in it")
+    return value
+
+
+def _name(value: str) -> str:
+    if len(value) > _LONGEST_NAME:
+        raise wrong(f"must have at most {_LONGEST_NAME} characters, not {len(value)}")
+    if not _NAME.fullmatch(value):
+        raise wrong(
+            "must be made of letters, digits, `.`, `_` and `-`, a letter or a digit first, "
+            f"not {quoted(value)}"
+        )
+    return value
+
+
+def _variable(value: str) -> str:
+    if not _VARIABLE.fullmatch(value):
+        raise wrong(
+            f"must be a name of letters, digits and `_`, no digit first, not {quoted(value)}"
+        )
+    return value
+
+
+def _secret(value: str) -> str:
+    if not _VARIABLE.fullmatch(value):
+        # It may be the secret itself: it is not repeated.
+        raise wrong("must be the name of an environment variable, never what it holds")
+    return value
+
+
+def _list_of_secrets(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)):
+        raise wrong("must be a list of names of environment variables, such as `[HF_TOKEN]`")
+    return value
+
+
+def fit_name(text: str) -> str:
+    """Make a name of any text: what a name may not have becomes `-`."""
+    fit = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("._-")
+    return fit[:_LONGEST_NAME] or "document"
+
+
+def listed_schema(item: Mapping[str, Any]) -> WithJsonSchema:
+    """Describe a value that may stand alone or in a list."""
+    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item}]})
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Texts = Annotated[tuple[Text, ...], BeforeValidator(one_or_more), listed_schema({"type": "string"})]
+"""One text, or a list of them."""
+Name = Annotated[
+    str,
+    AfterValidator(_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$", "maxLength": _LONGEST_NAME}),
+]
+Variable = Annotated[
+    str,
+    AfterValidator(_variable),
+    WithJsonSchema({"type": "string", "pattern": f"^{_VARIABLE.pattern}$"}),
+]
+Secrets = Annotated[
+    tuple[Annotated[str, AfterValidator(_secret)], ...], BeforeValidator(_list_of_secrets)
+]
+Target = Annotated[str, AfterValidator(lambda name: _text(name.removeprefix("azureml:")))]
+
+PositiveInt = Annotated[
+    int, BeforeValidator(whole(1)), WithJsonSchema({"type": "integer", "minimum": 1})
+]
+"""A whole number from 1."""
+NonNegativeInt = Annotated[
+    int, BeforeValidator(whole(0)), WithJsonSchema({"type": "integer", "minimum": 0})
+]
+"""A whole number from 0."""
+ExitCode = Annotated[
+    int,
+    BeforeValidator(whole(1, 255)),
+    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 255}),
+]
+
+
+def _number_or_text(example: str, pattern: str) -> WithJsonSchema:
+    text = {"type": "string", "pattern": pattern, "examples": [example]}
+    return WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, text]})
+
+
+Seconds = Annotated[
+    float,
+    BeforeValidator(_seconds),
+    _number_or_text("1h30m", r"^(?=.)([0-9.]+d)?([0-9.]+h)?([0-9.]+m)?([0-9.]+s)?$"),
+]
+Bytes = Annotated[
+    int, BeforeValidator(_bytes), _number_or_text("2Gi", r"^[0-9]*\.?[0-9]+ ?([kKMGTPE]i?)?B?$")
+]
+Number = Annotated[float, BeforeValidator(_number), WithJsonSchema({"type": "number"})]
+Bool = Annotated[bool, BeforeValidator(_truth), WithJsonSchema({"type": "boolean"})]
+Cores = Annotated[float, BeforeValidator(_cores), _number_or_text("500m", r"^[0-9]+m$")]
+
+Written = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean"]})]
+"""A text that may look like a number or a truth value: it is taken as it is written."""

@@ -1,0 +1,175 @@
+"""Values as they are written in a document: with positions, and the problems found in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rankwise.errors import InputError
+
+# Enough to mend a document by; more would only scroll the first ones away.
+MOST_SHOWN = 100
+
+
+class SourcePosition(NamedTuple):
+    """A place in a document, counted from 1 as editors do; 0: unknown."""
+
+    line: int
+    column: int = 0
+
+    def __str__(self) -> str:
+        return "".join(f":{number}" for number in self if number)
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong."""
+
+    position: SourcePosition
+    message: str
+
+
+def as_error(name: str, problems: Iterable[Problem]) -> InputError:
+    """Put all problems of a document into one error, a line for each, in the document's order."""
+    found = sorted(set(problems))
+    lines = [f"{name}{at}: {message}" for at, message in found[:MOST_SHOWN]]
+    if len(found) > MOST_SHOWN:
+        lines.append(f"{name}: and {len(found) - MOST_SHOWN} more mistakes")
+    return InputError("\n".join(lines))
+
+
+class Scalar(str):
+    """A number or a truth value: a text as it was written, with what YAML takes it for.
+
+    Where a document wants text (`PORT: 0080`, `command: true`) it is text already; where it wants
+    a number, that is `value`.
+    """
+
+    __slots__ = ("value",)
+
+    value: int | float | bool
+
+    @classmethod
+    def of(cls, text: str, value: int | float | bool) -> Scalar:
+        """Put a text and its value together."""
+        made = cls(text)
+        made.value = value
+        return made
+
+
+class LocatedMapping(dict[str, Any]):
+    """A mapping."""
+
+    __slots__ = ("keys_at", "position", "values_at")
+
+    def __init__(self, position: SourcePosition) -> None:
+        super().__init__()
+        self.position = position
+        self.keys_at: dict[str, SourcePosition] = {}
+        self.values_at: dict[str, SourcePosition] = {}
+
+    def put(self, key: str, value: Any, key_at: SourcePosition, value_at: SourcePosition) -> None:
+        """Add an entry."""
+        self[key] = value
+        self.keys_at[key] = key_at
+        self.values_at[key] = value_at
+
+
+class LocatedList(list[Any]):
+    """A list."""
+
+    __slots__ = ("position", "values_at")
+
+    def __init__(self, position: SourcePosition) -> None:
+        super().__init__()
+        self.position = position
+        self.values_at: list[SourcePosition] = []
+
+    def put(self, value: Any, at: SourcePosition) -> None:
+        """Add an entry at the end."""
+        self.append(value)
+        self.values_at.append(at)
+
+
+class Location:
+    """Where a path into a document leads, as far as the document goes along with it.
+
+    Steps that the document does not have are passed over: a checker's path also names the kind
+    that it has chosen.
+    """
+
+    def __init__(self, root: LocatedMapping, path: Sequence[int | str]) -> None:
+        self.value: Any = root
+        self.parent: LocatedMapping | LocatedList | None = None
+        self.key_at = self.value_at = root.position
+        self.name = ""
+        for step in path:
+            self._go(step)
+
+    def _go(self, step: int | str) -> None:
+        here = self.value
+        if isinstance(here, LocatedMapping) and isinstance(step, str) and step in here:
+            self.key_at, self.value_at = here.keys_at[step], here.values_at[step]
+            self.name += f".{step}" if self.name else step
+        elif isinstance(here, LocatedList) and isinstance(step, int) and step < len(here):
+            self.key_at = self.value_at = here.values_at[step]
+            # People count from 1.
+            self.name += f"[{step + 1}]"
+        else:
+            return
+        self.parent, self.value = here, here[step]
+
+
+def mapping_in(contents: Any, *path: str) -> Mapping[str, Any]:
+    """Follow a path through mappings; an empty one if there is none at its end."""
+    for step in path:
+        contents = contents.get(step) if isinstance(contents, Mapping) else None
+    return contents if isinstance(contents, Mapping) else {}
+
+
+def copied(value: Any) -> Any:
+    """Make a second of it, for another place in the document; its positions stay the same."""
+    if isinstance(value, LocatedMapping):
+        section = LocatedMapping(value.position)
+        for key, entry in value.items():
+            section.put(key, copied(entry), value.keys_at[key], value.values_at[key])
+        return section
+    if isinstance(value, LocatedList):
+        listing = LocatedList(value.position)
+        for entry, at in zip(value, value.values_at, strict=True):
+            listing.put(copied(entry), at)
+        return listing
+    return value
+
+
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_TRUTHS = {
+    written: value
+    for word, value in (("true", True), ("false", False))
+    for written in (word, word.capitalize(), word.upper())
+}
+_WHOLE = re.compile(r"[-+]?[0-9]+")
+_OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FRACTION = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+# Longer ones are no numbers that anybody means, and Python refuses to read the longest.
+_LONGEST_NUMBER = 100
+
+
+def resolve(text: str) -> str | Scalar | None:
+    """Return what a plain word stands for; numbers and truth values keep how they were written."""
+    if text in _NULLS:
+        return None
+    if text in _TRUTHS:
+        return Scalar.of(text, _TRUTHS[text])
+    if len(text) > _LONGEST_NUMBER:
+        return text
+    if _WHOLE.fullmatch(text):
+        return Scalar.of(text, int(text))
+    if _OTHER_BASE.fullmatch(text):
+        return Scalar.of(text, int(text, 0))
+    if _FRACTION.fullmatch(text):
+        return Scalar.of(text, float(text))
+    if _NO_NUMBER.fullmatch(text):
+        return Scalar.of(text, float(text.replace(".", "")))
+    return text

@@ -1,0 +1,429 @@
+"""Read YAML with positions and limits, and explain syntax errors."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+)
+
+from rankwise.documents.written import (
+    LocatedList,
+    LocatedMapping,
+    Problem,
+    Scalar,
+    SourcePosition,
+    as_error,
+    copied,
+    resolve,
+)
+from rankwise.errors import InputError
+from rankwise.wording import clipped, code, printable_name, quoted
+
+# A document that a person writes has some hundred values, three to five levels deep.
+MOST_VALUES = 20_000
+MOST_CHARACTERS = 2_000_000
+DEEPEST = 40
+
+# An escape can bring in what the text itself must not have: neither the system nor a plan takes it.
+_UNFIT_IN_VALUES = re.compile("[\0\ud800-\udfff\ue000\ue001]")
+_STANDARD_TAG = "tag:yaml.org,2002:"
+_KIND_OF_TAG = {"bool": (bool,), "int": (int,), "float": (int, float)}
+
+
+class Unreadable(Exception):
+    """A problem after which the rest of a document means nothing."""
+
+    def __init__(self, position: SourcePosition, message: str) -> None:
+        super().__init__(message)
+        self.problem = Problem(position, message)
+
+
+class _Anchored(NamedTuple):
+    value: Any
+    values: int
+    characters: int
+
+
+class Composer:
+    """Makes one document of events; `problems` are those after which it could go on."""
+
+    def __init__(self, events: Iterator[Event]) -> None:
+        self.problems: list[Problem] = []
+        self._events = events
+        self._anchors: dict[str, _Anchored | None] = {}
+        self._depth = self._values = self._characters = 0
+
+    def document(self) -> tuple[Any, SourcePosition]:
+        """Compose the only document of the stream; None if there is none."""
+        self._next()
+        event = self._next()
+        if isinstance(event, StreamEndEvent):
+            return None, SourcePosition(1, 1)
+        first = self._next()
+        root = self._node(first)
+        self._next()
+        extra = self._next()
+        if isinstance(extra, DocumentStartEvent):
+            raise Unreadable(
+                _start(extra), "a second document begins here; put each into a file of its own"
+            )
+        return root, _start(first)
+
+    def _next(self) -> Event:
+        return next(self._events)
+
+    def _node(self, event: Event) -> Any:
+        if isinstance(event, AliasEvent):
+            return self._alias(event)
+        assert isinstance(event, NodeEvent)
+        anchor, values, characters = event.anchor, self._values, self._characters
+        if anchor is not None:
+            self._anchors[anchor] = None
+        self._count(_start(event), 1, 0)
+        value = self._content(event)
+        if anchor is not None:
+            self._anchors[anchor] = _Anchored(
+                value, self._values - values, self._characters - characters
+            )
+        return value
+
+    def _content(self, event: NodeEvent) -> Any:
+        return self._scalar(event) if isinstance(event, ScalarEvent) else self._collection(event)
+
+    def _count(self, at: SourcePosition, values: int, characters: int) -> None:
+        """Take note of what comes in before it does, be it written or repeated by an alias."""
+        self._values += values
+        self._characters += characters
+        if self._values > MOST_VALUES:
+            raise Unreadable(
+                at, f"the document has more than {MOST_VALUES} values, aliases filled in; split it"
+            )
+        if self._characters > MOST_CHARACTERS:
+            raise Unreadable(
+                at,
+                f"the document has more than {MOST_CHARACTERS} characters, aliases filled in; "
+                "split it",
+            )
+
+    def _alias(self, event: AliasEvent) -> Any:
+        at, name = _start(event), event.anchor
+        if name not in self._anchors:
+            raise Unreadable(
+                at,
+                f"there is no `&{clipped(name)}` above for the alias `*{clipped(name)}`; "
+                "a text that begins with `*` needs quotes",
+            )
+        anchored = self._anchors[name]
+        if anchored is None:
+            raise Unreadable(at, f"`*{clipped(name)}` stands within itself")
+        self._count(at, anchored.values, anchored.characters)
+        return copied(anchored.value)
+
+    def _scalar(self, event: ScalarEvent) -> Any:
+        text = event.value = self._fit(event)
+        self._count(_start(event), 0, len(text))
+        is_plain = not event.style
+        return self._tagged(event, resolve(text) if is_plain else text)
+
+    def _fit(self, event: ScalarEvent) -> str:
+        text = str(event.value)
+        if _UNFIT_IN_VALUES.search(text) is None:
+            return text
+        # JSON writes some letters as two escapes, which are one letter only together.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+        if unfit := _UNFIT_IN_VALUES.search(text):
+            self._report(event, f"the character {unfit[0]!r} cannot be passed on; leave it out")
+        return _UNFIT_IN_VALUES.sub("\ufffd", text)
+
+    def _tagged(self, event: ScalarEvent, value: Any) -> Any:
+        tag = _tag_of(event)
+        if tag is None:
+            return value
+        if tag in ("!", _STANDARD_TAG + "str"):
+            return str(event.value)
+        kinds = _KIND_OF_TAG.get(tag.removeprefix(_STANDARD_TAG))
+        if kinds and isinstance(value, Scalar) and type(value.value) in kinds:
+            return value
+        if tag == _STANDARD_TAG + "null" and value is None:
+            return value
+        self._report_tag(event, tag)
+        return value
+
+    def _collection(self, event: NodeEvent) -> Any:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise Unreadable(_start(event), f"the document is nested deeper than {DEEPEST} levels")
+        is_list = isinstance(event, SequenceStartEvent)
+        tag = _tag_of(event)
+        if tag not in (None, "!", _STANDARD_TAG + ("seq" if is_list else "map")):
+            self._report_tag(event, str(tag))
+        value: Any = self._listing(event) if is_list else self._section(event)
+        self._depth -= 1
+        return value
+
+    def _listing(self, start: NodeEvent) -> LocatedList:
+        listing = LocatedList(_start(start))
+        while not isinstance(event := self._next(), SequenceEndEvent):
+            listing.put(self._node(event), _start(event))
+        return listing
+
+    def _section(self, start: NodeEvent) -> LocatedMapping:
+        section = LocatedMapping(_start(start))
+        merged: list[LocatedMapping] = []
+        while not isinstance(event := self._next(), MappingEndEvent):
+            key, at = self._key(event), _start(event)
+            value_event = self._next()
+            value = self._node(value_event)
+            # What is not written has no place of its own: the parser names that of what follows.
+            value_at = at if value is None else _start(value_event)
+            if key is None:
+                continue
+            if key in section:
+                self.problems.append(
+                    Problem(
+                        at,
+                        f"{code(key)} stands twice; the first is in line "
+                        f"{section.keys_at[key].line}",
+                    )
+                )
+            elif key == "<<" and isinstance(event, ScalarEvent) and not event.style:
+                merged += self._to_merge(value, value_at)
+            else:
+                section.put(key, value, at, value_at)
+        for other in merged:
+            for key in other.keys() - section.keys():
+                section.put(key, other[key], other.keys_at[key], other.values_at[key])
+        return section
+
+    def _key(self, event: Event) -> str | None:
+        """Read a key, always as the text that was written; None if it is none."""
+        value = self._node(event)
+        if isinstance(event, ScalarEvent) and event.value:
+            return str(event.value)
+        if isinstance(value, str) and value:
+            return str(value)
+        what = "a name is missing before the `:`"
+        if isinstance(value, (LocatedMapping, LocatedList)):
+            what = "a name must stand before the `:`, not a list or a mapping"
+        self._report(event, f"{what}; a text with `{{`, `[` or `?` in front needs quotes")
+        return None
+
+    def _to_merge(self, value: Any, at: SourcePosition) -> list[LocatedMapping]:
+        sections = value if isinstance(value, LocatedList) else [value]
+        if all(isinstance(each, LocatedMapping) for each in sections):
+            return list(sections)
+        self.problems.append(
+            Problem(at, "`<<` must name a mapping: write `<<: *NAME`, with `&NAME` at the mapping")
+        )
+        return []
+
+    def _report(self, event: Event, message: str) -> None:
+        self.problems.append(Problem(_start(event), message))
+
+    def _report_tag(self, event: Event, tag: str) -> None:
+        shown = "!!" + tag.removeprefix(_STANDARD_TAG) if tag.startswith(_STANDARD_TAG) else tag
+        self._report(
+            event,
+            f"the tag {code(shown)} means nothing here; leave it out, or put the text in quotes",
+        )
+
+
+def _start(event: Event) -> SourcePosition:
+    return SourcePosition(event.start_mark.line + 1, event.start_mark.column + 1)
+
+
+def _tag_of(event: NodeEvent) -> str | None:
+    assert isinstance(event, (ScalarEvent, SequenceStartEvent, MappingStartEvent))
+    return event.tag
+
+
+# What the parser says (a pattern) and what it means to whoever wrote the document. `{opened}` is
+# the place where that began which the parser was in the middle of.
+_MEANINGS = {
+    r"mapping values are not allowed": (
+        "this `:` is unexpected: check the indentation, or put the text in quotes"
+    ),
+    r"sequence entries are not allowed": (
+        "a list cannot begin here: put its first `-` on a line of its own"
+    ),
+    r"found character '\\t'": "a tab is not allowed here: use spaces, or put the text in quotes",
+    r"found character '`'": "a text that begins with a backtick needs quotes",
+    r"found character '(?P<letter>.)' that cannot start": (
+        "a text that begins with `{letter}` needs quotes"
+    ),
+    r"but found '<block (mapping|sequence) start>'": (
+        "this line is indented differently from those that it belongs to"
+    ),
+    r"<block end>, but found '<scalar>'": (
+        "there is text after the end of a value: put the whole value in quotes"
+    ),
+    r"<block end>, but found '[-?]'": (
+        "a list and `name: value` lines are mixed here: check the indentation"
+    ),
+    r"<block end>": "this does not belong to what began in {opened}: check the indentation",
+    r"unexpected (end of stream|document separator)": (
+        "the quote that was opened in {opened} is never closed"
+    ),
+    r"expected ',' or '(?P<letter>[\]}])'": (
+        "a `,` is missing here, or the `{letter}` for what was opened in {opened}"
+    ),
+    r"could not find expected ':'": (
+        "this line is neither `name: value` nor part of the text above: check the indentation"
+    ),
+    r"unknown escape character|expected escape sequence|chr\(\)": (
+        r"this `\` means nothing in double quotes: write `\\`, or use single quotes"
+    ),
+    r"expected alphabetic or numeric character": (
+        "a text that begins with `&` or `*` needs quotes"
+    ),
+    r"the node content, but found '(?P<letter>[^'<])'": (
+        "a text that begins with `{letter}` needs quotes"
+    ),
+    r"the node content": "a value is missing here",
+    r"<document start>": "there is something after the end of the document",
+    r"incompatible YAML": "this version of YAML is unknown: leave the `%YAML` line out",
+    r"chomping or indentation": (
+        "after `|` or `>` only `-`, `+` or a digit may follow: put the text on the lines below"
+    ),
+    r"tag|URI": "a text that begins with `!` needs quotes",
+}
+
+
+def explained(error: Exception, lines: Sequence[str], reached: SourcePosition) -> Unreadable:
+    """Make a problem of a parser's error; `reached` is how far it came."""
+    if not isinstance(error, MarkedYAMLError):
+        # On some texts the parser itself fails, in ways that it does not announce.
+        return Unreadable(reached, _meaning(str(error), "the document"))
+    mark = error.problem_mark or error.context_mark
+    at = SourcePosition(mark.line + 1, mark.column + 1) if mark else reached
+    line = lines[at.line - 1] if at.line <= len(lines) else ""
+    if tab := re.match(r" *\t", line):
+        return Unreadable(SourcePosition(at.line, tab.end()), "a tab; YAML is indented with spaces")
+    opened = f"line {error.context_mark.line + 1}" if error.context_mark else "the document"
+    return Unreadable(at, _meaning(f"{error.context}: {error.problem}", opened))
+
+
+def _meaning(problem: str, opened: str) -> str:
+    for pattern, meaning in _MEANINGS.items():
+        if found := re.search(pattern, problem):
+            letter = found.groupdict().get("letter") or ""
+            return meaning.replace("{opened}", opened).replace("{letter}", clipped(letter))
+    return f"this is not YAML: {clipped(problem)}"
+
+
+MOST_BYTES = 1_000_000
+
+# What neither a person types nor YAML allows; the last two are marks of ours in plans.
+_UNFIT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue002-\ufffd\U00010000-\U0010ffff]")
+_LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+_OTHER_ENCODINGS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentSource:
+    """A document as it was read."""
+
+    name: str
+    """The file, as messages call it."""
+    text: str
+    contents: LocatedMapping
+    problems: tuple[Problem, ...] = ()
+    """What is wrong already, though it can be read."""
+
+
+def read_document(path: Path) -> DocumentSource:
+    """Read a file; raises InputError if it cannot be read as a YAML mapping."""
+    name = printable_name(path)
+    return read_text(_decoded(_bytes_of(path, name), name), name)
+
+
+def read_text(text: str, name: str) -> DocumentSource:
+    """Read a text; raises InputError if it cannot be read as a YAML mapping."""
+    if unfit := _UNFIT.search(text):
+        at = _position_at_end(text[: unfit.start()])
+        message = f"the character {unfit[0]!r} is not allowed; is this a text file?"
+        raise as_error(name, [Problem(at, message)])
+    composer = Composer(_events(text))
+    try:
+        contents, at = composer.document()
+    except Unreadable as reason:
+        raise as_error(name, [*composer.problems, reason.problem]) from None
+    if contents is None:
+        raise InputError(f"{name}: the document is empty; `rankwise init` writes one to start from")
+    if not isinstance(contents, LocatedMapping):
+        message = (
+            f"a document is made of `name: value` lines, this is {quoted(contents)}; "
+            "`rankwise init` writes one to start from"
+        )
+        raise as_error(name, [*composer.problems, Problem(at, message)])
+    return DocumentSource(
+        name=name, text=text, contents=contents, problems=tuple(composer.problems)
+    )
+
+
+def _bytes_of(path: Path, name: str) -> bytes:
+    try:
+        if path.is_dir():
+            raise InputError(f"{name}: this is a folder; name the document in it")
+        if path.exists() and not path.is_file():
+            # A pipe or a device might never end, or never begin.
+            raise InputError(f"{name}: this is not a regular file")
+        with path.open("rb") as file:
+            found = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(f"{name}: there is no such file") from None
+    except (OSError, ValueError) as reason:
+        why = getattr(reason, "strerror", None) or str(reason)
+        raise InputError(f"{name}: cannot be read: {why}") from None
+    if len(found) > MOST_BYTES:
+        raise InputError(
+            f"{name}: larger than {MOST_BYTES} bytes, the most that a document may have; "
+            "is it the right file?"
+        )
+    return found
+
+
+def _decoded(found: bytes, name: str) -> str:
+    for mark, encoding in _OTHER_ENCODINGS:
+        if found.startswith(mark):
+            raise InputError(f"{name}: the file is in {encoding}; save it as UTF-8")
+    found = found.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return found.decode("utf-8")
+    except UnicodeDecodeError as reason:
+        at = _position_at_end(found[: reason.start].decode("utf-8"))
+        message = f"the byte 0x{found[reason.start]:02x} is not UTF-8; save the file as UTF-8"
+        raise as_error(name, [Problem(at, message)]) from None
+
+
+def _position_at_end(text: str) -> SourcePosition:
+    lines = _LINE_BREAK.split(text)
+    return SourcePosition(len(lines), len(lines[-1]) + 1)
+
+
+def _events(text: str) -> Iterator[Event]:
+    reached = SourcePosition(1, 1)
+    try:
+        for event in YAML(typ="safe", pure=True).parse(io.StringIO(text)):
+            yield event
+            reached = SourcePosition(event.end_mark.line + 1, event.end_mark.column + 1)
+    except Exception as error:
+        raise explained(error, _LINE_BREAK.split(text), reached) from None

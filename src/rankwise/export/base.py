@@ -1,0 +1,300 @@
+"""What is exported and for whom: targets, gathered jobs, names, YAML text."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from ruamel.yaml import YAML
+from ruamel.yaml.representer import SafeRepresenter
+
+from rankwise.backends.kubernetes.objects import dns_name
+from rankwise.documents.jobs import JobModel
+from rankwise.documents.load import Document, load
+from rankwise.documents.site import Site, find_site
+from rankwise.documents.site_models import KUBERNETES, ComputeConfig
+from rankwise.documents.written import Location, mapping_in
+from rankwise.errors import InputError
+from rankwise.launch.commandline import Launch, read_command
+from rankwise.launch.jobs import (
+    Counts,
+    Facts,
+    JobRequest,
+    RoleRequest,
+    commanding_role,
+    counts,
+    instances_of,
+    with_inputs,
+)
+from rankwise.plan import fill_in
+from rankwise.planning.jobs import code_of, compute_of, request_of
+
+Object = Mapping[str, Any]
+"""Plain data, as it is written to YAML."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What the command line says."""
+
+    on: str | None = None
+    """The compute to take instead of that of the document."""
+    image: str = ""
+    """The image to take instead of those in the site file."""
+    code_in_image: str = ""
+    """The folder of the image that has the code already."""
+    runtime: str = ""
+    """The training runtime that a TrainJob names."""
+    beside: Path = field(default_factory=Path)
+    """The folder in which what is written will lie, for paths in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What a job has become."""
+
+    name: str
+    objects: Sequence[Object]
+    losses: Sequence[str] = ()
+    """What cannot be said there, each with its place."""
+    notes: Sequence[str] = ()
+    """What people must do or know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportJob:
+    """A job with all that exports are made from."""
+
+    document: Document
+    model: JobModel
+    request: JobRequest
+    """With its inputs put into commands and variables."""
+    raw: JobRequest
+    """As it is written."""
+    counts: Counts
+    launch: Launch | None
+    """The launcher in the command, if there is one that is understood."""
+    role: RoleRequest
+    """The one whose command starts the job."""
+    name: str
+    """Of DNS, and unique in what is written."""
+    site: Site
+    options: ExportOptions
+
+    @property
+    def compute(self) -> ComputeConfig:
+        """What the site file says of the cluster; the only one there stands in for others."""
+        name = self.request.compute
+        return self.site.compute(self.site.stand_in(name, KUBERNETES) or name)
+
+    @property
+    def code(self) -> str:
+        """The folder of the code; empty: the document names none."""
+        return next((role.code for role in self.request.roles if role.code), "")
+
+    @property
+    def code_in_image(self) -> str:
+        """The folder that has the code in pods already; empty: it is to be brought there."""
+        site = self.compute.kubernetes
+        return self.options.code_in_image or (site.code_path if site.code != "configmap" else "")
+
+    @property
+    def code_field(self) -> str:
+        """The path into the document that names the folder of the code."""
+        is_role = mapping_in(self.document.contents, self.role.name)
+        return f"{self.role.name}.spec.code" if is_role else "code"
+
+    def limits_field(self, role: str) -> str:
+        """The path into the document under which a role has its limits."""
+        within = mapping_in(self.document.contents, role, "spec").get("resource_limits")
+        return f"{role}.spec.resource_limits" if within is not None else f"{role}.resource_limits"
+
+    def at(self, path: str) -> str:
+        """Name the place in the document to which a path leads, such as `restart.max`."""
+        position = Location(self.document.contents, path.split(".")).key_at
+        return f"{self.document.path}:{position.line}:{position.column}"
+
+    def loss(self, path: str, why: str) -> str:
+        """Say that what stands under a path cannot be said elsewhere."""
+        return f"{self.at(path)}: {path}: {why}"
+
+
+class Target(Protocol):
+    """How jobs are written for one reader."""
+
+    def __call__(self, job: ExportJob) -> Exported:
+        """Write a job; raises InputError if it would become another one."""
+
+
+_MOST = 40
+"""Operators add to a name, such as `-worker-127`, and all of it must fit into 63."""
+
+
+def name_for(text: str, taken: set[str]) -> str:
+    """Make a name of any text that is not taken yet, and take it."""
+    return unique(dns_name(text, _MOST), taken)
+
+
+def unique(name: str, taken: set[str]) -> str:
+    """Return a name that is not taken yet, and take it."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}-{number}"
+    taken.add(found)
+    return found
+
+
+OUTPUTS_FOLDER = "/tmp/rankwise"
+"""Where a pod has what on this machine is the folder of an attempt."""
+
+
+def gather(document: Document, site: Site, options: ExportOptions, taken: set[str]) -> ExportJob:
+    """Make a job of a document; `taken` are the names that others in the same file have.
+
+    Raises InputError if it is no job, or asks for what cannot be.
+    """
+    model = document.model
+    if not isinstance(model, JobModel):
+        raise InputError(
+            f"{document.path}: a {model.type} cannot be exported, only a job; to send its tasks "
+            "to a cluster: rankwise run --on NAME"
+        )
+    for written, folder in code_of(document):
+        if not folder.is_dir():
+            place = document.place(("path", "code"), written)
+            raise InputError(f"{place}: there is no folder {folder}")
+    compute = options.on or compute_of(document) or site.default_compute
+    raw = request_of(document, site, key=model.name, compute=compute)
+    request = _with_outputs(with_inputs(raw))
+    role = commanding_role(request, "launcher", "worker")
+    launch = read_command(role.command, environment=request.environment).launch
+    if request.kind == "pytorch" and launch is not None and not launch.is_torch:
+        raise InputError(
+            f"{document.place(('command',), role.command)}: {launch.launcher} in a PyTorch job "
+            "cannot be exported: write an MpiJob, or have torchrun start the processes"
+        )
+    return ExportJob(
+        document=document,
+        model=model,
+        request=request,
+        raw=raw,
+        counts=_counts(request, launch),
+        launch=launch,
+        role=role,
+        name=name_for(model.name, taken),
+        site=site,
+        options=options,
+    )
+
+
+def _counts(request: JobRequest, launch: Launch | None) -> Counts:
+    """Find out how large a job is; nothing is known of machines that nobody has asked."""
+    if request.kind in ("mpi", "pytorch"):
+        return counts(request, Facts(), launch)
+    instances, notes = instances_of(request, None)
+    return Counts(instances=instances, per_instance=1, notes=notes)
+
+
+def _with_outputs(request: JobRequest) -> JobRequest:
+    """Put a folder of the pod in the place of that of the attempt."""
+    roles = tuple(
+        dataclasses.replace(role, command=fill_in(role.command, lambda _: OUTPUTS_FOLDER))
+        for role in request.roles
+    )
+    return dataclasses.replace(request, roles=roles)
+
+
+TARGETS = {
+    "kubernetes": ("kubernetes", "kubernetes"),
+    "kubeflow-v1": ("kubeflow", "kubeflow_v1"),
+    "mpi-operator": ("kubeflow", "mpi_operator"),
+    "kubeflow-trainer": ("kubeflow", "kubeflow_trainer"),
+    "azureml": ("azureml", "azureml"),
+}
+"""The module of each, which has a function of the same name."""
+
+
+def export_from(paths: Sequence[Path], target: str, options: ExportOptions) -> list[Exported]:
+    """Write the jobs of documents; raises InputError with every mistake in all of them."""
+    module, name = TARGETS[target]
+    write: Target = getattr(import_module(f"rankwise.export.{module}"), name)
+    made, errors, taken = [], [], set[str]()
+    for path in paths:
+        try:
+            site = find_site(path.absolute().parent)
+            made.append(write(gather(load(path), site, options, taken)))
+        except InputError as error:
+            errors.append(str(error))
+    if errors:
+        raise InputError("\n".join(errors))
+    return made
+
+
+# A letter first, and nothing that YAML gives a meaning to. A word of a few letters may be a truth
+# value; the longer ones among those are known.
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./@-]*(?:[:=+][A-Za-z0-9_./@-]+)*(?: [A-Za-z0-9_./@-]+)*")
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none", "nan"})
+# What may stand in a block: what is printed, and no line ends but \n.
+_BLOCK = re.compile(
+    "[\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]+"
+)
+
+
+class _Representer(SafeRepresenter):
+    """Chooses how texts are written, and repeats values in place of aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> Any:
+        is_plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
+        style = None if is_plain else "|" if _is_block(text) else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    def represent_data_mapping(self, data: Mapping[str, Any]) -> Any:
+        return self.represent_mapping("tag:yaml.org,2002:map", dict(data))
+
+    def represent_data_sequence(self, data: Sequence[Any]) -> Any:
+        return self.represent_sequence("tag:yaml.org,2002:seq", data)
+
+
+_Representer.add_representer(str, _Representer.represent_text)
+_Representer.add_multi_representer(str, _Representer.represent_text)
+_Representer.add_multi_representer(Mapping, _Representer.represent_data_mapping)
+_Representer.add_multi_representer(Sequence, _Representer.represent_data_sequence)
+
+
+def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
+    """Write documents, with a line between them, for readers of YAML 1.1 and 1.2."""
+    writer = YAML(typ="safe", pure=True)
+    writer.Representer = _Representer
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None
+    writer.width = sys.maxsize
+    writer.indent(mapping=2, sequence=4, offset=2)
+    texts = []
+    for document in documents:
+        stream = io.StringIO()
+        writer.dump(document, stream)
+        texts.append(stream.getvalue())
+    return "---\n".join(texts)
+
+
+def _is_block(text: str) -> bool:
+    """Return whether a text has several lines, and is read back from a block as it is."""
+    return (
+        "\n" in text.removesuffix("\n")
+        and text[0] not in " \t\n"
+        and not text.endswith("\n\n")
+        # A line of blanks alone may be taken for indentation.
+        and not any(line.isspace() for line in text.split("\n"))
+        and _BLOCK.fullmatch(text) is not None
+    )

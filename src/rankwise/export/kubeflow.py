@@ -1,0 +1,368 @@
+"""Export for Kubeflow: Trainer, training operator v1, MPI operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rankwise.errors import InputError
+from rankwise.export.base import Exported, ExportJob
+from rankwise.export.commands import HOSTFILES, for_shell, mpi_line, torch_line, with_dollars
+from rankwise.export.pods import (
+    COPY,
+    FOLDER,
+    SOURCE,
+    WORK,
+    CodeMap,
+    Part,
+    code_map,
+    common_losses,
+    common_notes,
+    deadline,
+    image_of,
+    metadata_of,
+    requirements_of,
+    run_policy,
+    scheduling,
+    template_of,
+    variables_of,
+    volumes,
+)
+from rankwise.launch.jobs import RoleRequest, instance_role
+from rankwise.plan import Resources
+
+HOSTFILE = "/etc/mpi/hostfile"
+"""Where the operators of Kubeflow put the file of hosts."""
+
+
+def mpi_operator(job: ExportJob) -> Exported:
+    """Write an MPIJob; raises InputError for other kinds of jobs."""
+    refuse_others(job, "the MPI operator")
+    metadata = metadata_of(job)
+    code = code_map(job, metadata)
+    launcher, worker = mpi_parts(job, container="mpi")
+    made = {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": metadata,
+        "spec": {
+            "slotsPerWorker": job.counts.per_instance,
+            "runPolicy": run_policy(job),
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "mpiImplementation": _implementation(job),
+            "mpiReplicaSpecs": {
+                "Launcher": replicas(1, template_of(job, launcher, code)),
+                "Worker": replicas(job.counts.instances, template_of(job, worker, code)),
+            },
+        },
+    }
+    return Exported(
+        name=job.name,
+        objects=[*([code.object] if code else []), made],
+        losses=list(common_losses(job, code)),
+        notes=[
+            *common_notes(job, code),
+            "the image must have sshd: the operator starts it on the workers",
+        ],
+    )
+
+
+def refuse_others(job: ExportJob, whose: str) -> None:
+    """Raise InputError if a job is no MPI job."""
+    if job.request.kind != "mpi":
+        others = "" if job.request.kind == "plain" else "`--to kubeflow-v1` or "
+        who = f"{others}`--to kubernetes` takes this one"
+        raise InputError(f"{job.at('type')}: {whose} runs MPI jobs only; {who}")
+
+
+def mpi_parts(job: ExportJob, *, container: str) -> tuple[Part, Part]:
+    """Return what the launcher runs, and what is there on the workers."""
+    hosts = dict.fromkeys(HOSTFILES, HOSTFILE)
+    at_nodes = instance_role(job.request)
+    is_one = at_nodes is job.role
+    launcher = Part(
+        role=job.role,
+        container=container,
+        command=for_shell(mpi_line(job, HOSTFILE)),
+        variables=hosts,
+        # A document that has no workers says of its launcher what each node needs.
+        resources=Resources() if is_one else job.role.resources,
+        is_privileged=True,
+    )
+    worker = Part(
+        role=_with_runtime(at_nodes, job.role),
+        container=container,
+        resources=at_nodes.resources,
+        is_privileged=True,
+    )
+    return launcher, worker
+
+
+def replicas(count: int, template: dict[str, Any], restart: str = "Never") -> dict[str, Any]:
+    """Return so many pods of a template."""
+    return {"replicas": count, "restartPolicy": restart, "template": template}
+
+
+def _with_runtime(role: RoleRequest, other: RoleRequest) -> RoleRequest:
+    """Return the role whose runtime counts: one that names none has that of the launcher."""
+    return role if role.runtime.kind != "current" else other
+
+
+def _implementation(job: ExportJob) -> str:
+    """Say whose MPI the image is taken to have, by the options of the launcher."""
+    return "MPICH" if job.launch is not None and job.launch.dialect == "hydra" else "OpenMPI"
+
+
+TORCH, MPI = "torch-distributed", "deepspeed-distributed"
+"""The runtimes that are installed with the Trainer, one for each way to find each other."""
+_CONTAINER = "node"
+"""What the Trainer calls the container in which commands run."""
+_MANAGER = "rankwise/export"
+_RESERVED = ("NNODES", "NPROC_PER_NODE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+_TRAINER_VARIABLES = {name: f"$PET_{name}" for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")}
+# What a pod may be told beside its runtime.
+_PATCHED = ("serviceAccountName", "imagePullSecrets", "nodeSelector", "tolerations")
+
+
+def kubeflow_trainer(job: ExportJob) -> Exported:
+    """Write a TrainJob; raises InputError for kinds that the Trainer has no runtimes for."""
+    kind = job.request.kind
+    if kind == "tensorflow":
+        raise InputError(
+            f"{job.at('type')}: the Trainer has no TensorFlow jobs; `--to kubeflow-v1` makes a "
+            "TFJob, `--to kubernetes` needs no operator"
+        )
+    metadata = metadata_of(job)
+    code = code_map(job, metadata)
+    line, notes = _line(job)
+    hosts = dict.fromkeys(HOSTFILES, HOSTFILE) if kind == "mpi" else {}
+    trainer: dict[str, Any] = {
+        "image": image_of(job, job.role),
+        "command": for_shell(_in_folder(job, code) + line),
+        "numNodes": job.counts.instances,
+        "numProcPerNode": job.counts.per_instance,
+    }
+    variables = [one for one in variables_of(job, hosts) if one["name"] not in _reserved(job)]
+    if variables:
+        trainer["env"] = variables
+    if resources := requirements_of(job, instance_role(job.request).resources):
+        trainer["resourcesPerNode"] = resources
+    runtime = job.options.runtime or (MPI if kind == "mpi" else TORCH)
+    spec: dict[str, Any] = {"runtimeRef": {"name": runtime}, "trainer": trainer}
+    if (seconds := deadline(job)) is not None:
+        spec["activeDeadlineSeconds"] = seconds
+    if patches := _patches(job, code):
+        spec["runtimePatches"] = patches
+    made = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": metadata,
+        "spec": spec,
+    }
+    return Exported(
+        name=job.name,
+        objects=[*([code.object] if code else []), made],
+        losses=[*common_losses(job, code), *_losses(job, code)],
+        notes=[*common_notes(job, code), *notes, *_notes(job, runtime)],
+    )
+
+
+def _line(job: ExportJob) -> tuple[str, list[str]]:
+    match job.request.kind:
+        case "mpi":
+            return mpi_line(job, HOSTFILE), []
+        case "pytorch":
+            return torch_line(job, _TRAINER_VARIABLES)
+    return f"export NODE_RANK=0\n{job.role.command}", []
+
+
+def _in_folder(job: ExportJob, code: CodeMap | None) -> str:
+    """Return the lines that go where the code is; a TrainJob has no field for that."""
+    if code is None:
+        return f"cd {job.code_in_image} || exit\n" if job.code_in_image else ""
+    if job.request.kind == "mpi":
+        # The other nodes are given no command in which they could copy it.
+        return f"cd {SOURCE}/{FOLDER} || exit\n"
+    return f"{COPY} && cd {WORK} || exit\n"
+
+
+def _patches(job: ExportJob, code: CodeMap | None) -> list[dict[str, Any]]:
+    """Return what the pods of the runtime get beside what it says itself."""
+    site = job.compute.kubernetes
+    found, mounts = volumes(site)
+    if code is not None:
+        found = [code.volume, *found]
+        mounts = [{"name": "source", "mountPath": SOURCE, "readOnly": True}, *mounts]
+        if job.request.kind != "mpi":
+            found.append({"name": "code", "emptyDir": {}})
+            mounts.append({"name": "code", "mountPath": WORK})
+    where = scheduling(site)
+    pod: dict[str, Any] = {name: where[name] for name in _PATCHED if name in where}
+    if found:
+        pod["volumes"] = found
+        pod["containers"] = [{"name": _CONTAINER, "volumeMounts": mounts}]
+    if not pod:
+        return []
+    names = ("launcher", _CONTAINER) if job.request.kind == "mpi" else (_CONTAINER,)
+    jobs = [{"name": name, "template": {"spec": {"template": {"spec": pod}}}} for name in names]
+    changed = {"template": {"spec": {"replicatedJobs": jobs}}}
+    return [{"manager": _MANAGER, "trainingRuntimeSpec": changed}]
+
+
+def _reserved(job: ExportJob) -> list[str]:
+    """Name the variables of the document that a TrainJob is refused with."""
+    names = [f"PET_{name}" for name in _RESERVED]
+    return [name for name in names if name in job.request.environment]
+
+
+def _losses(job: ExportJob, code: CodeMap | None) -> list[str]:
+    losses = [
+        job.loss(f"environment_variables.{name}", "the Trainer sets it itself")
+        for name in _reserved(job)
+    ]
+    if job.request.restart.most:
+        losses.append(job.loss("restart", "the runtime decides when a TrainJob starts again"))
+    at_nodes = instance_role(job.request)
+    if at_nodes is not job.role and job.role.resources != at_nodes.resources:
+        path = job.limits_field(job.role.name)
+        losses.append(job.loss(path, "a TrainJob has the same limits for all its nodes"))
+    if code is not None and job.request.kind == "mpi":
+        losses.append(
+            job.loss(job.code_field, f"{SOURCE}/{FOLDER}, its folder there, is read-only")
+        )
+    lost = scheduling(job.compute.kubernetes).keys() - set(_PATCHED)
+    losses += [
+        f"{job.compute.place}: {name}: a TrainJob has no field for it" for name in sorted(lost)
+    ]
+    return losses
+
+
+def _notes(job: ExportJob, runtime: str) -> list[str]:
+    notes = [f"the cluster must have the runtime {runtime}; another one: --runtime NAME"]
+    if job.request.kind == "mpi":
+        notes.append("the image must have what the runtime starts on its nodes: sshd, as that user")
+    return notes
+
+
+_VERSION = "kubeflow.org/v1"
+_TF_ROLES = {
+    "chief": "Chief",
+    "worker": "Worker",
+    "parameter_server": "PS",
+    "evaluator": "Evaluator",
+}
+# The operator numbers pods, not processes, and calls that RANK.
+_OPERATOR_VARIABLES = {"NODE_RANK": "$RANK", "RANK": "$RANK"}
+
+
+def kubeflow_v1(job: ExportJob) -> Exported:
+    """Write the job of the kind that the training operator has for it."""
+    metadata = metadata_of(job)
+    code = code_map(job, metadata)
+    match job.request.kind:
+        case "mpi":
+            kind, spec, losses, notes = _mpi(job, code)
+        case "pytorch":
+            kind, spec, losses, notes = _pytorch(job, code)
+        case "tensorflow":
+            kind, spec, losses, notes = _tensorflow(job, code)
+        case _:
+            raise InputError(
+                f"{job.at('type')}: the training operator has no kind for a single command; "
+                "`--to kubernetes` makes a Job of it"
+            )
+    made = {"apiVersion": _VERSION, "kind": kind, "metadata": metadata, "spec": spec}
+    return Exported(
+        name=job.name,
+        objects=[*([code.object] if code else []), made],
+        losses=[*common_losses(job, code), *losses],
+        notes=[*common_notes(job, code), *notes],
+    )
+
+
+_Parts = tuple[str, Mapping[str, Any], list[str], list[str]]
+"""The kind, its spec, what is lost, and what people must know."""
+
+
+def _mpi(job: ExportJob, code: CodeMap | None) -> _Parts:
+    launcher, worker = mpi_parts(job, container="mpi")
+    specs = {
+        "Launcher": replicas(1, template_of(job, launcher, code)),
+        "Worker": replicas(job.counts.instances, template_of(job, worker, code)),
+    }
+    spec = {
+        "slotsPerWorker": job.counts.per_instance,
+        "runPolicy": run_policy(job),
+        "mpiReplicaSpecs": specs,
+    }
+    return "MPIJob", spec, [], []
+
+
+def _pytorch(job: ExportJob, code: CodeMap | None) -> _Parts:
+    line, notes = torch_line(job, _OPERATOR_VARIABLES)
+    part = Part(
+        role=job.role,
+        container="pytorch",
+        command=for_shell(line),
+        resources=job.role.resources,
+    )
+    template = template_of(job, part, code)
+    restart = _restart(job)
+    # The first pod is the master; all run the same.
+    specs = {"Master": replicas(1, template, restart)}
+    if job.counts.instances > 1:
+        specs["Worker"] = replicas(job.counts.instances - 1, template, restart)
+    losses = []
+    if job.request.success != "chief":
+        said = "a PyTorchJob has succeeded when its master has, whatever the others do then"
+        if "success" in job.model.model_fields_set:
+            losses.append(job.loss("success", said))
+        else:
+            notes.append(said)
+    if job.request.restart.most:
+        losses.append(job.loss("restart.scope", _ONE_BY_ONE))
+    spec = {
+        "nprocPerNode": str(job.counts.per_instance),
+        "runPolicy": run_policy(job),
+        "pytorchReplicaSpecs": specs,
+    }
+    return "PyTorchJob", spec, losses, notes
+
+
+_ONE_BY_ONE = "a pod that fails is restarted by itself, not all together"
+
+
+def _tensorflow(job: ExportJob, code: CodeMap | None) -> _Parts:
+    specs, restart = {}, _restart(job)
+    for role in job.request.roles:
+        part = Part(
+            role=role,
+            container="tensorflow",
+            command=for_shell(with_dollars(role.command, ("TF_CONFIG",))),
+            resources=role.resources,
+        )
+        count = _count(job, role)
+        specs[_TF_ROLES[role.name]] = replicas(count, template_of(job, part, code), restart)
+    spec: dict[str, Any] = {"runPolicy": run_policy(job)}
+    losses, notes = list[str](), list[str]()
+    if job.request.success != "chief" and "Chief" in specs:
+        said = "a TFJob with a chief has succeeded when that has, whatever the others do then"
+        if "success" in job.model.model_fields_set:
+            losses.append(job.loss("success", said))
+        else:
+            notes.append(said)
+    elif job.request.success != "chief":
+        spec["successPolicy"] = "AllWorkers"
+    if job.request.restart.most:
+        losses.append(job.loss("restart.scope", _ONE_BY_ONE))
+    return "TFJob", {**spec, "tfReplicaSpecs": specs}, losses, notes
+
+
+def _count(job: ExportJob, role: RoleRequest) -> int:
+    if role.replicas is not None:
+        return role.replicas
+    return job.counts.instances if role.name == "worker" else 1
+
+
+def _restart(job: ExportJob) -> str:
+    return "OnFailure" if job.request.restart.most else "Never"

@@ -1,0 +1,250 @@
+"""Jobs of torch.distributed and TensorFlow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rankwise.errors import InputError
+from rankwise.launch.commandline import ReadCommand, read_command
+from rankwise.launch.jobs import (
+    Counts,
+    Facts,
+    JobRequest,
+    RoleRequest,
+    assemble,
+    commanding_role,
+    counts,
+    instances_of,
+    process_of,
+    share,
+    unused_commands,
+)
+from rankwise.launch.rewriting import PreparedLine, prepare
+from rankwise.plan import Process, Resources, Task, later
+
+# The order of ranks: the chief is the first.
+_ORDER = ("chief", "master", "worker", "ps", "evaluator")
+_TYPES = {"parameter_server": "ps"}
+# Each is told about all the others.
+_MOST_MEMBERS = 2_000
+_RANKED = ("chief", "master", "worker")
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One process to be."""
+
+    role: RoleRequest
+    type: str
+    """The role, as TensorFlow calls it."""
+    index: int
+    node: int
+    rank: int | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.role.name}-{self.index}"
+
+    @property
+    def address(self) -> str:
+        return f"{later(f'address:{self.node}')}:{later(f'port:{self.name}@{self.node}')}"
+
+
+def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
+    """Plan a TensorFlow job; its replicas go to the nodes in turn, or each has one of its own."""
+    commanding_role(request)
+    instances, derived = instances_of(request, None)
+    replicas = sum(role.replicas or 0 for role in request.roles)
+    if replicas > _MOST_MEMBERS:
+        raise InputError(
+            f"{request.name}: {replicas} replicas are more than {_MOST_MEMBERS}: check "
+            "`num_replicas`"
+        )
+    members = list(_members(request, instances, has_pods=facts.has_pods))
+    if not any(member.rank == 0 for member in members):
+        raise InputError(f"{request.name}: there is neither a chief nor a worker: add `worker:`")
+    success, why = _success(request, members)
+    notes = [*derived, *why]
+    processes = []
+    for member in members:
+        process, told = process_of(
+            request,
+            member.role,
+            PreparedLine(line=member.role.command),
+            Process(
+                name=member.name,
+                role=member.role.name,
+                node=member.node,
+                command="",
+                rank=member.rank,
+                is_awaited=_is_awaited(member, success),
+                resources=member.role.resources,
+            ),
+            who={"TF_CONFIG": _configuration(member, members)},
+        )
+        processes.append(process)
+        notes += told
+    resources = sum((member.role.resources for member in members), Resources())
+    nodes = len(members) if facts.has_pods else instances
+    return assemble(request, processes, nodes=nodes, resources=resources, notes=notes)
+
+
+def _members(request: JobRequest, instances: int, *, has_pods: bool) -> Iterator[_Member]:
+    types = {role.name: _TYPES.get(role.name, role.name) for role in request.roles}
+    roles = [role for role in request.roles if role.command.strip()]
+    known = [role for role in roles if types[role.name] in _ORDER]
+    known.sort(key=lambda role: _ORDER.index(types[role.name]))
+    rank = count = 0
+    for role in [*known, *(role for role in roles if role not in known)]:
+        is_ranked = types[role.name] in _RANKED
+        # A lone role that does not say how many it is has one on each instance.
+        default = instances if role.name == "worker" else 1
+        for index in range(default if role.replicas is None else role.replicas):
+            place = count if has_pods else (rank if is_ranked else index) % instances
+            yield _Member(role, types[role.name], index, place, rank if is_ranked else None)
+            rank, count = rank + is_ranked, count + 1
+
+
+def _configuration(member: _Member, members: list[_Member]) -> str:
+    """Write TF_CONFIG; an evaluator is told about the cluster, but is no part of it."""
+    cluster: dict[str, list[str]] = {}
+    for other in members:
+        if other.type != "evaluator":
+            cluster.setdefault(other.type, []).append(other.address)
+    task = {"type": member.type, "index": member.index}
+    # The marks must stay as they are.
+    return json.dumps({"cluster": cluster, "task": task}, ensure_ascii=False)
+
+
+def _success(request: JobRequest, members: list[_Member]) -> tuple[str, list[str]]:
+    if request.success is not None:
+        return request.success, []
+    types = {member.type for member in members}
+    if {"chief", "ps"} <= types:
+        return "chief", ["success: chief: workers of a chief with parameter servers never end"]
+    return "all", []
+
+
+def _is_awaited(member: _Member, success: str) -> bool:
+    if success == "chief":
+        return member.rank == 0
+    return member.rank is not None
+
+
+MASTER_ADDRESS = later("address:0")
+MASTER_PORT = later("port:master@0")
+
+
+def pytorch_task(request: JobRequest, facts: Facts) -> Task:
+    """Plan a PyTorch job.
+
+    A command that starts ranks itself (torchrun, torch.distributed.launch) runs once on each node.
+    Of any other, there is a process for each rank, with the variables that torch goes by.
+    """
+    role = commanding_role(request, "worker")
+    said = {**request.environment, **role.environment}
+    reading = read_command(role.command, facts.mpi_family, said)
+    found = counts(request, facts, reading.launch)
+    if reading.launch is not None or reading.starts_ranks:
+        processes, notes = _launchers(request, role, reading, found, facts)
+    else:
+        processes, notes = _ranks(request, role, found)
+    return assemble(
+        request,
+        processes,
+        nodes=found.instances,
+        width=found.processes,
+        resources=role.resources * found.instances,
+        notes=[*found.notes, *unused_commands(request, role), *notes],
+    )
+
+
+def _launchers(
+    request: JobRequest, role: RoleRequest, reading: ReadCommand, found: Counts, facts: Facts
+) -> tuple[list[Process], list[str]]:
+    # On several nodes, each mpirun would have a rank 0 of its own.
+    is_clear = found.instances == 1 or (reading.launch is not None and reading.launch.is_torch)
+    prepared = prepare(role.command, reading, facts.mpi_family, wrap=is_clear)
+    said = {**request.environment, **role.environment}
+    processes, notes = [], [*prepared.notes]
+    for node in range(found.instances):
+        who = {**_meeting_point(request, role, found), "NODE_RANK": str(node)}
+        process, told = process_of(
+            request,
+            role,
+            prepared,
+            Process(
+                name=f"{role.name}-{node}",
+                role=role.name,
+                node=node,
+                command="",
+                is_awaited=request.success != "chief" or node == 0,
+                resources=role.resources,
+            ),
+            who=who,
+            defaults=_defaults(request, prepared, found, {**said, **who}),
+        )
+        processes.append(process)
+        notes += told
+    return processes, notes
+
+
+def _ranks(
+    request: JobRequest, role: RoleRequest, found: Counts
+) -> tuple[list[Process], list[str]]:
+    prepared = PreparedLine(line=role.command)
+    processes: list[Process] = []
+    notes: list[str] = []
+    for rank in range(found.processes):
+        node, local_rank = divmod(rank, found.per_instance)
+        process, told = process_of(
+            request,
+            role,
+            prepared,
+            Process(
+                name=f"{role.name}-{rank}",
+                role=role.name,
+                node=node,
+                command="",
+                rank=rank,
+                is_awaited=request.success != "chief" or rank == 0,
+                resources=share(role.resources, found.per_instance),
+            ),
+            who={
+                **_meeting_point(request, role, found),
+                "NODE_RANK": str(node),
+                "RANK": str(rank),
+                "LOCAL_RANK": str(local_rank),
+                "LOCAL_WORLD_SIZE": str(found.per_instance),
+            },
+        )
+        processes.append(process)
+        notes += told
+    return processes, notes
+
+
+def _meeting_point(request: JobRequest, role: RoleRequest, found: Counts) -> dict[str, str]:
+    """Return the variables that are the same everywhere; the document may name another place."""
+    said = {**request.environment, **role.environment}
+    variables = {"MASTER_ADDR": MASTER_ADDRESS, "MASTER_PORT": MASTER_PORT}
+    kept = {name: value for name, value in variables.items() if name not in said}
+    return {**kept, "WORLD_SIZE": str(found.processes)}
+
+
+def _defaults(
+    request: JobRequest, prepared: PreparedLine, found: Counts, known: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what torch's launchers take for options that the command does not have."""
+    if prepared.launch is None or not prepared.launch.is_torch:
+        return {}
+    defaults = {
+        "PET_NNODES": str(found.instances),
+        "PET_NODE_RANK": known["NODE_RANK"],
+        "PET_MASTER_ADDR": known["MASTER_ADDR"],
+        "PET_MASTER_PORT": known["MASTER_PORT"],
+    }
+    if request.process_count_per_instance is not None:
+        defaults["PET_NPROC_PER_NODE"] = str(found.per_instance)
+    return defaults

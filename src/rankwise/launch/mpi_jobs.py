@@ -1,0 +1,216 @@
+"""Jobs of MPI, started by an mpiexec or by srun."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from rankwise.launch.commandline import Launch, ReadCommand, read_command
+from rankwise.launch.jobs import (
+    Counts,
+    Facts,
+    JobRequest,
+    RoleRequest,
+    assemble,
+    commanding_role,
+    counts,
+    instance_role,
+    process_of,
+    unused_commands,
+)
+from rankwise.launch.mpiexec import Family, Mpiexec
+from rankwise.launch.rewriting import in_shell, prepare, substitute
+from rankwise.launch.shell import Edit, apply, read, skip_prefixes
+from rankwise.plan import Process, Resources, Task, later
+
+
+def by_srun(
+    line: str, launch: Launch, plugin: str, *, nodes: int, processes: int
+) -> tuple[str, str]:
+    """Return the line with srun in the place of mpirun and its options, and a note that says so.
+
+    With a note and the same line, if there is nothing that could be replaced. What mpirun's options
+    say is left out: srun hands on all variables, and where ranks go is for Slurm to decide.
+    """
+    if launch.is_torch or launch.dialect == "srun" or launch.launcher == "horovodrun":
+        return line, f"srun: `{launch.launcher}` starts its ranks itself"
+    if len(launch.segments) > 1:
+        return line, "srun: several programs in one line stay with mpirun"
+    program = launch.segments[0].program[0].start
+    options = [option.start for option in launch.segments[0].options]
+    start = line.rfind(launch.path, 0, min([*options, program]))
+    if start < 0:
+        return line, f"srun: `{launch.path}` is not found in the line, and stays"
+    hosts = ",".join(later(f"host:{node}") for node in range(nodes))
+    words = [
+        "srun",
+        *([f"--mpi={plugin}"] if plugin else []),
+        # Beside what else runs in the job, and more ranks than cores if need be.
+        *("--overlap", "--overcommit", "--mem=0"),
+        *(f"--nodes={nodes}", f"--ntasks={processes}", f"--nodelist={in_shell(hosts)}"),
+    ]
+    new = f"{line[:start]}{' '.join(words)} {line[program:]}"
+    return new, f"srun: `{launch.launcher}` became `{' '.join(words[:2])}`, as the site file says"
+
+
+HOSTFILE = later("folder") + "/hostfile"
+NODE_PROGRAM = later("folder") + "/bin/rankwise-node"
+"""What starts a command on another node, in the place of ssh."""
+
+_VARIABLES = {"AZUREML_MPI_HOSTFILE": HOSTFILE, "RANKWISE_HOSTFILE": HOSTFILE}
+_FAMILIES: tuple[Family, ...] = ("openmpi4", "openmpi5", "mpich", "intel")
+
+
+def mpi_task(request: JobRequest, facts: Facts) -> Task:
+    """Plan an MPI job: a launcher on the first node, which starts the ranks on all."""
+    role = commanding_role(request, "launcher")
+    family = facts.mpi_family
+    said = {**request.environment, **role.environment}
+    reading = read_command(role.command, family, said)
+    found = counts(request, facts, reading.launch)
+    line, notes = role.command, [*found.notes, *unused_commands(request, role)]
+    if request.generate_launcher and not reading.has_launcher:
+        line = generated(role.command, found.processes)
+        reading = read_command(line, family, said)
+    if facts.srun_plugin is not None and reading.launch is not None:
+        size = {"nodes": found.instances, "processes": found.processes}
+        line, note = by_srun(line, reading.launch, facts.srun_plugin, **size)
+        reading = read_command(line, family, said)
+        notes.append(note)
+    prepared = prepare(line, reading, family, has_mpi4py=facts.has_mpi4py)
+    own = Resources() if role is instance_role(request) else role.resources
+    # The launcher claims less than the ranks do: where it can be, it is by itself.
+    is_apart = facts.has_pods and (found.instances > 1 or role is not instance_role(request))
+    launcher, told = process_of(
+        request,
+        role,
+        prepared,
+        Process(
+            name="launcher-0",
+            role="launcher",
+            node=found.instances if is_apart else 0,
+            command="",
+            speaks_for_ranks=request.success == "launcher",
+            resources=own,
+        ),
+        who=_VARIABLES,
+    )
+    return assemble(
+        request,
+        [launcher],
+        nodes=found.instances + is_apart,
+        width=found.processes,
+        files={"hostfile": hostfile(family, found, _named(reading))},
+        environment=mpi_variables(family, said, names_hosts=_names_hosts(line)),
+        resources=_resources(request, role, found.instances),
+        notes=[*notes, *prepared.notes, *told],
+    )
+
+
+def hostfile(family: Family, found: Counts, launcher: str = "") -> str:
+    """Write the file of hosts, as the launcher reads it.
+
+    Where it is not known whose the launcher is, each host stands there as often as it has places:
+    Open MPI, MPICH and Intel MPI all read that.
+    """
+    hosts = [later(f"host:{node}") for node in range(found.instances)]
+    places = found.per_instance
+    if launcher == "horovodrun" or family in ("openmpi4", "openmpi5"):
+        lines = [f"{host} slots={places}" for host in hosts]
+    elif family in ("mpich", "intel"):
+        lines = [f"{host}:{places}" for host in hosts]
+    else:
+        lines = [host for host in hosts for _ in range(places)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def mpi_variables(
+    family: Family, present: Mapping[str, str], *, names_hosts: bool = False
+) -> dict[str, str]:
+    """Return the variables for a launcher of this family; for one of any, if it is not known.
+
+    Where the command names the hosts, the variables do not: Open MPI 4 does not take both. Root
+    may start jobs, there may be more ranks than cores, and nothing is bound to cores that virtual
+    nodes share, unless the command says so.
+    """
+    families = _FAMILIES if family == "unknown" else (family,)
+    variables: dict[str, str] = {}
+    for one in families:
+        variables |= Mpiexec(path="", family=one).environment(present)
+        own = _UNBOUND.get(one, {})
+        variables |= {name: value for name, value in own.items() if name not in present}
+        variables |= {} if names_hosts else _DEFAULT_HOSTS.get(one, {})
+        variables |= virtual_node_variables(one)
+    return variables
+
+
+# By core, which is the way of Open MPI 5 otherwise, all ranks would be on the first node.
+_BY_SLOT = {"PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe"}
+_UNBOUND: Mapping[Family, Mapping[str, str]] = {
+    "openmpi4": {"OMPI_MCA_hwloc_base_binding_policy": "none", **_BY_SLOT},
+    "openmpi5": {"PRTE_MCA_hwloc_default_binding_policy": "none", **_BY_SLOT},
+}
+_DEFAULT_HOSTS: Mapping[Family, Mapping[str, str]] = {
+    "openmpi4": {"OMPI_MCA_orte_default_hostfile": HOSTFILE},
+    "openmpi5": {"PRTE_MCA_prte_default_hostfile": HOSTFILE},
+    "mpich": {"HYDRA_HOST_FILE": HOSTFILE},
+    "intel": {"I_MPI_HYDRA_HOST_FILE": HOSTFILE},
+}
+_AGENTS: Mapping[Family, Mapping[str, str]] = {
+    "openmpi4": {"OMPI_MCA_plm_rsh_agent": NODE_PROGRAM},
+    "openmpi5": {"PRTE_MCA_plm_ssh_agent": NODE_PROGRAM},
+    "mpich": {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": NODE_PROGRAM},
+    "intel": {
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": NODE_PROGRAM,
+    },
+}
+_HOST_OPTIONS = re.compile(
+    r"(?:^|\s)--?(?:hostfile|machinefile|default-hostfile|hostlist|hosts?|H|f|machine)(?:[\s=]|$)"
+)
+
+
+def virtual_node_variables(family: Family) -> Mapping[str, str]:
+    """Return the variables by which a launcher starts what runs on other nodes.
+
+    Where we may not have a host name of our own, even the first node is another one to it.
+    """
+    return _AGENTS.get(family, {})
+
+
+def _names_hosts(line: str) -> bool:
+    return _HOST_OPTIONS.search(line) is not None
+
+
+def generated(command: str, processes: int) -> str:
+    """Write the mpiexec for a plain program.
+
+    What the shell would do with the program's line, it must do on every rank: `$RANK` differs.
+    """
+    filled = substitute(command, _VARIABLES).strip()
+    program = filled if _is_program(filled) else f"sh -c {shlex.quote(filled)}"
+    return f"mpiexec -n {processes} --hostfile {in_shell(HOSTFILE)} {program}"
+
+
+def _is_program(line: str) -> bool:
+    """Return whether a line is a program with its arguments, and nothing for a shell to do."""
+    parts = read(line)
+    if parts is None or len(parts.commands) != 1:
+        return False
+    words = parts.commands[0].words
+    rest = apply(line, [Edit(word.start, word.end) for word in words])
+    is_fixed = all(word.text is not None for word in words)
+    return is_fixed and not rest.strip() and next(skip_prefixes(words), None) == 0
+
+
+def _named(reading: ReadCommand) -> str:
+    return reading.launch.launcher if reading.launch else ""
+
+
+def _resources(request: JobRequest, launcher: RoleRequest, instances: int) -> Resources:
+    """Add up what the launcher and the workers claim."""
+    of_instances = instance_role(request).resources * instances
+    if launcher is instance_role(request):
+        return of_instances
+    return launcher.resources + of_instances

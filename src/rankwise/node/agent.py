@@ -1,0 +1,540 @@
+"""What runs on a machine that is elsewhere: takes attempts in, starts their runners, tells of them.
+
+    agent VERB REQUEST        REQUEST is JSON in base64
+    hello                     once our files are unpacked in a folder that they do not stay in
+
+Answers are JSON in base64 between two words, so that they are found in whatever a login or a
+provider's command line writes around them.
+
+The folder of an attempt is made beside its place and moved there, and its runner is started under
+a lock; the runner's own claim sees to it that there is never a second one. So every verb may be
+called again when the answer to it was lost on its way.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+
+from .files import Locked, discard, give_up, own_command, read_json, rename, to_json, write_file
+from .outcome import write_end
+from .processes import sweep_marked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+BEGIN, END = "rankwise-answer:", ":rankwise-end"
+DATA = b"\nrankwise-data:\n"
+"""Comes before a stream; before it there may be what a login has to say."""
+WHOLE = ".whole"
+"""The last file of a parcel: without it, its end is missing."""
+GOING = "going.json"
+COMPILED = "__pycache__"
+FETCHED = ".fetched"
+"""Comes behind all that was fetched but the end: names what could not be read, and why."""
+# What is ours, and of no use to the client.
+_STAY = (
+    *(WHOLE, ".came", GOING, "claim", "order.json", "placement.json", "runtime.json", "end.json"),
+)
+_LOG_BYTES = 512 * 1024
+_PIECE_BYTES = 128 * 1024
+_LOOK_SECONDS = 0.03
+_START_SECONDS = 30.0
+_TOMBSTONE_SECONDS = 86400.0
+_CANCELLED = 130
+
+
+def answer(data: object) -> None:
+    """Write an answer where it is found."""
+    text = base64.urlsafe_b64encode(json.dumps(data).encode()).decode()
+    sys.stdout.write(f"\n{BEGIN}{text}{END}\n")
+    sys.stdout.flush()
+
+
+# Who there is
+
+
+def birth_of(pid: int) -> str:
+    """Return when a process began; with its number, it is known by that. Empty: it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def boot() -> str:
+    """Name the time since which this machine has been up."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def read(path: str) -> dict[str, Any]:
+    """Read what was written down; nothing: it was not. OSError: nobody can tell."""
+    try:
+        data = read_json(path)
+    except (FileNotFoundError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def exists(path: str) -> bool:
+    """Return whether there is a file; OSError: nobody can tell."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def place_of(root: str, marker: str) -> str:
+    return os.path.join(root, "attempts", os.path.basename(marker))
+
+
+def alone(root: str, marker: str) -> Locked:
+    """Be the only one who starts an attempt, or gives it up."""
+    os.makedirs(os.path.join(root, "attempts"), exist_ok=True)
+    return Locked(f"{place_of(root, marker)}.lock")
+
+
+# Verbs
+
+
+def hello(request: dict[str, Any]) -> dict[str, Any]:
+    """Return what this machine has, and forget what nobody will ask for again."""
+    from .equipment import inventory
+
+    attempts = os.path.join(request["root"], "attempts")
+    os.makedirs(attempts, mode=0o700, exist_ok=True)
+    for name in os.listdir(attempts):
+        path = os.path.join(attempts, name)
+        is_tombstone = os.path.isdir(path) and os.listdir(path) == ["claim"]
+        if is_tombstone and os.path.getmtime(path) < time.time() - _TOMBSTONE_SECONDS:
+            remove({"root": request["root"], "marker": name})
+    return inventory()
+
+
+def settle(fresh: str, place: str) -> None:
+    """Put our files where they are run from, unless just these are there and nothing else is.
+
+    What is compiled is taken from the fresh ones: nobody can tell what the other was made from.
+    OSError: something else is there, and cannot be replaced.
+    """
+    if is_same(fresh, place):
+        discard(f"{place}/{COMPILED}")
+        with contextlib.suppress(OSError):
+            rename(f"{fresh}/{COMPILED}", f"{place}/{COMPILED}")
+    else:
+        discard(place)
+        try:
+            rename(fresh, place)
+        except OSError:
+            # Another client may have put them there in between.
+            if not is_same(fresh, place):
+                raise
+    discard(fresh)
+
+
+def is_same(fresh: str, place: str) -> bool:
+    """Return whether a folder is ours and has the same files, all ours, as they were sent."""
+    import stat
+
+    try:
+        status = os.lstat(place)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            return False
+        names = sorted(set(os.listdir(fresh)) - {COMPILED})
+        if sorted(set(os.listdir(place)) - {COMPILED}) != names:
+            return False
+        for name in names:
+            status = os.lstat(f"{place}/{name}")
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
+                return False
+            with open(f"{fresh}/{name}", "rb") as ours, open(f"{place}/{name}", "rb") as theirs:
+                if ours.read() != theirs.read():
+                    return False
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def start(request: dict[str, Any]) -> dict[str, Any]:
+    """Take an attempt in from the standard input, and start its runner unless somebody has."""
+    root, marker = request["root"], request["marker"]
+    folder = place_of(root, marker)
+    source = sys.stdin.buffer
+    secrets = source.read(int(source.readline()))
+    with alone(root, marker):
+        if os.path.exists(f"{folder}/claim") or os.path.exists(f"{folder}/{GOING}"):
+            return {"pid": read(f"{folder}/{GOING}").get("pid", 0)}
+        if not os.path.isdir(folder):
+            unpack(source, folder)
+        launch(request, folder, secrets)
+        deadline = time.monotonic() + _START_SECONDS
+        while not os.path.exists(f"{folder}/{GOING}") and time.monotonic() < deadline:
+            time.sleep(0.005)
+        if not os.path.exists(f"{folder}/{GOING}"):
+            give_up(folder)
+            with open(f"{folder}/runner.log", encoding="utf-8", errors="replace") as file:
+                said = file.read().strip().splitlines()
+            raise OSError(f"its runner does not start: {said[-1] if said else 'no word'}")
+    return {"pid": read(f"{folder}/{GOING}").get("pid", 0)}
+
+
+def unpack(source: Any, folder: str) -> None:
+    """Make the folder of an attempt, all of it or nothing."""
+    import tarfile
+
+    # It comes from ourselves; links out of the folder are the user's own.
+    trusting: dict[str, Any] = (
+        {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+    )
+    beside = f"{folder}.{os.getpid()}.part"
+    os.makedirs(beside, mode=0o700)
+    try:
+        with tarfile.open(fileobj=source, mode="r|") as parcel:
+            for member in parcel:
+                inside = os.path.normpath(os.path.join(beside, member.name))
+                if inside != beside and not inside.startswith(beside + os.sep):
+                    raise ValueError(f"{member.name} is no name for a file of an attempt")
+                member.uid, member.gid = os.getuid(), os.getgid()
+                member.uname = member.gname = ""
+                parcel.extract(member, beside, **trusting)
+        if not os.path.exists(f"{beside}/{WHOLE}"):
+            raise EOFError("the connection ended before all was here")
+        write_file(f"{beside}/.came", to_json(came_with(beside)))
+        rename(beside, folder)
+    except (OSError, EOFError, ValueError, tarfile.TarError) as error:
+        discard(beside)
+        raise OSError(f"it did not arrive: {error}") from error
+
+
+def came_with(folder: str) -> dict[str, list[int]]:
+    """Note what a parcel had in it: what has not changed need not go back."""
+    found = {}
+    for path in files_in(folder):
+        status = os.lstat(os.path.join(folder, path))
+        found[path] = [status.st_mtime_ns, status.st_size]
+    return found
+
+
+def files_in(folder: str) -> Iterator[str]:
+    for place, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        for name in (*names, *links):
+            yield os.path.relpath(os.path.join(place, name), folder)
+
+
+def launch(request: dict[str, Any], folder: str, secrets: bytes) -> None:
+    """Start the process that becomes the runner, as nobody's child and in a session of its own."""
+    if first := os.fork():
+        os.waitpid(first, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.setpgid(0, 0)
+        # What is open here is a line to the client, which must not wait for us.
+        log = os.open(f"{folder}/runner.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        held = os.memfd_create("secrets")
+        os.write(held, secrets)
+        os.lseek(held, 0, os.SEEK_SET)
+        for number, file in ((0, held), (1, log), (2, log)):
+            os.dup2(file, number)
+        os.closerange(3, 256)
+        become_runner(request, folder)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def become_runner(request: dict[str, Any], folder: str) -> None:
+    """Make the runtime ready, and turn this process into the runner."""
+    from .equipment import CannotEquip, equip
+
+    pid = os.getpid()
+    about = {"pid": pid, "birth": birth_of(pid), "boot": boot(), "host": os.uname().nodename}
+    write_file(f"{folder}/{GOING}", to_json(about))
+    try:
+        equip(folder, request["root"])
+    except (CannotEquip, OSError, ValueError, LookupError) as reason:
+        if give_up(folder):
+            write_end(folder, "not run", 1, str(reason))
+        os._exit(1)
+    os.chdir(folder)
+    os.execv(sys.executable, [*own_command(), "run", folder])
+
+
+def state_of(folder: str) -> dict[str, Any]:
+    """Say how an attempt stands; OSError: that cannot be told here, or now."""
+    going = read(f"{folder}/{GOING}")
+    is_alive = bool(going) and birth_of(going["pid"]) == going["birth"] != ""
+    has_begun = exists(f"{folder}/claim")
+    # In this order: its runner writes the end before it leaves.
+    if exists(f"{folder}/end.json"):
+        state = "over"
+    elif is_alive:
+        state = "running"
+    else:
+        here = os.uname().nodename
+        if going and going["boot"] != boot() and going.get("host", here) != here:
+            # One name may stand for several machines with one disk: another one answers now.
+            raise OSError(f"it was started on {going['host']}, and {here} answers")
+        state = "lost" if going else "absent"
+    was_restarted = bool(going) and going["boot"] != boot()
+    return {"state": state, "has_begun": has_begun, "was_restarted": was_restarted} | {
+        "pid": going.get("pid", 0)
+    }
+
+
+def look(request: dict[str, Any]) -> dict[str, Any]:
+    """Return how attempts stand, with what is new in their logs; waits a little for it."""
+    deadline = time.monotonic() + request.get("wait", 0.0)
+    while True:
+        left = [_LOG_BYTES]
+        found = {}
+        for marker, about in request["attempts"].items():
+            folder = place_of(request["root"], marker)
+            found[marker] = {**state_of(folder), "files": news_of(folder, about["files"], left)}
+        is_new = any(
+            one["files"] or [one["state"], one["has_begun"]] != request["attempts"][marker]["known"]
+            for marker, one in found.items()
+        )
+        if is_new or time.monotonic() >= deadline:
+            return {"attempts": found}
+        time.sleep(_LOOK_SECONDS)
+
+
+def news_of(folder: str, known: dict[str, list[int]], left: list[int]) -> list[list[Any]]:
+    """Give pieces of logs that are not known: name, inode, offset, how long it is now, bytes."""
+    found = []
+    for path in log_files(folder):
+        try:
+            with open(os.path.join(folder, path), "rb") as file:
+                status = os.fstat(file.fileno())
+                inode, have = known.get(path, [0, 0])
+                if inode != status.st_ino:
+                    moved = [size for number, size in known.values() if number == status.st_ino]
+                    have = moved[0] if moved else 0
+                elif status.st_size == have:
+                    continue
+                if status.st_size < have:
+                    have = 0
+                file.seek(have)
+                data = file.read(min(_PIECE_BYTES, left[0]))
+        except OSError:
+            continue
+        left[0] -= len(data)
+        text = base64.b64encode(data).decode()
+        found.append([path, status.st_ino, have, status.st_size, text])
+    return found
+
+
+def log_files(folder: str) -> Iterator[str]:
+    """Name the logs, those first that were put aside."""
+    if os.path.exists(f"{folder}/runner.log"):
+        yield "runner.log"
+    try:
+        places = sorted(os.listdir(f"{folder}/processes"))
+    except OSError:
+        return
+    for place in places:
+        try:
+            names = os.listdir(f"{folder}/processes/{place}")
+        except OSError:
+            continue
+        logs = [name for name in names if is_log(name)]
+        for name in sorted(logs, key=lambda one: (one.endswith(".log"), not one.endswith("first"))):
+            yield f"processes/{place}/{name}"
+
+
+def is_log(name: str) -> bool:
+    return name.endswith((".log", ".log.1", ".log.first"))
+
+
+def fetch(request: dict[str, Any]) -> None:
+    """Write what an attempt has made as a tar, without its logs, and the end last of all."""
+    import io
+    import tarfile
+
+    folder = place_of(request["root"], request["marker"])
+    came = read(f"{folder}/.came")
+    out = sys.stdout.buffer
+    out.write(DATA)
+    left = []
+    with tarfile.open(fileobj=out, mode="w|") as parcel:
+        for path in files_in(folder):
+            if path in _STAY:
+                continue
+            if why := put(parcel, folder, path, came):
+                left.append(f"{path}: {why}")
+        said = json.dumps(left).encode()
+        member = tarfile.TarInfo(FETCHED)
+        member.size = len(said)
+        parcel.addfile(member, io.BytesIO(said))
+        if exists(f"{folder}/end.json"):
+            parcel.add(f"{folder}/end.json", "end.json")
+    out.flush()
+
+
+def put(parcel: Any, folder: str, path: str, came: dict[str, Any]) -> str:
+    """Put a file into a tar, unless it is there already; gives what is in the way.
+
+    OSError: the tar itself cannot be written.
+    """
+    import tarfile
+
+    full = os.path.join(folder, path)
+    is_mirrored = is_log(path) and path.startswith(("processes/", "runner.log"))
+    try:
+        status = os.lstat(full)
+        if came.get(path) == [status.st_mtime_ns, status.st_size] or not is_plain(full):
+            return ""
+        member = parcel.gettarinfo(full, path)
+        file = open(full, "rb") if os.path.isfile(full) and not member.issym() else None  # noqa: SIM115
+    except FileNotFoundError:  # What is left of it has removed the file meanwhile.
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    if file is None:
+        parcel.addfile(member)
+        return ""
+    with file:
+        if is_mirrored:
+            return ""
+        if member.islnk():  # A second name of a file: some clients take no links.
+            member.type, member.size, member.linkname = tarfile.REGTYPE, status.st_size, ""
+        source = SizedFile(file, member.size)
+        parcel.addfile(member, source)
+    return source.trouble
+
+
+class SizedFile:
+    """A file that gives as many bytes as its header says, whatever becomes of it meanwhile."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        self.trouble = ""
+        self._file, self._left = file, size
+
+    def read(self, count: int) -> bytes:
+        count = min(count, self._left)
+        self._left -= count
+        try:
+            data: bytes = self._file.read(count)
+        except OSError as error:
+            self.trouble, data = error.strerror or str(error), b""
+        if len(data) < count:
+            self.trouble = self.trouble or "it became shorter while it was read"
+        return data.ljust(count, b"\0")
+
+
+def is_plain(path: str) -> bool:
+    """Return whether it is a file, a link or a folder, and no socket or pipe."""
+    return os.path.islink(path) or os.path.isfile(path) or os.path.isdir(path)
+
+
+def end(request: dict[str, Any]) -> dict[str, Any]:
+    """Have an attempt end in good order, or never begin."""
+    folder = place_of(request["root"], request["marker"])
+    if not os.path.isdir(folder):
+        return {}
+    if give_up(folder):
+        write_end(folder, "cancelled", _CANCELLED, "cancelled")
+        signal_runner(folder, signal.SIGKILL)
+    else:
+        signal_runner(folder, signal.SIGTERM)
+    return {}
+
+
+def signal_runner(folder: str, number: int) -> None:
+    going = read(f"{folder}/{GOING}")
+    if going and birth_of(going["pid"]) == going["birth"] != "":
+        # What makes a runtime ready has processes of its own; a runner ends its own by itself.
+        send: Callable[[int, int], None] = os.killpg if number == signal.SIGKILL else os.kill
+        with contextlib.suppress(OSError):
+            send(going["pid"], number)
+
+
+def abandon(request: dict[str, Any]) -> dict[str, Any]:
+    """Make sure that an attempt which has not begun never will, also if it is yet to arrive."""
+    folder = place_of(request["root"], request["marker"])
+    with alone(request["root"], request["marker"]):
+        if os.path.exists(f"{folder}/{GOING}"):
+            return {"has_begun": True}
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        give_up(folder)
+        for name in os.listdir(folder):
+            if name != "claim":
+                discard(os.path.join(folder, name))
+    return {"has_begun": False}
+
+
+def remove(request: dict[str, Any]) -> dict[str, Any]:
+    """Kill what is left of an attempt, its runner first; remove its folder unless it is kept."""
+    folder = place_of(request["root"], request["marker"])
+    # One that is alive would write into the folder once more.
+    signal_runner(folder, signal.SIGKILL)
+    count = sweep_marked(request["marker"])
+    # What only says that an attempt never begins stays for a while.
+    is_there = os.path.isdir(folder) and os.listdir(folder) != ["claim"]
+    if is_there and not request.get("is_kept"):
+        discard(folder)
+        is_there = os.path.isdir(folder)
+    if not os.path.isdir(folder):
+        discard(f"{folder}.lock")
+    return {"swept": count, "is_gone": not is_there}
+
+
+VERBS = {
+    "hello": hello,
+    "start": start,
+    "look": look,
+    "end": end,
+    "abandon": abandon,
+    "remove": remove,
+}
+
+
+def say_hello() -> int:
+    """Put our files where they stay, and tell what this machine has."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    root = os.environ["RANKWISE_ROOT"]
+    try:
+        found = hello({"root": root})
+        settle(here, os.path.join(root, os.environ["RANKWISE_PARTS"]))
+        answer({**found, "root": root})
+    except OSError as error:
+        answer({"error": str(error)})
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    verb, request = arguments[0], json.loads(base64.urlsafe_b64decode(arguments[1]))
+    os.umask(0o077)
+    try:
+        if verb == "fetch":
+            fetch(request)
+        else:
+            answer(VERBS[verb](request))
+    except (OSError, ValueError, LookupError) as error:
+        what = f"{type(error).__name__}: {error}"
+        if verb == "fetch":  # In the midst of a stream there is no place for an answer.
+            sys.stderr.write(f"{what}\n")
+            return 1
+        answer({"error": what})
+    return 0

@@ -1,0 +1,259 @@
+"""What a machine that is elsewhere has, and how the runtime of an attempt is made ready there."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+
+from .files import Locked, read_json, shell_quote, to_json, write_file
+from .order import Placement
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+ENGINES = ("docker", "podman", "apptainer")
+_SHARED = ("/bin", "/usr/bin", "/usr/local/bin")
+_SHOWN_LINES = 20
+_MAKE_SECONDS = 3600
+_ASK_SECONDS = 60
+
+
+class CannotEquip(Exception):
+    """The runtime cannot be had here; the message says why."""
+
+
+def inventory() -> dict[str, Any]:
+    """Return what there is; never raises."""
+    return {
+        "python": sys.executable,
+        "version": ".".join(map(str, sys.version_info[:3])),
+        "host": os.uname().nodename,
+        "platform": f"{platform.system()}-{platform.machine()}",
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": memory(),
+        "gpus": gpus(),
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "uv": find_uv(""),
+        "engines": {name: path for name in ENGINES if (path := shutil.which(name))},
+    }
+
+
+def memory() -> int:
+    """Return the bytes that this machine has; 0: it does not tell."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = [line for line in file if line.startswith("MemTotal:")]
+        return int(lines[0].split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def gpus() -> list[str]:
+    """Name the GPUs as CUDA_VISIBLE_DEVICES does."""
+    question = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(question, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in said.stdout.splitlines() if line.strip().isdecimal()]
+
+
+def find_uv(root: str) -> str:
+    """Find uv: on PATH, where its installer puts it, or sent along; empty: there is none."""
+    home = os.path.expanduser("~")
+    usual = [f"{home}/.local/bin/uv", f"{home}/.cargo/bin/uv"]
+    sent = [f"{root}/bin/uv"] if root else []
+    found = [shutil.which("uv"), *(one for one in (*usual, *sent) if os.access(one, os.X_OK))]
+    return next((one for one in found if one), "")
+
+
+def equip(folder: str, root: str) -> None:
+    """Make the runtime ready that `runtime.json` names, and write down how it is used."""
+    choice = read_json(f"{folder}/runtime.json")
+    kind = choice["kind"]
+    if kind == "container":
+        get_image(choice)
+        return
+    executable, there = "", Placement()
+    if kind == "uv":
+        executable = f"{environment_for(choice, root)}/bin/python"
+    elif kind != "modules":  # which the command itself loads
+        executable = interpreter(choice) if kind == "python" else choice["host_python"]
+    if executable:
+        there = placement_for(executable, root, is_first=not choice["has_path"])
+    if choice.get("tools"):
+        tools = tools_for(choice, executable, root)
+        there = there.replace(path_behind=[*there.path_behind, tools])
+    there.write(folder)
+
+
+def tools_for(choice: dict[str, Any], executable: str, root: str) -> str:
+    """Return a folder with a Python that has the packages a command needs, under its own name."""
+    tools = choice["tools"]
+    if not (executable and has_packages(executable, tools)):
+        own = {"name": " ".join(tools), "python": "", "requirements": tools, "lock_digest": ""}
+        own |= {"host_python": choice["host_python"], "locked": None}
+        executable = f"{environment_for(own, root)}/bin/python"
+    return stand_ins(executable, root, choice["tools_python"])
+
+
+def has_packages(executable: str, names: Sequence[str]) -> bool:
+    """Ask an interpreter whether it has packages."""
+    line = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
+    try:
+        done = subprocess.run(
+            [executable, "-c", line, *names],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_ASK_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def interpreter(choice: dict[str, Any]) -> str:
+    path = str(choice["python"])
+    if os.path.isdir(path):
+        path = next(
+            (one for one in (f"{path}/bin/python", f"{path}/bin/python3") if exists(one)), ""
+        )
+    if not exists(path):
+        raise CannotEquip(
+            f'runtime "{choice["name"]}": {choice["python"]} is no Python on '
+            f"{os.uname().nodename}; "
+            f"`python` of its table in rankwise.toml must name one that the machine has"
+        )
+    return path
+
+
+def exists(path: str) -> bool:
+    return bool(path) and os.access(path, os.X_OK)
+
+
+def placement_for(executable: str, root: str, *, is_first: bool) -> Placement:
+    """Have the processes of an order find this interpreter as `python`."""
+    place = os.path.dirname(executable)
+    own = stand_ins(executable, root, "python", "python3")
+    path = [own, *([] if place in _SHARED else [place])]
+    prefix = os.path.dirname(place)
+    is_environment = os.path.exists(f"{prefix}/pyvenv.cfg")
+    return Placement(
+        environment={"VIRTUAL_ENV": prefix} if is_environment else {},
+        unset=["PYTHONHOME"] if is_environment else ["VIRTUAL_ENV", "PYTHONHOME"],
+        path=path if is_first else (),
+        path_behind=() if is_first else path,
+    )
+
+
+def stand_ins(executable: str, root: str, *names: str) -> str:
+    """Write scripts of these names that call an interpreter; no links: through one in another
+    folder, it would not find its virtual environment."""
+    words = "\0".join([executable, *names])
+    folder = f"{root}/pythons/{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+    for name in names:
+        if not exists(f"{folder}/{name}"):
+            text = f'#!/bin/sh\nexec {shell_quote(executable)} "$@"\n'
+            write_file(f"{folder}/{name}", text, 0o755)
+    return folder
+
+
+def environment_for(choice: dict[str, Any], root: str) -> str:
+    """Make an environment from requirements, or take the one that was made from the same words."""
+    words = [2, platform.python_version() if not choice["python"] else "", choice["python"]]
+    words += [sorted(choice["requirements"]), choice["host_python"], choice["lock_digest"]]
+    folder = f"{root}/runtimes/{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]}"
+    content = f"{folder}/content"
+    os.makedirs(folder, exist_ok=True)
+    with Locked(f"{folder}/lock"):
+        if not (os.path.exists(f"{folder}/complete") and exists(f"{content}/bin/python")):
+            shutil.rmtree(content, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.unlink(f"{folder}/complete")
+            make_environment(choice, content, root)
+            write_file(f"{folder}/complete", to_json(choice))
+    return content
+
+
+def make_environment(choice: dict[str, Any], content: str, root: str) -> None:
+    listed = f"{os.path.dirname(content)}/requirements.txt"
+    with open(listed, "w", encoding="utf-8") as file:
+        file.write("".join(f"{one}\n" for one in choice["requirements"]))
+    python = f"{content}/bin/python"
+    if uv := find_uv(root):
+        wanted = choice["python"] or choice["host_python"]
+        command = [uv, "--color", "never", "--quiet"]
+        call(choice, [*command, "venv", "--python", wanted, content])
+        install = [*command, "pip", "install", "--python", python, "--compile-bytecode"]
+    else:
+        call(choice, [venv_python(choice), "-m", "venv", content])
+        install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        install.append("--no-input")
+    # One by one: a lock with hashes allows nothing that has none.
+    if choice["locked"]:
+        name, text = choice["locked"]
+        lock = f"{os.path.dirname(content)}/{os.path.basename(name)}"
+        with open(lock, "w", encoding="utf-8") as file:
+            file.write(text)
+        call(choice, [*install, "-r", lock])
+    if choice["requirements"]:
+        call(choice, [*install, "-r", listed])
+
+
+def venv_python(choice: dict[str, Any]) -> str:
+    wanted = choice["python"]
+    if not wanted:
+        return str(choice["host_python"])
+    if found := shutil.which(f"python{wanted}"):
+        return found
+    raise CannotEquip(
+        f'runtime "{choice["name"]}" wants Python {wanted}, which {os.uname().nodename} has not; '
+        f"install uv there, which gets it"
+    )
+
+
+def get_image(choice: dict[str, Any]) -> None:
+    engine, image = choice["engine"], choice["image"]
+    if os.path.basename(engine) == "apptainer":  # which gets it at its first use
+        return
+    inspect = [engine, "image", "inspect", image]
+    # What is open as our input is for the runner.
+    if subprocess.run(
+        inspect, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    ).returncode:
+        call(choice, [engine, "pull", image])
+
+
+def call(choice: dict[str, Any], command: Sequence[str]) -> None:
+    """Run a command that makes something; CannotEquip with its last words if it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_MAKE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotEquip(f'runtime "{choice["name"]}": {command[0]}: {error}') from error
+    if done.returncode:
+        lines = [line for line in done.stdout.splitlines() if line.strip()][-_SHOWN_LINES:]
+        said = "".join(f"\n    {line}" for line in lines)
+        raise CannotEquip(
+            f'the runtime "{choice["name"]}" could not be made on {os.uname().nodename}: '
+            f"{os.path.basename(command[0])} ended with exit code {done.returncode}:{said}"
+        )

@@ -1,0 +1,341 @@
+"""How processes, ranks and an attempt have ended, who was the first to fail, and in which words."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .files import Records, end_of_log, own_command, read_json, say, to_json, write_file
+from .processes import STILL_THERE, ending, has_marker, signal, signal_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from .order import Order
+
+LOST = 1
+# How long the records of another node may take to be seen here.
+RECORD_SECONDS = 5.0
+# When another node is asked about a rank without a record, how often if it cannot be, how long it
+# waits there for the rank's end, and how long we wait for the answer.
+ASK_AFTER_SECONDS, QUESTIONS, AWAIT_SECONDS, ANSWER_SECONDS = 1.0, 3, 20.0, 60.0
+# Within which time it is not certain which of two processes ended first.
+AT_ONCE_SECONDS = 0.25
+
+
+def failed(record: Mapping[str, Any]) -> bool:
+    """Return whether a process failed, and not because the runner has ended it."""
+    is_well = record["exit_code"] == 0 and record["signal"] is None and not record.get("is_lost")
+    return not record["by_us"] and not is_well
+
+
+def is_own(record: Mapping[str, Any]) -> bool:
+    """Return whether a rank ended by itself: its launcher, or another, may have ended it."""
+    return not record.get("told") and not record.get("is_gone")
+
+
+def in_words(who: str, record: Mapping[str, Any]) -> str:
+    """Say what became of a process."""
+    code, number = record["exit_code"], record["signal"]
+    if record.get("said"):
+        return f"{who} {record['said']}"
+    if record.get("is_lost"):
+        return f"{who} is gone, and the node that it was on gave no account of it"
+    if record.get("is_gone"):
+        return f"{who} was killed together with the process that watches it, not by rankwise"
+    if number is not None:
+        by_whom = ", not by rankwise" if record.get("told") else ""
+        return f"{who} was ended by signal {number}{signal_name(number)}{by_whom}"
+    text = f"{who} left with exit code {code}"
+    if record.get("reason"):
+        return f"{text}: {record['reason']}"
+    if code is not None and code > 128 and (name := signal_name(code - 128)):
+        return f"{text}: so do shells whose command was ended by signal {code - 128}{name}"
+    return text
+
+
+def spoken(name: str) -> str:
+    """Return the name of a rank as people say it: `rank 2`; others keep theirs."""
+    return name.replace("-", " ", 1) if name.startswith("rank-") else name
+
+
+def outcome(name: str, code: int, reason: str) -> dict[str, Any]:
+    return {"outcome": name, "exit_code": code, "signal": None, "culprit": None, "reason": reason}
+
+
+def write_end(folder: str, name: str, code: int, reason: str) -> None:
+    """Write the end of an attempt of which no runner can say how it ended, or that never began."""
+    now = time.time()
+    end = {**outcome(name, code, reason), "started": now, "ended": now}
+    write_file(f"{folder}/end.json", to_json(end))
+
+
+def blame(record: Mapping[str, Any], *, is_wrapped: bool) -> dict[str, Any]:
+    """Make the outcome of the record of who failed first."""
+    name, number = record["who"], record["signal"]
+    who = name.replace("-", " ", 1) if is_wrapped else name
+    if record.get("is_lost"):
+        return {**outcome("lost", LOST, in_words(who, record)), "culprit": name}
+    return {
+        "outcome": "failed" if number is None else "crashed",
+        "exit_code": record["exit_code"] if number is None else 128 + number,
+        "signal": number,
+        "culprit": name,
+        "reason": in_words(who, record),
+    }
+
+
+def doubts(first: Mapping[str, Any], near: Sequence[Mapping[str, Any]]) -> str:
+    """Say so if it is not certain that this one was the first: ends are noticed, not measured."""
+    way = (first["exit_code"], first["signal"])
+    others = [
+        one
+        for one in near
+        if (one["exit_code"], one["signal"]) != way
+        and one["ended"] - first["ended"] <= AT_ONCE_SECONDS
+    ]
+    if not others:
+        return ""
+    other = min(others, key=lambda one: float(one["ended"]))
+    text = in_words(spoken(other["who"]), other)
+    more = f", and {len(others) - 1} more failed" if len(others) > 1 else ""
+    return f"; {text}{more} at almost the same time, and may have been first"
+
+
+def aborting_rank(log: str) -> tuple[int, int] | None:
+    """Read in the output what MPI says about an abort: by which rank, and its code."""
+    text = end_of_log(log)
+    # MPICH and Intel MPI: application called MPI_Abort(MPI_COMM_WORLD, 3) - process 2
+    code, _, rest = text.partition(b"application called MPI_Abort(")[2].partition(b") - process ")
+    code = code.rpartition(b",")[2]
+    if not rest:
+        # Open MPI: MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD
+        #           with errorcode 3.    or    Errorcode: 3
+        rest = text.partition(b"\nMPI_ABORT was invoked on rank ")[2]
+        code = rest.lower().partition(b"errorcode")[2].lstrip(b": ")
+    number, code = first_word(rest), first_word(code).rstrip(b".")
+    is_negative = code.startswith(b"-")
+    if not number.isdigit() or not code[is_negative:].isdigit():
+        return None
+    return int(number), int(code)
+
+
+def first_word(text: bytes) -> bytes:
+    return next(iter(text.split(maxsplit=1)), b"")
+
+
+class RankRecords:
+    """What the ranks of launchers have written about themselves."""
+
+    def __init__(self, processes: str, others: Sequence[str]) -> None:
+        self._folder = processes
+        self._others = frozenset(others)
+        self._ended: dict[str, dict[str, Any]] = {}
+        self._is_ordered = False
+
+    def look(self) -> None:
+        """Read what is new."""
+        for name in self.names():
+            if name not in self._ended:
+                try:
+                    record = read_json(f"{self._folder}/{name}/end.json")
+                    needed = {key: record[key] for key in ("exit_code", "signal", "by_us", "ended")}
+                except (OSError, ValueError, LookupError, TypeError):
+                    continue  # Not yet, or not ours.
+                by_us = self._is_ordered and bool(record.get("told"))
+                self._ended[name] = {**record, **needed, "by_us": by_us, "who": name}
+
+    def note_order(self) -> None:
+        """Know that from now on the runner itself ends what still runs."""
+        self._is_ordered = True
+
+    def names(self) -> list[str]:
+        try:
+            found = os.listdir(self._folder)
+        except OSError:
+            return []
+        return [name for name in found if name.startswith("rank-") and name not in self._others]
+
+    def missing(self) -> dict[str, dict[str, Any]]:
+        """Return the starts of the ranks that have left no record of their end."""
+        found = {}
+        for name in self.names():
+            if name not in self._ended and not os.path.exists(f"{self._folder}/{name}/end.json"):
+                try:
+                    start = read_json(f"{self._folder}/{name}/start.json")
+                    needed = {key: start[key] for key in ("started", "node", "watched_by")}
+                    found[name] = {**start, **needed}
+                except (OSError, ValueError, LookupError, TypeError):
+                    continue  # Not ours.
+        return found
+
+    def note_gone(self, name: str, started: float, *, is_lost: bool = False) -> None:
+        """Take down that a rank was killed, and what watches it too, without our order.
+
+        With `is_lost`, that is not known: only that no record came.
+        """
+        end = ending(None, None if is_lost else int(signal.SIGKILL))
+        about = {"started": started, "log_lost": 0, "by_us": False, "who": name}
+        self._ended[name] = {**end, **about, "is_gone": True, "is_lost": is_lost}
+
+    def failures(self, *, is_over: bool = False) -> list[dict[str, Any]]:
+        """Return the ranks that failed and were not started again, nor will be."""
+        found = [one for one in self.all_failures() if not self._was_restarted(one)]
+        if not is_over:
+            return [one for one in found if not one.get("may_restart")]
+        if not any(one.get("may_restart") for one in found):
+            return found
+        # One that was to come back may have done so under another number, among fewer.
+        latest = max(self._started(name) or 0.0 for name in self.names())
+        return [one for one in found if not (one.get("may_restart") and latest >= one["ended"])]
+
+    def all_failures(self) -> list[dict[str, Any]]:
+        return [record for record in self._ended.values() if failed(record)]
+
+    def record(self, name: str) -> dict[str, Any] | None:
+        return self._ended.get(name)
+
+    def complete(self, records: Records, attempt: Mapping[str, Any]) -> None:
+        """Write what ranks could not know or say: whose order it was, and that they were killed."""
+        for name in self.names():
+            path, known = f"{self._folder}/{name}/end.json", self._ended.get(name)
+            if known is None:
+                if os.path.exists(path):
+                    continue  # Not ours.
+                end = {**ending(None, int(signal.SIGKILL)), "started": self._started(name)}
+                known = {**end, "by_us": True, "log_lost": 0}
+            elif not known["by_us"] and (not known.get("is_gone") or os.path.exists(path)):
+                continue  # It has said all that there is to say.
+            if attempt["culprit"] == name:
+                known |= {"by_us": False, "reason": attempt["reason"]}
+                if attempt["signal"] is None:
+                    known |= {"exit_code": attempt["exit_code"], "signal": None}
+            records.put(path, {key: value for key, value in known.items() if key != "who"})
+
+    def _was_restarted(self, record: Mapping[str, Any]) -> bool:
+        name, _, times = record["who"].partition(".")
+        started = self._started(f"{name}.{int(times or 1) + 1}")
+        since = record["started" if record.get("is_gone") else "ended"]
+        return started is not None and started >= since
+
+    def _started(self, name: str) -> float | None:
+        try:
+            return float(read_json(f"{self._folder}/{name}/start.json")["started"])
+        except (OSError, ValueError, LookupError):
+            return None
+
+
+class MissingRanks:
+    """Finds out what became of ranks that have left no record of their end."""
+
+    def __init__(self, ranks: RankRecords, order: Order, has_failed: Callable[[], bool]) -> None:
+        self._ranks = ranks
+        self._nodes = order.nodes
+        self._marker = order.marker
+        self._has_failed = has_failed
+        self._busy: set[int] = set()
+        """Nodes that say that something watches their ranks still, although the launcher left."""
+        self._silent: set[int] = set()
+        """Nodes that did not say what became of their ranks."""
+
+    def wait(self) -> None:
+        """Wait for the ends of ranks, if they alone may show a failure.
+
+        A launcher may leave before the ranks that it has killed are dead: mpiexec of MPICH does so
+        after an MPI_Abort, and its own exit code may then be 0. From another node, a record takes
+        as long as the network and a busy machine take. So a node is asked whether its ranks are
+        gone, and what it has written is here before its answer, or soon after.
+        """
+        if not self._all_are_recorded(ASK_AFTER_SECONDS):
+            self._ask_nodes()
+            self._all_are_recorded(RECORD_SECONDS)
+
+    def note(self, *, is_over: bool) -> None:
+        """Find the ranks that are dead without a record: nothing has ended them on our order.
+
+        Of another node, it is not known here what is alive, unless it was asked at the end.
+        """
+        self._ranks.look()
+        for name, start in self._ranks.missing().items():
+            number = start["node"]
+            if self._nodes[number].reach:
+                # If something else has failed, that says enough: its record may still come.
+                is_gone = is_over and number not in self._busy and not self._has_failed()
+            else:
+                is_gone = not has_marker(start["watched_by"], self._marker)
+            # The last thing that it does is to write its record, maybe just now.
+            self._ranks.look()
+            if is_gone and self._ranks.record(name) is None:
+                is_lost = number in self._silent
+                self._ranks.note_gone(name, start["started"], is_lost=is_lost)
+
+    def _all_are_recorded(self, seconds: float) -> bool:
+        """Look for the records that matter, for that time; tells whether none is missing."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self._ranks.look()
+            if self._has_failed() or not (self._elsewhere() or self._is_one_alive_here()):
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.1)
+
+    def _is_one_alive_here(self) -> bool:
+        """Return whether a rank on this machine is alive, and so has no record yet."""
+        return any(
+            has_marker(start["watched_by"], self._marker)
+            for start in self._ranks.missing().values()
+            if not self._nodes[start["node"]].reach
+        )
+
+    def _elsewhere(self) -> dict[int, list[str]]:
+        """Return what watches the ranks without a record, by the number of their node."""
+        found: dict[int, list[str]] = {}
+        for start in self._ranks.missing().values():
+            number = start["node"]
+            if self._nodes[number].reach and number not in self._busy:
+                found.setdefault(number, []).append(str(start["watched_by"]))
+        return found
+
+    def _ask_nodes(self) -> None:
+        """Have other nodes wait for the end of what watches their ranks, and say if it came.
+
+        A question that fails says nothing about the ranks: it is asked again.
+        """
+        watchers = self._elsewhere()
+        self._silent = set(watchers)
+        deadline = time.monotonic() + ANSWER_SECONDS
+        for _ in range(QUESTIONS):
+            asked = {self._ask(number, watchers[number]): number for number in self._silent}
+            asked.pop(0, None)
+            while asked and time.monotonic() < deadline:
+                for pid in list(asked):
+                    done, status = os.waitpid(pid, os.WNOHANG)
+                    if done:
+                        self._note_answer(asked.pop(pid), os.waitstatus_to_exitcode(status))
+                time.sleep(0.05)
+            if not self._silent or time.monotonic() >= deadline:
+                break
+            time.sleep(1)
+        for number in self._silent:  # The sweep that follows ends what still asks.
+            say(f"{self._nodes[number].name} does not answer")
+
+    def _ask(self, number: int, pids: Sequence[str]) -> int:
+        """Start a question; 0: it cannot be started."""
+        command = [*(self._nodes[number].reach or ()), *own_command(), "await"]
+        words = [*command, self._marker, str(AWAIT_SECONDS), *pids]
+        null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+        environment = {**os.environ, "RANKWISE_ATTEMPT": self._marker}
+        try:
+            return os.posix_spawnp(words[0], words, environment, file_actions=[null], setsid=True)
+        except OSError as error:
+            say(f"cannot ask {self._nodes[number].name}: {error}")
+            return 0
+
+    def _note_answer(self, number: int, code: int) -> None:
+        if code in (0, STILL_THERE):
+            self._silent.discard(number)
+        if code == STILL_THERE:
+            self._busy.add(number)

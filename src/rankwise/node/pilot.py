@@ -1,0 +1,278 @@
+"""Carry out many orders in one allocation, as they come into a folder.
+
+    pilot IDLE FOLDER     in the batch script, on the first node
+    keeper                one on each node: starts runners there
+
+FOLDER/inbox has a file for each order: {"folder": …, "nodes": 1, "cores": 2}. It is moved to
+FOLDER/taken when it is begun with, and removed when it has ended. `MARKER.end` asks for the end of
+one, `over` for the agent's own, as soon as nothing is left to do. Before it leaves, it writes
+FOLDER/closed, and looks once more: whoever puts an order in after that finds the file.
+
+Each keeper is one step of the job, and lives as long as the agent: a step for every task would take
+longer than most tasks, and the batch system would have to make each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from . import batch
+from .dialect import read_dialect
+from .files import own_command, rename, to_json
+from .order import read_order
+from .outcome import LOST, write_end
+from .start import run_starter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LOOK_SECONDS, LATEST_LOOK_SECONDS = 0.01, 0.2
+END_SECONDS = 15.0
+# How long after the end of an order our own may come, if it is the whole job that is being ended.
+DOUBT_SECONDS = 5.0
+
+
+class PilotNode:
+    """One on a node, as the agent sees it: orders go in, ends come out."""
+
+    def __init__(self, name: str, cores: int, command: list[str]) -> None:
+        self.name = name
+        self.cores = cores
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        self._rest = b""
+
+    def say(self, word: str, folder: str) -> None:
+        assert self.process.stdin is not None
+        # If its node is lost, the orders there end with it.
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(f"{to_json({word: folder})}\n".encode())
+            self.process.stdin.flush()
+
+    def hang_up(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+
+    def output(self) -> int:
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+    def ended(self) -> list[str] | None:
+        """Return the folders of orders that have ended; None: the keeper itself has."""
+        data = os.read(self.output(), 65536)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        ended = [
+            line.decode().removeprefix("ended ") for line in lines if line.startswith(b"ended ")
+        ]
+        return ended if data else None
+
+
+class Agent:
+    """Takes orders and packs them onto nodes, the first that fits first."""
+
+    def __init__(self, folder: Path, idle: float) -> None:
+        self._folder = folder
+        self._inbox, self._taken = folder / "inbox", folder / "taken"
+        self._idle = idle
+        self._dialect = read_dialect()
+        self._allocation = batch.BatchAllocation(self._dialect)
+        self._is_wanted = True
+        self._is_over = False
+        self._waiting: dict[str, dict[str, Any]] = {}
+        self._running: dict[str, tuple[str, list[PilotNode], int]] = {}
+        self._unwanted: set[str] = set()
+        """Those of the running that somebody wants to have ended."""
+        self._ended: dict[str, float] = {}
+        """Those that are over, and until when they may yet have to be begun again."""
+        cores = self._allocation.cores()
+        own = [*own_command(), "keeper"]
+        self._keepers = [
+            PilotNode(name, count, own if number == 0 else [*self._allocation.reach(name), *own])
+            for number, (name, count) in enumerate(zip(self._allocation.names, cores, strict=True))
+        ]
+        self._poll = select.poll()
+        for keeper in self._keepers:
+            self._poll.register(keeper.output(), select.POLLIN)
+
+    def end(self, *_: object) -> None:
+        """Have everything end: somebody wants that, or the time is up."""
+        self._is_wanted = False
+
+    def run(self) -> None:
+        self._take_up()
+        pause, busy_at = LOOK_SECONDS, time.monotonic()
+        while self._is_wanted:
+            has_news = self._look() | self._start_what_fits() | self._hear(pause)
+            self._let_go()
+            pause = LOOK_SECONDS if has_news else min(pause * 1.3, LATEST_LOOK_SECONDS)
+            now = time.monotonic()
+            if self._waiting and not self._running and not has_news:
+                # Nodes are lost: what does not fit now never will, and the client has to know.
+                (self._folder / "closed").touch()
+                break
+            if self._waiting or self._running or self._ended or has_news:
+                busy_at = now
+            elif (self._is_over or now >= busy_at + self._idle) and self._close():
+                break
+        self._leave()
+
+    def _take_up(self) -> None:
+        """Begin again with what was under way when this job was put back into the queue."""
+        (self._folder / "closed").unlink(missing_ok=True)
+        self._taken.mkdir(exist_ok=True)
+        for file in sorted(self._taken.iterdir()):
+            try:
+                order = json.loads(file.read_text())
+            except FileNotFoundError:
+                continue  # It is not wanted any more.
+            if batch.make_way(Path(order["folder"]), self._dialect):
+                self._waiting[file.name] = order
+            else:
+                file.unlink()
+
+    def _look(self) -> bool:
+        """Take what is in the inbox; tells whether there was anything."""
+        names = self._new_names()
+        for name in names:
+            if name == "over":
+                self._is_over = True
+            elif name.endswith(".end"):
+                self._end_one(name.removesuffix(".end"))
+            else:
+                try:
+                    rename(self._inbox / name, self._taken / name)
+                    self._waiting[name] = json.loads((self._taken / name).read_text())
+                except FileNotFoundError:
+                    continue  # Somebody has taken it back.
+                continue
+            (self._inbox / name).unlink(missing_ok=True)
+        return bool(names)
+
+    def _new_names(self) -> list[str]:
+        with os.scandir(self._inbox) as entries:
+            return sorted(entry.name for entry in entries if not entry.name.startswith("."))
+
+    def _end_one(self, marker: str) -> None:
+        for name, (folder, keepers, _) in self._running.items():
+            if name.endswith(marker):
+                self._unwanted.add(name)
+                keepers[0].say("end", folder)
+        for name in [name for name in self._waiting if name.endswith(marker)]:
+            del self._waiting[name]
+            (self._taken / name).unlink(missing_ok=True)
+
+    def _start_what_fits(self) -> bool:
+        started = False
+        refused: set[tuple[int, int]] = set()
+        for name, order in list(self._waiting.items()):
+            size = order["nodes"], order["cores"]
+            keepers = self._room_for(*size) if size not in refused else None
+            if keepers is None:
+                refused.add(size)
+                continue
+            del self._waiting[name]
+            folder = order["folder"]
+            for keeper in keepers:
+                keeper.cores -= order["cores"]
+            self._running[name] = folder, keepers, order["cores"]
+            batch.write_placement(
+                read_order(folder), self._allocation, [one.name for one in keepers]
+            )
+            keepers[0].say("start", folder)
+            started = True
+        return started
+
+    def _room_for(self, nodes: int, cores: int) -> list[PilotNode] | None:
+        """Find nodes with so many free cores: those with the fewest that will do."""
+        fitting = [one for one in self._keepers if one.cores >= cores]
+        fitting.sort(key=lambda one: one.cores)
+        return fitting[:nodes] if len(fitting) >= nodes else None
+
+    def _hear(self, seconds: float) -> bool:
+        has_news = False
+        for source, _ in self._poll.poll(seconds * 1000):
+            has_news = True
+            keeper = next(one for one in self._keepers if one.output() == source)
+            ended = keeper.ended()
+            if ended is None:
+                self._poll.unregister(source)
+                self._lose(keeper)
+            for folder in ended or ():
+                self._free(folder)
+        return has_news
+
+    def _lose(self, keeper: PilotNode) -> None:
+        """Do without a node that is lost; what ran there is for the client to judge."""
+        keeper.cores = -1
+        for folder, keepers, _ in list(self._running.values()):
+            if keeper is keepers[0]:
+                if not (Path(folder) / "end.json").exists():
+                    write_end(folder, "lost", LOST, f"its node {keeper.name} was lost")
+                self._free(folder)
+
+    def _free(self, folder: str) -> None:
+        for name, (place, keepers, cores) in list(self._running.items()):
+            if place == folder:
+                del self._running[name]
+                is_clear = name in self._unwanted or batch.is_decided(folder)
+                self._ended[name] = time.monotonic() + (0.0 if is_clear else DOUBT_SECONDS)
+                for keeper in keepers:
+                    if keeper.cores >= 0:
+                        keeper.cores += cores
+
+    def _let_go(self) -> None:
+        """Forget orders that are over, for good.
+
+        What ends as we are ended is begun again with, if this job is put back into the queue. A
+        batch system ends one process after the other, so the orders may be told before we are.
+        """
+        now = time.monotonic()
+        for name in [name for name, until in self._ended.items() if now >= until]:
+            if self._is_wanted:
+                del self._ended[name]
+                (self._taken / name).unlink(missing_ok=True)
+
+    def _close(self) -> bool:
+        """Take no more orders; False: one has come meanwhile."""
+        (self._folder / "closed").touch()
+        if self._new_names():
+            (self._folder / "closed").unlink()
+            return False
+        return True
+
+    def _leave(self) -> None:
+        """Have the keepers end what they have started, and wait for them."""
+        for keeper in self._keepers:
+            keeper.hang_up()
+        deadline = time.monotonic() + END_SECONDS
+        for keeper in self._keepers:
+            try:
+                keeper.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                keeper.process.terminate()
+
+
+def keep() -> int:
+    """Start runners on this node as the agent says, and tell when they have ended."""
+    dialect = read_dialect()
+    for name in [name for name in os.environ if dialect.is_own(name)]:
+        del os.environ[name]
+    return run_starter(is_kept=True)
+
+
+def main(idle: str, folder: str) -> int:
+    """Carry out orders until nobody has any more."""
+    agent = Agent(Path(folder), float(idle))
+    signal.signal(signal.SIGTERM, agent.end)
+    agent.run()
+    return 0

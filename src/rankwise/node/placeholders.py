@@ -1,0 +1,207 @@
+"""What stands in an order as a mark, and what processes get that the order has them made.
+
+Marks are for what is known only where an order is carried out: addresses, names of hosts, free
+ports, folders.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+import time
+
+from .files import is_plain, own_command, parse, say, shell_quote, temporary, write_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .order import Order, ProcessOrder
+
+# Below the ports that the kernel gives out by itself.
+PORTS = range(20000, 32768)
+OPEN, CLOSE = "\ue000", "\ue001"
+
+
+class Ports:
+    """Free ports, kept from other runners of this user until this process ends."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._locks = -1
+
+    def get(self, name: str, address: str) -> int:
+        """Return the port of that name, always the same one; raises OSError when none is free."""
+        if name not in self._numbers:
+            start = time.time_ns() // 1000 + os.getpid() * 97
+            turned = (PORTS[(start + offset) % len(PORTS)] for offset in range(len(PORTS)))
+            found = next((port for port in turned if self._take(port, address)), None)
+            if found is None:
+                raise OSError(errno.EADDRINUSE, f"no port of {PORTS[0]}-{PORTS[-1]} is free")
+            self._numbers[name] = found
+        return self._numbers[name]
+
+    def _take(self, port: int, address: str) -> bool:
+        """Lock the byte of that number in a file that all runners of this user have."""
+        if port in self._numbers.values():
+            return False
+        try:
+            if self._locks < 0:
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+                self._locks = os.open(f"/tmp/rankwise-ports-{os.getuid()}", flags, 0o600)
+            fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # No such place, or no locks in it: whether the port is free has to do.
+        return is_free(port, address)
+
+
+def is_free(port: int, address: str) -> bool:
+    """Return whether nobody listens there, at that address or at all."""
+    import socket
+
+    places = ((socket.AF_INET, address), (socket.AF_INET, ""), (socket.AF_INET6, "::"))
+    for family, host in places:
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as line:
+                line.bind((host, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+    return True
+
+
+class Marks:
+    """The values of what stands in an order as a mark."""
+
+    def __init__(self, order: Order) -> None:
+        self._nodes = order.nodes
+        self._folder = plain_path(order)
+        self._ports = Ports()
+
+    def fill_in(self, text: str, *, is_line: bool = False) -> str:
+        """Replace every mark; raises ValueError for one that is not known.
+
+        In a line for the shell, folders stand between single quotes, which they may have in them.
+        """
+        if OPEN not in text:
+            return text
+        head, *rest = text.split(OPEN)
+        parts = [part.partition(CLOSE) for part in rest]
+        filled = [(self._value(what), tail) for what, _, tail in parts]
+        if is_line:
+            filled = [(value.replace("'", "'\"'\"'"), tail) for value, tail in filled]
+        return head + "".join(value + tail for value, tail in filled)
+
+    def fill_in_all(self, values: Mapping[str, str]) -> dict[str, str]:
+        return {name: self.fill_in(value) for name, value in values.items()}
+
+    def _value(self, what: str) -> str:
+        kind, _, rest = what.partition(":")
+        _, _, number = rest.rpartition("@")
+        try:
+            if kind == "folder" and not rest:
+                return self._folder
+            node = self._nodes[int(number)]
+            match kind:
+                case "address":
+                    return node.address
+                case "host":
+                    return node.host or node.name
+                case "port":
+                    return str(self._ports.get(rest, node.address))
+                case "folder":
+                    return node.folder
+        except (ValueError, LookupError):
+            pass
+        raise ValueError(f"the order has a mark that is not known: {what!r}")
+
+
+def plain_path(order: Order) -> str:
+    """Return the attempt's folder by a name that needs no quotes, which launchers do not know of.
+
+    They hand the paths that they are given to shells, here and on other nodes. On other machines
+    and in containers, there is no such name.
+    """
+    folder = order.folder
+    is_elsewhere = any(node.reach for node in order.nodes)
+    is_mounted = any(f"{folder}:{folder}" in one.command for one in order.processes)
+    if is_plain(folder) or is_elsewhere or is_mounted:
+        return folder
+    path = f"{temporary(order.marker)}.folder"
+    try:
+        os.symlink(folder, path)
+    except FileExistsError:
+        pass  # It is ours: its name cannot be guessed.
+    except OSError as error:
+        say(f"cannot make {path}: {error.strerror}; launchers may not understand {folder}")
+        return folder
+    return path
+
+
+def hosts_file(order: Order) -> str:
+    """Write this machine's /etc/hosts with the virtual nodes in it."""
+    try:
+        with open("/etc/hosts", encoding="utf-8", errors="surrogateescape") as file:
+            present = file.read().rstrip("\n")
+    except OSError:
+        present = "127.0.0.1 localhost"
+    lines = [f"{node.address} {node.name}" for node in order.nodes]
+    return "\n".join([present, *lines, ""])
+
+
+def write_files(order: Order, marks: Marks) -> None:
+    """Write what processes will need: the order's files, and our own commands."""
+    folder = order.folder
+    for name, text in order.files.items():
+        write_file(f"{folder}/{name}", marks.fill_in(text))
+    write_file(f"{folder}/etc-hosts", hosts_file(order))
+    for node in order.nodes:
+        os.makedirs(node.folder, exist_ok=True)
+    own = own_command()
+    for name, arguments in (("rank", ["rank"]), ("node", ["node", folder])):
+        line = " ".join(shell_quote(word) for word in (*own, *arguments))
+        write_file(f"{folder}/bin/rankwise-{name}", f'#!/bin/sh\nexec {line} "$@"\n', 0o777)
+
+
+def common_environment(order: Order, marks: Marks) -> dict[str, str]:
+    """Return the variables of all processes."""
+    unset = set(order.unset)
+    inherited = {name: value for name, value in os.environ.items() if name not in unset}
+    own = f"{plain_path(order)}/bin"
+    path = [*order.path, own, inherited.get("PATH", os.defpath)]
+    return {
+        **inherited,
+        "PATH": os.pathsep.join(path),
+        **marks.fill_in_all(order.environment),
+        "RANKWISE_ATTEMPT": order.marker,
+        "RANKWISE_FOLDER": order.folder,
+        "RANKWISE_HOSTS": " ".join(
+            node.host or node.name for node in order.nodes if not node.is_apart
+        ),
+    }
+
+
+def own_variables(process: ProcessOrder, marks: Marks) -> dict[str, str]:
+    return marks.fill_in_all(process.environment)
+
+
+def arguments_of(command: str | Sequence[str], marks: Marks) -> list[str]:
+    """Make arguments of a command: a line is the shell's."""
+    if isinstance(command, str):
+        return ["/bin/sh", "-c", marks.fill_in(command, is_line=True)]
+    return [marks.fill_in(word) for word in command]
+
+
+def check_secrets(order: Order, given: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the values of secrets, from the standard input if need be; raises ValueError."""
+    if not order.secrets:
+        return {}
+    values = parse(sys.stdin.read()) if given is None else given
+    missing = [name for name in order.secrets if not isinstance(values.get(name), str)]
+    if missing:
+        raise ValueError(f"the values of these secrets did not arrive: {', '.join(missing)}")
+    return {name: values[name] for name in order.secrets}

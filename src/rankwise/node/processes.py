@@ -1,0 +1,411 @@
+"""Processes: started so that they do not outlive us, signalled, and swept up by their marker."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+
+from .files import CHUNK_BYTES, say
+from .output import OutputStream, ProcessLog, Redactor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as signal  # noqa: PLC0414 - others have it from here
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Any, NoReturn
+else:
+    try:
+        import _signal as signal  # The public module makes enums of it, which takes 5 ms.
+    except ImportError:
+        import signal
+
+# How long to try to kill what is left. Only what hangs in the kernel takes long.
+SWEEP_SECONDS = 10.0
+# How long the keepers of Podman's containers may clear up after them: each has one, which removes
+# what is left of it, by these programs.
+KEEPER_SECONDS = 5.0
+KEEPER, CLEANERS = b"(conmon", (b"(conmon", b"(podman", b"(runc", b"(crun")
+CANNOT_START, NOT_FOUND = 126, 127
+# The answer of another node that is asked whether processes are gone.
+STILL_THERE = 75
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+FORWARDED_SIGNALS = (
+    *ENDING_SIGNALS,
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGALRM, signal.SIGWINCH),
+)
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+# What Python, or a runner, ignores, but not what it starts.
+OUR_IGNORED = [signal.SIGPIPE, signal.SIGXFSZ]
+
+
+def prctl(option: int, value: int) -> bool:
+    """Set a property of this process, on Linux; tells whether it could be."""
+    call = getattr(LIBC, "prctl", None)
+    zero = ctypes.c_ulong(0)
+    return call is not None and call(option, ctypes.c_ulong(value), zero, zero, zero) == 0
+
+
+def spawn(
+    command: Sequence[str], environment: Mapping[str, str], prepare: Callable[[], object]
+) -> tuple[int, int]:
+    """Start a process that does not outlive us; `prepare` is called in it.
+
+    Gives its id and a pipe that will hold the reason if the command could not be started. Raises
+    OSError if not even a process could be.
+    """
+    reason, reason_end = os.pipe()
+    ours = os.getpid()
+    # A signal that arrives before the command is there must end it, not run our own handler.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
+    try:
+        process = os.fork()
+        if process == 0:
+            _become(command, environment, prepare, parent=ours, reason=reason_end, mask=before)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(reason_end)
+    return process, reason
+
+
+def _become(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    prepare: Callable[[], object],
+    *,
+    parent: int,
+    reason: int,
+    mask: set[Any],
+) -> NoReturn:
+    """Turn this new process into the command."""
+    status, what = CANNOT_START, f"cannot prepare {command[0]!r}"
+    try:
+        signal.set_wakeup_fd(-1)
+        restore_signals()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(status)  # It has just been killed, and the kernel did not know of us yet.
+        prepare()
+        what = f"cannot start {command[0]!r}"
+        try:
+            execute(command, environment)
+        except FileNotFoundError as error:
+            status = NOT_FOUND
+            raise OSError(error.strerror) from None  # It names the last place of many on PATH.
+    except BaseException as error:
+        text = f"{what}: {error}"
+        os.write(reason, text.encode(errors="backslashreplace"))
+        say(text)
+    finally:
+        os._exit(status)
+
+
+def execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Be the command, found on the PATH that it is given; raises OSError.
+
+    As `os.execvpe`, which loads `warnings` for it, anew in each process that does nothing else.
+    """
+    name, trouble = command[0], None
+    path = environment.get("PATH", os.defpath)
+    places = [""] if "/" in name else [f"{folder or '.'}/" for folder in path.split(os.pathsep)]
+    for place in places:
+        try:
+            os.execve(f"{place}{name}", [*command], environment)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing = error
+        except OSError as error:
+            trouble = trouble or error
+    raise trouble or missing
+
+
+def restore_signals() -> None:
+    """Let signals do to what we start what they would do without us."""
+    for number in (*FORWARDED_SIGNALS, signal.SIGCHLD, *OUR_IGNORED):
+        if signal.getsignal(number) != signal.SIG_IGN or number in OUR_IGNORED:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def ending(
+    code: int | None, number: int | None = None, *, usage: Any = None, reason: str = ""
+) -> dict[str, Any]:
+    """Say how a process ended, now, and what it used."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {
+        "exit_code": code,
+        "signal": number,
+        "ended": time.time(),
+        "peak_memory": usage.ru_maxrss * unit if usage else 0,
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 6) if usage else 0.0,
+        **({"reason": reason} if reason else {}),
+    }
+
+
+def signal_name(number: int) -> str:
+    """Return ` (SIGKILL)` for 9, and nothing for what is no signal."""
+    names = (name for name in dir(signal) if name.startswith("SIG") and "_" not in name)
+    return next((f" ({name})" for name in names if getattr(signal, name) == number), "")
+
+
+def send(process: int, number: int) -> None:
+    """Send a signal to a process and its group, if there is one."""
+    if process <= 0:
+        return  # Not started yet. To the kernel it would mean our own group.
+    try:
+        os.killpg(process, number)
+    except OSError:
+        try:
+            os.kill(process, number)  # It has no group yet.
+        except OSError:
+            pass  # It has just ended.
+
+
+def wake_up_by_signals() -> int:
+    """Return a descriptor that can be read once a signal has arrived."""
+    source, sink = os.pipe()
+    os.set_blocking(source, False)
+    os.set_blocking(sink, False)
+    signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return source
+
+
+def empty(descriptor: int) -> None:
+    """Throw away what can be read at once."""
+    try:
+        os.read(descriptor, CHUNK_BYTES)
+    except BlockingIOError:
+        pass
+
+
+def be_prompt() -> None:
+    """Be woken before those who compute, if that is permitted: when they end, we note the time."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -10)
+    except OSError:
+        pass
+
+
+class Child:
+    """A process that we start, and its records."""
+
+    def __init__(self, folder: str, about: Mapping[str, Any], log_bytes: int) -> None:
+        self.folder = folder
+        self.log = ProcessLog(folder, log_bytes)
+        self.streams: list[OutputStream] = []
+        self.pid = 0
+        self.end: dict[str, Any] | None = None
+        self.is_ended_by_us = False
+        self._about = {name: about.get(name) for name in ("name", "role", "node", "rank")}
+        self._started = 0.0
+        self._reason = -1
+        self._log_bytes = log_bytes
+
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        prepare: Callable[[], object],
+        redactor: Redactor | None,
+    ) -> None:
+        """Start it, with a log if there is a redactor; one that cannot be has ended at once."""
+        self._started = time.time()
+        is_apart = environment.get("RANKWISE_STREAMS") == "apart"
+        sinks = self._open_streams(redactor, is_apart=is_apart) if redactor else []
+
+        def connect_and_prepare() -> None:
+            for number, sink in ((1, sinks[0]), (2, sinks[-1])) if sinks else ():
+                os.dup2(sink, number)
+            prepare()
+
+        try:
+            self.pid, self._reason = spawn(command, environment, connect_and_prepare)
+        except OSError as error:
+            self.fail(f"cannot start a process: {error.strerror}")
+        finally:
+            for sink in sinks:
+                os.close(sink)
+
+    def _open_streams(self, redactor: Redactor, *, is_apart: bool) -> list[int]:
+        """Make a pipe for all that it writes, or one for each stream, and give where to write."""
+        self.log.check()
+        if not is_apart:
+            source, sink = os.pipe()
+            self.streams = [OutputStream(source, redactor, [self.log])]
+            return [sink]
+        sinks = []
+        for name in ("stdout.log", "stderr.log"):
+            source, sink = os.pipe()
+            own = ProcessLog(self.folder, self._log_bytes, name)
+            own.check()
+            self.streams.append(OutputStream(source, redactor.twin(), [self.log, own]))
+            sinks.append(sink)
+        return sinks
+
+    def note_end(self, status: int, usage: Any) -> None:
+        """Take down how it ended, with all that it has written."""
+        code = os.waitstatus_to_exitcode(status)
+        reason = os.read(self._reason, CHUNK_BYTES).decode()
+        os.close(self._reason)
+        if code < 0:
+            self._finish(ending(None, -code, usage=usage))
+        else:
+            self._finish(ending(code, usage=usage, reason=reason))
+
+    def fail(self, reason: str) -> None:
+        """Take down that there was nothing to wait for."""
+        self._started = self._started or time.time()
+        say(reason)
+        self.log.write(f"rankwise runner: {reason}\n".encode(errors="backslashreplace"))
+        self._finish(ending(CANNOT_START, reason=reason))
+
+    def give_up(self) -> None:
+        """Take down that it could not be killed."""
+        self._finish(ending(None, reason="it could not be killed"))
+
+    def start_record(self) -> dict[str, Any]:
+        return {**self._about, "pid": self.pid, "started": self._started}
+
+    def _finish(self, end: dict[str, Any]) -> None:
+        for stream in self.streams:
+            stream.drain()
+            self.log.check()
+        by_us = self.is_ended_by_us
+        self.end = {**end, "started": self._started, "by_us": by_us, "log_lost": self.log.lost}
+
+
+def sweep(marker: str, *, is_reaper: bool) -> list[int]:
+    """Kill everything that this process has started, in however many steps; gives what is left."""
+
+    def find() -> tuple[list[int], list[int], bool]:
+        has_children = True
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            has_children = False
+        # Whatever loses its parent becomes the child of a reaper: without any, there is nothing.
+        found, keepers = leftovers(marker) if has_children or not is_reaper else ([], [])
+        return found, keepers, has_children and is_reaper
+
+    return kill_all(find)[0]
+
+
+def sweep_marked(marker: str) -> int:
+    """Kill all that an attempt has left whose runner is gone, until there is nothing; how many?"""
+    return len(kill_all(lambda: (*leftovers(marker, with_own=False), False))[1])
+
+
+def kill_all(
+    find: Callable[[], tuple[list[int], list[int], bool]],
+) -> tuple[list[int], set[int]]:
+    """Kill what `find` finds until that is nothing, or for so long; gives what is left, and killed.
+
+    What it finds: processes, those among them that clear up after containers, and whether more may
+    come. The former have some time to do so.
+    """
+    began = time.monotonic()
+    killed: set[int] = set()
+    while True:
+        found, keepers, may_come = find()
+        spent = time.monotonic() - began
+        if spent > SWEEP_SECONDS or not (found or may_come):
+            return found, killed
+        for process in found:
+            if process in keepers and spent < KEEPER_SECONDS:
+                continue
+            try:
+                os.kill(process, signal.SIGKILL)
+                killed.add(process)
+            except OSError:
+                pass
+        time.sleep(0.05 if found == keepers else 0.005)
+
+
+def leftovers(marker: str, *, with_own: bool = True) -> tuple[list[int], list[int]]:
+    """Find what has a marker, or with `with_own` descends from this process, and is alive.
+
+    Gives all, and those among them that clear up after containers whose processes are dead.
+    """
+    wanted = f"RANKWISE_ATTEMPT={marker}".encode()
+    parents: dict[int, int] = {}
+    dead, found, keepers, cleaners = {os.getpid()}, set(), set(), set()
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        try:
+            with open(f"/proc/{int(name)}/stat", "rb") as file:
+                about, _, rest = file.read().rpartition(b")")
+            state, parent = rest.split()[:2]
+            parents[int(name)] = int(parent)
+            if state == b"Z":
+                dead.add(int(name))
+            if about.endswith(KEEPER):
+                keepers.add(int(name))
+            if about.endswith(CLEANERS):
+                cleaners.add(int(name))
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    found.add(int(name))
+        except (OSError, ValueError):
+            continue
+    kept = set(keepers)
+    for process in parents:
+        ancestor = process
+        while ancestor in parents:
+            ancestor = parents[ancestor]
+            if ancestor in keepers:
+                kept.add(process)
+            if ancestor == os.getpid():
+                if with_own:
+                    found.add(process)
+                break
+    return sorted(found - dead), sorted((found & kept & cleaners) - dead)
+
+
+def has_marker(pid: int, marker: str) -> bool:
+    """Return whether a process is alive and of that attempt."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"RANKWISE_ATTEMPT={marker}".encode() in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def await_end(marker: str, seconds: float, pids: Iterable[int]) -> int:
+    """Wait until processes of an attempt are gone; returns 0, or `STILL_THERE` after the time."""
+    deadline = time.monotonic() + seconds
+    for pid in pids:
+        while has_marker(pid, marker):
+            if time.monotonic() >= deadline:
+                return STILL_THERE
+            time.sleep(0.05)
+    return 0
+
+
+def read_small(path: str) -> bytes:
+    """Read a file of the kernel's; empty if it is gone."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.read(file, CHUNK_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Return all that a process has started, in however many steps, where the kernel tells that."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for thread in threads:
+        for child in read_small(f"/proc/{pid}/task/{thread}/children").split():
+            yield int(child)
+            yield from descendants(int(child))

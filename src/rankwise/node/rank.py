@@ -1,0 +1,487 @@
+"""Around one process that is not the runner's own child: a rank, or one on another node.
+
+A rank is started by its launcher, which calls our `rankwise-rank` with the command. A node is
+virtual, a part of this machine, unless it has `reach`: the words that start something there, such
+as those of srun. None are needed for the node that the runner itself is on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import time
+
+from .files import Records, is_plain, own_command, say, shared_memory, temporary, touch
+from .order import BAD_ORDER, Order, read_order
+from .output import Redactor
+from .processes import (
+    ENDING_SIGNALS,
+    FORWARDED_SIGNALS,
+    LIBC,
+    PR_SET_CHILD_SUBREAPER,
+    Child,
+    be_prompt,
+    empty,
+    prctl,
+    restore_signals,
+    send,
+    signal,
+    sweep,
+    wake_up_by_signals,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from .machine import UsageMeter
+    from .order import NodeOrder, ProcessOrder
+
+# How long records are tried to be written while that fails: a launcher waits for its ranks.
+PATIENCE_SECONDS = 5.0
+OUR_FAULT, SSH_FAULT = 3, 255
+RANK_VARIABLES = (
+    *("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"),
+    *("HOROVOD_RANK", "RANK", "SLURM_PROCID"),
+)
+# Where Open MPI keeps what the ranks of a node share: under names that hold the name of the host.
+SHARED_MEMORY_VARIABLES = (
+    "OMPI_MCA_btl_vader_backing_directory",
+    "OMPI_MCA_btl_sm_backing_directory",
+    "OMPI_MCA_osc_sm_backing_directory",
+    "OMPI_MCA_osc_rdma_backing_directory",
+    "OMPI_MCA_shmem_mmap_backing_file_base_dir",
+)
+# Where the daemons of Open MPI 4 and 5 keep their files. Those that are killed leave them.
+TEMPORARY_VARIABLES = ("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base")
+# Open MPI 5's collectives that work node by node tell the nodes apart by the names of their hosts.
+NODE_BY_NODE = {"OMPI_MCA_coll_han_priority": "-1"}
+# Options of ssh that have a value.
+SSH_OPTIONS = frozenset(f"-{letter}" for letter in "bcDEeFIiJLlmOopQRSWwB")
+CLONE_NEWNS, CLONE_NEWUTS = 0x00020000, 0x04000000
+MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
+
+
+def node_variables(order: Order, number: int) -> dict[str, str]:
+    """Return what a process is told about its node."""
+    name = order.nodes[number].name
+    return {"RANKWISE_NODE": name, "RANKWISE_NODE_RANK": str(number), "HOSTNAME": name}
+
+
+def settle(order: Order, number: int) -> bool:
+    """Move this process to a virtual node; tells whether it has the node's host name now."""
+    node = order.nodes[number]
+    if node.cores:
+        try:
+            os.sched_setaffinity(0, node.cores)
+        except (OSError, AttributeError):
+            pass  # A machine with other cores, or without the notion.
+    os.chdir(node.folder)
+    if has_own_name(node) and (len(order.nodes) == 1 or node.reach is not None):
+        return True
+    return take_host_name(node.name, f"{order.folder}/etc-hosts")
+
+
+def has_own_name(node: NodeOrder) -> bool:
+    """Return whether a node is called as this machine is, with or without a domain."""
+    return os.uname().nodename.partition(".")[0] == node.name.partition(".")[0]
+
+
+def take_host_name(name: str, hosts: str) -> bool:
+    """Give this process, and what it starts, a host name and an /etc/hosts of its own.
+
+    Only where that is permitted: elsewhere the variables have to do.
+    """
+    if not hasattr(LIBC, "unshare") or LIBC.unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0:
+        return False
+    # What is mounted later outside is to be seen inside, but not the other way round.
+    steps = ((b"none", b"/", MS_REC | MS_SLAVE), (hosts.encode(), b"/etc/hosts", MS_BIND))
+    for source, target, flags in steps:
+        if LIBC.mount(source, target, None, ctypes.c_ulong(flags), None) != 0:
+            return False
+    encoded = name.encode()
+    return bool(LIBC.sethostname(encoded, ctypes.c_size_t(len(encoded))) == 0)
+
+
+def leave_batch_system(order: Order) -> None:
+    """Forget what the batch system says, which is about the line that has led us here.
+
+    What the order itself has told its processes stays, whatever it is called.
+    """
+    from .dialect import read_dialect  # Only those need it who come from another node.
+
+    try:
+        dialect = read_dialect()
+    except FileNotFoundError:
+        return  # It was no batch system that led us here.
+    told = [order.environment, *(one.environment for one in order.processes)]
+    for name in [name for name in os.environ if dialect.is_own(name)]:
+        if not any(name in one for one in told):
+            del os.environ[name]
+
+
+def run_on_node(folder: str, arguments: Sequence[str], *, is_there: bool = False) -> int:
+    """Do what ssh would be asked to do by a launcher: run a line on another node."""
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        del rest[: 2 if rest[0] in SSH_OPTIONS else 1]
+    if not rest:
+        say("rankwise-node: no host is given: rankwise-node [OPTIONS] HOST COMMAND")
+        return SSH_FAULT
+    host = rest.pop(0).rpartition("@")[2]
+    try:
+        order = read_order(folder)
+    except BAD_ORDER as error:
+        say(f"rankwise-node: cannot read {folder}/order.json: {error}")
+        return SSH_FAULT
+    names = [node.name for node in order.nodes]
+    known = [*names, *(node.address for node in order.nodes)]
+    if host not in known:
+        say(f"rankwise-node: no node of this job is called {host!r}; there are {', '.join(names)}")
+        return SSH_FAULT
+    number = known.index(host) % len(names)
+    reach = order.nodes[number].reach
+    if is_there:
+        leave_batch_system(order)
+    elif reach and os.environ.get("RANKWISE_NODE") != names[number]:
+        restore_signals()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.execvp(reach[0], [*reach, *own_command(), "there", folder, host, *rest])
+    try:
+        has_name = settle(order, number)
+    except OSError as error:
+        say(f"rankwise-node: cannot work on {host}: {error}")
+        return SSH_FAULT
+    os.environ.update(node_variables(order, number))
+    if not has_name:
+        keep_apart(order.marker, names[number])
+    restore_signals()
+    return os.execv("/bin/sh", ["/bin/sh", "-c", " ".join(map(quote_prefixes, rest))])
+
+
+def quote_prefixes(word: str) -> str:
+    """Quote the folders of programs in a word for a shell, where that is not done: by Open MPI."""
+    path = os.environ.get("PATH", "").split(os.pathsep)
+    folders = {os.path.dirname(one) for one in path if not is_plain(os.path.dirname(one))}
+    if not folders:
+        return word
+    places = sorted(folders, key=len, reverse=True)
+    done, quote, at = "", "", 0
+    while at < len(word):
+        place = next((one for one in places if not quote and word.startswith(one, at)), "")
+        # A backslash goes together with what follows, unless it is between single quotes.
+        part = place or word[at : at + 1 + (word[at] == "\\" and quote != "'")]
+        if not place and part in ("'", '"') and quote in ("", part):
+            quote = "" if quote else part
+        done += "".join(one if is_plain(one) else f"\\{one}" for one in place) or part
+        at += len(part)
+    return done
+
+
+def keep_apart(marker: str, node: str) -> None:
+    """Keep Open MPI from taking daemons and ranks of nodes with one host name for the same."""
+    memory, files = f"{shared_memory(marker)}/{node}", f"{temporary(marker)}/{node}"
+    try:
+        os.makedirs(memory, exist_ok=True)
+    except OSError as error:
+        say(f"rankwise-node: cannot make {memory}: {error.strerror}")
+        return
+    for name in SHARED_MEMORY_VARIABLES:
+        os.environ.setdefault(name, memory)
+    for name in TEMPORARY_VARIABLES:
+        os.environ.setdefault(name, files)
+    for name, value in NODE_BY_NODE.items():
+        os.environ.setdefault(name, value)
+
+
+def run_rank(command: Sequence[str]) -> int:
+    """Run a rank that a launcher starts, and be to the launcher what the rank would be."""
+    folder = os.environ.get("RANKWISE_FOLDER", "")
+    if not folder:
+        say("RANKWISE_FOLDER is not set: this rank leaves no records")
+        restore_signals()
+        os.execvp(command[0], [*command])
+    try:
+        order = read_order(folder)
+    except BAD_ORDER:
+        order = Order(marker="", folder=folder, nodes=(), processes=())
+    number = rank_from(os.environ)
+    node = find_node(order)
+    if node is not None:
+        os.environ.update(node_variables(order, node))
+        move_to_own_folder(order, node)
+        if order.nodes[node].reach is not None and not has_own_name(order.nodes[node]):
+            keep_apart(order.marker, order.nodes[node].name)
+    path = own_folder(f"{folder}/processes", number)
+    about = {"name": os.path.basename(path), "role": "rank", "node": node or 0, "rank": number}
+    return WatchedRank(path, about, order, stand_apart()).run(command)
+
+
+def stand_apart() -> int:
+    """Go on in a process that the launcher does not know; returns where its own one's end is heard.
+
+    A launcher may kill what it has started without a warning: mpiexec of MPICH does so after an
+    MPI_Abort. Only the one that stays behind here dies then, and what the rank wrote last, and how
+    it ended, is still recorded. Returns -1 where no process can be made: then we are that one.
+    """
+    alive, held = os.pipe()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
+    try:
+        watcher = os.fork()
+    except OSError:
+        watcher = -1
+    if watcher > 0:
+        for number in FORWARDED_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda number, _: send(watcher, number))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        code = os.waitstatus_to_exitcode(os.waitpid(watcher, 0)[1])
+        os._exit(leave_like({"exit_code": code, "signal": -code if code < 0 else None}))
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    os.close(held)
+    if watcher < 0:
+        os.close(alive)
+        return -1
+    os.setpgid(0, 0)
+    return alive
+
+
+def rank_from(environment: Mapping[str, str]) -> int | None:
+    """Read the number that the launcher has given."""
+    for name in RANK_VARIABLES:
+        if environment.get(name, "").isdecimal():
+            return int(environment[name])
+    return None
+
+
+def own_folder(processes: str, number: int | None) -> str:
+    """Make a folder for a rank that has none yet: it may be started more than once."""
+    name = f"rank-{number}" if number is not None else f"rank-pid{os.getpid()}"
+    path, times = f"{processes}/{name}", 1
+    while True:
+        try:
+            os.makedirs(path)
+        except FileExistsError:
+            times += 1
+            path = f"{processes}/{name}.{times}"
+        except OSError as error:
+            say(f"cannot make {path}: {error.strerror}")
+            return path
+        else:
+            return path
+
+
+def find_node(order: Order) -> int | None:
+    """Find out on which virtual node this process is.
+
+    Some launchers give every rank the variables of the node that they themselves are on. What
+    started this process there, however, has its own.
+    """
+    names = [node.name for node in order.nodes]
+    # Where Slurm itself starts ranks, it tells them the node's name; our own have no such variable.
+    told = os.environ.get("SLURMD_NODENAME", "")
+    candidates = [os.uname().nodename, told, os.environ.get("RANKWISE_NODE", "")]
+    try:
+        with open(f"/proc/{os.getppid()}/environ", "rb") as file:
+            variables = file.read().decode(errors="replace").split("\0")
+        found = [text[14:] for text in variables if text.startswith("RANKWISE_NODE=")]
+        candidates[2:2] = found
+    except OSError:
+        pass
+    return next((names.index(name) for name in candidates if name in names), None)
+
+
+def move_to_own_folder(order: Order, number: int) -> None:
+    """Go to the place in this node's folder that the launcher has named in its own."""
+    own = order.nodes[number].folder.rstrip("/")
+    try:
+        here = os.getcwd()
+        for other in (node.folder.rstrip("/") for node in order.nodes):
+            if f"{here}/".startswith(f"{other}/"):
+                return os.chdir(own + here[len(other) :])
+    except OSError:
+        pass  # The program has made it, over there, or has removed it.
+    return None
+
+
+class WatchedRank(Child):
+    """One rank: a process that is passed on what its launcher sends to us."""
+
+    last_signal = signal.SIGKILL
+    """What it gets when nothing is at the other end of the line."""
+
+    def __init__(self, folder: str, about: Mapping[str, Any], order: Order, line: int) -> None:
+        super().__init__(folder, about, order.log_bytes)
+        self._beat = order.heartbeat
+        self._records = Records()
+        self._signals: list[int] = []
+        self._line = line
+        """Where it is heard that we are to end it, because nothing is at the other end; or -1."""
+        self._usage: UsageMeter | None = None
+
+    def run(self, command: Sequence[str], *, leave: bool = True) -> int:
+        """Run it to its end, and end in the same way; or only say how."""
+        awake = wake_up_by_signals()
+        for number in FORWARDED_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._forward)
+        names = os.environ.get("RANKWISE_SECRETS", "").split(",")
+        redactor = Redactor([os.environ.get(name, "") for name in names])
+        ready, record_is_written = os.pipe()
+
+        def prepare() -> None:
+            self.prepare()
+            # Not before its start is on record: who is killed, and we with it, must be known.
+            os.close(record_is_written)
+            os.read(ready, 1)
+
+        self.start(command, os.environ, prepare, redactor if self.has_log() else None)
+        be_prompt()
+        for early in self._signals:
+            send(self.pid, early)
+        self._records.put(f"{self.folder}/start.json", self.start_record())
+        os.close(record_is_written)
+        os.close(ready)
+        self._wait(awake)
+        for stream in self.streams:
+            stream.close()
+        if self._usage:
+            self._usage.close()
+        assert self.end is not None
+        # Whose order it was is for the runner to say: it knows what it has ordered, and we do not.
+        ending = (*ENDING_SIGNALS, signal.SIGKILL)
+        self.end["told"] = next((one for one in self._signals if one in ending), None)
+        self.end["may_restart"] = may_restart(os.environ)
+        self._records.put(f"{self.folder}/end.json", self.end)
+        self._records.insist(PATIENCE_SECONDS)
+        if leave:
+            return leave_like(self.end)
+        return 128 + self.end["signal"] if self.end["signal"] else int(self.end["exit_code"] or 0)
+
+    def prepare(self) -> None:
+        """Give it its own group: a signal to the launcher's is passed on once, not twice."""
+        os.setpgid(0, 0)
+
+    def start_record(self) -> dict[str, Any]:
+        return {**super().start_record(), "watched_by": os.getpid()}
+
+    def has_log(self) -> bool:
+        """Return whether its output is kept, or handed on to the launcher."""
+        return os.environ.get("RANKWISE_RANK_OUTPUT") == "own"
+
+    def _forward(self, number: int, _: object) -> None:
+        # What comes later has not ended it, and its number may be another process's by then.
+        if self.end is None:
+            self._signals.append(number)
+            send(self.pid, number)
+
+    def _wait(self, awake: int) -> None:
+        poll = select.poll()
+        poll.register(awake, select.POLLIN)
+        streams = {stream.source: stream for stream in self.streams}
+        for source in streams:
+            poll.register(source, select.POLLIN)
+        if self._line >= 0:
+            poll.register(self._line, select.POLLIN)
+        beat = 0.0
+        while self.end is None:
+            if time.monotonic() >= beat:
+                touch(f"{self.folder}/heartbeat")
+                self._records.retry()
+                if self._usage:
+                    self._usage.write()
+                beat = time.monotonic() + self._beat
+            seconds = self._beat
+            if self._usage:
+                if time.monotonic() >= self._usage.due:
+                    self._usage.look()
+                seconds = max(0.0, min(seconds, self._usage.due - time.monotonic()))
+            for source, _ in poll.poll(seconds * 1000 + 1):
+                if source == awake:
+                    empty(awake)
+                elif source == self._line:
+                    poll.unregister(source)
+                    self._forward(self.last_signal, None)
+                elif not streams[source].pump() and streams[source].source < 0:
+                    poll.unregister(source)
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            if pid:
+                self.note_end(status, usage)
+
+
+class RemoteProcess(WatchedRank):
+    """A process of the order on a node that the runner is not on."""
+
+    last_signal = signal.SIGTERM
+
+    def __init__(self, folder: str, about: ProcessOrder, order: Order) -> None:
+        # By its input, not by a signal: Slurm sends those to all that descends from us as well.
+        super().__init__(folder, about.data(), order, 0)
+        self._order = order
+        self._node = about.node
+        # Sooner than the runner loses patience, so that it is us who write down how it ended.
+        self._patience = 0.8 * order.grace
+        from .machine import usage_for  # which ranks do without
+
+        # Of the ranks of launchers, those look at it who have started the launcher.
+        self._usage = usage_for(order, folder)
+
+    def prepare(self) -> None:
+        """Put it on its node, as a runner does."""
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if settle(self._order, self._node):
+            for name in TEMPORARY_VARIABLES:
+                os.environ.setdefault(name, temporary(self._order.marker))
+
+    def has_log(self) -> bool:
+        return True
+
+    def _forward(self, number: int, frame: object) -> None:
+        if number == signal.SIGALRM:
+            return send(self.pid, signal.SIGKILL)
+        if number in ENDING_SIGNALS:
+            signal.setitimer(signal.ITIMER_REAL, self._patience)
+        return super()._forward(number, frame)
+
+
+def run_remote(folder: str, name: str, command: Sequence[str]) -> int:
+    """Run a process that a runner on another node wants to have here."""
+    try:
+        order = read_order(folder)
+        about = next(one for one in order.processes if one.name == name)
+    except (*BAD_ORDER, StopIteration) as error:
+        say(f"cannot use {folder}/order.json for {name}: {error!r}")
+        return OUR_FAULT
+    leave_batch_system(order)
+    is_reaper = prctl(PR_SET_CHILD_SUBREAPER, 1)
+    process = RemoteProcess(f"{folder}/processes/{name}", about, order)
+    code = process.run(command, leave=False)
+    # Only what descends from us: others of this attempt may be on this machine.
+    sweep("", is_reaper=is_reaper)
+    return code
+
+
+def may_restart(environment: Mapping[str, str]) -> bool:
+    """Return whether torchrun would start this rank anew if it failed."""
+    most = environment.get("TORCHELASTIC_MAX_RESTARTS", "")
+    done = environment.get("TORCHELASTIC_RESTART_COUNT", "")
+    return most.isdecimal() and done.isdecimal() and int(done) < int(most)
+
+
+def leave_like(record: Mapping[str, Any]) -> int:
+    """End this process the way that the one of the record ended."""
+    number = record["signal"]
+    if number is None:
+        return int(record["exit_code"])
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # One core file is enough.
+        signal.signal(number, signal.SIG_DFL)
+    except (OSError, ValueError):
+        pass  # Nobody needs to reset SIGKILL.
+    os.kill(os.getpid(), number)
+    return 128 + int(number)

@@ -1,0 +1,534 @@
+"""The runner: starts the processes of one attempt, waits for them, ends them, says what came of it.
+
+The records of a process are in processes/NAME: start.json, end.json, a heartbeat and its output.
+What all of them use over time is in usage.json, beside `processes`: for those on another node, in
+their own folders.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from .files import (
+    Records,
+    claim,
+    discard,
+    end_of_log,
+    own_command,
+    read_json,
+    remove_link,
+    say,
+    shared_memory,
+    temporary,
+    touch,
+)
+from .machine import UsageMeter, machine_reading, usage_for
+from .order import BAD_ORDER, read_order
+from .outcome import (
+    AT_ONCE_SECONDS,
+    RECORD_SECONDS,
+    MissingRanks,
+    RankRecords,
+    aborting_rank,
+    blame,
+    doubts,
+    failed,
+    in_words,
+    is_own,
+    outcome,
+    spoken,
+)
+from .output import OutputStream, Redactor, drop_secrets
+from .placeholders import (
+    Marks,
+    arguments_of,
+    check_secrets,
+    common_environment,
+    own_variables,
+    write_files,
+)
+from .processes import (
+    ENDING_SIGNALS,
+    OUR_IGNORED,
+    PR_SET_CHILD_SUBREAPER,
+    SWEEP_SECONDS,
+    Child,
+    be_prompt,
+    empty,
+    prctl,
+    send,
+    signal,
+    signal_name,
+    sweep,
+    wake_up_by_signals,
+)
+from .rank import OUR_FAULT, TEMPORARY_VARIABLES, node_variables, settle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from .order import Order, ProcessOrder
+
+# How often the records of ranks are looked at that a launcher has started.
+LOOK_SECONDS = 0.25
+# How long records are tried to be written while that fails.
+PATIENCE_SECONDS = 15.0
+TIMED_OUT, CANCELLED = 124, 130
+# What Open MPI 5 says, and with which code its ranks leave, when one that they talk to is gone:
+# they notice it before the end of that one is noticed here.
+HUNG_UP, HUNG_UP_CODE = b"*** An error occurred in Socket closed", 14
+# What Open MPI 4 says instead of what it has to say about an abort, every other time.
+LOST_WORDS = b"orte/util/show_help.c at line "
+
+
+class RunningProcess(Child):
+    """One process of the order."""
+
+    def __init__(self, order: Order, about: ProcessOrder) -> None:
+        self.name = about.name
+        folder = f"{order.folder}/processes/{self.name}"
+        super().__init__(folder, about.data(), order.log_bytes)
+        self.about = about
+        self.node = about.node
+        self.is_awaited = about.is_awaited
+        self.is_vital = about.is_vital
+        self.speaks_for_ranks = about.speaks_for_ranks
+
+        self.reach: Sequence[str] = ()
+        """The words that start something on its node; none: it is the runner's own."""
+        self.line = -1
+        """To what runs it over there; nothing is said, but that nobody is at this end any more."""
+        self.has_own_records = False
+        """Whether what runs it over there has written how it ended."""
+
+    def note_end(self, status: int, usage: Any) -> None:
+        super().note_end(status, usage)
+        assert self.end is not None
+        self.hang_up()
+        if self.reach:
+            self.end = self._said_over_there() or {**self.end, "is_lost": True}
+
+    def _said_over_there(self) -> dict[str, Any] | None:
+        deadline = time.monotonic() + RECORD_SECONDS
+        while True:
+            try:
+                record: dict[str, Any] = read_json(f"{self.folder}/end.json")
+                needed = {name: record[name] for name in ("exit_code", "signal", "ended")}
+                # Over there it is not known who has sent a signal: what we have not ordered is not
+                # ours.
+                self.has_own_records = not self.is_ended_by_us
+                return {**record, **needed, "by_us": self.is_ended_by_us}
+            except (OSError, ValueError, LookupError, TypeError):
+                if time.monotonic() > deadline or self.is_ended_by_us:
+                    return None
+                time.sleep(0.1)
+
+    def ask_to_end(self) -> None:
+        """Have it end by itself, if it will."""
+        self.is_ended_by_us = True
+        if self.reach:
+            self.hang_up()
+        else:
+            send(self.pid, signal.SIGTERM)
+
+    def hang_up(self) -> None:
+        """Close the line to what runs it over there, which ends it then."""
+        if self.line >= 0:
+            os.close(self.line)
+            self.line = -1
+
+    def kill(self) -> None:
+        """Have it killed; srun kills what it has started when it is asked to end."""
+        send(self.pid, signal.SIGTERM if self.reach else signal.SIGKILL)
+
+
+class Runner:
+    """All processes of an attempt, from their start to the end of the last one.
+
+    One that fails ends all: the others may end by themselves for a while (`grace`), are then asked
+    to, and killed if that does not help within `grace` again.
+    """
+
+    def __init__(self, order: Order, awake: int) -> None:
+        self.processes = [RunningProcess(order, about) for about in order.processes]
+        if not any(process.is_awaited for process in self.processes):
+            for process in self.processes:
+                process.is_awaited = True
+        self.cause = ""
+        """What ends it before its time: `failed`, `timed out`, `cancelled`."""
+        self.signals: list[int] = []
+        self._order = order
+        self._awake = awake
+        self._records = Records()
+        names = [process.name for process in self.processes]
+        self._ranks = RankRecords(f"{order.folder}/processes", names)
+        self._missing = MissingRanks(self._ranks, order, self._has_failed)
+        self._grace = order.grace
+        self._beat_every = order.heartbeat
+        self._poll = select.poll()
+        self._poll.register(awake, select.POLLIN)
+        self._streams: dict[int, OutputStream] = {}
+        self._limit = self._next_beat = self._next_look = float("inf")
+        self._deadline: float | None = None
+        """When the patience with those that still run ends."""
+        self._is_ending = False
+        self._before: dict[str, Any] | None = None
+        self._usage: UsageMeter | None = None
+
+    def start(self, secrets: Mapping[str, str]) -> None:
+        """Start all processes, or none if somebody has cancelled it already."""
+        order, marks = self._order, Marks(self._order)
+        self._before = machine_reading() if order.is_measured else None
+        write_files(order, marks)
+        common = common_environment(order, marks)
+        # All before the first one starts: a wrong mark must not leave half of them.
+        prepared = [
+            (
+                process,
+                arguments_of(process.about.command, marks),
+                own_variables(process.about, marks),
+            )
+            for process in self.processes
+        ]
+        fixed = dict(secrets)
+        # Once for all: to spell a long key in many ways takes its time.
+        redactor = Redactor(list(secrets.values()))
+        if secrets:
+            fixed["RANKWISE_SECRETS"] = ",".join(secrets)
+        for process, command, variables in prepared:
+            environment = {**common, **variables, **node_variables(order, process.node), **fixed}
+            if self.signals:
+                self.cause = "cancelled"
+                process.is_ended_by_us = True
+                process.fail("it was cancelled before it started")
+            else:
+                self._start(process, command, environment, redactor.twin())
+            self._note_start(process)
+        be_prompt()
+        now = time.monotonic()
+        if order.timeout is not None:
+            self._limit = now + order.timeout
+        self._next_beat, self._next_look = now, now + LOOK_SECONDS
+        self._usage = usage_for(order, order.folder)
+
+    def _start(
+        self,
+        process: RunningProcess,
+        command: Sequence[str],
+        environment: dict[str, str],
+        redactor: Redactor,
+    ) -> None:
+        process.reach = self._order.nodes[process.node].reach or ()
+        if process.reach:
+            folder = self._order.folder
+            there_command = [*own_command(), "remote", folder, process.name, *command]
+            there, process.line = os.pipe()
+
+            def connect() -> None:
+                os.setsid()
+                os.dup2(there, 0)
+
+            process.start([*process.reach, *there_command], environment, connect, None)
+            os.close(there)
+        else:
+            prepare = self._preparation(process, environment)
+            process.start(command, environment, prepare, redactor)
+
+    def _preparation(
+        self, process: RunningProcess, environment: dict[str, str]
+    ) -> Callable[[], object]:
+        def prepare() -> None:
+            os.setsid()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            if settle(self._order, process.node):
+                # A launcher hands it on to its daemons, which need names that tell them apart.
+                for name in TEMPORARY_VARIABLES:
+                    environment.setdefault(name, temporary(self._order.marker))
+
+        return prepare
+
+    def _note_start(self, process: RunningProcess) -> None:
+        if not process.reach or process.end:
+            self._records.put(f"{process.folder}/start.json", process.start_record())
+        for stream in process.streams:
+            self._streams[stream.source] = stream
+            self._poll.register(stream.source, select.POLLIN)
+        self._note_end(process)
+
+    def _note_end(self, process: RunningProcess) -> None:
+        self._forget_closed()
+        if process.end and not process.has_own_records:
+            self._records.put(f"{process.folder}/end.json", process.end)
+
+    def wait(self) -> None:
+        """Wait until all have ended, or cannot be waited for any longer."""
+        while running := self._running():
+            self._pump()
+            self._reap()
+            now = time.monotonic()
+            self._show_life(now)
+            if self._is_ending and self._deadline is not None and now >= self._deadline:
+                for process in running:
+                    process.is_ended_by_us = True
+                return
+            self._decide(now)
+
+    def finish(self, *, is_reaper: bool) -> dict[str, Any]:
+        """Kill what is left and write everything down; gives the attempt's outcome."""
+        self._reap_killed()
+        if not self.cause:
+            self._end_all(time.monotonic(), "")
+        if left := sweep(self._order.marker, is_reaper=is_reaper):
+            say(f"could not kill {', '.join(map(str, left))}")
+        for stream in list(self._streams.values()):
+            stream.drain()
+            stream.close()
+        if self._usage:
+            self._usage.close()
+        if self._before is not None:
+            readings = {"before": self._before, "after": machine_reading()}
+            self._records.put(f"{self._order.folder}/conditions.json", readings)
+        self._ranks.look()
+        end = self._judge()
+        self._ranks.complete(self._records, end)
+        for path in (shared_memory(self._order.marker), temporary(self._order.marker)):
+            discard(path)
+        remove_link(f"{temporary(self._order.marker)}.folder")
+        return end
+
+    def _running(self) -> list[RunningProcess]:
+        return [process for process in self.processes if process.end is None]
+
+    def _pump(self) -> None:
+        """Wait until something happens, and take what processes have written."""
+        times = [self._next_beat, self._next_look, self._limit, self._deadline or self._next_beat]
+        if self._usage:
+            times.append(self._usage.due)
+        seconds = max(0.0, min(times) - time.monotonic())
+        for descriptor, _ in self._poll.poll(seconds * 1000 + 1):
+            if descriptor == self._awake:
+                empty(self._awake)
+                continue
+            self._streams[descriptor].pump()
+        self._forget_closed()
+
+    def _forget_closed(self) -> None:
+        closed = [number for number, stream in self._streams.items() if stream.source < 0]
+        for descriptor in closed:
+            self._poll.unregister(descriptor)
+            del self._streams[descriptor]
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            process = next((one for one in self._running() if one.pid == pid), None)
+            if process:  # Others lost their parent, and we are in its place.
+                process.note_end(status, usage)
+                self._note_end(process)
+
+    def _reap_killed(self) -> None:
+        """Kill the groups that did not end when asked, and wait for the processes of the order."""
+        for process in self._running():
+            process.kill()
+        deadline = time.monotonic() + SWEEP_SECONDS
+        while self._running() and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(0.005)
+        for process in self._running():
+            process.give_up()
+            self._note_end(process)
+
+    def _show_life(self, now: float) -> None:
+        if now >= self._next_beat:
+            self._records.retry()
+            for process in self._running():
+                if not process.reach:
+                    touch(f"{process.folder}/heartbeat")
+            if self._usage:
+                self._usage.write()
+            self._next_beat = now + self._beat_every
+        if self._usage and now >= self._usage.due:
+            self._usage.look()
+        if now >= self._next_look:
+            self._ranks.look()
+            self._next_look = now + LOOK_SECONDS
+
+    def _decide(self, now: float) -> None:
+        """See whether it is time to end the processes."""
+        if self.signals:
+            self._end_all(now, "cancelled")
+            if len(self.signals) > 1:
+                self._deadline = now  # Whoever asks twice is in a hurry.
+        elif now >= self._limit:
+            self._end_all(now, "timed out")
+        elif not any(process.is_awaited for process in self._running()):
+            self._end_all(now, "")
+        elif self._is_ending:
+            return
+        elif not self._failures():
+            self._deadline = None  # A rank that had failed was started again.
+        elif self._deadline is None:
+            self._deadline = now + self._grace
+        elif now >= self._deadline:
+            self._end_all(now, "failed")
+
+    def _failures(self, *, is_over: bool = False) -> list[dict[str, Any]]:
+        """Return the records of what has failed, and what was ended without our order."""
+        vital = [process for process in self.processes if process.is_vital]
+        own = [{**one.end, "who": one.name} for one in vital if one.end and failed(one.end)]
+        is_spoken_for = any(process.speaks_for_ranks for process in self.processes)
+        return own if is_spoken_for else own + self._ranks.failures(is_over=is_over)
+
+    def _has_failed(self) -> bool:
+        return bool(self._failures(is_over=True))
+
+    def _is_cancelled_too(self, record: Mapping[str, Any]) -> bool:
+        """Return whether what cancels us ended a process: batch systems signal everything."""
+        if self._order.nodes[0].reach is None:
+            return False
+        is_signalled = record.get("told") or record["signal"] in ENDING_SIGNALS
+        return is_signalled or record["ended"] >= time.time() - AT_ONCE_SECONDS
+
+    def _end_all(self, now: float, cause: str) -> None:
+        """Ask all that run to end; only once, as the first cause is the one that counts.
+
+        Without a cause, what was waited for has ended.
+        """
+        if self._is_ending:
+            return
+        is_over = not cause
+        if is_over:
+            self._missing.wait()
+        self._missing.note(is_over=is_over)
+        failures = self._failures()
+        if cause == "cancelled":
+            failures = [one for one in failures if not self._is_cancelled_too(one)]
+        self.cause = "failed" if failures else cause
+        self._is_ending = True
+        self._ranks.note_order()
+        self._limit = float("inf")
+        self._deadline = now + self._grace
+        for process in self._running():
+            process.ask_to_end()
+
+    def _judge(self) -> dict[str, Any]:
+        """Find out what the outcome is, and who is to blame."""
+        match self.cause:
+            case "timed out":
+                reason = f"the time limit of {self._order.timeout:g} s was reached"
+                return outcome("timed out", TIMED_OUT, reason)
+            case "cancelled":
+                number = self.signals[0]
+                return outcome("cancelled", CANCELLED, f"by signal {number}{signal_name(number)}")
+        failures = self._failures(is_over=True)
+        is_spoken_for = any(process.speaks_for_ranks for process in self.processes)
+        aborted = [] if is_spoken_for and not failures else self._aborted()
+        if not failures and not aborted:
+            if not is_spoken_for and self._ranks.names() and (names := self._has_said(LOST_WORDS)):
+                reason = f"{names[0]} lost what Open MPI says when a rank has called MPI_Abort"
+                return {**outcome("failed", 1, reason), "culprit": names[0]}
+            return outcome("passed", 0, "")
+        return self._blame(failures, aborted)
+
+    def _blame(
+        self, failures: Sequence[dict[str, Any]], aborted: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Name what failed first: launchers fail because of their ranks, whatever they say."""
+        known = {process.name for process in self.processes}
+        launchers = [one for one in failures if one["who"] in known]
+        ranks = [one for one in failures if one["who"] not in known]
+        ranks = ranks or self._ranks.all_failures()
+        own = [one for one in ranks if is_own(one)]
+        if self._has_said(HUNG_UP):
+            own = [one for one in own if one["exit_code"] != HUNG_UP_CODE] or own
+        near = own or [*aborted] or launchers or ranks
+        first = min(near, key=lambda one: one["ended"])
+        for one in aborted:
+            # What MPI says about an abort tells causes from consequences; a clock may not.
+            if one["is_seen"] and one["ended"] <= first["ended"] + AT_ONCE_SECONDS:
+                first, near = one, [one]
+        end = blame(first, is_wrapped=first["who"] not in known)
+        if first["who"] in known and ranks:
+            ended = min(ranks, key=lambda one: one["ended"])
+            end["reason"] += f"; {in_words(spoken(ended['who']), ended)}"
+        else:
+            end["reason"] += doubts(first, near)
+        return end
+
+    def _has_said(self, text: bytes) -> list[str]:
+        """Name the processes among whose last words that is."""
+        names = [*(one.name for one in self.processes), *self._ranks.names()]
+        folder = f"{self._order.folder}/processes"
+        return [one for one in names if text in end_of_log(f"{folder}/{one}/output.log")]
+
+    def _aborted(self) -> list[dict[str, Any]]:
+        """Find the rank that called MPI_Abort: it may be killed before it ends by itself.
+
+        It may even end well: the system keeps eight bits of the code that it gives.
+        """
+        names = self._ranks.names()
+        for who in (*(one.name for one in self.processes), *names) if names else ():
+            found = aborting_rank(f"{self._order.folder}/processes/{who}/output.log")
+            if found is None or f"rank-{found[0]}" not in names:
+                continue
+            number, code = found
+            own = self._ranks.record(f"rank-{number}")
+            record = {"who": f"rank-{number}", "exit_code": code & 0xFF or 1, "signal": None}
+            said = {} if code & 0xFF else {"said": f"called MPI_Abort({code})"}
+            is_seen = own is not None and not own.get("is_gone")
+            ended = own["ended"] if own and is_seen else time.time()
+            why = {"reason": "it called MPI_Abort", **said}
+            return [{**record, **why, "ended": ended, "is_seen": is_seen}]
+        return []
+
+    def close(self, end: Mapping[str, Any]) -> None:
+        """Write the attempt's end, after everything else."""
+        self._records.insist(PATIENCE_SECONDS)
+        self._records.put(f"{self._order.folder}/end.json", end)
+        self._records.insist(PATIENCE_SECONDS)
+
+
+def run_order(folder: str, given: Mapping[str, str] | None = None) -> int:
+    """Run an order to its end; gives the exit code. Secrets are given, or come from the input."""
+    started = time.time()
+    try:
+        order = read_order(folder)
+        signals: list[int] = []
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        OUR_IGNORED.append(signal.SIGHUP)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: signals.append(number))
+        runner = Runner(order, wake_up_by_signals())
+        runner.signals = signals
+        lock = claim(folder)
+    except BAD_ORDER as error:
+        say(f"cannot use {folder}/order.json: {error!r}")
+        return OUR_FAULT
+    if lock is None:
+        say(f"somebody else has taken {folder}")
+        return OUR_FAULT
+    is_reaper = prctl(PR_SET_CHILD_SUBREAPER, 1)
+    end: dict[str, Any] = outcome("failed", OUR_FAULT, "")
+    try:
+        secrets = check_secrets(order, given)
+        runner.start(secrets)
+        runner.wait()
+        end = runner.finish(is_reaper=is_reaper)
+        drop_secrets(f"{folder}/exports", list(secrets.values()))
+    except Exception as error:  # Whatever it is, somebody waits for an outcome.
+        end["reason"] = f"the runner could not go on: {error}"
+        import traceback
+
+        traceback.print_exc()
+        sweep(order.marker, is_reaper=is_reaper)
+    runner.close({**end, "started": started, "ended": time.time()})
+    return int(end["exit_code"]) & 0xFF or int(end["outcome"] != "passed")

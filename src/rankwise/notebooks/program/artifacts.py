@@ -1,0 +1,400 @@
+"""What a notebook leaves behind: itself, pictures, a page of HTML, PDF, outcome.json and JUnit."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import html
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from .cells import as_text, joined, pictures_of, read_notebook, readable_lines, redacted
+from .execution import NotebookRun
+from .kernels import kill_group
+from .notebook_results import (
+    CANNOT_WRITE,
+    PASSED,
+    CellResult,
+    NotebookFailure,
+    NotebookResult,
+    counted,
+    number_of,
+    plain,
+    readable,
+    without_secrets,
+    write,
+)
+
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _redact_result(result: NotebookResult) -> None:
+    result.reason = without_secrets(result.reason)
+    result.details = without_secrets(result.details)
+    result.notes = [without_secrets(one) for one in result.notes]
+    for case in result.cases:
+        case.reason, case.details = without_secrets(case.reason), without_secrets(case.details)
+
+
+def leave(run: NotebookRun) -> None:
+    """Write everything; what cannot be written is an outcome of its own."""
+    order, result = run.order, run.result
+    _redact_result(result)
+    try:
+        if run.notebook is not None:
+            run.notebook = redacted(run.notebook)
+            write(order.out / order.notebook.name, as_text(run.notebook))
+            result.files.insert(0, order.notebook.name)
+            for _, name, data in pictures_of(run.notebook, order.stem, result.injected):
+                write(order.out / name, data)
+                result.files.append(name)
+            if order.html or order.pdf:
+                _leave_pages(run)
+    except OSError as error:
+        result.outcome, result.cell = CANNOT_WRITE, None
+        before = f"; before that: {result.reason}" if result.reason else ""
+        place = error.filename or order.out
+        result.reason = f"cannot write {place}: {error.strerror}{before}"
+        for name in result.files:
+            # Half of it would look like all of it.
+            with contextlib.suppress(OSError):
+                (order.out / name).unlink()
+        result.files = []
+    finally:
+        _leave_results(result)
+
+
+def _leave_pages(run: NotebookRun) -> None:
+    order, result = run.order, run.result
+    page = order.out / f"{order.stem}.html"
+    write(page, page_of(run.notebook, result))
+    result.files.append(page.name)
+    if order.pdf:
+        try:
+            write(order.out / f"{order.stem}.pdf", pdf_of(run.notebook, page))
+            result.files.append(f"{order.stem}.pdf")
+        except NotebookFailure as trouble:
+            result.notes.append(trouble.reason)
+            if result.outcome == PASSED:
+                result.take(trouble)
+
+
+def _leave_results(result: NotebookResult) -> None:
+    """Write the small files, by which others know."""
+    order = result.order
+    try:
+        if order.junit is not None:
+            write(order.junit, junit_of(result))
+        write(order.out / "outcome.json", json.dumps(result.as_dict(), indent=1) + "\n")
+    except OSError as error:
+        if result.outcome != CANNOT_WRITE:
+            result.reason = f"cannot write {error.filename or order.out}: {error.strerror}"
+        result.outcome = CANNOT_WRITE
+
+
+def junit_of(result: NotebookResult) -> bytes:
+    """Return a JUnit file with a case for each cell."""
+    cases = list(result.cases)
+    if result.outcome != PASSED and all(case.state != "failed" for case in cases):
+        # Nothing that a cell has done.
+        cases.append(
+            CellResult(0, result.outcome, "failed", reason=result.reason, details=result.details)
+        )
+    states = [case.state for case in cases]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=_NO_XML.sub("?", result.order.stem),
+        tests=str(len(cases)),
+        failures=str(states.count("failed")),
+        errors="0",
+        skipped=str(states.count("skipped")),
+        time=f"{result.seconds:.3f}",
+    )
+    sources = sources_of_failed(result)
+    for case in cases:
+        title = f"cell {case.cell}: {case.title}" if case.cell else case.title
+        element = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname=_NO_XML.sub("?", result.order.stem),
+            name=_NO_XML.sub("?", title),
+            time=f"{case.seconds:.3f}",
+        )
+        if case.state == "failed":
+            text = "\n\n".join(
+                filter(None, [case.reason, sources.get(case.cell), case.details[-2000:]])
+            )
+            fault = ElementTree.SubElement(
+                element,
+                "failure",
+                message=_NO_XML.sub("?", case.reason),
+                type=_NO_XML.sub("?", result.outcome),
+            )
+            fault.text = _NO_XML.sub("?", text)
+        elif case.state in ("skipped", "not run"):
+            ElementTree.SubElement(
+                element, "skipped", message=_NO_XML.sub("?", case.reason or "not run")
+            )
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    whole: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return whole
+
+
+def sources_of_failed(result: NotebookResult) -> dict[int, str]:
+    """Return the sources of the cells that failed, with line numbers as tracebacks have them."""
+    try:
+        notebook = read_notebook(result.order.notebook)
+    except NotebookFailure:
+        return {}
+    found = {}
+    for case in result.cases:
+        if case.state == "failed" and 0 < case.cell <= len(notebook.cells):
+            found[case.cell] = numbered(notebook.cells[case.cell - 1].source)
+    return found
+
+
+def numbered(source: str, most: int = 1500) -> str:
+    """Return a source with the numbers of its lines."""
+    lines = [f"{number:4} | {line}" for number, line in enumerate(source.splitlines(), 1)]
+    text = "\n".join(lines)
+    return text if len(text) <= most else text[:most] + "\n     | …"
+
+
+PDF_SECONDS = 120.0
+
+# A page of HTML. Nothing in it is fetched from anywhere, and nothing in it is run.
+
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; font-src data:"
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2430; --paper: #fff; --soft: #f4f6f8;
+  --line: #d5dbe1; --good: #1a7f4b; --bad: #c0303a; --mild: #8a6100; --key: #7a3e9d;
+  --text: #22663b; --note: #66707a; }
+@media (prefers-color-scheme: dark) { :root { --ink: #dfe5ec; --paper: #14181d; --soft: #1d232a;
+  --line: #36404a; --good: #5cc98f; --bad: #ff8088; --mild: #e0b050; --key: #cf9df0;
+  --text: #8fd3a5; --note: #98a3ae; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 60rem; margin: 0 auto; padding: 1rem; }
+h1.verdict { font-size: 1.3rem; }
+.passed { color: var(--good); } .failed { color: var(--bad); } .skipped { color: var(--mild); }
+.cell { margin: 1rem 0; } .what { color: var(--note); font-size: .85em; }
+pre { background: var(--soft); border: 1px solid var(--line); border-radius: 4px;
+  padding: .5rem .7rem; overflow-x: auto; font: 13px/1.45 ui-monospace, monospace;
+  margin: .3rem 0; white-space: pre-wrap; overflow-wrap: anywhere; }
+.out pre { background: none; } .broken > pre.source { border-color: var(--bad); }
+.out pre.error { border-left: 4px solid var(--bad); }
+img { max-width: 100%; background: #fff; } .out { overflow-x: auto; }
+table { border-collapse: collapse; }
+td, th { border: 1px solid var(--line); padding: .2rem .5rem; }
+.k, .kn, .ow, .kc, .kd { color: var(--key); font-weight: 600; }
+.s, .s1, .s2, .sd, .sa, .si { color: var(--text); }
+.c, .c1, .ch { color: var(--note); font-style: italic; }
+@media print { .cell { break-inside: avoid-page; } }
+"""
+
+
+def page_of(notebook: Any, result: NotebookResult) -> str:
+    """Return the executed notebook as a page."""
+    tone = "passed" if result.outcome == PASSED else "failed"
+    title, outcome = html.escape(result.order.notebook.name), html.escape(result.outcome)
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{title}: {outcome}</title><style>{_STYLE}</style></head><body>",
+        f'<h1 class="verdict">{title}: <span class="{tone}">{outcome}</span></h1>',
+    ]
+    if result.reason:
+        parts.append(f"<p>{html.escape(result.reason)}</p>")
+    states = {case.cell: case for case in result.cases if case.cell}
+    for index, cell in enumerate(notebook.cells):
+        case = states.get(number_of(index, result.injected))
+        parts.append(_cell_html(cell, case, result.order.folder))
+    parts.append("</body></html>\n")
+    return "\n".join(parts)
+
+
+def _cell_html(cell: Any, case: CellResult | None, folder: Path) -> str:
+    if cell.cell_type == "markdown":
+        return f'<div class="cell text">{_markdown(cell, folder)}</div>'
+    if cell.cell_type != "code":
+        return f'<div class="cell"><pre>{html.escape(cell.source)}</pre></div>'
+    about = ""
+    if case is not None:
+        seconds = f", {case.seconds:.2f} s" if case.seconds else ""
+        reason = f": {html.escape(case.reason)}" if case.reason else ""
+        about = (
+            f'<div class="what">cell {case.cell} <span class="{html.escape(case.state)}">'
+            f"{html.escape(case.state)}</span>{seconds}{reason}</div>"
+        )
+    broken = " broken" if case is not None and case.state == "failed" else ""
+    outputs = "\n".join(_output_html(output) for output in cell.get("outputs") or ())
+    source = f'<pre class="source">{_highlighted(cell.source)}</pre>'
+    return f'<div class="cell code{broken}">{about}{source}<div class="out">{outputs}</div></div>'
+
+
+def _highlighted(source: str) -> str:
+    try:
+        from pygments import highlight  # type: ignore[import-untyped]
+        from pygments.formatters.html import HtmlFormatter  # type: ignore[import-untyped]
+        from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
+    except ImportError:
+        return html.escape(source)
+    text: str = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
+    return text.rstrip("\n")
+
+
+def _markdown(cell: Any, folder: Path) -> str:
+    try:
+        import mistune
+    except ImportError:
+        return f"<pre>{html.escape(cell.source)}</pre>"
+    source = re.sub(
+        r"\]\(([^)\s]+)", lambda found: f"]({_embedded(found[1], cell, folder)}", cell.source
+    )
+    # Whatever is HTML in it is shown, not believed.
+    text = mistune.create_markdown(escape=True, plugins=["table", "strikethrough"])(source)
+    return str(text)
+
+
+def _embedded(address: str, cell: Any, folder: Path) -> str:
+    """Return a picture as part of the page, if it is one that is at hand."""
+    kinds = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".gif": "gif"}
+    if address.startswith("attachment:"):
+        for kind, data in (cell.get("attachments") or {}).get(address[11:], {}).items():
+            return f"data:{kind};base64,{joined(data)}"
+    path = folder / address
+    kind = kinds.get(path.suffix.lower())
+    with contextlib.suppress(OSError, ValueError):
+        if kind and "://" not in address and path.stat().st_size < 2_000_000:
+            return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+    return address
+
+
+def _output_html(output: Any) -> str:
+    kind = output.get("output_type")
+    if kind == "stream":
+        return f"<pre>{html.escape(readable(joined(output.get('text'))))}</pre>"
+    if kind == "error":
+        lines = plain("\n".join(map(str, output.get("traceback") or ())))
+        text = lines or f"{output.get('ename')}: {output.get('evalue')}"
+        return f'<pre class="error">{html.escape(text)}</pre>'
+    data = output.get("data") or {}
+    for picture in ("image/png", "image/jpeg", "image/gif"):
+        if picture in data:
+            content = "".join(joined(data[picture]).split())
+            return f'<img alt="" src="data:{picture};base64,{html.escape(content)}">'
+    if "image/svg+xml" in data:
+        # As a picture, not as a part of the page: it cannot reach outside of itself.
+        content = base64.b64encode(joined(data["image/svg+xml"]).encode()).decode()
+        return f'<img alt="" src="data:image/svg+xml;base64,{content}">'
+    if "text/html" in data:
+        return joined(data["text/html"])
+    return f"<pre>{html.escape(plain(joined(data.get('text/plain'))))}</pre>"
+
+
+# PDF
+
+
+def find_browser() -> str:
+    """Return a Chromium that prints; empty if there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    return next(filter(None, map(shutil.which, names)), "")
+
+
+def can_make_pdf() -> bool:
+    return bool(find_browser()) or importlib.util.find_spec("typst") is not None
+
+
+def pdf_of(notebook: Any, page: Path) -> bytes:
+    """Return a page as PDF; raises NotebookFailure."""
+    browser = find_browser()
+    return _printed(browser, page) if browser else _typeset(notebook)
+
+
+def _printed(browser: str, page: Path) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="rankwise-pdf-", ignore_cleanup_errors=True) as folder:
+        made = Path(folder) / "page.pdf"
+        process = subprocess.Popen(
+            [
+                *(
+                    browser,
+                    "--headless",
+                    "--no-sandbox",
+                    "--disable-gpu",
+                    "--disable-dev-shm-usage",
+                ),
+                *("--no-first-run", f"--user-data-dir={folder}/profile", "--no-pdf-header-footer"),
+                *(f"--print-to-pdf={made}", page.absolute().as_uri()),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            # It makes a socket there, and aborts where the name of the folder is long.
+            env={**os.environ, "TMPDIR": "/tmp"},
+            start_new_session=True,
+        )
+        try:
+            said = process.communicate(timeout=PDF_SECONDS)[1].decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            said = f"it took longer than {counted(PDF_SECONDS)}"
+        finally:
+            kill_group(process.pid)
+            process.wait()
+        if not made.is_file():
+            words = " ".join(said.split())[-300:]
+            raise NotebookFailure(CANNOT_WRITE, f"{browser} has made no PDF: {words}")
+        return made.read_bytes()
+
+
+_TYPST = """
+#set page(margin: 2cm, numbering: "1")
+#set text(size: 10pt)
+#let cells = json(bytes(sys.inputs.cells))
+#let boxed(body, ..more) = block(inset: 6pt, width: 100%, body, ..more)
+#for cell in cells {
+  if cell.kind == "text" { par(cell.text) }
+  else if cell.kind == "source" {
+    boxed(raw(cell.text, lang: "python", block: true), fill: luma(240))
+  }
+  else if cell.kind == "picture" { image(cell.text, width: 80%) }
+  else { boxed(raw(cell.text, block: true)) }
+}
+"""
+
+
+def _typeset(notebook: Any) -> bytes:
+    """Set the notebook with typst; what comes from it is data, never typst's language."""
+    try:
+        import typst
+    except ImportError:
+        raise NotebookFailure(
+            CANNOT_WRITE, "PDF needs chromium, or pip install 'rankwise[report]'"
+        ) from None
+    with tempfile.TemporaryDirectory(prefix="rankwise-pdf-") as folder:
+        cells: list[dict[str, str]] = []
+        pictures: dict[int, list[str]] = {}
+        for index, name, data in pictures_of(notebook, "picture"):
+            if not name.endswith(".gif"):
+                Path(folder, name).write_bytes(data)
+                pictures.setdefault(index, []).append(name)
+        for index, cell in enumerate(notebook.cells):
+            kind = "source" if cell.cell_type == "code" else "text"
+            cells.append({"kind": kind, "text": cell.source})
+            text = "\n".join(readable_lines(cell.get("outputs") or ()))
+            if text:
+                cells.append({"kind": "output", "text": text})
+            cells += [{"kind": "picture", "text": name} for name in pictures.get(index, ())]
+        source = Path(folder, "notebook.typ")
+        source.write_text(_TYPST, encoding="utf-8")
+        made: bytes = typst.compile(source, sys_inputs={"cells": json.dumps(cells)}, format="pdf")
+    return made

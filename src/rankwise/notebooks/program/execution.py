@@ -1,0 +1,475 @@
+"""One notebook that runs: its cells, its time limits, and the same as a script."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .cells import (
+    as_script,
+    as_text,
+    differences,
+    inject,
+    is_compared,
+    read_notebook,
+    redacted,
+    tags_of,
+)
+from .kernels import MARKER, Kernel, KernelChoice, KernelSupervisor, choose_kernel, kill_group
+from .notebook_results import (
+    DIFFERS,
+    ERROR,
+    KERNEL_DIED,
+    NEEDS_INPUT,
+    PASSED,
+    TIMED_OUT,
+    UNREADABLE,
+    CellResult,
+    NotebookFailure,
+    NotebookOrder,
+    NotebookResult,
+    counted,
+    number_of,
+    plain,
+    readable,
+    say,
+    without_secrets,
+    write,
+)
+
+DEFAULT_TIMEOUT = 600.0
+INTERRUPT_SECONDS = 3.0
+MOST_OUTPUT = 10_000_000  # bytes of a cell, in the notebook
+MOST_PRINTED = 20_000  # characters of a cell, in the log
+SAVE_SECONDS = 2.0
+
+
+# Running the cells
+
+
+class NotebookRun:
+    """One notebook, being run."""
+
+    def __init__(self, order: NotebookOrder, supervisor: KernelSupervisor, is_quiet: bool) -> None:
+        self.order = order
+        self.result = NotebookResult(order)
+        self.notebook: Any = None
+        self.kernel: Kernel | None = None
+        self.supervisor = supervisor
+        self._is_quiet = is_quiet
+        self._cell_cases: dict[int, CellResult] = {}
+        self._before: list[Any] = []
+        self._reply: dict[str, Any] = {}
+        self._saved = time.monotonic()
+        self._began = time.monotonic()
+
+    def log(self, text: str) -> None:
+        if not self._is_quiet:
+            say(text)
+
+    # The parts, in their order
+
+    def read(self) -> KernelChoice | None:
+        """Read the notebook and find its kernel; None: it is not to be run."""
+        try:
+            self.notebook = read_notebook(self.order.notebook)
+            own = self.notebook.metadata.get("rankwise") or {}
+            self._before = json.loads(json.dumps(self.notebook.cells))
+            self.result.injected = inject(self.notebook, self.order.parameters)
+            for index, cell in enumerate(self.notebook.cells):
+                if cell.cell_type == "code":
+                    self._clear(index, cell)
+            if reason := own.get("needs_input"):
+                words = "its metadata says so" if reason is True else str(reason)
+                raise NotebookFailure(NEEDS_INPUT, words)
+            choice = choose_kernel(self.notebook, self.order)
+            if self.order.parameters and not choice.is_python:
+                raise NotebookFailure(UNREADABLE, "parameters are for notebooks in Python")
+        except NotebookFailure as trouble:
+            self.blame(trouble)
+            return None
+        else:
+            return choice
+
+    def _clear(self, index: int, cell: Any) -> None:
+        """Forget what the notebook says of an earlier run."""
+        number = self.number(index)
+        first = next((line.strip() for line in cell.source.splitlines() if line.strip()), "")
+        title = first if len(first) <= 60 else f"{first[:59]}…"
+        case = CellResult(number, title or "empty")
+        if "skip-execution" in tags_of(cell):
+            case.state, case.reason = "skipped", "it is tagged skip-execution"
+        else:
+            cell.outputs = []
+            cell.execution_count = None
+            if not cell.source.strip():
+                case.state = "passed"
+        self._cell_cases[index] = case
+        self.result.cases.append(case)
+
+    def number(self, index: int) -> int:
+        """Return the number of a cell in the notebook as it was written; 0: it is not in there."""
+        return number_of(index, self.result.injected)
+
+    async def warm_up(self, choice: KernelChoice) -> Kernel | None:
+        """Start the kernel."""
+        kernel = Kernel(choice, self.supervisor)
+        try:
+            await kernel.start(self.order.folder)
+        except NotebookFailure as trouble:
+            await kernel.end()
+            self.blame(trouble)
+            return None
+        except BaseException:
+            await kernel.end()
+            raise
+        return kernel
+
+    async def execute(self, kernel: Kernel) -> None:
+        """Run the cells, one after the other."""
+        self.kernel = kernel
+        self._began = time.monotonic()
+        self.result.kernel = {
+            "name": kernel.choice.name,
+            "language": kernel.info.get("language_info", {}).get("name", ""),
+            "version": kernel.info.get("language_info", {}).get("version", ""),
+        }
+        if language := kernel.info.get("language_info"):
+            self.notebook.metadata["language_info"] = language
+        try:
+            await self._execute_cells(kernel)
+        except NotebookFailure as trouble:
+            self.blame(trouble)
+        finally:
+            self.result.seconds = time.monotonic() - self._began
+
+    async def _execute_cells(self, kernel: Kernel) -> None:
+        client = self._make_client(kernel)
+        limit = self.limit()
+        differing: NotebookFailure | None = None
+        for index, cell in enumerate(self.notebook.cells):
+            case = self._cell_cases.get(index)
+            if case is None or case.state != "not run":
+                continue
+            began = time.monotonic()
+            try:
+                await self._execute_cell(client, kernel, index, cell, limit)
+                case.state = "passed"
+                if trouble := self._compare(index, cell):
+                    case.state, case.reason = "failed", trouble.reason
+                    case.details = trouble.details
+                    differing = differing or trouble
+            except (NotebookFailure, asyncio.CancelledError):
+                case.state = "failed"
+                raise
+            finally:
+                case.seconds = time.monotonic() - began
+                self.log(self._line(case, cell))
+                self._save_at_times()
+        with contextlib.suppress(Exception):
+            client.set_widgets_metadata()
+        await self._check_survival(kernel)
+        if differing:
+            raise differing
+
+    def _make_client(self, kernel: Kernel) -> Any:
+        execution = self.notebook.metadata.get("execution") or {}
+        client = _executor_class()(
+            self.notebook,
+            log=self.log,
+            allow_errors=bool(execution.get("allow_errors")),
+            on_cell_executed=self._replied,
+            # Its own way takes minutes for megabytes.
+            coalesce_streams=False,
+            record_timing=False,
+        )
+        client.kc = kernel.client
+        return client
+
+    def _replied(self, execute_reply: dict[str, Any], **_: Any) -> None:
+        self._reply = execute_reply["content"]
+
+    def limit(self) -> float | None:
+        """Return the seconds for all cells; None: no limit."""
+        own = (self.notebook.metadata.get("rankwise") or {}).get("timeout")
+        said = _first_number(self.order.timeout, own, DEFAULT_TIMEOUT)
+        return said or None
+
+    def _cell_limit(self, cell: Any) -> float | None:
+        """Return the seconds for one cell; what is nearer to it counts."""
+        whole = self.notebook.metadata
+        said = _first_number(
+            (cell.metadata.get("rankwise") or {}).get("timeout"),
+            (cell.metadata.get("execution") or {}).get("timeout"),
+            self.order.cell_timeout,
+            (whole.get("rankwise") or {}).get("cell_timeout"),
+            (whole.get("execution") or {}).get("timeout"),
+        )
+        return said if said is not None and said > 0 else None
+
+    async def _execute_cell(
+        self, client: Any, kernel: Kernel, index: int, cell: Any, limit: float | None
+    ) -> None:
+        self._reply = {}
+        left = None if limit is None else max(0.0, self._began + limit - time.monotonic())
+        own = self._cell_limit(cell)
+        is_own = own is not None and (left is None or own < left)
+        where = self._name(index)
+        task = asyncio.ensure_future(
+            client.async_execute_cell(cell, index, execution_count=client.code_cells_executed + 1)
+        )
+        try:
+            await asyncio.wait(
+                {task, kernel.died},
+                timeout=own if is_own else left,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if task.done():
+                self._check(task, index, cell)
+            elif kernel.died.done():
+                # What it has said before may still be on its way.
+                await asyncio.wait({task}, timeout=0.2)
+                raise self._death(kernel, where, index)
+            else:
+                reason = (
+                    f"{where} took longer than {counted(own or 0)}"
+                    if is_own
+                    else f"the notebook took longer than {counted(limit or 0)}, in {where}"
+                )
+                raise await self._interrupted(task, kernel, index, reason)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=1.0)
+            if task.done() and not task.cancelled():
+                task.exception()
+
+    def _check(self, task: asyncio.Future[Any], index: int, cell: Any) -> None:
+        """Look at what has become of a cell that has come to its end."""
+        from nbclient.exceptions import CellExecutionError, DeadKernelError
+
+        where = self._name(index)
+        error = task.exception()
+        if error is None:
+            payload = self._reply.get("payload") or ()
+            if any(one.get("source") == "ask_exit" for one in payload):
+                reason = f"{where} ends the kernel by exit(): what comes after it is not run"
+                raise NotebookFailure(ERROR, reason, cell=self.number(index))
+            return
+        if isinstance(error, DeadKernelError):
+            assert self.kernel is not None
+            raise self._death(self.kernel, where, index)
+        if not isinstance(error, CellExecutionError):
+            raise error
+        lines = plain("\n".join(map(str, self._reply.get("traceback") or ())))
+        details = lines or plain(getattr(error, "traceback", ""))
+        name, value = str(error.ename), plain(error.evalue)
+        if name == "StdinNotImplementedError":
+            raise NotebookFailure(NEEDS_INPUT, f"{where} asks for input", cell=self.number(index))
+        if name in ("SystemExit", "KeyboardInterrupt") and not details.strip():
+            details = "".join(plain(one.get("text", "")) for one in cell.outputs)
+        said = f"{name}: {value.splitlines()[0]}" if value.strip() else name
+        if name == "SystemExit":
+            said = f"sys.exit({value}): what comes after it is not run"
+        raise NotebookFailure(ERROR, f"{where}: {said}", cell=self.number(index), details=details)
+
+    def _death(self, kernel: Kernel, where: str, index: int) -> NotebookFailure:
+        reason = f"the kernel {kernel.how_it_ended()}, in {where}"
+        return NotebookFailure(KERNEL_DIED, reason, cell=self.number(index), details=kernel.said)
+
+    async def _interrupted(
+        self, task: asyncio.Future[Any], kernel: Kernel, index: int, reason: str
+    ) -> NotebookFailure:
+        """Interrupt a cell that takes too long, to learn where it was."""
+        kernel.interrupt()
+        await asyncio.wait(
+            {task, kernel.died}, timeout=INTERRUPT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        details = ""
+        if task.done() and not task.cancelled() and task.exception() is not None:
+            details = plain("\n".join(map(str, self._reply.get("traceback") or ())))
+        elif not task.done() and not kernel.died.done():
+            reason += "; it does not react to interrupts and was killed"
+        return NotebookFailure(TIMED_OUT, reason, cell=self.number(index), details=details)
+
+    async def _check_survival(self, kernel: Kernel) -> None:
+        """Make sure that the kernel has not died of the last cell."""
+        kernel.client.kernel_info()
+        answer = asyncio.ensure_future(kernel.client.get_shell_msg(timeout=2))
+        await asyncio.wait({answer, kernel.died}, return_when=asyncio.FIRST_COMPLETED)
+        answer.cancel()
+        await asyncio.gather(answer, return_exceptions=True)
+        if kernel.died.done():
+            reason = f"the kernel {kernel.how_it_ended()}, after the last cell"
+            raise NotebookFailure(KERNEL_DIED, reason, details=kernel.said)
+
+    def _compare(self, index: int, cell: Any) -> NotebookFailure | None:
+        number = self.number(index)
+        if number and is_compared(cell, self.order.compare):
+            before = self._before[number - 1].get("outputs") or []
+            if difference := differences(before, cell.outputs):
+                reason = f"{self._name(index)} has another output than the one that is stored"
+                return NotebookFailure(DIFFERS, reason, cell=number, details=difference)
+        return None
+
+    # What is said
+
+    def _name(self, index: int) -> str:
+        number = self.number(index)
+        return f"cell {number}" if number else "the cell with the parameters"
+
+    def _line(self, case: CellResult, cell: Any) -> str:
+        count = f" [{cell.execution_count}]" if cell.get("execution_count") else ""
+        name = f"cell {case.cell}" if case.cell else "parameters"
+        return f"--- {name}{count} {case.state} after {case.seconds:.2f} s: {case.title}"
+
+    def blame(self, trouble: NotebookFailure) -> None:
+        """Note why it has not passed, and which cells have not been run therefore."""
+        self.result.take(trouble)
+        for case in self.result.cases:
+            if case.state == "failed" and not case.reason:
+                case.reason = trouble.reason
+                case.details = trouble.details
+            elif case.state == "not run":
+                case.state, case.reason = "skipped", f"not run: {trouble.reason}"
+
+    def _save_at_times(self) -> None:
+        """Save what there is: whoever kills us takes no more than the last seconds with him."""
+        if time.monotonic() - self._saved > SAVE_SECONDS:
+            with contextlib.suppress(OSError):
+                write(self.order.out / self.order.notebook.name, as_text(redacted(self.notebook)))
+            self._saved = time.monotonic()
+
+
+def _first_number(*values: object) -> float | None:
+    numbers = (one for one in values if isinstance(one, (int, float)) and one is not True)
+    return next((float(one) for one in numbers if one is not False), None)
+
+
+def _executor_class() -> Any:
+    """Return the client of nbclient, with a limit to what a cell may write."""
+    from nbclient import NotebookClient
+
+    class CellExecutor(NotebookClient):
+        def __init__(self, notebook: Any, *, log: Callable[[str], None], **named: Any) -> None:
+            super().__init__(notebook, **named)
+            self._say = log
+            self._index = -1
+            self._kept = 0
+            self._printed = 0
+
+        def output(self, outs: Any, msg: Any, display_id: Any, cell_index: int) -> Any:
+            if cell_index != self._index:
+                self._index, self._kept, self._printed = cell_index, 0, 0
+            content = msg["content"]
+            text = content.get("text", "") if msg["msg_type"] == "stream" else ""
+            if text and self._printed < MOST_PRINTED:
+                self._say(readable(text[: MOST_PRINTED - self._printed]).rstrip("\n"))
+                self._printed += len(text)
+            was_full = self._kept > MOST_OUTPUT
+            self._kept += len(text) or len(str(content.get("data", "")))
+            if self._kept > MOST_OUTPUT and msg["msg_type"] != "error":
+                if was_full:
+                    return None
+                note = f"\n[more than {MOST_OUTPUT} bytes: the rest is left out]\n"
+                msg = {**msg, "msg_type": "stream", "content": {"name": "stdout", "text": note}}
+                msg["header"] = {**msg["header"], "msg_type": "stream"}
+            made = super().output(outs, msg, display_id, cell_index)
+            if len(outs) > 1 and made is outs[-1] and _is_continued(outs[-2], made):
+                outs[-2]["text"] += outs.pop()["text"]
+                return outs[-1]
+            return made
+
+    return CellExecutor
+
+
+def _is_continued(first: Any, second: Any) -> bool:
+    """Return whether one output goes on where the other has stopped."""
+    names = [one["name"] for one in (first, second) if one["output_type"] == "stream"]
+    return len(names) == 2 and names[0] == names[1]
+
+
+async def run_script(run: NotebookRun) -> None:
+    """Run a notebook as a script too, with a log of its own."""
+    order, result = run.order, run.result
+    text, reason = as_script(run.notebook, result.injected)
+    case = CellResult(0, "as a script")
+    result.cases.append(case)
+    python = shutil.which(order.kernel_python)
+    if reason or python is None:
+        case.state, case.reason = "skipped", reason or f"there is no {order.kernel_python}"
+        result.notes.append(f"not run as a script: {case.reason}")
+        return
+    script, log = order.out / f"{order.stem}.py", order.out / f"{order.stem}.log"
+    write(script, text)
+    paths = filter(None, [str(order.folder), os.environ.get("PYTHONPATH", "")])
+    environment = {
+        **os.environ,
+        MARKER: run.supervisor.token,
+        "PYTHONPATH": os.pathsep.join(paths),
+        # No window, and nothing that waits for one.
+        "MPLBACKEND": "Agg",
+    }
+    limit = run.limit()
+    began = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        *(python, "-u", str(script.absolute())),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=order.folder,
+        env=environment,
+        start_new_session=True,
+    )
+    run.supervisor.began(process.pid)
+    output = bytearray()
+    reading = asyncio.ensure_future(_pump(process, output))
+    try:
+        await asyncio.wait({reading}, timeout=limit)
+        is_late = not reading.done()
+        kill_group(process.pid)
+        code = await process.wait()
+    finally:
+        reading.cancel()
+        kill_group(process.pid)
+        run.supervisor.ended(process.pid)
+    case.seconds = time.monotonic() - began
+    written = without_secrets(bytes(output).decode(errors="replace"))
+    write(log, written)
+    result.files += [script.name, log.name]
+    if not is_late and code == 0:
+        case.state = "passed"
+        return
+    how = f"took longer than {counted(limit or 0)}" if is_late else f"left with exit code {code}"
+    last = next((line for line in reversed(written.splitlines()) if line.strip()), "")
+    case.state = "failed"
+    case.reason = f"as a script it {how}: {plain(last)[:200]}"
+    case.details = plain(written[-2000:])
+    if result.outcome == PASSED:
+        outcome = TIMED_OUT if is_late else ERROR
+        result.take(NotebookFailure(outcome, case.reason, details=case.details))
+
+
+async def _pump(process: asyncio.subprocess.Process, output: bytearray) -> None:
+    """Keep what a script writes, and read on when that is too much; ends when it has ended."""
+    assert process.stdout is not None
+    ending = asyncio.ensure_future(process.wait())
+    while not (ending.done() and process.stdout.at_eof()):
+        reading = asyncio.ensure_future(process.stdout.read(65536))
+        await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done():
+            # What it has left behind may hold the line open.
+            await asyncio.wait({reading}, timeout=0.2)
+        if not reading.done():
+            reading.cancel()
+            return
+        if len(output) < MOST_OUTPUT:
+            output += reading.result()
+        await asyncio.sleep(0)

@@ -1,0 +1,105 @@
+"""What people are told of a run: the same for mail and chats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from rankwise.errors import InputError
+from rankwise.reports.failures import FailureExplanation
+from rankwise.reports.model import ReportData
+from rankwise.reports.palette import INKS, TONES
+from rankwise.reports.pdf import pdf_report, png_of
+from rankwise.reports.rendering import render
+from rankwise.safe_text import clean, cut, fit
+from rankwise.wording import listed
+
+_MOST_PLOTS = 4
+_MOST_FAILURES = 5
+_MOST_LINES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlotImage:
+    """One plot, as a picture."""
+
+    title: str
+    png: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """What people are told."""
+
+    run: str
+    subject: str
+    is_good: bool
+    text: str
+    page: Markup
+    """The same as HTML; `cid:plotN` stands for plot N."""
+    plots: tuple[PlotImage, ...] = ()
+    pdf: bytes | None = None
+    lacks: str = ""
+    """Why there are no plots and no PDF."""
+
+
+def notice_of(data: ReportData, *, with_files: bool) -> Notice:
+    """Make what people are told of a run; with plots and the PDF where typst is installed."""
+    plots: tuple[PlotImage, ...] = ()
+    pdf, lacks = None, ""
+    if with_files:
+        try:
+            pdf = pdf_report(data)
+            plots = tuple(
+                PlotImage(title=fit(one.title), png=png_of(one.svg))
+                for one in data.figures[:_MOST_PLOTS]
+            )
+        except InputError as error:
+            lacks = str(error)
+    failures = [(one, _last(one)) for one in data.failures[:_MOST_FAILURES]]
+    more = _more(data)
+    ink = INKS[TONES[data.run.state]]
+    return Notice(
+        run=data.run.id,
+        subject=_subject(data),
+        is_good=data.run.state.is_green,
+        text=_text(data, failures, more),
+        page=render("notify/mail", data=data, failures=failures, more=more, ink=ink, plots=plots),
+        plots=plots,
+        pdf=pdf,
+        lacks=lacks,
+    )
+
+
+def _subject(data: ReportData) -> str:
+    """Say it in one line: what is in a header must not begin another one."""
+    words = f"{data.run.id} {data.verdict}: {data.said}"
+    return cut(re.sub(r"\s+", " ", fit(words)).strip(), 150)
+
+
+def _text(
+    data: ReportData, failures: Sequence[tuple[FailureExplanation, Sequence[str]]], more: str
+) -> str:
+    lines = [f"{data.run.id} {data.verdict}", data.said, ""]
+    lines += [f"{name}: {value}" for name, value in data.cards]
+    for one, quoted in failures:
+        lines += ["", f"{one.state}: {cut(one.task, 120)}: {cut(one.reason)}"]
+        lines += [f"    {line}" for line in quoted]
+    if more:
+        lines += ["", more]
+    lines += ["", f"All of it:  rankwise report {data.run.id}"]
+    return fit("\n".join(lines)) + "\n"
+
+
+def _last(one: FailureExplanation) -> list[str]:
+    lines = one.quotes[0].lines[-_MOST_LINES:] if one.quotes else ()
+    return [fit(cut(clean(line, keep_colours=False))) for line in lines]
+
+
+def _more(data: ReportData) -> str:
+    names = [one.task for one in data.failures[_MOST_FAILURES:]]
+    names += [name for group in data.others for name in group.tasks]
+    return cut(f"Also not green: {listed(names, most=8)}") if names else ""

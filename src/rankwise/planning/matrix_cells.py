@@ -1,0 +1,380 @@
+"""Which tests run in which cells of a matrix, by conditions and features."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import glob
+import platform
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rankwise.documents.load import Document
+from rankwise.documents.matrix import COMPARISON, FEATURE, Matrix, MatrixTest
+from rankwise.documents.values import fit_name
+from rankwise.documents.written import LocatedMapping, Location
+from rankwise.errors import InputError
+from rankwise.plan import LOOK, Resources
+from rankwise.planning.selection import OPERATORS, fits, fits_any
+from rankwise.planning.suites import files_that_fit
+from rankwise.wording import code, nearest
+
+_GB = 1e9
+_GPU = "gpu"
+# Words that a machine answers for by itself; others mean what people want them to mean.
+_LOOKED_FOR = re.compile(
+    r"gpu|linux|darwin|x86_64|aarch64|arm64|ppc64le|riscv64"
+    r"|s?sse\w*|avx\w*|amx\w*|fma|f16c|bmi[12]|popcnt|neon|asimd\w*|s[vm]e\w*"
+)
+# As far as their names are known; those of extensions, which come with every new processor, are
+# known by how they begin.
+_NAMES = (
+    *("gpu", "linux", "darwin", "x86_64", "aarch64", "arm64", "ppc64le", "riscv64"),
+    *("sse", "sse2", "sse3", "ssse3", "sse4_1", "sse4_2", "sse4a", "avx", "avx2", "avx512"),
+    *("fma", "f16c", "bmi1", "bmi2", "popcnt", "neon", "asimd", "sve", "sve2", "sme", "sme2"),
+)
+_EXTENSION = re.compile(
+    r"(avx512|avx_|avx10|amx_|asimd|sve_?|sve2_?|sme_?|sme2_?)[a-z]\w*|avx10_\d"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What a machine has."""
+
+    words: frozenset[str] = frozenset()
+    amounts: Mapping[str, float] = field(default_factory=dict)
+    """Of `mem` (in GB), `cores` and `gpus`, as far as they are known."""
+
+    def lacks(self, need: str, *, who: str = "it") -> str:
+        """Say what is missing, or too much, for one need; empty: nothing is.
+
+        `who` is what the machine is called.
+        """
+        comparison = COMPARISON.fullmatch(need)
+        if comparison is not None:
+            name, number = comparison["name"], float(comparison["number"])
+            has = self.amounts.get(name)
+            if has is None:
+                return f"needs {need}, and nobody says what {who} has of that"
+            if OPERATORS[comparison["sign"]](has, number):
+                return ""
+            return f"needs {need}, and {who} has {round(has, 1):g}"
+        found = FEATURE.fullmatch(need)
+        assert found is not None, need
+        has_word = found["word"] in self.words
+        if found["minus"]:
+            return f"must not have {found['word']}, which {who} has" if has_word else ""
+        return "" if has_word else f"needs {need}, which {who} does not have"
+
+
+def found_here(resources: Resources, *, root: Path = Path("/")) -> Features:
+    """Look at what this machine has, beside what is known of its size already."""
+    words = {platform.system().lower(), platform.machine().lower(), *_processor(root)}
+    if any(word.startswith("avx512") for word in words):
+        words.add("avx512")
+    if resources.gpus:
+        words.add(_GPU)
+    return Features(words=frozenset(words), amounts=_amounts(resources))
+
+
+def stated(features: Iterable[str], resources: Resources | None = None) -> Features:
+    """Take what people say of a machine that cannot be looked at."""
+    words, amounts = set(), _amounts(resources or Resources())
+    for feature in features:
+        comparison = COMPARISON.fullmatch(feature)
+        if comparison is not None:
+            amounts[comparison["name"]] = float(comparison["number"])
+        else:
+            words.add(feature)
+    if amounts.get("gpus"):
+        words.add(_GPU)
+    return Features(words=frozenset(words), amounts=amounts)
+
+
+def check_here(said: Iterable[str], here: Features) -> tuple[Features, str]:
+    """Compare what people say of this machine with what is found.
+
+    Give what it has, with all that was said, and the first of that which is missing.
+    """
+    said = list(said)
+    missing = next((one for one in said if _can_be_looked_for(one) and here.lacks(one)), "")
+    told = stated(said)
+    words = here.words | {word for word in told.words if not word.startswith("-")}
+    return Features(words=words, amounts={**told.amounts, **here.amounts}), missing
+
+
+def unknown_word(need: str, declared: Iterable[str]) -> tuple[str, str]:
+    """Return the word of a need that no machine says anything of, and the one that is nearest.
+
+    Both are empty if all is well: a machine is looked at for the word, or declares that it has it,
+    or with `-` that it has not. Otherwise nothing is known of it, and it would always be missing.
+    """
+    found = FEATURE.fullmatch(need)
+    if found is None:
+        return "", ""
+    word = found["word"]
+    known = {*_NAMES, *(one.removeprefix("-") for one in declared)}
+    if word in known or _EXTENSION.fullmatch(word):
+        return "", ""
+    return word, nearest(word, known) or ""
+
+
+def _can_be_looked_for(feature: str) -> bool:
+    return bool(COMPARISON.fullmatch(feature) or _LOOKED_FOR.fullmatch(feature.lstrip("-")))
+
+
+def _amounts(resources: Resources) -> dict[str, float]:
+    known = {
+        "mem": resources.memory / _GB,
+        "cores": float(resources.cores),
+        "gpus": float(resources.gpus),
+    }
+    # Without a GPU there is none; without memory nobody has said how much.
+    return {name: value for name, value in known.items() if value or name == "gpus"}
+
+
+def _processor(root: Path) -> set[str]:
+    with contextlib.suppress(OSError, ValueError):
+        for line in (root / "proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip().lower() in ("flags", "features"):
+                return set(value.split())
+    return set()
+
+
+NOTEBOOK = ".ipynb"
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTest:
+    """One test that some cells have."""
+
+    name: str
+    kind: Literal["script", "notebook", "suite"]
+    entry: MatrixTest
+    """As it is planned: a pattern finds one file."""
+    section: LocatedMapping
+    """The part of the document that has it under `tests`."""
+    index: int
+    runtime: str = ""
+    """The runtime that it belongs to; empty: those that it names, or all."""
+    file: str = ""
+    """The notebook or the suite, as the document writes it."""
+    place: str = ""
+
+    def is_for(self, runtime: str, machine: str) -> bool:
+        """Return whether a cell has it."""
+        if self.runtime and self.runtime != runtime:
+            return False
+        return fits_any(runtime, self.entry.runtimes) and fits_any(machine, self.entry.machines)
+
+
+def tests_in(document: Document, model: Matrix, folder: Path) -> list[PlannedTest]:
+    """Find all tests, with names that differ wherever a cell has both.
+
+    Raises InputError with every mistake.
+    """
+    faults: list[str] = []
+    found: list[PlannedTest] = []
+    runtimes = document.contents["runtimes"]
+    places: list[tuple[str, Any, Sequence[MatrixTest]]] = [("", document.contents, model.tests)]
+    places += [(name, runtimes[name], one.tests) for name, one in model.runtimes.items()]
+    for runtime, section, entries in places:
+        for index, entry in enumerate(entries):
+            try:
+                at = _TestPlace(document=document, section=section, index=index, runtime=runtime)
+                found += _expanded(at, folder, entry)
+            except InputError as error:
+                faults.append(str(error))
+    if faults:
+        raise InputError("\n".join(faults))
+    return list(_named(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TestPlace:
+    """Where the document has a test."""
+
+    document: Document
+    section: LocatedMapping
+    index: int
+    runtime: str
+
+    def __call__(self, *path: str) -> str:
+        at = Location(self.section, ("tests", self.index, *path)).value_at
+        return f"{self.document.path}:{at.line}:{at.column}"
+
+
+def _expanded(place: _TestPlace, folder: Path, entry: MatrixTest) -> Iterator[PlannedTest]:
+    def test(name: str, **details: Any) -> PlannedTest:
+        common = {
+            "name": entry.name or fit_name(name[:_LONGEST_NAME]),
+            "entry": entry,
+            "section": place.section,
+            "index": place.index,
+            "runtime": place.runtime,
+            "place": place(),
+        }
+        return PlannedTest(**{**common, **details})
+
+    if entry.files:
+        for path in files_that_fit(folder, entry.files, place("files")):
+            script = str(path.relative_to(folder))
+            if path.suffix == NOTEBOOK:
+                yield test(script, kind="notebook", file=script)
+            else:
+                one = entry.model_copy(update={"files": glob.escape(script)})
+                yield test(script, kind="script", entry=one)
+    elif entry.suite:
+        path = place.document.path.absolute().parent / entry.suite
+        _check_file(path, entry.suite, place("suite"), "*.y*ml")
+        yield test(path.name, kind="suite", file=str(path))
+    elif entry.run.strip().endswith(NOTEBOOK):
+        path = folder / entry.run.strip()
+        _check_file(path, entry.run.strip(), place("run"), f"*{NOTEBOOK}")
+        yield test(path.name, kind="notebook", file=entry.run.strip())
+    elif entry.pytest:
+        first = entry.pytest.split()[0]
+        yield test("pytest" if first.startswith("-") else f"pytest-{first}", kind="script")
+    else:
+        first = entry.run.split()[0]
+        is_script = Path(first).suffix in (".py", ".sh")
+        yield test(Path(first).name if is_script else entry.run, kind="script")
+
+
+def _check_file(path: Path, written: str, place: str, others: str) -> None:
+    if not path.is_file():
+        meant = nearest(path.name, [one.name for one in path.parent.glob(others)])
+        where = f": did you mean {code(meant)}?" if meant else f" in {path.parent}"
+        raise InputError(f"{place}: there is no file {written}{where}")
+
+
+def _named(tests: Sequence[PlannedTest]) -> Iterator[PlannedTest]:
+    """Return each test a name that no other has which could be in the same cell."""
+    taken: dict[str, set[str]] = {"": {LOOK}}
+    for test in tests:
+        taken.setdefault(test.runtime, set())
+    said = {(one.runtime, one.name) for one in tests if one.entry.name and not one.entry.files}
+    for test in tests:
+        mine = bool(test.entry.name) and not test.entry.files
+        others = taken[""] | taken[test.runtime]
+        reserved = {name for owner, name in said if owner in ("", test.runtime)}
+        name, number = test.name, 1
+        while name in others or (not mine and name in reserved):
+            number += 1
+            name = f"{test.name}-{number}"
+        taken[test.runtime].add(name)
+        yield dataclasses.replace(test, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """Why something does not run."""
+
+    reason: str
+    is_said: bool = True
+    """Whether the document says so; otherwise something is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """What is known of a machine before anything runs there."""
+
+    features: Features = field(default_factory=Features)
+    missing: str = ""
+    """Why nothing can run there at all; empty: nothing is in the way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellEntry:
+    """One test in one cell."""
+
+    runtime: str
+    machine: str
+    test: PlannedTest
+    skip: Skip | None = None
+    timeout: float | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_soft: bool = False
+
+
+def entries_of(
+    model: Matrix, tests: Sequence[PlannedTest], machines: Mapping[str, MachineFacts]
+) -> Iterator[CellEntry]:
+    """Return what every cell has, cell by cell; what does not run is there with its reason."""
+    added = {(one.runtime, one.machine): one.tests for one in model.add}
+    for runtime in model.runtimes:
+        for machine in model.machines:
+            only = added.get((runtime, machine))
+            for test in tests:
+                is_added = only is not None and fits_any(test.name, only)
+                names = {"runtime": runtime, "machine": machine, "test": test.name}
+                if test.is_for(runtime, machine):
+                    skip = _skip(model, names, test, machines[machine], is_added)
+                    yield _entry(model, names, test, skip)
+
+
+def cells_that_are_there(model: Matrix) -> Iterator[tuple[str, str]]:
+    """Name the cells that are there without `add`."""
+    for runtime, one in model.runtimes.items():
+        for machine in model.machines:
+            names = {"runtime": runtime, "machine": machine}
+            is_out = any(
+                set(exclusion.when) <= names.keys() and fits(exclusion.when, names)
+                for exclusion in model.exclude
+            )
+            if fits_any(machine, one.machines) and not is_out:
+                yield runtime, machine
+
+
+def _entry(
+    model: Matrix, names: Mapping[str, str], test: PlannedTest, skip: Skip | None
+) -> CellEntry:
+    settings = [one for one in model.set if fits(one.when, names)]
+    softness = [one.soft_fail for one in settings if one.soft_fail is not None]
+    of_runtime, of_machine = model.runtimes[names["runtime"]], model.machines[names["machine"]]
+    soft_by_itself = of_runtime.soft_fail or of_machine.soft_fail or test.entry.soft_fail
+    environment = {
+        **model.environment_variables,
+        **of_runtime.environment_variables,
+        **of_machine.environment_variables,
+        **test.entry.environment_variables,
+    }
+    for setting in settings:
+        environment |= setting.environment_variables
+    return CellEntry(
+        runtime=names["runtime"],
+        machine=names["machine"],
+        test=test,
+        skip=skip,
+        timeout=next((one.timeout for one in reversed(settings) if one.timeout is not None), None),
+        environment=environment,
+        is_soft=softness[-1] if softness else soft_by_itself,
+    )
+
+
+def _skip(
+    model: Matrix, names: Mapping[str, str], test: PlannedTest, facts: MachineFacts, is_added: bool
+) -> Skip | None:
+    """Say why a test does not run: what the document says comes before what is missing."""
+    runtime, machine = model.runtimes[names["runtime"]], model.machines[names["machine"]]
+    if not is_added:
+        if not fits_any(names["machine"], runtime.machines):
+            wanted = ", ".join(runtime.machines)
+            return Skip(reason=f"{names['runtime']} is for other machines: {wanted}")
+        for exclusion in model.exclude:
+            if fits(exclusion.when, names):
+                return Skip(reason=exclusion.reason)
+    said = [runtime.skip, machine.skip, test.entry.skip]
+    said += [one.skip for one in model.set if fits(one.when, names)]
+    if reason := next(filter(None, said), ""):
+        return Skip(reason=reason)
+    for need in (*runtime.needs, *test.entry.needs):
+        if lack := facts.features.lacks(need, who=names["machine"]):
+            return Skip(reason=lack)
+    return Skip(reason=facts.missing, is_said=False) if facts.missing else None

@@ -1,0 +1,262 @@
+"""Plan documents: which function plans which type, and what all of them give."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+from rankwise.documents import common as documents
+from rankwise.documents.jobs import DocumentModel
+from rankwise.documents.load import Document, load
+from rankwise.documents.site import Site, find_site
+from rankwise.documents.site_models import KUBERNETES
+from rankwise.errors import ComputeFailure, InputError
+from rankwise.plan import (
+    DOCUMENTS,
+    REPORTED,
+    Plan,
+    Restart,
+    RuntimeChoice,
+    Task,
+    later,
+    task_from_data,
+    to_data,
+)
+from rankwise.planning.selection import Selection, select
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What is asked of a document, beside what it says itself."""
+
+    site: Site
+    on: str | None = None
+    """The compute to take instead of those in the document."""
+    is_strict: bool = False
+    choice: Mapping[str, object] = field(default_factory=dict)
+    """What the command line says that only some kinds understand."""
+    including: tuple[Path, ...] = ()
+    """The documents that have led here, the outermost first."""
+
+    def compute(self, written: str) -> str:
+        """Name the compute to take where a document has this one, or none."""
+        return self.on or written or self.site.default_compute
+
+    def place_of_compute(self, document: Document, keys: tuple[str, ...], name: str) -> str:
+        """Say who wants a compute of this name."""
+        return f"--on {name}" if self.on else document.place(keys, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """The tasks of one document, whose keys are unique in it, and what people must know."""
+
+    tasks: Sequence[Task]
+    notices: Sequence[str] = ()
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """From which of several documents tasks are, by their keys, if from more than one."""
+    is_reported: bool = False
+    """Whether a report is to follow, when the last of them is over."""
+
+
+class Planner(Protocol):
+    """How documents of one kind are planned."""
+
+    def __call__(self, document: Document, options: PlanOptions) -> Planned:
+        """Make tasks of a document; raises InputError with every mistake."""
+
+
+def with_image(task: Task, site: Site) -> Task:
+    """Have a task run in an image, if it goes to where nothing else is run.
+
+    InputError: nobody says in which.
+    """
+    choice = site.compute(task.compute)
+    if choice.backend != KUBERNETES:
+        return task
+    # Kubernetes is not for every plan.
+    from rankwise.backends.kubernetes.objects import image_of
+
+    try:
+        image = image_of(task, choice)
+    except ComputeFailure as failure:
+        place = task.place or choice.place
+        raise InputError(f"{place}: {failure}" if place else str(failure)) from failure
+    notes = task.notes
+    if task.runtime.kind != "container":
+        notes += (f"environment {task.runtime.name}: the image {image} of compute {task.compute}",)
+    runtime = RuntimeChoice(name=task.runtime.name, kind="container", image=image)
+    return dataclasses.replace(task, runtime=runtime, notes=notes)
+
+
+def restart_of(written: documents.RestartPolicy | None) -> Restart:
+    """Return how often, and after which exit codes, a task is tried again."""
+    if written is None:
+        return Restart()
+    return Restart(most=written.max, on_exit_codes=tuple(written.on_exit_codes))
+
+
+_JOBS = ("jobs", "plan_job")
+PLANNERS = {
+    "MpiJob": _JOBS,
+    "PytorchJob": _JOBS,
+    "TensorflowJob": _JOBS,
+    "command": _JOBS,
+    "Sweep": ("sweeps", "plan_sweep"),
+    "Suite": ("suites", "plan_suite"),
+    "Pipeline": ("pipelines", "plan_pipeline"),
+    "Matrix": ("matrix", "plan_matrix"),
+}
+"""The module and the function for each type."""
+
+
+def planner_for(model: DocumentModel) -> Planner:
+    """Find who plans such a document; loads nothing for other kinds."""
+    module, name = PLANNERS[model.type]
+    planner: Planner = getattr(import_module(f"rankwise.planning.{module}"), name)
+    return planner
+
+
+_SEPARATOR = "\n---\n"
+
+
+def plan_from(
+    paths: Sequence[Path],
+    *,
+    strict: bool = False,
+    on: str | None = None,
+    choice: Mapping[str, object] | None = None,
+    wanted: Selection | None = None,
+) -> tuple[Plan, str]:
+    """Make a plan of documents, and give their text with it.
+
+    `on` is the compute to take instead of those in the documents, `choice` what else the command
+    line says, `wanted` which of the tasks. Raises InputError with every mistake in all of them.
+    """
+    documents = _load_all(paths)
+    tasks: list[Task] = []
+    notices: list[str] = []
+    taken: set[str] = set()
+    owners: dict[str, str] = {}
+    is_reported = False
+    for document in documents:
+        site = find_site(document.path.absolute().parent)
+        options = PlanOptions(site=site, on=on, is_strict=strict, choice=choice or {})
+        planned = planner_for(document.model)(document, options)
+        found = [*filter(None, [site.notice]), *planned.notices]
+        notices += [notice for notice in found if notice not in notices]
+        is_reported |= planned.is_reported
+        own = [with_image(task, site) for task in planned.tasks]
+        named = _renamed(own, taken, has_stages=document.model.type == "Pipeline")
+        tasks += named
+        owner = _free_name(document.model.name, owners.values())
+        owners |= dict.fromkeys((task.key for task in named), owner)
+    tasks = _measured_apart(tasks, owners)
+    chosen, said = select(tasks, wanted or Selection())
+    notices += said
+    first = documents[0].model
+    kinds = {document.model.type for document in documents}
+    others = len(documents) - 1
+    plan = Plan(
+        name=first.name + (f"-and-{others}-more" if others else ""),
+        kind=kinds.pop() if len(kinds) == 1 else "several",
+        tasks=tuple(chosen),
+        experiment=first.experiment_name,
+        source=str(documents[0].path.absolute()),
+        notices=tuple(notices),
+        tags={
+            **_repository(chosen, documents[0].path),
+            # So that it does not matter who is there at its end.
+            **({REPORTED: "when-complete"} if is_reported else {}),
+            **_several(documents),
+            **first.tags,
+        },
+    )
+    return plan, _SEPARATOR.join(document.text for document in documents)
+
+
+def _measured_apart(tasks: list[Task], owners: Mapping[str, str]) -> list[Task]:
+    """Have sweeps of several documents measure cases of their own."""
+    if len(set(owners.values())) < 2 or not any(task.measuring for task in tasks):
+        return tasks
+    from rankwise.planning.sweeps import kept_apart
+
+    return kept_apart(tasks, owners, "document")
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    """Return a name that is not taken: with a number, if it is."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(one for one in names if one not in taken)
+
+
+def _repository(tasks: Iterable[Task], path: Path) -> dict[str, str]:
+    """Say what was measured: only what measures is compared with other commits."""
+    if not any(task.measuring for task in tasks):
+        return {}
+    from rankwise.metrics.conditions import git_of
+
+    return git_of(path.absolute().parent)
+
+
+def _several(documents: Sequence[Document]) -> dict[str, str]:
+    """Have a run of several documents remember all of them: the first alone is another run."""
+    paths = [str(document.path.absolute()) for document in documents]
+    return {DOCUMENTS: "\n".join(paths)} if len(paths) > 1 else {}
+
+
+def _load_all(paths: Sequence[Path]) -> list[Document]:
+    documents, complaints = [], []
+    for path in paths:
+        try:
+            documents.append(load(path))
+        except InputError as error:
+            complaints.append(str(error))
+    if complaints:
+        raise InputError("\n".join(complaints))
+    return documents
+
+
+def _renamed(tasks: Sequence[Task], taken: set[str], *, has_stages: bool) -> list[Task]:
+    """Give tasks other keys where another document has them already, and take their keys.
+
+    Of `test.3.11`, a cell of a stage, the stage gets another name: it keeps its artifacts by it.
+    """
+    stages: dict[str, list[str]] = {}
+    for task in tasks:
+        stage = task.key.partition(".")[0] if has_stages else task.key
+        stages.setdefault(stage, []).append(task.key)
+    keys: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for stage, own in stages.items():
+        number = 1
+        while any(_numbered(stage, key, number) in taken for key in own):
+            number += 1
+        keys |= {key: _numbered(stage, key, number) for key in own}
+        names[stage] = _numbered(stage, stage, number)
+    taken.update(keys.values())
+    if all(old == new for old, new in keys.items()):
+        return list(tasks)
+    return [_with_keys(task, keys, names) for task in tasks]
+
+
+def _numbered(stage: str, key: str, number: int) -> str:
+    return f"{stage}-{number}{key.removeprefix(stage)}" if number > 1 else key
+
+
+def _with_keys(task: Task, keys: Mapping[str, str], names: Mapping[str, str]) -> Task:
+    text = json.dumps(to_data(task), ensure_ascii=False)
+    for old, new in names.items():
+        text = text.replace(later(f"artifacts:{old}"), later(f"artifacts:{new}"))
+    return dataclasses.replace(
+        task_from_data(json.loads(text)),
+        key=keys[task.key],
+        needs=tuple(keys[need] for need in task.needs),
+        inherits=tuple(keys[one] for one in task.inherits),
+    )

@@ -1,0 +1,116 @@
+"""Plug-in points: what documents and options know by a name, ours and what other packages add.
+
+A package adds to one with an entry point, in the group that stands here:
+
+    [project.entry-points."rankwise.metric_parsers"]
+    my-benchmark = "my_package:read_output"
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rankwise.wording import code, hint
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginPoint:
+    """A group of entry points. Ours are a table of the same form: names and `module:object`.
+
+    A name of ours cannot be taken by another package. Other packages are looked at only for a
+    name that is not ours, because that reads the metadata of everything that is installed.
+    """
+
+    group: str
+    noun: str
+    ours: Mapping[str, str]
+
+    def load(self, name: str) -> Any:
+        """Return what a name stands for. ImportError, with the reason, if it cannot be had."""
+        if name in self.ours:
+            return pkgutil.resolve_name(self.ours[name])
+        others = self.others()
+        if name not in others:
+            raise ImportError(self._unknown(name, sorted(others)))
+        try:
+            return others[name].load()
+        except Exception as error:  # Whatever the code of another package raises.
+            said = f"{self.noun} {code(name)} cannot be loaded: {type(error).__name__}: {error}"
+            raise ImportError(said) from error
+
+    def others(self) -> dict[str, EntryPoint]:
+        """Return what other packages add, by name. Loads none of it."""
+        # 20 ms to load, and hardly any document needs it.
+        from importlib.metadata import entry_points
+
+        found = reversed([*entry_points(group=self.group)])
+        return {entry.name: entry for entry in found if entry.name not in self.ours}
+
+    def problem(self, name: str) -> str:
+        """Return why a name cannot be used here; empty if it can. Loads nothing of ours."""
+        try:
+            if name not in self.ours:
+                self.load(name)
+        except ImportError as error:
+            return str(error)
+        return ""
+
+    def _unknown(self, name: str, others: Sequence[str]) -> str:
+        more = f"; other packages add {', '.join(others)}" if others else ""
+        remedy = hint(name, (*self.ours, *others), f"there are {', '.join(self.ours)}{more}")
+        return f"there is no {self.noun} {code(name)}; {remedy}"
+
+
+METRIC_PARSERS = PluginPoint(
+    group="rankwise.metric_parsers",
+    noun="parser",
+    ours={
+        "osu": "rankwise.metrics.mpi_benchmarks:read_osu",
+        "mpi4py.bench": "rankwise.metrics.mpi_benchmarks:read_mpi4py_bench",
+        "imb": "rankwise.metrics.mpi_benchmarks:read_imb",
+        "hpcc": "rankwise.metrics.mpi_benchmarks:read_hpcc",
+        "json-lines": "rankwise.metrics.json_formats:read_json_lines",
+        "pytest-benchmark": "rankwise.metrics.json_formats:read_pytest_benchmark",
+        "reframe": "rankwise.metrics.json_formats:read_reframe",
+        "regex": "rankwise.metrics.custom:read_regex",
+        "python": "rankwise.metrics.custom:read_python",
+    },
+)
+"""Functions of the type `Parser` in metrics/base.py."""
+
+REPORT_FORMATS = PluginPoint(
+    group="rankwise.report_formats",
+    noun="report format",
+    ours={
+        "html": "rankwise.reports.html:html_report",
+        "pdf": "rankwise.reports.pdf:pdf_report",
+        "csv": "rankwise.reports.data_formats:csv_report",
+        "json": "rankwise.reports.data_formats:json_report",
+        "junit": "rankwise.reports.data_formats:junit_report",
+        "markdown": "rankwise.reports.markdown:markdown_report",
+    },
+)
+"""Functions from `ReportData` in reports/model.py to the text or the bytes of a file."""
+
+NOTIFIERS = PluginPoint(
+    group="rankwise.notifiers",
+    noun="notifier",
+    ours={
+        "mail": "rankwise.notify.delivery:MailNotifier",
+        "webhook": "rankwise.notify.delivery:WebhookNotifier",
+    },
+)
+"""Functions from a table `[notify.NAME]` to a `Notifier` of notify/delivery.py."""
+
+BATCH_SYSTEMS = PluginPoint(
+    group="rankwise.batch_systems",
+    noun="batch system",
+    ours={"slurm": "rankwise.backends.batch.slurm:Slurm"},
+)
+"""Classes of the type `BatchSystem` in backends/batch/system.py."""

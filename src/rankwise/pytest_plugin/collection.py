@@ -1,0 +1,534 @@
+"""What was collected: described, compared between ranks, and restored elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import json
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pluggy
+import pytest
+from _pytest import hookspec
+from _pytest._io.saferepr import saferepr
+from _pytest.compat import legacy_path
+from _pytest.config import ConftestImportFailure
+from _pytest.main import FSHookProxy
+
+from rankwise.pytest_plugin.connections import Header
+from rankwise.pytest_plugin.marks import limit_of, requirements_of, size_of
+from rankwise.pytest_plugin.options import limit_from
+from rankwise.pytest_plugin.serialize import pack_any_report
+
+if TYPE_CHECKING:
+    from _pytest.nodes import Node
+
+    from rankwise.pytest_plugin.schedulers.base import ScheduledTest
+
+# Hooks of pytest that are called where tests are reported. Those of other plugins may all be.
+_REPORTING = frozenset(
+    f"pytest_{name}"
+    for name in (
+        "collectreport",
+        "deselected",
+        "internalerror",
+        "keyboard_interrupt",
+        "report_teststatus",
+        "runtest_logfinish",
+        "runtest_logreport",
+        "runtest_logstart",
+        "sessionfinish",
+        "terminal_summary",
+        "unconfigure",
+        "warning_recorded",
+    )
+)
+
+
+def describe_conftests(config: pytest.Config) -> list[tuple[str, list[str]]]:
+    """Return each conftest.py with hooks that are called where tests are reported, and these."""
+    plugins = config.pluginmanager
+    described = []
+    for module in plugins._conftest_plugins:
+        hooks = [caller.name for caller in plugins.get_hookcallers(module) or ()]
+        if reporting := sorted(name for name in hooks if _is_reporting(name)):
+            described.append((str(plugins.get_name(module)), reporting))
+    return sorted(described)
+
+
+def _is_reporting(hook: str) -> bool:
+    return hook in _REPORTING or not hasattr(hookspec, hook)
+
+
+def load_conftests(config: pytest.Config, described: Sequence[tuple[str, list[str]]]) -> None:
+    """Load each conftest.py that another process has found, as pytest does when it collects.
+
+    Raises UsageError for one that cannot be loaded here: without its hooks the run would report
+    something else than plain pytest.
+    """
+    plugins = config.pluginmanager
+    for path, hooks in described:
+        if plugins.has_plugin(path):
+            continue
+        reason = "it is not there"
+        try:
+            with _loaded_before():
+                plugins._loadconftestmodules(
+                    Path(path).parent,
+                    config.getoption("importmode"),
+                    config.rootpath,
+                    consider_namespace_packages=config.getini("consider_namespace_packages"),
+                )
+        except Exception as error:
+            cause = error.cause if isinstance(error, ConftestImportFailure) else error
+            reason = f"{type(cause).__name__}: {cause}"
+        if not plugins.has_plugin(path):
+            raise pytest.UsageError(
+                f"the pytest that reports cannot load {os.path.relpath(path)}, which has hooks for "
+                f"reports ({', '.join(hooks)}): {reason}. This pytest is no rank: use MPI in "
+                f"fixtures and tests, not where the module is imported, or move these hooks to a "
+                f"conftest.py that can be loaded without MPI"
+            )
+
+
+@contextlib.contextmanager
+def _loaded_before() -> Generator[None, None, None]:
+    """Show once what a module says when it is loaded: it was loaded where tests are collected.
+
+    Streams stay as they are, for handlers that the module makes; stderr may have last words.
+    """
+    sys.stdout.flush()
+    usual = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(usual, 1)
+        os.close(usual)
+
+
+class FolderHooks:
+    """Finds the hooks for a path: those of every conftest.py but the ones of other folders.
+
+    pytest's own way asks for what it has loaded while it collected, and here it did not collect.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        plugins = config.pluginmanager
+        self._folders = {
+            module: Path(str(plugins.get_name(module))).parent
+            for module in plugins._conftest_plugins
+        }
+        self._found: dict[str, pluggy.HookRelay] = {}
+
+    def at(self, path: str) -> pluggy.HookRelay:
+        """Return the hooks for a file or a folder."""
+        if path not in self._found:
+            self._found[path] = self._find(Path(path))
+        return self._found[path]
+
+    def _find(self, path: Path) -> pluggy.HookRelay:
+        above = {path, *path.parents}
+        elsewhere = {module for module, folder in self._folders.items() if folder not in above}
+        if not elsewhere:
+            return self._config.hook
+        proxy: pluggy.HookRelay = FSHookProxy(self._config.pluginmanager, elsewhere)  # type: ignore[assignment]
+        return proxy
+
+
+# As in `test_sum[Rank 1]`.
+_RANK = re.compile(r"(rank[ =:_-]*)\d+", re.IGNORECASE)
+
+
+@dataclass(kw_only=True, eq=False)
+class ListedTest:
+    """Stands for a test in a process that did not collect it.
+
+    It has what hooks that report ask for, by pytest's names.
+    """
+
+    nodeid: str
+    name: str
+    path: Path
+    location: tuple[str, int | None, str]
+    keywords: Mapping[str, int]
+    size: int
+    limit: float
+    world: bool
+    threads: int
+    exclusive: str | None
+    groups: Sequence[int]
+    session: pytest.Session = field(repr=False)
+    ihook: pluggy.HookRelay = field(repr=False)
+    marks: Sequence[pytest.Mark] = field(default=(), repr=False)
+    """Its own first, then those of its class, its module and so on."""
+    own: int = 0
+    """How many are its own."""
+    execution_count: int = 1
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"{self.__dict__.get('nodeid')} has no {name!r} here: this pytest reports tests that "
+            f"others have collected and run. Those have a `config.workerinput`"
+        )
+
+    @property
+    def config(self) -> pytest.Config:
+        """The configuration of the pytest that reports."""
+        return self.session.config
+
+    @property
+    def fspath(self) -> object:
+        """The path as an object that pytest has replaced by `path`."""
+        return legacy_path(self.path)
+
+    @property
+    def own_markers(self) -> list[pytest.Mark]:
+        """The marks of the test itself."""
+        return list(self.marks[: self.own])
+
+    def iter_markers(self, name: str | None = None) -> Iterator[pytest.Mark]:
+        """Iterate over all marks, or those of this name; the closest comes first."""
+        return (mark for mark in self.marks if name is None or mark.name == name)
+
+    def get_closest_marker(self, name: str, default: Any = None) -> Any:
+        """Return the first mark of this name."""
+        return next(self.iter_markers(name), default)
+
+    @property
+    def id(self) -> Any:
+        """The identity of a test in newer versions of pytest."""
+        return node_id(self.nodeid)
+
+
+def node_id(nodeid: str) -> Any:
+    """Return what pytest knows a node by: the text, or in newer versions an object."""
+    report = pytest.CollectReport(nodeid, "passed", None, [])
+    return getattr(report, "id", nodeid)
+
+
+def describe_collection(
+    session: pytest.Session, errors: Sequence[pytest.CollectReport]
+) -> tuple[Header, bytes]:
+    """Say what this rank has collected, for others to compare."""
+    nodeids = [item.nodeid for item in session.items]
+    body = {
+        "nodeids": nodeids,
+        "errors": _pack_errors(errors, session.config),
+    }
+    header = {"kind": "collected", "digest": digest_of(nodeids)}
+    return header, json.dumps(body, default=repr).encode()
+
+
+def describe_early_end(
+    session: pytest.Session, errors: Sequence[pytest.CollectReport]
+) -> tuple[Header, bytes]:
+    """Say that this session is over before it could say what it has collected, and why."""
+    header = {
+        "kind": "ended early",
+        "fail": str(session.shouldfail or ""),
+        "stop": str(session.shouldstop or ""),
+        "status": int(session.exitstatus),
+    }
+    return header, json.dumps(_pack_errors(errors, session.config), default=repr).encode()
+
+
+def describe_interrupt(error: BaseException) -> Header:
+    """Say what a process wants that ends its session by an exception which is no error."""
+    how = "keyboard"
+    if isinstance(error, pytest.exit.Exception):
+        how = "exit"
+    elif isinstance(error, pytest.Session.Interrupted):
+        how = "stop"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames and how == "keyboard" else ""
+    return {
+        "kind": "interrupt",
+        "how": how,
+        "reason": str(error) or where,
+        "code": getattr(error, "returncode", None),
+    }
+
+
+def raise_interrupt(header: Header) -> NoReturn:
+    """End this session as another process has ended its own."""
+    match header["how"]:
+        case "exit":
+            pytest.exit(header["reason"], header["code"])
+        case "stop":
+            raise pytest.Session.Interrupted(header["reason"])
+    raise KeyboardInterrupt(header["reason"])
+
+
+def name_rank(header: Header) -> Header:
+    """Put the rank that wants a run ended into the reason that it gives."""
+    return {**header, "reason": f"{header['reason']} (rank {header['rank']})".strip()}
+
+
+def raise_early_end(session: pytest.Session, header: Header) -> NoReturn:
+    """End this session as another one has ended that did not come to its first test."""
+    if header["fail"]:
+        session.shouldfail = header["fail"]
+        raise session.Failed(header["fail"])
+    if header["stop"]:
+        raise session.Interrupted(header["stop"])
+    status = header["status"] or int(pytest.ExitCode.INTERNAL_ERROR)
+    who = f"rank {header['rank']}" if "rank" in header else "a worker"
+    pytest.exit(f"{who} ended before it had collected its tests", status)
+
+
+def _pack_errors(
+    errors: Sequence[pytest.CollectReport], config: pytest.Config
+) -> list[dict[str, Any]]:
+    return [pack_any_report(error, config) for error in errors]
+
+
+def digest_of(nodeids: Sequence[str]) -> str:
+    """Make a name for a list of tests in this order."""
+    return hashlib.sha256("\n".join(nodeids).encode(errors="replace")).hexdigest()
+
+
+def are_same_tests(own: Sequence[str], theirs: Sequence[str]) -> bool:
+    """Return whether two ranks have the same tests, in whatever order.
+
+    Suites may write the number of the rank into ids: those are the same tests.
+    """
+    return sorted(own) == sorted(theirs) or sorted(without_rank(own)) == sorted(
+        without_rank(theirs)
+    )
+
+
+def without_rank(nodeids: Sequence[str]) -> list[str]:
+    """Return ids with no rank in them, if they tell tests apart without it; else as they are."""
+    bare = [_RANK.sub(r"\1", nodeid) for nodeid in nodeids]
+    return bare if len(set(bare)) == len(bare) else list(nodeids)
+
+
+def describe_tests(items: Sequence[pytest.Item]) -> dict[str, Any]:
+    """Say all that is needed to give tests to ranks and to report them."""
+    groups, _ = number_groups(items)
+    marks = _MarkTable()
+    tests = []
+    for item, numbers in zip(items, groups, strict=True):
+        requirements = requirements_of(item)
+        tests.append(
+            {
+                "nodeid": item.nodeid,
+                "name": item.name,
+                "location": item.location,
+                "keywords": list(item.keywords),
+                "path": str(item.path),
+                "size": size_of(item),
+                "limit": limit_of(item, limit_from(item.config)),
+                "world": requirements.world,
+                "threads": requirements.threads,
+                "exclusive": requirements.exclusive,
+                "groups": numbers,
+                "marks": [marks.number(mark) for mark in item.iter_markers()],
+                "own": len(item.own_markers),
+            }
+        )
+    return {"tests": tests, "marks": marks.described}
+
+
+class _MarkTable:
+    """Describes each mark once, however many tests have it."""
+
+    def __init__(self) -> None:
+        self.described: list[list[Any]] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, mark: pytest.Mark) -> int:
+        """Return the place of a mark in the table."""
+        # Tests that were made of the same function share its marks, and keep them alive.
+        number = self._numbers.setdefault(id(mark), len(self.described))
+        if number == len(self.described):
+            # Parameters can be many, and large.
+            args = mark.args[:1] if mark.name == "parametrize" else mark.args
+            kwargs = {} if mark.name == "parametrize" else mark.kwargs
+            self.described.append([mark.name, _simplify(args), _simplify(kwargs)])
+        return number
+
+
+def _simplify(value: Any) -> Any:
+    """Return a value that travels: the same, or a text where that is not possible."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if type(value) in (list, tuple):
+        return [_simplify(one) for one in value]
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {key: _simplify(one) for key, one in value.items()}
+    return saferepr(value)
+
+
+def restore_tests(session: pytest.Session, described: Mapping[str, Any]) -> list[ListedTest]:
+    """Make what stands for the tests."""
+    hooks = FolderHooks(session.config)
+    marks = [
+        pytest.Mark(name, tuple(args), kwargs, _ispytest=True)
+        for name, args, kwargs in described["marks"]
+    ]
+    paths: dict[str, Path] = {}
+    tests = []
+    for data in described["tests"]:
+        path = data["path"]
+        location = data["location"]
+        tests.append(
+            ListedTest(
+                nodeid=data["nodeid"],
+                name=data["name"],
+                path=paths.setdefault(path, Path(path)),
+                location=(location[0], location[1], location[2]),
+                keywords=dict.fromkeys(data["keywords"], 1),
+                size=data["size"],
+                limit=data["limit"],
+                world=data["world"],
+                threads=data["threads"],
+                exclusive=data["exclusive"],
+                groups=data["groups"],
+                session=session,
+                ihook=hooks.at(path),
+                marks=[marks[number] for number in data["marks"]],
+                own=data["own"],
+            )
+        )
+    return tests
+
+
+def number_groups(items: Sequence[pytest.Item]) -> tuple[list[list[int]], list[Node]]:
+    """Number the collectors below the session; the same on every rank, as the tests are.
+
+    Gives for each test the numbers of the collectors it belongs to, and the collectors by number.
+    """
+    numbers: dict[Node, int] = {}
+    groups = []
+    for item in items:
+        chain = item.listchain()[1:-1]
+        groups.append([numbers.setdefault(node, len(numbers)) for node in chain])
+    return groups, list(numbers)
+
+
+def make_cases(
+    tests: Sequence[ListedTest],
+    known: Mapping[str, float],
+    width: int,
+    *,
+    fresh: bool,
+    every_world: bool,
+    aligned: bool,
+) -> list[ScheduledTest]:
+    """Say what each test needs, as a scheduler understands it.
+
+    Where slots cannot be chosen by domain (not `aligned`), an exclusive test gets all of them.
+    """
+    # Ranks load this module too, and know nothing of schedulers.
+    from rankwise.pytest_plugin.schedulers.base import ScheduledTest
+
+    cases = []
+    for index, test in enumerate(tests):
+        slots = test.size * test.threads
+        exclusive = test.exclusive is not None
+        if test.exclusive == "node" or (exclusive and not aligned):
+            slots = width
+        apart = test.world or every_world or exclusive or test.threads > 1
+        cases.append(
+            ScheduledTest(
+                index=index,
+                size=slots,
+                seconds=known.get(test.nodeid),
+                world_kind="fresh" if fresh else "exact" if apart else "shared",
+                exclusive=exclusive,
+                ranks=None if slots == test.size else test.size,
+            )
+        )
+    return cases
+
+
+# Garbage: what is loaded before the tests stays, and is long to search.
+
+
+def sort_out_garbage(config: pytest.Config) -> None:
+    """Free what is garbage, while others collect the tests, and look rarely through the rest."""
+    # What an earlier run in this process had is not needed any more.
+    gc.unfreeze()
+    gc.collect()
+    spare_what_is_loaded(config)
+
+
+def spare_what_is_loaded(config: pytest.Config, is_ours: Callable[[], bool] = lambda: True) -> None:
+    """Make all objects old without a look at them: Python looks through old ones rarely.
+
+    They do not stay frozen: tests and plugins ask what refers to an object, and free what their
+    modules have made, and must find it. Only at the end, where pytest and Python look through
+    everything several times, and if the run is ours, they are frozen.
+    """
+    gc.freeze()
+    # Of nothing: it is not due until as many objects as usual are made.
+    gc.collect()
+    gc.unfreeze()
+    age = _age()
+    config.add_cleanup(lambda: _free_young(age) if is_ours() else None)
+
+
+def _free_young(age: int) -> None:
+    """Free what tests have left, and spare the rest; not if objects have grown old since then."""
+    if _age() == age:
+        gc.collect(_MIDDLE)
+        gc.freeze()
+
+
+def _age() -> int:
+    """Return how often objects have grown old in this process."""
+    collections: int = gc.get_stats()[_MIDDLE]["collections"]
+    return collections
+
+
+_MIDDLE = 1
+_SHOWN_DIFFERENCES = 10
+
+
+def raise_for_errors(session: pytest.Session) -> None:
+    """End the session as pytest does if something could not be collected."""
+    if session.testsfailed and not session.config.option.continue_on_collection_errors:
+        errors = "error" if session.testsfailed == 1 else "errors"
+        raise session.Interrupted(f"{session.testsfailed} {errors} during collection")
+
+
+def require_same_tests(own: Sequence[str], rank: int, theirs: Sequence[str], size: int) -> None:
+    """Raise UsageError if a rank has not collected the same tests as rank 0."""
+    if not are_same_tests(own, theirs):
+        raise pytest.UsageError(show_difference(0, own, rank, theirs, size))
+
+
+def show_difference(
+    rank: int, own: Sequence[str], other: int, theirs: Sequence[str], size: int
+) -> str:
+    """Say which tests only one of two ranks has."""
+    counts = f"rank {rank} {len(own)}, rank {other} {len(theirs)} (of {size} ranks)"
+    lines = [f"the ranks have collected different tests: {counts}"]
+    for who, here, there in ((rank, own, theirs), (other, theirs, own)):
+        elsewhere = set(there)
+        only = [nodeid for nodeid in here if nodeid not in elsewhere]
+        lines += [f"  only on rank {who}: {nodeid}" for nodeid in only[:_SHOWN_DIFFERENCES]]
+        if len(only) > _SHOWN_DIFFERENCES:
+            lines.append(f"  … and {len(only) - _SHOWN_DIFFERENCES} more only on rank {who}")
+    lines.append(
+        "  Every rank must collect the same tests: collection must not depend on the rank, the "
+        "order of a set, or chance."
+    )
+    return "\n".join(lines)

@@ -1,0 +1,384 @@
+"""Marks: on how many ranks a test runs, and how long it may take."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import pytest
+
+from rankwise.pytest_plugin.options import closest_mark
+
+if TYPE_CHECKING:
+    from _pytest.nodes import Node
+
+KEEPS_TIME = "keeps_time"
+"""The attribute of tests that end by themselves, at a limit of their own."""
+
+# So long pytest-timeout may take for what it does at the same limit.
+_HEAD_START = 1.0
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def limit_of(item: pytest.Item, default: float) -> float:
+    """Return the time limit of each phase of a test; 0: none, or one that the test keeps itself.
+
+    Raises UsageError for a mark that gives no number.
+    """
+    for found in item.iter_markers():
+        match found.name:
+            case "timeout":
+                value = found.args[0] if found.args else found.kwargs.get("timeout")
+                limit = _seconds(item, found, value)
+                # That plugin ends a test from within: the rank lives on, if that succeeds.
+                plugins = item.config.pluginmanager
+                has_plugin = any(map(plugins.has_plugin, ("timeout", "pytest_timeout")))
+                return limit + _HEAD_START if limit and has_plugin else limit
+            case "mpi" if "timeout" in found.kwargs:
+                unit = _UNITS.get(str(found.kwargs.get("unit", "s")), 1.0)
+                return _seconds(item, found, found.kwargs["timeout"]) * unit
+    return 0.0 if getattr(item, KEEPS_TIME, False) else default
+
+
+def _seconds(item: pytest.Item, found: pytest.Mark, value: object) -> float:
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise pytest.UsageError(
+            f"{item.nodeid}: @pytest.mark.{found.name}: {value!r} is not a number of seconds"
+        )
+    return float(value)
+
+
+# What mpi-pytest gives to a bare `@pytest.mark.parallel`.
+_BARE_PARALLEL_SIZE = 3
+
+Exclusive = Literal["numa", "node"]
+_EXCLUSIVE = ("numa", "node", None)
+# As pytest_parallel's documentation spells it.
+_NUMA_DOMAINS = {"cpu": "numa", "numa": "numa", "node": "node", None: None}
+
+
+class MarkNamespace:
+    """The marks by attribute, so that editors complete them."""
+
+    @staticmethod
+    def parallel(
+        n_procs: int | Sequence[int],
+        *,
+        world: bool = False,
+        threads: int = 1,
+        exclusive: Exclusive | None = None,
+    ) -> pytest.MarkDecorator:
+        """Run a test on `n_procs` ranks, or once on each number of ranks of a list.
+
+        With `world`, MPI.COMM_WORLD has that many ranks too. Each rank has `threads` cores. An
+        `exclusive` test shares its NUMA domains, or the machine, with no other.
+        """
+        requirements = {"world": world, "threads": threads, "exclusive": exclusive}
+        usual = {"world": False, "threads": 1, "exclusive": None}
+        given = {name: value for name, value in requirements.items() if value != usual[name]}
+        return pytest.mark.parallel(n_procs, **given)
+
+    @property
+    def parallel_from_context(self) -> pytest.MarkDecorator:
+        """Run a test on as many ranks as the run has."""
+        return pytest.mark.parallel_from_context
+
+
+mark = MarkNamespace()
+
+
+class OrderedSizes(list[object]):
+    """Sizes that stand in a test's id where their mark stands among `parametrize` marks.
+
+    So they do with pytest_parallel; the sizes of other lists come first.
+    """
+
+
+class BadMark(Exception):
+    """A mark that asks for something that cannot be; the message says what."""
+
+
+# A plain pytest loads this module too, and a dataclass takes ten times as long to define.
+class SizeRequest(NamedTuple):
+    """What a test's mark says about its ranks."""
+
+    sizes: tuple[int, ...] = ()
+    from_context: bool = False
+    is_list: bool = False
+    """Whether the sizes came as a list: then the test's id shows its size."""
+    is_ordered: bool = False
+    """Whether the size has the place in the id that the mark has among decorators."""
+    world: bool = False
+    threads: int = 1
+    exclusive: str | None = None
+    least: int = 1
+    """With fewer ranks than these it is skipped, if it takes as many as there are."""
+
+
+def read_marks(node: Node) -> SizeRequest | None:
+    """Find what the closest mark on a test asks for; None: nothing.
+
+    Raises BadMark.
+    """
+    found = closest_mark(node)
+    return None if found is None else read_mark(found)
+
+
+def read_mark(found: pytest.Mark) -> SizeRequest:
+    """Find what a mark asks for.
+
+    Raises BadMark.
+    """
+    match found.name:
+        case "parallel":
+            return _read_parallel(found)
+        case "mpi":
+            return _read_mpi(found)
+        case _:
+            _refuse_unknown(found, ())
+            return SizeRequest(from_context=True)
+
+
+def _read_parallel(found: pytest.Mark) -> SizeRequest:
+    requirements = ("world", "threads", "exclusive", "exclusive_numa_domain")
+    _refuse_unknown(found, ("n_procs", "nprocs", *requirements), positional=1)
+    values = [*found.args, *(v for name, v in found.kwargs.items() if name not in requirements)]
+    if len(values) > 1:
+        raise BadMark(f"{show_mark(found)} gives the number of ranks more than once")
+    request = _read_sizes(found, values[0] if values else _BARE_PARALLEL_SIZE)
+    world = found.kwargs.get("world", False)
+    if not isinstance(world, bool):
+        raise BadMark(f"{show_mark(found)}: `world` must be True or False, not {world!r}")
+    return request._replace(
+        world=world, threads=_read_threads(found), exclusive=_read_exclusive(found)
+    )
+
+
+def _read_exclusive(found: pytest.Mark) -> str | None:
+    exclusive, domain = (found.kwargs.get(name) for name in ("exclusive", "exclusive_numa_domain"))
+    if exclusive not in _EXCLUSIVE:
+        raise BadMark(
+            f'{show_mark(found)}: `exclusive` must be "numa" or "node", not {exclusive!r}'
+        )
+    if domain not in _NUMA_DOMAINS:
+        raise BadMark(
+            f'{show_mark(found)}: `exclusive_numa_domain` must be "cpu" (the same as "numa") or '
+            f'"node", not {domain!r}'
+        )
+    return exclusive or _NUMA_DOMAINS[domain]
+
+
+def _read_mpi(found: pytest.Mark) -> SizeRequest:
+    # The time limit is read where limits are. `min_size` is pytest-mpi's, the rest is how
+    # pytest-isolate-mpi spells it.
+    known = ("ranks", "timeout", "unit", "threads")
+    _refuse_unknown(found, known if "ranks" in found.kwargs else (*known, "min_size"))
+    if "ranks" not in found.kwargs:
+        least = _read_size(found, found.kwargs.get("min_size", 1))
+        return SizeRequest(from_context=True, least=least)
+    request = _read_sizes(found, found.kwargs["ranks"])
+    return request._replace(threads=_read_threads(found))
+
+
+def _read_threads(found: pytest.Mark) -> int:
+    return _read_size(found, found.kwargs.get("threads", 1), what="threads of a rank")
+
+
+def _read_sizes(found: pytest.Mark, value: object) -> SizeRequest:
+    if isinstance(value, Collection) and not isinstance(value, (str, bytes)):
+        sizes = tuple(_read_size(found, one) for one in value)
+        if not sizes:
+            raise BadMark(f"{show_mark(found)} has an empty list of numbers of ranks")
+        is_ordered = isinstance(value, OrderedSizes)
+        return SizeRequest(sizes=sizes, is_list=True, is_ordered=is_ordered)
+    return SizeRequest(sizes=(_read_size(found, value),))
+
+
+def _read_size(found: pytest.Mark, value: object, what: str = "ranks") -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        size = operator.index(value)  # type: ignore[arg-type]  # the TypeError is the check
+    except TypeError:
+        size = 0
+    if size < 1:
+        raise BadMark(
+            f"{show_mark(found)}: the number of {what} must be a positive whole number, "
+            f"not {value!r}"
+        )
+    return size
+
+
+def _refuse_unknown(found: pytest.Mark, known: Sequence[str], positional: int = 0) -> None:
+    unknown = [f"`{name}`" for name in found.kwargs if name not in known]
+    unknown += [repr(value) for value in found.args[positional:]]
+    if unknown:
+        takes = ", ".join(f"`{name}`" for name in known) or "no arguments"
+        raise BadMark(
+            f"{show_mark(found)} has unknown arguments: {', '.join(unknown)}; it takes {takes}"
+        )
+
+
+def show_mark(found: pytest.Mark) -> str:
+    """Write a mark as it stands in a test's file."""
+    arguments = [repr(value) for value in found.args]
+    arguments += [f"{name}={value!r}" for name, value in found.kwargs.items()]
+    return f"@mark.{found.name}({', '.join(arguments)})"
+
+
+SIZE_FIXTURE = "mpi_ranks"
+_SIZE = pytest.StashKey[int]()
+_REQUIREMENTS = pytest.StashKey[SizeRequest]()
+_SETTLED = pytest.StashKey[pytest.Mark | None]()
+
+
+def requested_sizes(request: SizeRequest, *, override: int | None, available: int) -> list[int]:
+    """Return the sizes that a test is to be run with."""
+    if override is not None:
+        return [override]
+    if request.from_context:
+        return [available]
+    return list(request.sizes)
+
+
+def parametrize(
+    metafunc: pytest.Metafunc, *, override: int | None, available: int, label: str = ""
+) -> None:
+    """Make one test of each size of a list; the test need not take an argument for it.
+
+    In the ids of tests, the label stands before a size.
+
+    Raises a collection error that names the test when its mark makes no sense.
+    """
+    try:
+        request = read_marks(metafunc.definition)
+    except BadMark as error:
+        where = f"{metafunc.definition.nodeid}: {error}"
+        raise pytest.Collector.CollectError(where) from None
+    if request is not None and request.is_list:
+        if SIZE_FIXTURE not in metafunc.fixturenames:
+            metafunc.fixturenames.append(SIZE_FIXTURE)
+        sizes = requested_sizes(request, override=override, available=available)
+        ids = [f"{label}{size}" for size in sizes]
+        if request.is_ordered:
+            mark = pytest.mark.parametrize(SIZE_FIXTURE, sizes, indirect=True, ids=ids).mark
+            _put_beside_own(metafunc.definition, mark)
+        else:
+            metafunc.parametrize(SIZE_FIXTURE, sizes, indirect=True, ids=ids)
+
+
+def _put_beside_own(definition: pytest.Item, mark: pytest.Mark) -> None:
+    """Let pytest, which reads marks in the order of decorators, find a mark where ours is."""
+    marks = definition.own_markers
+    own = closest_mark(definition)
+    # The marks of a class come after those of its functions.
+    place = next((n for n, found in enumerate(marks) if found is own), len(marks))
+    marks.insert(place, mark)
+
+
+def settle_size(item: pytest.Item, *, override: int | None, available: int) -> int:
+    """Find how many ranks a collected test needs, and remember it on the test.
+
+    Raises UsageError for a list that has not become tests: methods of `unittest.TestCase` cannot
+    be parametrised, nor can a test that is collected already.
+    """
+    found = item.stash[_SETTLED] = closest_mark(item)
+    try:
+        request = None if found is None else read_mark(found)
+    except BadMark as error:
+        raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+    item.stash[_REQUIREMENTS] = request or SizeRequest()
+    size = 1
+    if found is not None and request is not None:
+        sizes = requested_sizes(request, override=override, available=available)
+        callspec = getattr(item, "callspec", None)
+        parameter = None if callspec is None else callspec.params.get(SIZE_FIXTURE)
+        # A hook may have put another mark in the place of the one that the parameter is of.
+        size = parameter if parameter in sizes else sizes[0]
+        if size != parameter and len(set(sizes)) > 1:
+            raise pytest.UsageError(
+                f"{item.nodeid}: {show_mark(found)} has a list of numbers of ranks, which "
+                f"cannot be used here: methods of unittest.TestCase cannot be parametrised, "
+                f"nor can tests that a hook marks after they are collected; give one number"
+            )
+    item.stash[_SIZE] = size
+    return size
+
+
+def refuse_if_late(item: pytest.Item, found: pytest.Mark) -> None:
+    """Fail a running test whose closest mark came after its number of ranks was settled."""
+    settled = item.stash.get(_SETTLED, None)
+    if found is settled:
+        return
+    try:
+        is_same = settled is not None and read_mark(found) == read_mark(settled)
+    except BadMark as error:
+        pytest.fail(str(error), pytrace=False)
+    if not is_same:
+        pytest.fail(
+            f"{show_mark(found)} was added after the collection, and the test runs on the number "
+            f"of ranks that it had before: add the mark in pytest_collection_modifyitems or "
+            f"earlier",
+            pytrace=False,
+        )
+
+
+def size_of(item: pytest.Item) -> int:
+    """Return the number of ranks that was settled for a test."""
+    return item.stash.get(_SIZE, 1)
+
+
+def requirements_of(item: pytest.Item) -> SizeRequest:
+    """Return what the mark of a test asks for beside a number of ranks."""
+    return item.stash.get(_REQUIREMENTS, SizeRequest())
+
+
+def mark_by_size(item: pytest.Item, available: int) -> None:
+    """Let `-m "parallel[2]"` select tests by their number of ranks, as with mpi-pytest.
+
+    `parallel[match]` are those on as many ranks as the run has.
+    """
+    size = size_of(item)
+    names = [f"parallel[{size}]"]
+    if size == available:
+        names.append("parallel[match]")
+    for name in names:
+        item.config.addinivalue_line("markers", f"{name}: tests on so many ranks")
+        item.add_marker(name)
+
+
+def skip_if_impossible(
+    item: pytest.Item, available: int, *, pool: bool, every_world: bool = False
+) -> None:
+    """Let a test that cannot run here be skipped, with the numbers as reason."""
+    size, requirements = size_of(item), requirements_of(item)
+    ranks = "rank" if available == 1 else "ranks"
+    reason = ""
+    if size > available:
+        how = f"pytest --n-workers={size}" if pool else f"mpirun -np {size} pytest"
+        reason = f"needs {size} ranks, has {available} {ranks}: run it with {how}"
+    elif size < requirements.least:
+        how = (
+            f"pytest --n-workers={requirements.least}"
+            if pool
+            else f"mpirun -np {requirements.least} pytest"
+        )
+        reason = f"needs at least {requirements.least} ranks, has {size}: run it with {how}"
+    elif pool and size * requirements.threads > available:
+        reason = (
+            f"needs {size} ranks with {requirements.threads} cores each, has {available} workers: "
+            f"run it with pytest --n-workers={size * requirements.threads}"
+        )
+    elif not pool and (requirements.world or every_world) and size != available:
+        reason = (
+            f"needs a world of exactly {size} ranks, has {available} {ranks}: run it with pytest "
+            f"--n-workers={max(size, available)}, which starts worlds of any size"
+        )
+    if reason:
+        item.add_marker(pytest.mark.skip(reason=reason), append=False)
+        item.stash[_SIZE] = 1
+        item.stash[_REQUIREMENTS] = SizeRequest()

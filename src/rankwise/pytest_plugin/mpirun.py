@@ -1,0 +1,477 @@
+"""The ranks of an `mpirun`: how they meet, and how rank 0 leads them and reports for all."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+import rankwise
+from rankwise.errors import RankwiseError
+from rankwise.launch.mpi import Place, library_name, mark_as_joined, start_mpi
+from rankwise.pytest_plugin import connections
+from rankwise.pytest_plugin.collection import (
+    number_groups,
+    raise_early_end,
+    require_same_tests,
+)
+from rankwise.pytest_plugin.connections import Channel, Header, WireError
+from rankwise.pytest_plugin.failure_report import AbortedTest, report_ending
+from rankwise.pytest_plugin.marks import limit_of, size_of
+from rankwise.pytest_plugin.options import grace_from, limit_from
+from rankwise.pytest_plugin.output import LastWords
+from rankwise.pytest_plugin.rank_status import StatusFiles, StatusWriter, describe_overdue
+from rankwise.pytest_plugin.reporter import Reporter, explain_gone
+from rankwise.pytest_plugin.serialize import unpack_any_report
+from rankwise.pytest_plugin.stacks import Frame, describe_ranks
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# Ranks that have nothing left to do need no longer than this to say goodbye.
+GOODBYE_SECONDS = 10.0
+
+
+class ReportingRank(Reporter):
+    """Collects what the ranks say through the switchboard."""
+
+    def __init__(
+        self, session: pytest.Session, channel: Channel, *, size: int, policy: str
+    ) -> None:
+        super().__init__(session, channel.send, session.items, size=size, rank=0, policy=policy)
+        self._channel = channel
+        self._broken: set[str] = set()
+
+    # Before the first test
+
+    def gather_collections(self) -> dict[int, tuple[Header, bytes]]:
+        """Wait until every rank has said what it has collected.
+
+        Raises WireError when a rank has left instead, UsageError when it refused to collect.
+        """
+        collections: dict[int, tuple[Header, bytes]] = {}
+        while len(collections) < self._size:
+            header, body = self._channel.receive()
+            if header["kind"] == "collected":
+                collections[header["rank"]] = header, body
+            elif header["kind"] == "interrupt":
+                self.take(header, body)
+            elif header["kind"] == "ended early":
+                self._log_errors(json.loads(body), [header["rank"]])
+                raise_early_end(self._session, header)
+            elif header["kind"] == "refused":
+                where = describe_ranks([header["rank"]], self._size)
+                raise pytest.UsageError(f"[{where}] {header['reason']}")
+            elif header["kind"] == "gone":
+                self._gone.add(header["rank"])
+                raise WireError(
+                    f"rank {header['rank']} ended before it had collected its tests; "
+                    f"what it printed says why"
+                )
+        return collections
+
+    def is_rankwise_used(self, collections: Mapping[int, tuple[Header, bytes]]) -> bool:
+        """Return whether the ranks are to work together.
+
+        What could not be collected may have marks; no test runs then, unless the user wants it.
+        Raises UsageError when the ranks disagree.
+        """
+        unused = sorted(rank for rank, (header, _) in collections.items() if not header["used"])
+        proceeds = self._config.option.continue_on_collection_errors
+        errors = any(json.loads(body)["errors"] for _, body in collections.values())
+        if not unused or (errors and not proceeds):
+            return True
+        if len(unused) < self._size:
+            who = describe_ranks(unused, self._size)
+            raise pytest.UsageError(
+                f"{who}: no test with a mark of rankwise was collected, but there are some on "
+                f"other ranks; marks must not depend on the rank"
+            )
+        return False
+
+    def log_collection_errors(self, collections: Mapping[int, tuple[Header, bytes]]) -> None:
+        """Report what could not be collected on other ranks and is not known from this one."""
+        found: dict[str, tuple[dict[str, Any], list[int]]] = {}
+        for rank, (_, body) in sorted(collections.items()):
+            for data in json.loads(body)["errors"]:
+                found.setdefault(data["nodeid"], (data, []))[1].append(rank)
+        self._broken = set(found)
+        for data, ranks in found.values():
+            if 0 not in ranks:
+                self._log_errors([data], ranks)
+
+    def _log_errors(self, errors: Sequence[dict[str, Any]], ranks: Sequence[int]) -> None:
+        for data in errors:
+            report = unpack_any_report(data, self._config)
+            report.nodeid = f"{report.nodeid} [{describe_ranks(ranks, self._size)}]"
+            self._config.hook.pytest_collectreport(report=report)
+
+    def agree_on_order(
+        self, collections: Mapping[int, tuple[Header, bytes]], temporary: str
+    ) -> None:
+        """Make sure that all ranks have the same tests, and tell them in which order to count.
+
+        Tests of a module that some rank could not collect are left out. Raises UsageError.
+        """
+        digest = collections[0][0]["digest"]
+        items = self._session.items
+        if self._broken:
+            items[:] = [item for item in items if not self._is_broken(item.nodeid)]
+        own = [item.nodeid for item in items]
+        same = not self._broken
+        for rank, (header, body) in sorted(collections.items()):
+            if self._broken or header["digest"] != digest:
+                theirs = [n for n in json.loads(body)["nodeids"] if not self._is_broken(n)]
+                require_same_tests(own, rank, theirs, self._size)
+                same = False
+        order = b"" if same else json.dumps(own).encode()
+        header = {"kind": "share", "what": "order", "temporary": temporary}
+        self._channel.send(header, order)
+
+    def _is_broken(self, nodeid: str) -> bool:
+        return any(nodeid.startswith((f"{broken}::", f"{broken}/")) for broken in self._broken)
+
+    def begin(self, scheduler: str) -> None:
+        """Hand the suite over to the switchboard."""
+        items = self._session.items
+        known = self.known_durations()
+        limit = limit_from(self._config)
+        groups, _ = number_groups(items)
+        tests = [
+            [size_of(item), known.get(item.nodeid), numbers, limit_of(item, limit), item.nodeid]
+            for item, numbers in zip(items, groups, strict=True)
+        ]
+        self._channel.send(
+            {
+                "kind": "begin",
+                "scheduler": scheduler,
+                "careful": self.careful,
+                "strict": self.strict,
+                "maxfail": self.maxfail,
+                "grace": grace_from(self._config),
+                "root": str(self._config.rootpath),
+            },
+            json.dumps(tests).encode(),
+        )
+
+    # After the last test
+
+    def await_others(self, seconds: float | None = None) -> list[int]:
+        """Wait until the other ranks have ended their sessions; returns those that did not.
+
+        Each part of what they have yet to do may take as long as a test; all of it no longer than
+        is said here.
+        """
+        missing = set(range(self._size)) - {0} - self._gone
+        patience = self._patience if seconds is None else seconds
+        deadline = _after(patience)
+        while missing:
+            left = None if deadline is None else max(0.01, deadline - time.monotonic())
+            self._channel.set_timeout(left)
+            try:
+                header, body = self._channel.receive()
+            except WireError:
+                if seconds is None:
+                    self._fail_for(missing, patience)
+                break
+            if seconds is None:
+                # Whoever says something goes on.
+                deadline = _after(patience)
+            if header["kind"] == "overdue":
+                self._log_overdue(header, body)
+                break
+            if header["kind"] in ("bye", "gone"):
+                missing.discard(header["rank"])
+                self._note_if_lost(header)
+            elif header["kind"] in ("late", "verdict", "stopped"):
+                self.take(header, body)
+        self.save_durations()
+        return sorted(missing)
+
+    @property
+    def _patience(self) -> float | None:
+        """How long a rank may be silent at its end; None: as long as it likes.
+
+        Ranks on this machine that have run a test are looked after by the switchboard, which is
+        there first.
+        """
+        limits = [limit_of(item, limit_from(self._config)) for item in self._session.items]
+        if not all(limits):
+            return None
+        return max(limits, default=limit_from(self._config)) + GOODBYE_SECONDS
+
+    def _fail_for(self, missing: Collection[int], patience: float | None) -> None:
+        """Fail the run for ranks that have not come to their end."""
+        who = describe_ranks(sorted(missing), self._size)
+        within = f" within {patience:g} s" if patience is not None else ""
+        self.end_session(f"{who} did not end{within} after the last test")
+
+    def _log_overdue(self, header: Header, body: bytes) -> None:
+        """Report ranks that take too long over what comes after their last test."""
+        stacks = {
+            int(rank): tuple(Frame(*frame) for frame in frames)
+            for rank, frames in json.loads(body).items()
+        }
+        ending = AbortedTest(
+            size=self._size,
+            phase=header["phase"],
+            headline=describe_overdue(header["limit"], header["phase"]),
+            how="timed out",
+            seconds=header["seconds"],
+            waiting=stacks,
+            unanswered=[rank for rank in header["ranks"] if rank not in stacks],
+        )
+        item = self._tests[header["case"]]
+        self.log_more(item, report_ending(item, ending, self._config.rootpath))
+
+    def _note_if_lost(self, header: Header) -> None:
+        """Fail the run for a rank that has ended without a word."""
+        if header.get("lost"):
+            self.lost.append(header["rank"])
+            self.end_session(explain_gone(header))
+
+
+def _after(seconds: float | None) -> float | None:
+    """Return the moment that comes so much later; None: none does."""
+    return None if seconds is None else time.monotonic() + seconds
+
+
+_STOP_SECONDS = 5.0
+
+_START = (
+    "import os, sys; sys.path.insert(0, sys.argv[1]); "
+    # For schedulers of other packages.
+    "sys.path += sys.argv[3].split(os.pathsep); "
+    "from rankwise.pytest_plugin.mpirun_coordinator import serve; serve(int(sys.argv[2]))"
+)
+
+
+class SwitchboardProcess:
+    """Started before it is known where to listen; ends when rank 0 hangs up or is gone."""
+
+    def __init__(self) -> None:
+        self._line, theirs = connections.pair()
+        with theirs:
+            self._pid = _fork(theirs) if _can_fork() else _execute(theirs)
+        self._folder: str | None = None
+
+    def open(self, hosts: list[str]) -> dict[str, Any]:
+        """Let it listen for a rank on each of these hosts; returns what a rank needs to connect."""
+        if len(set(hosts)) > 1:
+            listener, address = connections.listen_on_host(hosts[0])
+        else:
+            self._folder = tempfile.mkdtemp(prefix="rankwise-")
+            listener, address = connections.listen_on_file(Path(self._folder) / "switchboard")
+        secret = secrets.token_hex(32)
+        folder = self._folder or ""
+        settings = json.dumps({"secret": secret, "width": len(hosts), "folder": folder}).encode()
+        with listener:
+            socket.send_fds(self._line, [settings], [listener.fileno()])
+        return {"address": asdict(address), "secret": secret, "folder": folder}
+
+    def stop(self) -> None:
+        """End it and wait until it has ended; idempotent."""
+        self._line.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+        if self._pid:
+            deadline = time.monotonic() + _STOP_SECONDS
+            with contextlib.suppress(ChildProcessError, ProcessLookupError):
+                while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+                    if time.monotonic() > deadline:
+                        os.kill(self._pid, signal.SIGKILL)
+                        os.waitpid(self._pid, 0)
+                        break
+                    time.sleep(0.001)
+            self._pid = 0
+
+
+def _can_fork() -> bool:
+    """Return whether a copy of this process is safe: MPI not started, nobody else holds a lock."""
+    return "mpi4py.MPI" not in sys.modules and threading.active_count() == 1
+
+
+def _fork(line: socket.socket) -> int:
+    """Start it as a copy of this process, which has loaded all that it needs already."""
+    pid = os.fork()
+    if pid == 0:
+        _become_switchboard(line)
+    return pid
+
+
+def _become_switchboard(line: socket.socket) -> NoReturn:
+    from rankwise.pytest_plugin.mpirun_coordinator import serve
+
+    code = 1
+    try:
+        # Ctrl-C is for the ranks; the switchboard ends when rank 0 has.
+        os.setsid()
+        kept = os.dup2(line.fileno(), 3)
+        # What the launcher gave to rank 0 must close when rank 0 ends: it waits for that.
+        os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 0)
+        os.dup2(nothing, 1)
+        serve(kept)
+        code = 0
+    except BaseException:  # a copy of pytest must not go on as pytest
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _execute(line: socket.socket) -> int:
+    """Start it afresh, without site-packages and the user's environment: that is quicker."""
+    source = str(Path(rankwise.__file__).parent.parent)
+    places = os.pathsep.join(sys.path)
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _START, source, str(line.fileno()), places],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[line.fileno()],
+        start_new_session=True,
+    )
+    # It is waited for by its number, as a forked one is.
+    process.returncode = 0
+    return process.pid
+
+
+Settings = dict[str, Any]
+
+
+class MpirunLink:
+    """This rank's membership: the communicator of all, and the line to the switchboard."""
+
+    def __init__(self, place: Place, comm: MPI.Intracomm, library: str, hosts: list[str]) -> None:
+        self.rank = place.rank
+        self.size = place.size
+        self.comm = comm
+        self.channel: connections.Channel
+        self.settings: Settings = {}
+        self.library = library
+        self.is_reporter = place.rank == 0
+        self.shares_host_with_reporter = hosts[place.rank] == hosts[0]
+        self._hosts = hosts
+        self._switchboard: SwitchboardProcess | None = None
+        self._pid = os.getpid()
+        self._has_left = False
+        self._last_words: LastWords | None = None
+        self.box: StatusWriter | None = None
+
+    @classmethod
+    def join(cls, place: Place, settle: Callable[[], Settings]) -> MpirunLink:
+        """Start MPI and connect to the switchboard, which rank 0 starts; collective.
+
+        What `settle` gives on rank 0 becomes the settings of all.
+
+        Raises MpiMissing or MpiMismatch when the ranks cannot find each other.
+        """
+        # Before MPI starts: then it can be a mere copy of this process.
+        switchboard = SwitchboardProcess() if place.rank == 0 else None
+        try:
+            mpi = start_mpi(place)
+        except RankwiseError:
+            if switchboard is not None:
+                switchboard.stop()
+            raise
+        comm = mpi.COMM_WORLD.Dup()
+        world = cls(
+            place,
+            comm,
+            library_name(mpi.Get_library_version()),
+            comm.allgather(mpi.Get_processor_name()),
+        )
+        mark_as_joined()
+        own = None
+        if switchboard is not None:
+            world._switchboard = switchboard
+            own = switchboard.open(world._hosts), settle()
+        invitation, world.settings = comm.bcast(own, root=0)
+        try:
+            world.channel = connections.Channel.open(
+                connections.Address(**invitation["address"]), invitation["secret"], world.rank
+            )
+        except OSError as error:
+            if switchboard is not None:
+                raise
+            # Rank 0 has ended already, and has said why: its command line is wrong.
+            raise SystemExit(pytest.ExitCode.USAGE_ERROR) from error
+        # At once: who has not shown the secret for long is dropped, and to collect may take longer.
+        world.channel.send({"kind": "here", "pid": os.getpid()})
+        if invitation["folder"]:
+            world.box = StatusWriter(StatusFiles(Path(invitation["folder"]), str(world.rank)))
+        # MPI waits for all ranks when a process ends; the others must learn before that, through
+        # the switchboard, that this one leaves.
+        atexit.register(world.leave)
+        world._guard_exit()
+        if not world.is_reporter:
+            world._last_words = LastWords.begin()
+        return world
+
+    def _guard_exit(self) -> None:
+        """Let os._exit say nothing but failure until this rank has left the run.
+
+        Some launchers take exit code 0 of one rank for that of all, and end the others at once:
+        a test that ends its process would be a success, whatever has failed before.
+        """
+        exit_at_once = os._exit
+        # While a test runs, what is written to stderr is kept for its report.
+        screen = os.dup(2)
+
+        def fail(status: int) -> NoReturn:
+            if os.getpid() == self._pid and not self._has_left:
+                where = os.environ.get("PYTEST_CURRENT_TEST", "fixtures or hooks")
+                words = f"rankwise: os._exit({status}) on rank {self.rank} in {where}\n"
+                with contextlib.suppress(OSError):
+                    os.write(screen, words.encode(errors="replace"))
+                status = status or 1
+            exit_at_once(status)
+
+        os._exit = fail
+
+    def speak(self) -> None:
+        """Let this rank write to stderr; what it had to say until now, rank 0 says."""
+        if self._last_words is not None:
+            self._last_words.end()
+
+    def leave(self) -> None:
+        """Say goodbye and hang up; on rank 0 also end the switchboard. Idempotent."""
+        if self._has_left or os.getpid() != self._pid:
+            # A copy that a test has made, and that has come to its end, is no rank.
+            return
+        self._has_left = True
+        if self._last_words is not None and (words := self._last_words.end()):
+            with contextlib.suppress(connections.WireError):
+                self.channel.send({"kind": "refused", "reason": words})
+        with contextlib.suppress(connections.WireError):
+            self.channel.send({"kind": "bye"})
+        self.channel.close()
+        if self._switchboard is not None:
+            self._switchboard.stop()
+
+    def abort(self, code: int) -> None:
+        """End all ranks at once, those that hang included; does not come back."""
+        self.leave()
+        # MPI ends this process as it is: what was printed last would be lost.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        self.comm.Abort(code or 1)

@@ -1,0 +1,500 @@
+"""The process between the ranks of an `mpirun`. It uses the standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from rankwise.pytest_plugin.connections import Exchange, Header, Name
+from rankwise.pytest_plugin.rank_status import (
+    AFTER,
+    HangWatch,
+    Overdue,
+    RankStatus,
+    StatusFiles,
+    describe_grace,
+    describe_overdue,
+)
+from rankwise.pytest_plugin.schedulers.base import ScheduledTest
+from rankwise.pytest_plugin.schedulers.dispatcher import (
+    Dispatcher,
+    RunningTest,
+    ScheduledSuite,
+    make_dispatcher,
+)
+from rankwise.pytest_plugin.stacks import (
+    ask_for_stacks,
+    describe_ranks,
+    describe_stacks,
+    hint_at_world,
+)
+
+_WIDTH = 80
+_SHOWN_TESTS = 20
+_PLACES = {"closing": "in closing fixtures after", "ending": "at the end of the process after"}
+# Ranks that are told to end need no longer.
+_ABORT_SECONDS = 5.0
+
+
+class MachineWatch:
+    """Looks after the ranks of one machine."""
+
+    def __init__(self, folder: Path, width: int) -> None:
+        self._boxes = [StatusFiles(folder, str(rank)) for rank in range(width)]
+        self._pids: dict[int, int] = {}
+        self._watch: HangWatch[str] = HangWatch()
+        self._names: list[str] = []
+        self._root = Path()
+        self._failures: dict[str, str] = {}
+        self._has_ended = False
+        self._has_told = False
+        """Whether the reporter knows of ranks that do not come to their end."""
+        self._kill_at: float | None = None
+        self._lost: dict[int, str] = {}
+        """Ranks that have ended without a word, and where; a launcher may end all others then."""
+
+    def begin(self, header: Header, body: bytes) -> None:
+        """Learn what the tests are."""
+        tests = json.loads(body)
+        self._watch = HangWatch([test[3] for test in tests], grace=header["grace"])
+        self._names = [test[4] for test in tests]
+        self._root = Path(header["root"])
+
+    def note(self, rank: int, header: Header) -> None:
+        """Take in what a rank says about itself, or a failure that rank 0 has reported."""
+        match header["kind"]:
+            case "here":
+                self._pids[rank] = int(header["pid"])
+            case "rank_failed":
+                self._watch.rank_failed(header["case"], rank, header["text"])
+            case "repeats":
+                self._watch.rank_repeats(header["case"], rank)
+            case "noted":
+                self._failures[header["test"]] = header["text"]
+
+    def look(self, dispatcher: Dispatcher, reporter: int) -> tuple[Header, bytes] | None:
+        """End the run if a test goes on for too long.
+
+        After the last test the reporter is free to do that: gives what it is to be told.
+        """
+        if self._has_ended:
+            if self._kill_at is not None and time.monotonic() > self._kill_at:
+                self._kill()
+            return None
+        moments = {
+            rank: moment
+            for rank, box in enumerate(self._boxes)
+            if (moment := box.read_status()) is not None
+        }
+        self._watch.forget_all_but(self._running(dispatcher))
+        overdue = self._watch.find(list(moments.values()))
+        if not overdue or self._has_told:
+            return None
+        one = overdue[0]
+        if one.phase in AFTER and dispatcher.finished and reporter not in moments:
+            self._has_told = True
+            return self._tell(one, moments)
+        self._end(one, moments, dispatcher)
+        return None
+
+    def _tell(self, one: Overdue, moments: Mapping[int, RankStatus]) -> tuple[Header, bytes]:
+        """Say which ranks do not come to their end, and where they are."""
+        known = moments.keys() & self._pids.keys()
+        files = {rank: (self._pids[rank], self._boxes[rank].stacks) for rank in known}
+        header = {
+            "kind": "overdue",
+            "case": one.case,
+            "phase": one.phase,
+            "seconds": one.seconds,
+            "limit": self._watch.limits[one.case],
+            "ranks": sorted(moments),
+        }
+        return header, json.dumps(ask_for_stacks(files)).encode()
+
+    def _end(self, one: Overdue, moments: Mapping[int, RankStatus], dispatcher: Dispatcher) -> None:
+        self._has_ended = True
+        lines = ["", _title(f"rankwise: {self._names[one.case]} is ended", "=")]
+        lines += self._explain(one, self._running(dispatcher).get(one.case), moments)
+        lines += self._sum_up(one.case, dispatcher)
+        _print(lines)
+        self._kill()
+
+    def _kill(self, *, but: int | None = None) -> None:
+        self._kill_at = None
+        for rank, pid in self._pids.items():
+            if rank != but:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
+    # Ranks that leave
+
+    def where(self, rank: int) -> str:
+        """Say what a rank has last written down about where it is."""
+        moment = self._boxes[rank].read_status()
+        if moment is None or not self._names:
+            return ""
+        phase = _PLACES.get(moment.phase, f"in {moment.phase} of")
+        return f" {phase} {self._names[moment.case]}"
+
+    def note_lost(self, rank: int, dispatcher: Dispatcher) -> None:
+        """Learn that a process has ended: those that wait for it in a test get the grace."""
+        self._lost[rank] = self.where(rank)
+        for running in dispatcher.running_tests([rank]):
+            if rank in running.at_it:
+                text = "its process has ended (os._exit, or exit of a C library)"
+                self.note(rank, {"kind": "rank_failed", "case": running.case, "text": text})
+
+    def give_up(self, rank: int, reason: str, dispatcher: Dispatcher) -> None:
+        """Say that a rank has ended the run and that others wait; soon it, or else we, end them."""
+        self._has_ended = True
+        self._kill_at = time.monotonic() + _ABORT_SECONDS
+        others = [one for one in self._pids if one != rank]
+        stacks = ask_for_stacks({one: (self._pids[one], self._boxes[one].stacks) for one in others})
+        size = len(self._boxes)
+        who = describe_ranks([rank], size)
+        _print(
+            [
+                *("", _title(f"rankwise: {who} has ended the run: {reason}", "=")),
+                f"E   the others did not end within {self._watch.grace:g} s",
+                *("", _title("where the others wait", "-")),
+                *describe_stacks(stacks, size, self._root),
+                *self._sum_up(None, dispatcher),
+            ]
+        )
+
+    def mourn(self, reporter: int, dispatcher: Dispatcher | None) -> None:
+        """Say that the rank is gone that would have reported."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        size = len(self._boxes)
+        lost = self._lost or {reporter: self.where(reporter)}
+        lines = ["", _title(f"rankwise: {describe_ranks(list(lost), size)} ended", "=")]
+        for rank, where in lost.items():
+            words = "ended without a word (os._exit, a signal, or exit of a C library)"
+            lines.append(f"E   {describe_ranks([rank], size)} {words}{where}")
+        if dispatcher is not None:
+            lines += self._sum_up(None, dispatcher)
+        _print(lines)
+
+    def end_others(self, reporter: int) -> None:
+        """Have no rank wait for one that is gone: those that can end by themselves do so."""
+        deadline = time.monotonic() + _ABORT_SECONDS
+        others = [pid for rank, pid in self._pids.items() if rank != reporter]
+        while any(map(_exists, others)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._kill(but=reporter)
+
+    def _running(self, dispatcher: Dispatcher) -> dict[int, RunningTest]:
+        found = dispatcher.running_tests(range(len(self._boxes)))
+        return {running.case: running for running in found}
+
+    def _explain(
+        self, one: Overdue, running: RunningTest | None, moments: Mapping[int, RankStatus]
+    ) -> list[str]:
+        ranks = list(running.workers) if running is not None else sorted(moments)
+        places = {rank: place for place, rank in enumerate(ranks)}
+        size = len(ranks)
+        texts = self._watch.failures_of(one.case)
+        if one.why == "grace":
+            who = describe_ranks([places[rank] for rank in texts if rank in places], size)
+            headline = describe_grace(who, self._watch.grace)
+        else:
+            headline = describe_overdue(self._watch.limits[one.case], one.phase)
+        lines = [f"E   {headline}"]
+        for rank, text in sorted(texts.items()):
+            if rank in places:
+                who = describe_ranks([places[rank]], size)
+                lines += ["", _title(f"{who} failed first", "-"), text]
+        done = running.bodies if running is not None else {}
+        waiting = [rank for rank in ranks if rank not in done and rank in self._pids]
+        stacks = ask_for_stacks(
+            {places[rank]: (self._pids[rank], self._boxes[rank].stacks) for rank in waiting}
+        )
+        title = "where the others wait" if texts else "where every rank is"
+        lines += ["", _title(title, "-"), *describe_stacks(stacks, size, self._root)]
+        hint = hint_at_world(stacks, size, len(self._boxes))
+        if hint and one.why == "limit" and one.phase not in AFTER:
+            lines += ["", _title("what it may wait for", "-"), hint]
+        return lines
+
+    def _sum_up(self, ended: int | None, dispatcher: Dispatcher) -> list[str]:
+        lines = []
+        for name, text in self._failures.items():
+            lines += ["", _title(f"{name} failed before", "="), text]
+        others = [self._names[case] for case in sorted(self._running(dispatcher)) if case != ended]
+        not_run = [self._names[case] for case in dispatcher.not_started()]
+        lines += _list("not finished", others)
+        lines += _list("not run", not_run)
+        failed = len(self._failures)
+        return [
+            *lines,
+            "",
+            _title(
+                f"{int(ended is not None)} ended, {failed} failed, "
+                f"{dispatcher.completed - failed} passed or skipped, "
+                f"{len(others)} not finished, {len(not_run)} not run: all ranks are ended now",
+                "=",
+            ),
+            "`pytest --n-workers=N`, in the place of mpirun, goes on after such a test.",
+        ]
+
+
+def _print(lines: list[str]) -> None:
+    # Whoever reads it may be gone.
+    with contextlib.suppress(OSError):
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _list(title: str, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    shown = [f"  {name}" for name in names[:_SHOWN_TESTS]]
+    if len(names) > _SHOWN_TESTS:
+        shown.append(f"  … and {len(names) - _SHOWN_TESTS} more")
+    return ["", f"{title}:", *shown]
+
+
+def _title(text: str, line: str) -> str:
+    return f" {text} ".center(_WIDTH, line)
+
+
+_LOOK_SECONDS = 0.2
+_GOODBYE_SECONDS = 1.0
+# pytest's exit code for a run that was interrupted.
+_INTERRUPTED = 2
+
+
+class _Plea(NamedTuple):
+    """What a rank wants that has ended the run by itself."""
+
+    rank: int
+    since: float
+    reason: str
+    code: int
+
+    @classmethod
+    def from_header(cls, rank: int, header: Header) -> _Plea:
+        code = header["code"]
+        return cls(
+            rank=rank,
+            since=time.monotonic(),
+            reason=header["reason"],
+            code=_INTERRUPTED if code is None else int(code),
+        )
+
+
+class Switchboard:
+    """Connects `width` ranks and a dispatcher; rank `reporter` says what the suite is."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        secret: str,
+        *,
+        width: int,
+        reporter: int = 0,
+        folder: str = "",
+    ) -> None:
+        self._width = width
+        # Ranks of other machines cannot be looked after from here.
+        self._machine_watch = MachineWatch(Path(folder), width) if folder else None
+        self._reporter = reporter
+        self._lines = Exchange(
+            listener,
+            secret,
+            is_expected=lambda name: type(name) is int and 0 <= name < width,
+            on_message=self._take,
+            on_gone=self._gone,
+        )
+        self._dispatcher: Dispatcher | None = None
+        self._closed = False
+        self._names: list[str] = []
+        self._grace = 0.0
+        self._has_reporter = False
+        self._departed: set[Name] = set()
+        """Ranks that have said goodbye: who has not and is gone was ended by something else."""
+        self._plea: _Plea | None = None
+
+    def tether(self, lifeline: socket.socket) -> None:
+        """End when this line ends: whoever holds its other side is gone then."""
+        self._lines.tether(lifeline, self._end)
+
+    def run(self) -> None:
+        """Serve until the reporter or the lifeline is gone, then hang up."""
+        while not self._closed:
+            watched = self._machine_watch is not None and self._dispatcher is not None
+            self._lines.step(_LOOK_SECONDS if watched or self._plea is not None else None)
+            if self._machine_watch is not None and self._dispatcher is not None:
+                told = self._machine_watch.look(self._dispatcher, self._reporter)
+                if told is not None:
+                    self._lines.send(self._reporter, *told)
+            self._grant_if_due()
+        self._hear_goodbye()
+        is_orderly = self._reporter in self._departed or not self._has_reporter
+        if is_orderly:
+            # The others wait for what comes next, or for this.
+            self._share({"kind": "finish"}, b"")
+            self._share({"kind": "over"}, b"")
+            self._lines.flush()
+        elif self._machine_watch is not None:
+            self._machine_watch.mourn(self._reporter, self._dispatcher)
+        self._lines.close()
+        if not is_orderly and self._machine_watch is not None:
+            self._machine_watch.end_others(self._reporter)
+
+    def _hear_goodbye(self) -> None:
+        """Read what the reporter has sent before it hung up."""
+        deadline = time.monotonic() + _GOODBYE_SECONDS
+        while self._lines.has(self._reporter) and self._reporter not in self._departed:
+            self._lines.step(0.05)
+            if time.monotonic() > deadline:
+                return
+
+    def _grant_if_due(self) -> None:
+        """Let a rank end all the others if it has ended the run and the reporter waits for it."""
+        plea = self._plea
+        if plea is None or time.monotonic() - plea.since <= self._grace:
+            return
+        self._plea = None
+        if self._machine_watch is not None and self._dispatcher is not None:
+            self._machine_watch.give_up(plea.rank, plea.reason, self._dispatcher)
+        self._lines.send(plea.rank, {"kind": "abort", "code": plea.code})
+        self._lines.flush()
+
+    def _end(self) -> None:
+        self._closed = True
+
+    def _gone(self, rank: Name) -> None:
+        if rank == self._reporter:
+            self._closed = True
+            return
+        left = rank in self._departed
+        where = "" if left else self._where(int(rank))
+        header = {"kind": "gone", "rank": rank, "lost": not left, "where": where}
+        self._lines.send(self._reporter, header)
+        if not left and self._machine_watch is not None and self._dispatcher is not None:
+            self._machine_watch.note_lost(int(rank), self._dispatcher)
+
+    def _where(self, rank: int) -> str:
+        """Say at which test a rank is, as far as that is known."""
+        if self._machine_watch is not None and (where := self._machine_watch.where(rank)):
+            return where
+        running_tests = (
+            self._dispatcher.running_tests([rank]) if self._dispatcher is not None else []
+        )
+        names = [self._names[running.case] for running in running_tests if rank in running.at_it]
+        return f" in {names[0]}" if names else ""
+
+    def _take(self, rank: Name, header: Header, body: bytes) -> None:
+        assert isinstance(rank, int), f"{rank!r} is no rank"
+        dispatcher = self._dispatcher
+        self._has_reporter = self._has_reporter or rank == self._reporter
+        match header["kind"]:
+            case "begin":
+                tests = json.loads(body)
+                cases = [
+                    ScheduledTest(index=index, size=size, seconds=seconds)
+                    for index, (size, seconds, *_) in enumerate(tests)
+                ]
+                dispatcher = self._dispatcher = make_dispatcher(
+                    header["scheduler"],
+                    ScheduledSuite(cases=cases, groups=[test[2] for test in tests]),
+                    width=self._width,
+                    careful=header["careful"],
+                    strict=header["strict"],
+                    maxfail=header["maxfail"],
+                )
+                self._names = [str(name) for *_, name in tests]
+                self._grace = header.get("grace", 0.0)
+                if self._machine_watch is not None:
+                    self._machine_watch.begin(header, body)
+                dispatcher.begin()
+            case "here" | "rank_failed" | "repeats" | "noted":
+                if self._machine_watch is not None:
+                    self._machine_watch.note(rank, header)
+            case "done" if dispatcher is not None:
+                dispatcher.done(rank, header, body)
+            case "logged" | "stopped" | "stop" if dispatcher is not None:
+                if header["kind"] == "stop":
+                    self._plea = None
+                _direct(dispatcher, header)
+            case "stop":
+                self._share({"kind": "finish"}, b"")
+            case "share":
+                self._share({**header, "kind": header["what"]}, body)
+            case _:
+                self._pass_on(rank, header, body)
+        while dispatcher is not None and dispatcher.outbox:
+            self._lines.send(*dispatcher.outbox.popleft())
+
+    def _pass_on(self, rank: int, header: Header, body: bytes) -> None:
+        """Pass on to the reporter what is for it alone."""
+        if header["kind"] == "bye":
+            self._departed.add(rank)
+        if header["kind"] == "interrupt" and self._dispatcher is not None:
+            # The reporter may be in a long test, or have much to report before it knows.
+            self._dispatcher.stop()
+            self._plea = self._plea or _Plea.from_header(rank, header)
+        self._lines.send(self._reporter, {**header, "rank": rank}, body)
+
+    def _share(self, header: Header, body: bytes) -> None:
+        """Send to every rank but the reporter, also those that have yet to connect."""
+        for rank in range(self._width):
+            if rank != self._reporter:
+                self._lines.send(rank, header, body)
+
+
+def _direct(dispatcher: Dispatcher, header: Header) -> None:
+    """Pass on to the dispatcher what is said about the run as a whole."""
+    match header["kind"]:
+        case "logged":
+            dispatcher.logged(header["case"])
+        case "stopped":
+            dispatcher.halt(header)
+        case "stop":
+            dispatcher.stop(at_once=header.get("at_once", False))
+
+
+def serve(descriptor: int) -> None:
+    """Serve a run, as the process at the other end of the line `descriptor` says."""
+    logging.basicConfig(format="rankwise: %(message)s", stream=sys.stderr)
+    with socket.socket(fileno=descriptor) as line:
+        # Not what a module of the user's may have set for all new sockets.
+        line.settimeout(None)
+        message, descriptors, _, _ = socket.recv_fds(line, 4096, 1)
+        if not message:
+            return
+        settings = json.loads(message)
+        with socket.socket(fileno=descriptors[0]) as listener:
+            board = Switchboard(
+                listener,
+                settings["secret"],
+                width=settings["width"],
+                folder=settings.get("folder", ""),
+            )
+            board.tether(line)
+            try:
+                board.run()
+            finally:
+                # Leave nothing behind, also if rank 0 was killed before it could tidy up.
+                if settings.get("folder"):
+                    shutil.rmtree(settings["folder"], ignore_errors=True)

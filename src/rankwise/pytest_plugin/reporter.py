@@ -1,0 +1,487 @@
+"""Tells pytest, where the user sees it, what others have collected and how their tests ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest.cacheprovider import Cache
+from _pytest.terminal import TerminalReporter
+
+from rankwise.pytest_plugin import interop, serialize
+from rankwise.pytest_plugin.collection import (
+    FolderHooks,
+    ListedTest,
+    name_rank,
+    node_id,
+    raise_interrupt,
+)
+from rankwise.pytest_plugin.connections import Header, WireError
+from rankwise.pytest_plugin.output import PastCapture, silence
+from rankwise.pytest_plugin.serialize import (
+    RankResult,
+    RecordedWarning,
+    ReportedTest,
+    durations_if_uneventful,
+    is_uneventful,
+    merge_warnings,
+    show_text,
+    unpack,
+    unpack_any_report,
+)
+from rankwise.pytest_plugin.verdict import merge_phase, merge_phases
+
+if TYPE_CHECKING:
+    from rankwise.pytest_plugin.timeline import Timekeeper
+
+Collected = dict[str, Any]
+
+
+class CollectionRecord:
+    """Takes down what happens while tests are collected: a plugin where that is done."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self.past_capture: PastCapture | None = None
+        self._reports: list[pytest.CollectReport] = []
+        self._warnings: list[RecordedWarning] = []
+        self._text: Mapping[str, str] = {}
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        past = self.past_capture
+        if past is None:
+            return (yield)
+        past.open()
+        try:
+            return (yield)
+        finally:
+            self._text = past.take()
+            past.close()
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._reports.append(report)
+
+    @pytest.hookimpl
+    def pytest_warning_recorded(self, warning_message: Any, when: Any, nodeid: str) -> None:
+        if when == "collect":
+            self._warnings.append(RecordedWarning.of(warning_message, when, nodeid))
+
+    def describe(self, session: pytest.Session) -> Collected:
+        """Say it in values that travel; reports that did not pass are only counted."""
+        numbers = {item: number for number, item in enumerate(session.items)}
+        collectors = [
+            [report.nodeid, [_describe_node(node, numbers) for node in report.result]]
+            if report.passed
+            else None
+            for report in self._reports
+        ]
+        self._reports.clear()
+        config = self._config
+        lines = config.hook.pytest_report_collectionfinish(
+            config=config, start_path=config.invocation_params.dir, items=session.items
+        )
+        return {
+            "collectors": collectors,
+            "warnings": [warning.pack() for warning in self._warnings],
+            "text": self._text,
+            "lines": lines,
+            "cache": interop.describe(config),
+        }
+
+
+def _describe_node(node: Any, numbers: Mapping[Any, int]) -> list[Any]:
+    kind = type(node).__name__
+    if node in numbers:
+        return [kind, numbers[node]]
+    return [kind, node.nodeid, getattr(node, "location", None)]
+
+
+class CollectedNode:
+    """Stands for a collector, or for a test, where it was not collected."""
+
+    def __init__(
+        self, session: pytest.Session, nodeid: str, location: Sequence[Any] | None = None
+    ) -> None:
+        self.session = session
+        self.config = session.config
+        self.nodeid = nodeid
+        if location is not None:
+            self.location = tuple(location)
+
+    @property
+    def id(self) -> Any:
+        """The identity of a node in newer versions of pytest."""
+        return node_id(self.nodeid)
+
+
+def report_collection(
+    session: pytest.Session,
+    said: Collected,
+    tests: Sequence[ListedTest],
+    errors: Sequence[Mapping[str, Any]],
+    deselected: Sequence[str],
+) -> None:
+    """Report to pytest and its plugins what was collected elsewhere."""
+    config = session.config
+    show_text(config, {0: said["text"]}, 1)
+    for values in said["warnings"]:
+        RecordedWarning.unpack(values).record_in(config)
+    kinds: dict[str, type[CollectedNode]] = {}
+    nodes: dict[str, CollectedNode] = {}
+
+    def stand_in(kind: str, which: int | str, location: Sequence[Any] | None = None) -> Any:
+        if kind not in kinds:
+            kinds[kind] = type(kind, (CollectedNode,), {})
+        if isinstance(which, int):
+            test = tests[which]
+            return kinds[kind](session, test.nodeid, test.location)
+        nodes[which] = kinds[kind](session, which, location)
+        return nodes[which]
+
+    left = iter(errors)
+    hooks = FolderHooks(config)
+    for entry in said["collectors"]:
+        if entry is None:
+            report = unpack_any_report(dict(next(left)), config)
+        else:
+            nodeid, children = entry
+            result = [stand_in(*child) for child in children]
+            report = pytest.CollectReport(nodeid, "passed", None, result)
+        path = config.rootpath / report.nodeid.split("::")[0]
+        hooks.at(str(path)).pytest_collectreport(report=report)
+    if deselected:
+        left_out = [nodes.get(nodeid) or CollectedNode(session, nodeid) for nodeid in deselected]
+        config.hook.pytest_deselected(items=left_out)
+    interop.adopt(config, said["cache"], tests)
+
+
+def show_collection(config: pytest.Config, said: Collected, count: int) -> None:
+    """Write how many tests there are, and what hooks say about them."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if isinstance(terminal, TerminalReporter):
+        terminal._numcollected = count
+        terminal.report_collect(final=True)
+        terminal._write_report_lines_from_hooks(said["lines"])
+
+
+def show_notice(config: pytest.Config, text: str) -> None:
+    """Say something while the user waits."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if isinstance(terminal, TerminalReporter):
+        terminal.ensure_newline()
+        terminal.write_line(f"rankwise: {text}")
+        terminal.flush()
+
+
+_DURATIONS = "rankwise/durations"
+_SHOWN_LOST = 20
+
+
+class Reporter:
+    """Reports what ranks say as one process would."""
+
+    def __init__(
+        self,
+        session: pytest.Session,
+        tell: Callable[[Header], None],
+        tests: Sequence[ReportedTest],
+        *,
+        size: int,
+        rank: int | None,
+        policy: str,
+        is_fresh: bool = False,
+    ) -> None:
+        self._session = session
+        self._config = session.config
+        self._tell = tell
+        self._tests = tests
+        self._size = size
+        self._rank = rank
+        self._in_order = policy == "sequential"
+        self._kept: dict[int, RankResult] = {}
+        self._judged: set[int] = set()
+        self._started: set[str] = set()
+        self._gone: set[int] = set()
+        self.lost: list[int] = []
+        """Ranks that have ended without saying goodbye."""
+        self._durations: dict[str, float] = {}
+        self._times: Timekeeper | None = self._config.pluginmanager.get_plugin("rankwise-timeline")
+        if self._times is not None:
+            self._times.know(width=size, order=policy, is_fresh=is_fresh)
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if not self._in_order and isinstance(terminal, TerminalReporter):
+            # Names of files before the dots are of use only where tests come in their order.
+            terminal.showfspath = False
+        option = self._config.getoption
+        self.maxfail: int = option("maxfail", 0) or 0
+        self.careful = bool(self.maxfail or option("stepwise", False))
+        """Whether the next test may start only when the verdict on this one is known."""
+        # Whoever has the names of the tests shown wants to see which one is running.
+        self.strict = self.careful or self._config.get_verbosity() > 0
+
+    # While tests run
+
+    def starts(self, item: ReportedTest, ranks: Sequence[int]) -> None:
+        """Announce a test; one on this rank alone announces itself."""
+        if self._in_order and len(ranks) > 1:
+            self._announce(item)
+
+    def keep(self, index: int, ranks: Sequence[int], result: RankResult) -> None:
+        """Keep this rank's own part of a verdict until the other ranks' parts have come."""
+        if len(ranks) > 1:
+            self._kept[index] = result
+        else:
+            self._judged.add(index)
+            self._remember(self._tests[index], result.reports)
+            if self._times is not None:
+                self._times.note(self._tests[index].nodeid, {ranks[0]: result})
+
+    def take(self, header: Header, body: bytes) -> None:
+        """Report what the switchboard passes on.
+
+        Raises KeyboardInterrupt or pytest's Exit when another rank's test did, WireError when a
+        rank has left.
+        """
+        match header["kind"]:
+            case "verdict":
+                self._log_verdict(header, body)
+            case "late":
+                item = self._tests[header["case"]]
+                self.log_late(item, unpack(body, item), header["rank"])
+            case "stopped":
+                self._session.shouldfail = self._session.shouldfail or header["fail"] or False
+                self._session.shouldstop = self._session.shouldstop or header["stop"] or False
+            case "interrupt":
+                raise_interrupt(name_rank(header))
+            case "gone":
+                self._gone.add(header["rank"])
+                self.lost += [header["rank"]] if header.get("lost") else []
+                raise WireError(explain_gone(header))
+
+    def _log_verdict(self, header: Header, body: bytes) -> None:
+        index, ranks = header["case"], header["ranks"]
+        self._judged.add(index)
+        item = self._tests[index]
+        own = self._kept.pop(index, None)
+        parts = _cut(body, header["lengths"])
+        others = [part for rank, part in zip(ranks, parts, strict=True) if rank != self._rank]
+        if self._times is not None:
+            slots: Sequence[int] = header.get("slots") or ranks
+            said = {
+                slot: own if own and rank == self._rank else unpack(part, item)
+                for slot, rank, part in zip(slots, ranks, parts, strict=True)
+            }
+            self._times.note(item.nodeid, said)
+        if own is not None and self._is_uneventful(own, others):
+            self._log_single(item, own)
+        else:
+            results = {
+                number: own if own and rank == self._rank else unpack(part, item)
+                for number, (rank, part) in enumerate(zip(ranks, parts, strict=True))
+            }
+            if len(ranks) == 1:
+                self._log_single(item, results[0])
+            else:
+                own_number = list(ranks).index(self._rank) if own else None
+                self._log_merged(item, results, own_number)
+        if self._session.shouldfail or self._session.shouldstop:
+            self._tell({"kind": "stop"})
+        if self.careful:
+            self._tell({"kind": "logged", "case": index})
+
+    def _is_uneventful(self, own: RankResult, others: Sequence[bytes]) -> bool:
+        """Return whether a test passed on all ranks with nothing to report but how long it took.
+
+        If so, this rank's reports are made those of all.
+        """
+        if not is_uneventful(own):
+            return False
+        durations = [durations_if_uneventful(part) for part in others]
+        if None in durations:
+            return False
+        for report, *seconds in zip(own.reports, *filter(None, durations), strict=True):
+            report.duration = max(report.duration, *seconds)
+        return True
+
+    def _log_single(self, item: ReportedTest, result: RankResult) -> None:
+        self._announce(item)
+        self._warn([result])
+        self.log_more(item, (*result.subtests, *result.reports))
+        reruns = sum(str(report.outcome) == "rerun" for report in result.reports)
+        interop.note_attempts(item, reruns + 1)
+        self._finish(item, result.reports)
+
+    def _log_merged(
+        self, item: ReportedTest, results: Mapping[int, RankResult], own: int | None
+    ) -> None:
+        self._announce(item)
+        silence(results, self._config.getoption("rank_output", "all"))
+        others = [result for number, result in results.items() if number != own]
+        self._warn(others, known=results[own].warnings if own is not None else ())
+        for result in others:
+            self._log_subtests(item, result)
+        attempts = max(len(result.reruns) for result in results.values())
+        interop.note_attempts(item, attempts + 1)
+        for attempt in range(attempts):
+            runs = {number: result.reruns[attempt] for number, result in results.items()}
+            self._log_all(item, runs, rerun=attempt)
+        reports = {number: result.reports for number, result in results.items()}
+        self._finish(item, self._log_all(item, reports))
+
+    def _log_all(
+        self,
+        item: ReportedTest,
+        results: Mapping[int, Sequence[pytest.TestReport]],
+        *,
+        rerun: int | None = None,
+    ) -> Sequence[pytest.TestReport]:
+        """Report what all ranks of a test say about one attempt."""
+        said: dict[str | None, dict[int, serialize.Beside]] = {}
+        for number, reports in results.items():
+            for report in reports:
+                said.setdefault(report.when, {})[number] = serialize.detach(report)
+        merged = merge_phases(results)
+        hook = item.ihook
+        for report in merged:
+            if rerun is not None:
+                report.rerun = rerun  # type: ignore[attr-defined]  # pytest-rerunfailures' own
+                if report.failed:
+                    report.outcome = "rerun"  # type: ignore[assignment]  # that plugin's outcome
+            serialize.tell(self._config, report, said[report.when], len(results))
+            hook.pytest_runtest_logreport(report=report)
+        return merged
+
+    def _log_subtests(self, item: ReportedTest, result: RankResult) -> None:
+        """Report other ranks' subtests that did not pass; those that did are counted once."""
+        for report in result.subtests:
+            if not report.passed:
+                item.ihook.pytest_runtest_logreport(report=report)
+
+    def log_late(self, item: ReportedTest, result: RankResult, rank: int) -> None:
+        """Report an error in a fixture of a wider scope after its last test was reported."""
+        for report in result.reports:
+            serialize.tell(self._config, report, {rank: serialize.detach(report)}, self._size)
+            if not report.failed:
+                continue
+            merged = merge_phase({rank: report}, self._size) if self._size > 1 else report
+            item.ihook.pytest_runtest_logreport(report=merged)
+
+    def log_ended(
+        self,
+        index: int,
+        reports: Sequence[pytest.TestReport],
+        *,
+        how: str,
+        slots: Sequence[int],
+    ) -> None:
+        """Report a test that did not come to its end by itself."""
+        item = self._tests[index]
+        self._judged.add(index)
+        self._announce(item)
+        if self._times is not None:
+            self._times.note_ended(item.nodeid, slots, how, reports)
+        self.log_more(item, reports)
+        self._finish(item, reports)
+
+    def fail_session(self, words: str) -> None:
+        """Have the run fail for something that is no test's doing; report files say why."""
+        self._session.testsfailed += 1
+        interop.add_error(self._config, words)
+
+    def end_session(self, words: str, details: str = "") -> None:
+        """Have the run fail, with this as the reason, and be over; report files say why."""
+        if not self._session.shouldfail:
+            self._session.shouldfail = words
+        interop.add_error(self._config, f"{words}\n{details}" if details else words)
+
+    def log_more(self, item: ReportedTest, reports: Sequence[pytest.TestReport]) -> None:
+        """Report what one rank says, or what is no longer part of a test's own phases."""
+        hook = item.ihook
+        for report in reports:
+            if serialize.has_any(report):
+                serialize.tell(self._config, report, {0: serialize.detach(report)}, 1)
+            hook.pytest_runtest_logreport(report=report)
+
+    def _announce(self, item: ReportedTest) -> None:
+        if item.nodeid not in self._started:
+            self._started.add(item.nodeid)
+            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+
+    def _finish(self, item: ReportedTest, reports: Sequence[pytest.TestReport]) -> None:
+        self._started.discard(item.nodeid)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        self._remember(item, reports)
+
+    def _remember(self, item: ReportedTest, reports: Sequence[pytest.TestReport]) -> None:
+        seconds = sum(report.duration for report in reports)
+        self._durations[item.nodeid] = round(seconds, 4)
+
+    def _warn(self, results: Sequence[RankResult], known: Sequence[RecordedWarning] = ()) -> None:
+        """Show other ranks' warnings that pytest does not already know from this one."""
+        for warning in merge_warnings(results):
+            if warning not in known:
+                warning.record_in(self._config)
+
+    # After the last test
+
+    def conclude(self) -> None:
+        """Raise what pytest raises when a run was stopped; every test has a verdict otherwise.
+
+        A test that was lost on its way must never look like one that has passed.
+        """
+        session = self._session
+        if not session.shouldfail and not session.shouldstop:
+            self._fail_for_unjudged()
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+
+    def _fail_for_unjudged(self) -> None:
+        lost = [one.nodeid for n, one in enumerate(self._tests) if n not in self._judged]
+        if lost:
+            tests = (
+                "1 collected test has" if len(lost) == 1 else f"{len(lost)} collected tests have"
+            )
+            shown = ", ".join(lost[:_SHOWN_LOST]) + (", …" if len(lost) > _SHOWN_LOST else "")
+            self.end_session(f"{tests} no verdict; please report this: {shown}")
+
+    # What is known about durations
+
+    def known_durations(self) -> Mapping[str, float]:
+        """Return how long tests took in earlier runs."""
+        known: Mapping[str, float] = self._cache().get(_DURATIONS, {})
+        return known
+
+    def save_durations(self) -> None:
+        """Remember how long tests took, for the next run."""
+        if self._durations:
+            cache = self._cache()
+            cache.set(_DURATIONS, {**cache.get(_DURATIONS, {}), **self._durations})
+
+    def _cache(self) -> Cache | _NoCache:
+        return getattr(self._config, "cache", None) or _NoCache()
+
+
+def explain_gone(header: Header) -> str:
+    """Say which rank is gone, and at what it was."""
+    return f"rank {header['rank']} left the run before it was over{header.get('where', '')}"
+
+
+def _cut(body: bytes, lengths: Sequence[int]) -> list[bytes]:
+    """Cut what the ranks said out of what came in one piece."""
+    ends = list(accumulate(lengths))
+    return [body[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+class _NoCache:
+    """For runs with `-p no:cacheprovider`."""
+
+    def get(self, _key: str, default: Any) -> Any:
+        return default
+
+    def set(self, _key: str, _value: object) -> None:
+        pass

@@ -1,0 +1,132 @@
+"""Every test gets its ranks and its place before anything runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from rankwise.pytest_plugin.schedulers.base import Assignment, Pace, ScheduledTest
+
+
+class FirstFit:
+    """Steps of `width` slots; a test goes into the first step that has room for it.
+
+    The room left in each step is kept in a tree of maxima, so that finding the first step costs
+    the logarithm of their number.
+    """
+
+    def __init__(self, width: int, most_steps: int) -> None:
+        self._width = width
+        self._leaves = 1
+        while self._leaves < max(1, most_steps):
+            self._leaves *= 2
+        self._room = [width] * (2 * self._leaves)
+
+    def place(self, size: int) -> tuple[int, int]:
+        """Return the step and the first slot for a test of `size` slots."""
+        node = 1
+        while node < self._leaves:
+            node *= 2
+            if self._room[node] < size:
+                node += 1
+        step, first = node - self._leaves, self._width - self._room[node]
+        self._room[node] -= size
+        while node > 1:
+            node //= 2
+            self._room[node] = max(self._room[2 * node], self._room[2 * node + 1])
+        return step, first
+
+
+def plan_steps(
+    cases: Sequence[ScheduledTest], width: int
+) -> list[list[tuple[ScheduledTest, range]]]:
+    """Distribute tests over steps, the largest first; within a step no rank has two of them.
+
+    Small tests then fill the gaps that large ones leave, instead of standing in their way.
+    """
+    # Any two steps hold more than one step's slots together: the second's first test had no room in
+    # the first. So there are at most about twice as many steps as if all were full.
+    slots = sum(case.size for case in cases)
+    fit = FirstFit(width, min(len(cases), 2 * (slots // width) + 1))
+    steps: list[list[tuple[ScheduledTest, range]]] = []
+    for case in sorted(cases, key=lambda case: -case.size):
+        step, first = fit.place(case.size)
+        while len(steps) <= step:
+            steps.append([])
+        steps[step].append((case, range(first, first + case.size)))
+    return steps
+
+
+class Static:
+    """Run the plan: a test starts when it is the next one for all of its ranks.
+
+    There is no barrier between steps: a rank only ever waits for the ranks it shares a test with.
+    """
+
+    one_by_one: ClassVar[bool] = False
+
+    def __init__(self, cases: Sequence[ScheduledTest], width: int, pace: Pace) -> None:
+        self._pace = pace
+        self._places = [place for step in plan_steps(cases, width) for place in step]
+        self._number = {case.index: number for number, (case, _) in enumerate(self._places)}
+        self._queues: list[deque[int]] = [deque() for _ in range(width)]
+        for number, (_, ranks) in enumerate(self._places):
+            for rank in ranks:
+                self._queues[rank].append(number)
+        self._arrived = [0] * len(self._places)
+        self._free: set[int] = set()
+        self._ready: deque[int] = deque()
+
+    def release(self, ranks: tuple[int, ...]) -> None:
+        for rank in ranks:
+            self._free.add(rank)
+            self._arrive(rank)
+
+    def _arrive(self, rank: int) -> None:
+        """Let a free rank wait for its next test."""
+        if self._queues[rank]:
+            number = self._queues[rank][0]
+            self._arrived[number] += 1
+            if self._arrived[number] == self._places[number][0].size:
+                self._ready.append(number)
+
+    def put_back(self, case: int) -> None:
+        number = self._number[case]
+        self._arrived[number] = 0
+        for rank in self._places[number][1]:
+            is_free = rank in self._free
+            if is_free and self._queues[rank]:
+                self._leave(self._queues[rank][0])
+            self._queues[rank].appendleft(number)
+            if is_free:
+                self._arrive(rank)
+
+    def _leave(self, number: int) -> None:
+        """Let a free rank no longer wait for a test."""
+        if self._arrived[number] == self._places[number][0].size:
+            self._ready.remove(number)
+        self._arrived[number] -= 1
+
+    def take(self) -> Assignment | None:
+        if not self._ready:
+            return None
+        number = self._ready.popleft()
+        ranks = self._places[number][1]
+        batch = self._pace.batch(self._batch(number), len(self._queues[ranks[0]]))
+        cases = [case.index for case in batch]
+        for rank in ranks:
+            for _ in cases:
+                self._queues[rank].popleft()
+        self._free.difference_update(ranks)
+        return Assignment(cases=tuple(cases), ranks=tuple(ranks))
+
+    def _batch(self, number: int) -> Iterator[ScheduledTest]:
+        """Return the tests that all ranks of this one have next, in the same order."""
+        ranks = self._places[number][1]
+        for depth, planned in enumerate(self._queues[ranks[0]]):
+            if self._places[planned][1] != ranks:
+                return
+            if any(self._queues[rank][depth] != planned for rank in ranks[1:]):
+                return
+            yield self._places[planned][0]

@@ -1,0 +1,156 @@
+"""Many ranks' reports on one test become one report for each phase.
+
+any rank failed                      failed
+else any rank failed as expected     xfailed
+else any rank was skipped            skipped: a test that ran in part has not passed
+else                                 passed (xpassed if the test was expected to fail)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from _pytest._code.code import ExceptionInfo, ReprFileLocation, TerminalRepr
+from _pytest._io import TerminalWriter
+
+from rankwise.pytest_plugin.serialize import is_plain_pass, is_strict_xpass
+from rankwise.pytest_plugin.stacks import describe_ranks
+
+RankReports = Mapping[int, pytest.TestReport]
+LongRepr = ExceptionInfo[BaseException] | tuple[str, int, str] | str | TerminalRepr | None
+
+# `comm = <mpi4py.MPI.Intracomm object at 0x7f5b0e4410d0>` is another on each rank.
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
+
+
+class RankedRepr(TerminalRepr):
+    """What went wrong, under the ranks it went wrong on."""
+
+    def __init__(self, parts: Sequence[tuple[str, object]]) -> None:
+        self.parts = parts
+        label, first = parts[0]
+        crash = getattr(first, "reprcrash", None)
+        if crash is not None:
+            # What the short summary, --tb=line and JUnit show.
+            message = f"[{label}] {crash.message}"
+            self.reprcrash = ReprFileLocation(crash.path, crash.lineno, message)
+
+    def toterminal(self, tw: TerminalWriter) -> None:
+        for label, longrepr in self.parts:
+            tw.sep("-", label, bold=True)
+            if hasattr(longrepr, "toterminal"):
+                longrepr.toterminal(tw)
+            else:
+                tw.line(str(longrepr))
+
+
+def merge_phases(results: Mapping[int, Sequence[pytest.TestReport]]) -> list[pytest.TestReport]:
+    """Merge the reports of all ranks of a test, by rank of its communicator."""
+    merged = []
+    for when in ("setup", "call", "teardown"):
+        phase = {
+            rank: report
+            for rank, reports in results.items()
+            for report in reports
+            if report.when == when
+        }
+        if phase:
+            merged.append(merge_phase(phase, len(results)))
+    return merged
+
+
+def merge_phase(phase: RankReports, size: int) -> pytest.TestReport:
+    """Merge the reports of one phase; ranks that did not come to it have none."""
+    if all(is_plain_pass(report) for report in phase.values()):
+        return max(phase.values(), key=lambda report: report.duration)
+    deciding = _deciding(phase)
+    model = next(iter(deciding.values()))
+    report = pytest.TestReport(
+        nodeid=model.nodeid,
+        location=model.location,
+        keywords=model.keywords,
+        outcome=model.outcome,
+        longrepr=_merge_longrepr(deciding, size),
+        when=model.when,
+        sections=_merge_sections(phase, size),
+        duration=max(report.duration for report in phase.values()),
+        start=min(report.start for report in phase.values()),
+        stop=max(report.stop for report in phase.values()),
+        user_properties=_join_lists(phase, "user_properties"),
+    )
+    # What plugins have put on the deciding rank's report (wasxfail, …) stays on it.
+    for name, value in model.__dict__.items():
+        report.__dict__.setdefault(name, value)
+    if extras := _join_lists(phase, "extras"):
+        report.extras = extras  # type: ignore[attr-defined]  # what pytest-html is to attach
+    if not deciding.keys() >= phase.keys() and hasattr(model, "wasxfail"):
+        report.wasxfail = f"{model.wasxfail} ({describe_ranks(deciding, size)})".lstrip()
+    return report
+
+
+def _deciding(phase: RankReports) -> dict[int, pytest.TestReport]:
+    """Find the ranks whose outcome is the test's."""
+    expected = {r: p for r, p in phase.items() if p.skipped and hasattr(p, "wasxfail")}
+    failed = {r: p for r, p in phase.items() if p.failed and not is_strict_xpass(p)}
+    if failed:
+        return failed
+    if expected:
+        return expected
+    # A test that ran in part has not passed, so it has not passed unexpectedly either. With nobody
+    # failing as expected or skipping, a strict xpass is a failure after all.
+    too_good = {r: p for r, p in phase.items() if p.failed}
+    skipped = {r: p for r, p in phase.items() if p.skipped}
+    return skipped or too_good or dict(phase)
+
+
+def _merge_longrepr(deciding: RankReports, size: int) -> LongRepr:
+    first = next(iter(deciding.values()))
+    if isinstance(first.longrepr, tuple):
+        path, line, reason = first.longrepr
+        if len(deciding) < size:
+            reason = f"{reason} ({describe_ranks(deciding, size)})"
+        return (path, line, reason)
+    if first.longrepr is None or first.skipped or is_strict_xpass(first):
+        return first.longrepr
+    ranks_by_text: dict[str, list[int]] = {}
+    for rank, report in deciding.items():
+        ranks_by_text.setdefault(_ADDRESS.sub("0x", report.longreprtext), []).append(rank)
+    parts = [
+        (describe_ranks(ranks, size), deciding[ranks[0]].longrepr)
+        for ranks in ranks_by_text.values()
+    ]
+    if all(isinstance(longrepr, str) for _, longrepr in parts):
+        # Without a traceback, pytest has the text itself in the short summary.
+        return "\n".join(f"[{label}] {text}" for label, text in parts)
+    return RankedRepr(parts)
+
+
+def _merge_sections(phase: RankReports, size: int) -> list[tuple[str, str]]:
+    """Label captured output by rank; the same output of several ranks is shown once."""
+    ranks_by_section: dict[tuple[str, str], list[int]] = {}
+    for rank, report in phase.items():
+        # A test that was repeated has what it printed in each attempt.
+        for section in dict.fromkeys(report.sections):
+            ranks_by_section.setdefault(section, []).append(rank)
+    order = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in ranks_by_section))}
+    return [
+        (f"{name} ({describe_ranks(ranks, size)})", text)
+        for (name, text), ranks in sorted(
+            ranks_by_section.items(), key=lambda entry: order[entry[0][0]]
+        )
+    ]
+
+
+def _join_lists(phase: RankReports, name: str) -> list[Any]:
+    """Put what the ranks' reports have under this name one after the other, equal values once."""
+    joined: list[Any] = []
+    # By how they look: arrays and their like have no simple answer to whether they are equal.
+    seen: set[str] = set()
+    for report in phase.values():
+        new = [value for value in getattr(report, name, ()) if repr(value) not in seen]
+        seen.update(map(repr, new))
+        joined += new
+    return joined

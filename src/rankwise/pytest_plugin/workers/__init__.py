@@ -1,0 +1,1 @@
+"""Worlds of workers that a controller starts: on this machine or on the nodes of Slurm."""

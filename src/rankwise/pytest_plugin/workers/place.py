@@ -1,0 +1,373 @@
+"""Where workers run (this machine, or the nodes in `slurm_nodes`) and how a run begins there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from rankwise.launch import mpi
+from rankwise.launch.cores import available_cores, domains_of, use_cores_of_parent
+from rankwise.pytest_plugin import connections
+from rankwise.pytest_plugin.connections import (
+    SUPERVISOR,
+    TEMPLATE,
+    Exchange,
+    Header,
+    Invitation,
+    Name,
+)
+from rankwise.pytest_plugin.interop import settle
+from rankwise.pytest_plugin.options import BATCH_SCHEDULERS, SLURM_SCHEDULERS, STARTS_RANKS
+from rankwise.pytest_plugin.workers.supervisor import clean_command, supervise
+
+if TYPE_CHECKING:
+    from rankwise.pytest_plugin.failure_report import AbortedTest
+    from rankwise.pytest_plugin.workers.run_options import SlurmOptions
+
+
+# More ranks than this would take the machine's memory before the first test has begun.
+_MOST_ON_ANY = 256
+_MOST_ON_A_CORE = 32
+
+_TOO_LATE = (
+    "MPI was started before the workers, mostly by a plugin that imports mpi4py.MPI: ranks start "
+    "from nothing, as with --no-warm-start, which is slower; MPI4PY_RC_INITIALIZE=0 prevents that"
+)
+
+
+class RunOptions:
+    """What the command line says about the workers, before it is read in full."""
+
+    def __init__(
+        self, config: pytest.Config, *, width: int | None = None, place: mpi.Place | None = None
+    ) -> None:
+        """Read it; with a width, somebody else has settled what ranks are started with.
+
+        If a launcher has given a place among many to this process, there are as many workers.
+        """
+        known = config.known_args_namespace
+        self.scheduler: str = known.scheduler or ""
+        asked = known.n_workers
+        self.slurm: SlurmOptions | None = None
+        """What the ranks are started with; None: with the mpiexec of this machine."""
+        self.launched = 0 if place is None else place.size
+        """How many ranks a launcher has started; this process is the one that goes on."""
+        if place is not None and place.launcher:
+            # An mpirun has all cores that the user has given to it. What srun's parent has is
+            # not the user's.
+            use_cores_of_parent()
+        self.cores = available_cores()
+        if width is not None:
+            self.width: int = width
+        elif self.scheduler in SLURM_SCHEDULERS:
+            from rankwise.pytest_plugin.workers.run_options import read_slurm_options
+
+            self.slurm = read_slurm_options(known)
+            self.width = self.slurm.tasks
+        elif self.scheduler in BATCH_SCHEDULERS:
+            from rankwise.pytest_plugin.workers.run_options import read_batch_options
+
+            self.slurm = read_batch_options(known)
+            self.width = self.slurm.tasks
+        else:
+            usual = self.launched if self.launched > 1 and asked is None else len(self.cores)
+            self.width = usual if asked in (None, "auto") else int(asked)
+            self._refuse_too_many()
+        self.uses_srun: bool = known.use_srun and self.scheduler not in BATCH_SCHEDULERS
+        self.fresh = self.scheduler in ("shell", "slurm", "batch")
+        self.start_mode = self.scheduler if self.scheduler in STARTS_RANKS else "pool"
+        named = "" if self.scheduler in STARTS_RANKS else self.scheduler
+        self.policy: str = known.rankwise_policy or named or "dynamic"
+        self.notices: list[str] = []
+        """What the user is told about them at the end."""
+        self.warm: bool = not known.no_warm_start
+        # Plugins are loaded by now. A copy of a process with MPI at work cannot be a rank.
+        if self.warm and mpi.is_mpi_started():
+            self.warm = False
+            self.notices.append(_TOO_LATE)
+        self.quiet: bool = getattr(known, "capture", "no") != "no"
+        bind: str = known.bind or ("core" if self.fresh else "none")
+        # More workers than cores would share some while others are idle. Slurm binds by itself.
+        fits = self.slurm is None and self.width <= len(self.cores)
+        self.binds = bind == "core" and fits
+        self.every_world: bool = known.world
+        self.sets_threads = "OMP_NUM_THREADS" not in os.environ
+
+    def _refuse_too_many(self) -> None:
+        most = max(_MOST_ON_ANY, _MOST_ON_A_CORE * len(self.cores))
+        if self.width > most:
+            raise pytest.UsageError(
+                f"--n-workers={self.width} is more than this machine can hold: it has "
+                f"{len(self.cores)} cores, and more than {most} ranks are not started on it"
+            )
+
+
+class Workplace(Protocol):
+    """Starts what the worlds of a run need, and knows what became of it."""
+
+    on_notice: Callable[[str], None]
+    """Told what a person who waits wants to know."""
+
+    @property
+    def title(self) -> str:
+        """What the header of the run says of it; empty: that is not known yet."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether worlds can be started."""
+
+    @property
+    def fork_sockets(self) -> Mapping[str, str]:
+        """The sockets at which a rank's program gets its process, by kind of start."""
+
+    @property
+    def starter(self) -> str:
+        """Which supervisor starts the worlds."""
+
+    @property
+    def lost(self) -> Sequence[str]:
+        """Nodes that are gone."""
+
+    def begin(self, lines: Exchange, order_supervisor: Callable[[Header], None]) -> None:
+        """Get ready; raises RankwiseError if that is impossible."""
+
+    def look(self) -> None:
+        """Look how far it is, while it is not ready; raises RankwiseError if it never will be."""
+
+    def is_expected(self, name: object) -> bool:
+        """Return whether a process of this name may connect, beside workers and templates."""
+
+    def servers(self) -> list[str]:
+        """Return the processes that start, end and know ranks, beside our own supervisor."""
+
+    def domains(self) -> list[int]:
+        """Return the number of the NUMA domain, or of the node, of each slot."""
+
+    def take(self, name: Name, header: Header, body: bytes) -> None:
+        """Take in what a process of the place says about itself; raises RankwiseError."""
+
+    def gone(self, name: Name) -> None:
+        """Learn that a process of the place has closed its connection."""
+
+    def prepare(self, order: Header) -> None:
+        """Add to the order for a world how it is started."""
+
+    def share(self) -> bool:
+        """Let worlds start that are kept waiting; return whether that is new."""
+
+    def explain_end(self) -> str:
+        """Return why no world can be started any more; empty: they can."""
+
+    def end(self) -> None:
+        """Give back what was taken."""
+
+
+class Listener(Protocol):
+    """What a pool tells of a run."""
+
+    def on_verdict(self, header: Header, body: bytes) -> None:
+        """Take the reports of all ranks of a test, or what one of them has said later."""
+
+    def on_ending(self, case: int, ending: AbortedTest) -> None:
+        """Take how a test came to an end that its ranks did not report."""
+
+    def on_interrupt(self, header: Header) -> None:
+        """Learn that a rank wants the run to end."""
+
+    def on_lost(self, words: str) -> None:
+        """Learn of workers that ended unasked where no test can be blamed: the run has failed."""
+
+    def on_debug(self, worker: int, pid: int, words: str) -> None:
+        """Lend the terminal to a worker, and come back when it is free again."""
+
+    def on_look(self) -> None:
+        """Show how it stands; called several times a second."""
+
+
+class LocalMachine:
+    """This machine: it is there from the start and does not end before the run does."""
+
+    is_ready = True
+    starter = SUPERVISOR
+    lost: Sequence[str] = ()
+
+    def __init__(
+        self, fork_sockets: Mapping[str, str], *, width: int, cores: Sequence[int]
+    ) -> None:
+        self.fork_sockets = fork_sockets
+        self.title = ""
+        self.on_notice: Callable[[str], None]
+        self._width = width
+        self._cores = cores
+
+    def begin(self, lines: Exchange, order_supervisor: Callable[[Header], None]) -> None:
+        pass
+
+    def look(self) -> None:
+        pass
+
+    def is_expected(self, name: object) -> bool:
+        return False
+
+    def servers(self) -> list[str]:
+        return [TEMPLATE]
+
+    def domains(self) -> list[int]:
+        enough = self._width <= len(self._cores)
+        return domains_of(self._cores[: self._width]) if enough else [0] * self._width
+
+    def take(self, name: Name, header: Header, body: bytes) -> None:
+        if header["kind"] == "mpi":
+            self.title = header["library"]
+
+    def gone(self, name: Name) -> None:
+        pass
+
+    def prepare(self, order: Header) -> None:
+        pass
+
+    def share(self) -> bool:
+        return False
+
+    def explain_end(self) -> str:
+        return ""
+
+    def end(self) -> None:
+        pass
+
+
+# What the files of some ranks take.
+_ROOM_BYTES = 1 << 16
+
+
+def start_controller(config: pytest.Config, options: RunOptions, *, collects_garbage: bool) -> None:
+    """Make this process the controller of a pool.
+
+    Comes back in other processes too: in the template and in ranks, which are copies of this one.
+    They go on as workers.
+    """
+    _fill_standard_descriptors()
+    forgotten = mpi.forget_job()
+    folder = _make_folder()
+    secret = secrets.token_hex(32)
+    listener, address = _listen(options, folder)
+    fork_sockets = {name: connections.listen_on_file(folder / name) for name in ("warm", "cold")}
+    own, theirs = connections.pair()
+    template, template_end = connections.pair()
+    invitation = Invitation(
+        address=address,
+        secret=secret,
+        folder=str(folder),
+        width=options.width,
+        settings=settle(config),
+    )
+    if options.binds and options.sets_threads:
+        # Libraries that are loaded for all ranks must not start more threads than a rank has cores.
+        os.environ["OMP_NUM_THREADS"] = "1"
+        config.add_cleanup(_forget_threads)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as Python has it if it was started with a closed one
+            stream.flush()
+    supervisor_pid = os.fork()
+    if not supervisor_pid:
+        own.close()
+        template.close()
+        listener.close()
+        os.setsid()
+        line, template_line = connections.Channel(theirs), template_end
+        supervise(
+            config,
+            options,
+            invitation,
+            fork_sockets=fork_sockets,
+            line=line,
+            template_line=template_line,
+            collects_garbage=collects_garbage,
+        )
+        return
+    theirs.close()
+    template_end.close()
+    for fork_socket, _ in fork_sockets.values():
+        fork_socket.close()
+    paths = {name: address.path for name, (_, address) in fork_sockets.items()}
+    # The other processes are at work meanwhile.
+    from rankwise.pytest_plugin.workers.controller import ControllerSession
+
+    session = ControllerSession(
+        config,
+        options,
+        invitation,
+        folder,
+        place=_make_place(config, options, invitation, paths),
+        listener=listener,
+        supervisor=own,
+        template=template,
+        supervisor_pid=supervisor_pid,
+    )
+    config.pluginmanager.register(session, "rankwise-controller")
+    # What this process does after pytest, perhaps with another pytest, is as without this one.
+    config.add_cleanup(mpi.stand_in_for_mpi())
+    config.add_cleanup(lambda: os.environ.update(forgotten))
+
+
+def _make_folder() -> Path:
+    """Make the folder of the run; raises UsageError if nothing can be written there."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="rankwise-"))
+        try:
+            with (folder / "room").open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)
+            (folder / "room").unlink()
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise pytest.UsageError(
+            f"the files of this run have no place: {error}. Set TMPDIR to a folder with room"
+        ) from None
+    return folder
+
+
+def _fill_standard_descriptors() -> None:
+    """Let no file or line of ours have a number that is a stream's: ranks get others there."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _forget_threads() -> None:
+    os.environ.pop("OMP_NUM_THREADS", None)
+
+
+def _listen(options: RunOptions, folder: Path) -> tuple[socket.socket, connections.Address]:
+    """Listen where all ranks can reach us, and nowhere else."""
+    if options.slurm is None:
+        return connections.listen_on_file(folder / "controller")
+    from rankwise.pytest_plugin.workers.slurm_allocation import reachable_address
+
+    return connections.listen_on_host(reachable_address(options.slurm))
+
+
+def _make_place(
+    config: pytest.Config,
+    options: RunOptions,
+    invitation: Invitation,
+    fork_sockets: Mapping[str, str],
+) -> Workplace:
+    if options.slurm is None:
+        return LocalMachine(fork_sockets, width=options.width, cores=options.cores)
+    from rankwise.pytest_plugin.workers.slurm_nodes import BatchSite, SlurmSite
+
+    kind = BatchSite if options.slurm.on else SlurmSite
+    return kind(options, invitation, clean_command(config))

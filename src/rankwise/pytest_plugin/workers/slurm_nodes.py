@@ -1,0 +1,464 @@
+"""The nodes of a job of Slurm: a supervisor on each, and worlds that srun starts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from rankwise.backends.batch.slurm import Slurm
+from rankwise.backends.batch.system import CALL_SECONDS, Phase
+from rankwise.errors import ComputeFailure
+from rankwise.pytest_plugin.connections import (
+    INVITATION,
+    SUPERVISOR,
+    TEMPLATE,
+    Exchange,
+    Header,
+    Invitation,
+    Name,
+    name_and_node,
+    name_on_node,
+)
+from rankwise.pytest_plugin.workers import slurm_allocation
+from rankwise.pytest_plugin.workers.forkserver import MEMORY_VARIABLE
+from rankwise.pytest_plugin.workers.place import RunOptions
+from rankwise.pytest_plugin.workers.run_options import SlurmOptions
+from rankwise.pytest_plugin.workers.slurm_allocation import HOLDER, Allocation
+from rankwise.pytest_plugin.workers.supervisor import NODE_SUPERVISORS
+
+# By what the version of a library begins with: how Slurm talks to it, the best first.
+_TALKS = (("Open MPI", ("pmix",)), ("MPICH", ("pmi2", "pmix")), ("Intel", ("pmi2", "pmix")))
+_OTHERS = ("pmix", "pmi2")
+
+
+@dataclass(slots=True, kw_only=True)
+class Srun:
+    """How steps of one allocation are started."""
+
+    wishes: SlurmOptions
+    job: str
+    nodes: Sequence[str]
+    talk: str = ""
+    """How Slurm and the MPI library talk; empty: as the user or the site says."""
+    shares: bool = False
+    """Whether steps are not to wait for cores that Slurm takes for busy."""
+    lost: list[str] = field(default_factory=list)
+    """Nodes that are not there any more."""
+
+    @property
+    def left(self) -> list[str]:
+        """The nodes that are still there."""
+        return [node for node in self.nodes if node not in self.lost]
+
+    def of_world(self, size: int, threads: int, *, is_alone: bool, node: str = "") -> list[str]:
+        """Return what comes before the program that is to run on `size` ranks.
+
+        With a node, all of them are there. A world that is used again shares its cores with
+        others: they take turns.
+        """
+        cores = self.wishes.cores_per_task * threads
+        share = ["--exact" if is_alone and not self.shares else "--overlap"]
+        if node:
+            # Slurm would spread it over all nodes of the job, and start a daemon on each.
+            share += ["--nodes=1", f"--nodelist={node}"]
+        if self.lost:
+            # What ran on a lost node holds its cores until Slurm has noticed, and there may be
+            # fewer cores than ranks now.
+            share = ["--overlap", "--overcommit", f"--nodelist={','.join(self.left)}"]
+            share.append(f"--nodes={min(size, len(self.left))}")
+        talk = [f"--mpi={self.talk}"] if self.talk else []
+        return [
+            *self._usual(),
+            *share,
+            f"--ntasks={size}",
+            *([f"--cpus-per-task={cores}"] if cores > 1 else []),
+            *talk,
+            # The user's come last: the last one counts.
+            *self.wishes.srun_options,
+        ]
+
+    def of_outposts(self) -> list[str]:
+        """Return what comes before the program that is to run once on each node."""
+        count = len(self.nodes)
+        return [
+            *self._usual(),
+            *("--overlap", "--mpi=none", "--cpu-bind=none", "--mem=0", "--no-kill"),
+            *(f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
+        ]
+
+    def _usual(self) -> list[str]:
+        return [
+            # What the job's environment has on its PATH is for the tests.
+            *(shutil.which("srun") or "srun", f"--jobid={self.job}", "--quiet", "--input=none"),
+            # We say what happens to the others when one rank has ended.
+            *("--kill-on-bad-exit=0", "--wait=0"),
+        ]
+
+
+def choose_talk(library: str, wishes: SlurmOptions) -> str:
+    """Choose how Slurm and an MPI library talk; empty: the user has said.
+
+    Raises ComputeFailure if this Slurm cannot.
+    """
+    if any(word.startswith("--mpi") for word in wishes.srun_options):
+        return ""
+    wanted = next((talks for name, talks in _TALKS if library.startswith(name)), _OTHERS)
+    offered = _offered_talks()
+    for talk in wanted:
+        if talk in offered:
+            return talk
+    raise ComputeFailure(
+        f"{library} needs {' or '.join(f'srun --mpi={talk}' for talk in wanted)}, and this Slurm "
+        f"has {', '.join(sorted(offered)) or 'none'} (srun --mpi=list). Another way can be named "
+        'with --slurm-srun-options="--mpi=…", or mpiexec can be taken: --no-use-srun'
+    )
+
+
+def _offered_talks() -> set[str]:
+    import subprocess
+
+    try:
+        said = subprocess.run(
+            ["srun", "--mpi=list"],
+            env=Slurm().plain_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=CALL_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ComputeFailure(f"srun cannot be asked for its kinds of MPI: {error}") from error
+    # It has said so on stderr in some versions, and with "srun: " before each line.
+    return read_talks(said.stdout + said.stderr)
+
+
+def read_talks(text: str) -> set[str]:
+    """Read what `srun --mpi=list` says."""
+    words = set(re.findall(r"^(?:srun: )?\s*(\w+)$", text, re.MULTILINE))
+    return words - {"none"}
+
+
+def holder_command() -> list[str]:
+    """Return the program that holds the place in a job."""
+    code = "from rankwise.pytest_plugin.workers.slurm_allocation import main; sys.exit(main())"
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"]
+
+
+# Here sockets have short names, and a batch system may give each job one of its own.
+_NODE_FOLDER = "/tmp/rankwise-{}-%n"
+# So long the servers on the nodes may take to start.
+_START_SECONDS = 180.0
+# A job that has just been ended takes a moment to say how.
+_VERDICT_SECONDS = 10.0
+
+
+class SlurmSite:
+    """Gets an allocation, has a server on each of its nodes, and says how to start worlds."""
+
+    def __init__(self, wishes: RunOptions, invitation: Invitation, command: Sequence[str]) -> None:
+        assert wishes.slurm is not None
+        self._wishes = wishes.slurm
+        self._warm = wishes.warm
+        # The folder of the controller has a name that nobody can guess.
+        token = Path(invitation.folder).name.removeprefix("rankwise-")
+        self.folder = _NODE_FOLDER.format(token)
+        self._invitation = replace(invitation, folder=self.folder, is_distant=True)
+        self._command = command
+        self._allocation: Allocation
+        self._srun: Srun | None = None
+        self._lines: Exchange
+        self._order_keeper: Callable[[Header], None]
+        self._variables: Mapping[str, str] = {}
+        self._present: set[str] = set()
+        self._tasks: list[int] = []
+        self._memory = 0
+        self._is_over = False
+        self._submitted = time.monotonic()
+        self._furnished = 0.0
+        self._shown = ""
+        self.library = ""
+        self.on_notice: Callable[[str], None]
+        """Told what a person who waits wants to know."""
+
+    # The beginning
+
+    def begin(self, lines: Exchange, order_keeper: Callable[[Header], None]) -> None:
+        """Ask for nodes, or take those that we have.
+
+        Raises ComputeFailure.
+        """
+        self._lines = lines
+        self._order_keeper = order_keeper
+        if self._wishes.job:
+            self._allocation = Allocation(Slurm(), self._wishes.job, is_ours=False)
+            # Inside of it, nobody has to be asked.
+            if nodes := os.environ.get("SLURM_JOB_NODELIST"):
+                self._variables = os.environ
+                self._furnish(nodes)
+            return
+        line = {
+            "address": asdict(self._invitation.address),
+            "secret": self._invitation.secret,
+        }
+        self._allocation = slurm_allocation.submit(
+            self._wishes, holder_command(), json.dumps(line), f"pytest-{Path.cwd().name}"
+        )
+
+    @property
+    def fork_sockets(self) -> dict[str, str]:
+        return {name: f"{self.folder}/{name}" for name in ("warm", "cold")}
+
+    @property
+    def title(self) -> str:
+        """What the header says of it."""
+        how = "submitted" if self._allocation.is_ours else "found"
+        return f"job {self._allocation.job} ({how})"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether worlds can be started."""
+        if self._srun is None or not self.library:
+            return False
+        return all(node in self._present for node in self._srun.left)
+
+    def is_expected(self, name: object) -> bool:
+        """Return whether somebody of this name may call."""
+        kind, node = name_and_node(name) if isinstance(name, str) else ("", "")
+        return name == HOLDER or (kind in (SUPERVISOR, TEMPLATE) and bool(node))
+
+    def servers(self) -> list[str]:
+        """Name those who start, end and know ranks."""
+        if self._srun is None:
+            return []
+        return [
+            name_on_node(kind, node) for node in self._srun.left for kind in (SUPERVISOR, TEMPLATE)
+        ]
+
+    def domains(self) -> list[int]:
+        """Return the node of each slot, counted from 0."""
+        assert self._srun is not None
+        found = [number for number, tasks in enumerate(self._tasks) for _ in range(tasks)]
+        width = self._wishes.tasks
+        return found[:width] if len(found) >= width else [0] * width
+
+    def _node_of(self, slots: Sequence[int]) -> str:
+        """Name the node that all these slots are on; empty: there are several, or none is known."""
+        assert self._srun is not None
+        found = {self.domains()[slot] for slot in slots}
+        if len(found) != 1 or not any(self._tasks):
+            return ""
+        return self._srun.nodes[found.pop()]
+
+    # Messages
+
+    def take(self, name: Name, header: Header, body: bytes) -> None:
+        """Take in what the holder or the keeper of a node says."""
+        match header["kind"]:
+            case "held":
+                self._variables = json.loads(body)
+                self._order_keeper({"kind": "surroundings", "environment": self._variables})
+                self._furnish(self._variables["SLURM_JOB_NODELIST"])
+            case "here":
+                kind, node = name_and_node(name)
+                if kind == SUPERVISOR:
+                    self._present.add(node)
+            case "mpi":
+                self._learn_library(header["library"])
+
+    def _furnish(self, nodes: str) -> None:
+        """Have a server started on each node."""
+        names = slurm_allocation.expand_nodes(nodes)
+        if not self._wishes.uses_srun and len(names) > 1:
+            raise ComputeFailure(
+                f"--no-use-srun starts ranks on one node only, and job {self._allocation.job} has "
+                f"{len(names)} ({nodes}): ask for one with --slurm-options=--nodes=1"
+            )
+        self._tasks = slurm_allocation.tasks_on_nodes(names, self._variables)
+        self._memory = slurm_allocation.memory_per_core(self._allocation.job, self._wishes)
+        srun = self._srun = Srun(wishes=self._wishes, job=self._allocation.job, nodes=names)
+        self._furnished = time.monotonic()
+        self._order_keeper(
+            {
+                "kind": "spawn",
+                "world": NODE_SUPERVISORS,
+                "launch": srun.of_outposts(),
+                "program": self._command,
+                "environment": {INVITATION: self._invitation.to_text()},
+            }
+        )
+
+    def _learn_library(self, library: str) -> None:
+        if not self.library and self._srun is not None:
+            if self._wishes.uses_srun:
+                self._srun.talk = choose_talk(library, self._wishes)
+            self.library = library
+
+    # While it lasts
+
+    def look(self) -> None:
+        """Find out how far it is, as long as it is not ready.
+
+        Raises ComputeFailure when there is nothing to wait for.
+        """
+        if self.is_ready:
+            return
+        if self._srun is not None:
+            if time.monotonic() - self._furnished > _START_SECONDS:
+                raise ComputeFailure(
+                    f"the nodes of job {self._allocation.job} did not call within "
+                    f"{_START_SECONDS:g} s: can they reach {self._invitation.address.host}? "
+                    "Another address can be named with --slurm-address"
+                )
+            return
+        state = self._allocation.look()
+        if state is None:
+            return
+        if end := self._allocation.describe_end():
+            raise ComputeFailure(f"{end} before the tests could start")
+        if not self._allocation.is_ours and state.nodes:
+            self._variables = os.environ
+            self._furnish(state.nodes)
+            return
+        if state.is_waiting:
+            self._show(f"job {self._allocation.job} waits: {state.reason or state.word}")
+            waited = time.monotonic() - self._submitted
+            if self._wishes.wait and waited > self._wishes.wait:
+                raise ComputeFailure(
+                    f"job {self._allocation.job} has not started within {self._wishes.wait:g} s "
+                    f"(--slurm-wait); Slurm's reason is {state.reason or state.word}. It is "
+                    "cancelled."
+                )
+
+    def _show(self, text: str) -> None:
+        if text != self._shown:
+            self._shown = text
+            self.on_notice(text)
+
+    def prepare(self, order: Header) -> None:
+        """Say in the order for a world how to start it."""
+        assert self._srun is not None, "worlds are started when there are nodes"
+        if not self._wishes.uses_srun:
+            return
+        is_alone = order["world_kind"] == "fresh"
+        order["launch"] = self._srun.of_world(
+            order["size"],
+            order["threads"],
+            is_alone=is_alone,
+            node=self._node_of(order["slots"]) if is_alone else "",
+        )
+        if self._memory:
+            cores = self._wishes.cores_per_task * order["threads"]
+            order["environment"][MEMORY_VARIABLE] = str(self._memory * cores)
+        if not self._warm:
+            order["environment"][INVITATION] = self._invitation.to_text()
+
+    @property
+    def starter(self) -> str:
+        """Who starts the worlds: the keeper that is here, or, with mpiexec, the one of the node."""
+        assert self._srun is not None
+        return (
+            SUPERVISOR if self._wishes.uses_srun else name_on_node(SUPERVISOR, self._srun.nodes[0])
+        )
+
+    def gone(self, name: Name) -> None:
+        """Learn that the holder, or the server of a node, has closed its line."""
+        kind, node = name_and_node(name)
+        if self._is_over or self._srun is None:
+            return
+        if kind == SUPERVISOR and node in self._srun.left:
+            self._srun.lost.append(node)
+            self.on_notice(f"node {node} is lost; the tests go on with the others")
+
+    def share(self) -> bool:
+        """Let steps start that Slurm keeps waiting though there is room; gives if that is new.
+
+        A controller that was restarted no longer knows that the servers on the nodes share their
+        cores with everybody. We count the ranks ourselves.
+        """
+        if self._srun is None or self._srun.shares:
+            return False
+        self._srun.shares = True
+        return True
+
+    @property
+    def lost(self) -> Sequence[str]:
+        return self._srun.lost if self._srun is not None else ()
+
+    def explain_end(self) -> str:
+        """Say how the allocation ended, if it has; empty: it goes on, as far as is known."""
+        deadline = time.monotonic() + _VERDICT_SECONDS
+        while True:
+            state = self._allocation.look(at_once=True)
+            is_ending = state is not None and state.phase is Phase.ENDING
+            if not is_ending or time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+        if self._srun is not None and not self._srun.left:
+            return self._allocation.describe_end() or (
+                f"the servers on all nodes of job {self._allocation.job} are gone"
+            )
+        return self._allocation.describe_end()
+
+    # The end
+
+    def end(self) -> None:
+        """Give back what is ours."""
+        if not hasattr(self, "_allocation"):
+            return
+        self._is_over = True
+        for name in (*self.servers(), HOLDER):
+            if self._lines.has(name):
+                self._lines.send(name, {"kind": "end"})
+        self._lines.flush()
+        if not self._lines.has(HOLDER):
+            with contextlib.suppress(ComputeFailure):
+                self._allocation.cancel()
+
+
+class BatchSite(SlurmSite):
+    """One node in a job of any batch system: the job itself starts the server there.
+
+    Worlds are started there by the mpiexec of the MPI library.
+    """
+
+    def begin(self, lines: Exchange, order_keeper: Callable[[Header], None]) -> None:
+        """Submit the job."""
+        self._lines = lines
+        self._order_keeper = order_keeper
+        line = {
+            "address": asdict(self._invitation.address),
+            "secret": self._invitation.secret,
+            "server": list(self._command),
+            "invitation": self._invitation.to_text(),
+        }
+        self._allocation = slurm_allocation.submit_on(
+            self._wishes, holder_command(), json.dumps(line), f"pytest-{Path.cwd().name}"
+        )
+
+    def take(self, name: Name, header: Header, body: bytes) -> None:
+        """Take in what the holder or the keeper of the node says."""
+        if header["kind"] != "held":
+            super().take(name, header, body)
+            return
+        self._variables = json.loads(body)
+        self._order_keeper({"kind": "surroundings", "environment": self._variables})
+        self._tasks = [self._wishes.tasks]
+        self._srun = Srun(wishes=self._wishes, job=self._allocation.job, nodes=[header["node"]])
+        self._furnished = time.monotonic()
+
+    def look(self) -> None:
+        """Find out how far it is, also whether the server has failed to start."""
+        if not self.is_ready and self._srun is not None:
+            self._allocation.look()
+            if end := self._allocation.describe_end():
+                raise ComputeFailure(f"{end} before the tests could start")
+        super().look()

@@ -1,0 +1,254 @@
+"""Results for programs: JUnit XML, annotations of CI services, CSV, JSON."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from rankwise.reports.failures import CaseResult, with_run
+from rankwise.reports.matrix import MatrixResult
+from rankwise.reports.measurements import Measure, as_number
+from rankwise.reports.model import ReportData, TaskResult
+from rankwise.reports.status import run_data
+from rankwise.safe_text import fit, fit_for_xml
+from rankwise.store import RunRow, State
+from rankwise.store.samples import SampleRow
+
+
+def junit_report(data: ReportData) -> bytes:
+    """Write the results of a run; what did not run though it should is an error, not a skip."""
+    run, cases = data.run, with_run(data.run, data.results)
+    states = Counter(_kind(case) for case in cases)
+    numbers = {
+        "tests": str(len(cases)),
+        "failures": str(states["failure"]),
+        "errors": str(states["error"]),
+        "skipped": str(states["skipped"]),
+        "time": f"{_seconds(data, cases):.3f}",
+    }
+    root = ElementTree.Element("testsuites", {"name": fit_for_xml(run.id), **numbers})
+    about = {"name": fit_for_xml(run.name), **numbers}
+    if run.started is not None:
+        about["timestamp"] = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(run.started))
+    suite = ElementTree.SubElement(root, "testsuite", about)
+    for case in cases:
+        _add(suite, run, case)
+    ElementTree.indent(root)
+    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def _seconds(data: ReportData, cases: Sequence[CaseResult]) -> float:
+    if data.seconds is not None:
+        return max(0.0, data.seconds)
+    return sum(case.seconds for case in cases)
+
+
+def _kind(case: CaseResult) -> str:
+    if case.state is State.PASSED:
+        return "passed"
+    if case.state is State.SKIPPED or (case.is_soft and case.state.has_failed):
+        return "skipped"
+    return "failure" if case.state is State.FAILED else "error"
+
+
+def _add(suite: ElementTree.Element, run: RunRow, case: CaseResult) -> None:
+    is_single = case.name != case.task
+    group = case.cell or run.name
+    about = {
+        "classname": fit_for_xml(f"{group}.{case.test or case.task}" if is_single else group),
+        "name": fit_for_xml(case.name if is_single else case.test or case.name),
+        "time": f"{case.seconds:.3f}",
+    }
+    if case.place and not is_single:
+        path, line = place_of(case.place)
+        about |= {"file": fit_for_xml(path), "line": line}
+    element = ElementTree.SubElement(suite, "testcase", about)
+    kind = _kind(case)
+    if kind == "passed":
+        return
+    message = fit_for_xml(case.headline or str(case.state))
+    if kind == "skipped":
+        # As pytest tells of a failure that was expected.
+        about = {"type": "rankwise.soft_fail"} if case.state is not State.SKIPPED else {}
+        ElementTree.SubElement(element, "skipped", {"message": message, **about})
+        return
+    named = {"message": message, "type": str(case.state)}
+    told = ElementTree.SubElement(element, kind, named)
+    told.text = fit_for_xml(
+        "\n".join(filter(None, [case.reason if not is_single else "", case.details]))
+    )
+    if case.log is not None:
+        ElementTree.SubElement(element, "system-out").text = fit_for_xml(f"log: {case.log}")
+
+
+def place_of(place: str) -> tuple[str, str]:
+    """Return the file and the line of FILE:LINE:COLUMN; of a file alone, its beginning."""
+    path, *numbers = place.rsplit(":", 2)
+    return (path, numbers[0]) if len(numbers) == 2 else (place, "1")
+
+
+# GitHub shows no more of a step.
+_MOST = 10
+_LONGEST = 1000
+
+
+def error_lines(cases: Sequence[CaseResult], *, workspace: str = "") -> Iterator[str]:
+    """Return a line for each case that is not well, as GitHub reads them: soft failures warn."""
+    red = [case for case in cases if case.state.is_over and not case.state.is_green]
+    red.sort(key=_is_soft)
+    for case in red[: _MOST if len(red) <= _MOST else _MOST - 1]:
+        about = {"title": f"{case.title} {case.state}"}
+        if case.place:
+            path, line = place_of(case.place)
+            about = {"file": _within(path, workspace), "line": line, **about}
+        message = case.reason or str(case.state)
+        if case.details and case.name == case.task:
+            message += f"\n{case.details}"
+        yield _command("warning" if _is_soft(case) else "error", about, message)
+    if len(red) > _MOST:
+        level = "warning" if _is_soft(red[_MOST - 1]) else "error"
+        about = {"title": f"{len(red) - _MOST + 1} more"}
+        yield _command(level, about, "see the summary of this job")
+
+
+def _is_soft(case: CaseResult) -> bool:
+    return case.is_soft and case.state.has_failed
+
+
+def _within(path: str, workspace: str) -> str:
+    """Return a path as GitHub knows it: from the folder of the repository."""
+    whole = Path(path).absolute()
+    return str(whole.relative_to(workspace)) if _is_in(whole, workspace) else os.path.relpath(whole)
+
+
+def _is_in(path: Path, workspace: str) -> bool:
+    return bool(workspace) and path.is_relative_to(workspace)
+
+
+def _command(level: str, about: dict[str, str], message: str) -> str:
+    said = ",".join(f"{name}={_property(value)}" for name, value in about.items())
+    return f"::{level} {said}::{_data(message[:_LONGEST])}"
+
+
+def _data(text: str) -> str:
+    text = fit_for_xml(text).replace("%", "%25")
+    return text.replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+_BEFORE = ("run", "case", "state", "reason", "seconds", "attempts", "exit_code")
+_AFTER = ("metric", "unit", "trial", "value")
+# A spreadsheet would take what begins so for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_report(data: ReportData) -> str:
+    """Write a row for each value that was measured, and one for each case without any."""
+    measures = {one.series: one for one in data.measures}
+    names = _names(data.cases, data.measures)
+    samples: dict[str, list[SampleRow]] = {}
+    for row in data.samples:
+        samples.setdefault(row.task, []).append(row)
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([*_BEFORE, *(_cell(_column(name)) for name in names), *_AFTER])
+    for case in data.cases:
+        first = [data.run.id, case.key, case.state, case.reason, case.seconds, case.attempts]
+        first.append(case.exit_code)
+        rows: list[SampleRow | None] = [*samples.get(case.key, ())] or [None]
+        for sample in rows:
+            measure = measures.get(sample.series) if sample is not None else None
+            known = {**case.parameters, **(measure.parameters if measure else {})}
+            last: list[object] = ["", "", "", ""]
+            if sample is not None and measure is not None:
+                last = [measure.metric, measure.unit, sample.trial, sample.value]
+            cells = [*first, *(known.get(name, "") for name in names), *last]
+            writer.writerow([_cell(cell) for cell in cells])
+    return stream.getvalue()
+
+
+def _names(cases: Iterable[TaskResult], measures: Iterable[Measure]) -> list[str]:
+    found: dict[str, None] = {}
+    for parameters in (*(case.parameters for case in cases), *(one.parameters for one in measures)):
+        found.update(dict.fromkeys(parameters))
+    # The number of a trial is a column already.
+    return [name for name in found if name != "trial"]
+
+
+def _column(parameter: str) -> str:
+    """Name the column of a parameter; some names are taken by other columns."""
+    return f"parameter {parameter}" if parameter in (*_BEFORE, *_AFTER) else parameter
+
+
+def _cell(value: object) -> object:
+    """Keep a spreadsheet from calculating what somebody has chosen as a name."""
+    if not isinstance(value, str):
+        return value
+    text = fit(value)
+    return f"'{text}" if text.startswith(_FORMULA) and as_number(text) is None else text
+
+
+def json_report(data: ReportData) -> str:
+    """Write all of it but the drawings."""
+    return json.dumps(_plain(_parts(data)), indent=2, allow_nan=False) + "\n"
+
+
+def _parts(data: ReportData) -> dict[str, Any]:
+    return {
+        "run": run_data(data.run),
+        "counts": {str(state): count for state, count in data.counts.items() if count},
+        "cases": [dataclasses.asdict(case) for case in data.cases],
+        "failures": [dataclasses.asdict(one) for one in data.failures],
+        "others": [dataclasses.asdict(one) for one in data.others],
+        "tests": [dataclasses.asdict(test) for test in data.tests],
+        "measures": [{**dataclasses.asdict(one), "change": one.change} for one in data.measures],
+        "compared_with": data.before or None,
+        "conditions": dict(data.conditions),
+        "matrix": _matrix(data.matrix) if data.matrix else None,
+        "made": data.now,
+    }
+
+
+def _matrix(matrix: MatrixResult) -> dict[str, Any]:
+    cells = (
+        {
+            "runtime": cell.runtime,
+            "machine": cell.machine,
+            "verdict": cell.verdict,
+            "reason": cell.reason,
+            "counts": dict(cell.counts),
+            "seconds": cell.seconds,
+            "environment": dataclasses.asdict(cell.environment) if cell.environment else None,
+            "differs": [dataclasses.asdict(one) for one in cell.contrasts],
+        }
+        for cell in matrix.in_order
+    )
+    return {"runtimes": matrix.runtimes, "machines": matrix.machines, "cells": list(cells)}
+
+
+def _plain(value: Any) -> Any:
+    """Leave nothing that JSON does not know; what is not finite is null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(map(_plain, value))
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int):
+        return value
+    return fit(str(value))

@@ -1,0 +1,382 @@
+"""Which plots a run is worth, and what is said below each."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from rankwise.reports.measurements import Measure, RunTrend, as_number, varied_in
+from rankwise.reports.plots.axes import labelled, number_text, unit_of
+from rankwise.reports.plots.charts import (
+    Bar,
+    Dot,
+    Series,
+    Words,
+    bar_plot,
+    heatmap,
+    line_plot,
+    note_for,
+)
+from rankwise.reports.plots.svg import SERIES
+from rankwise.wording import counted, duration
+
+MOST_FIGURES = 24
+_RANKS = ("ranks", "np", "processes", "procs", "nodes", "workers", "gpus", "threads", "cores")
+_SIZES = ("size", "message_size", "msg_size", "bytes", "message")
+_TIMES = {"s", "ms", "us", "µs", "μs", "ns", "min", "h", "sec", "seconds"}
+_MOST_FIELDS = 30
+_MOST_DOTS = 200
+_MOST_BARS = 16
+_FEWEST_TASKS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One plot with its words."""
+
+    title: str
+    note: str
+    svg: Markup
+
+
+def figures_of(
+    measures: Sequence[Measure], trends: Sequence[RunTrend], times: Sequence[tuple[str, float]]
+) -> list[Figure]:
+    """Draw what people would rather look at than read; `times` are names of cases with seconds."""
+    by_metric: dict[tuple[str, str], list[Measure]] = {}
+    for measure in measures:
+        by_metric.setdefault((measure.metric, measure.unit), []).append(measure)
+    found: list[Figure] = []
+    for (metric, unit), rows in by_metric.items():
+        found += _of_metric(metric, unit, rows)
+    found += [_trend(one) for one in trends]
+    if len(times) >= _FEWEST_TASKS:
+        found.append(_slowest(times))
+    return found[:MOST_FIGURES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlotLine:
+    """What is drawn as one line: no two of its measures have the same place on the axis."""
+
+    name: str
+    measures: Sequence[Measure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineGroup:
+    """What is drawn together."""
+
+    rows: Sequence[Measure]
+    across: str
+    """The parameter along the axis, which all of them have; empty: they are beside each other."""
+    rest: Sequence[str]
+    """What else varies."""
+
+    def lines(self) -> list[PlotLine]:
+        """Part them into lines, each measure into one."""
+        found: dict[tuple[str | None, ...], dict[float, Measure]] = {}
+        for at, row in enumerate(self.rows):
+            place = as_number(row.parameters[self.across]) if self.across else float(at)
+            assert place is not None
+            values = tuple(row.parameters.get(name) for name in self.rest)
+            # Equal numbers that are written differently, such as 1K and 1024, are two cases.
+            again = (
+                (*values, *["again"] * number) if number else values for number in itertools.count()
+            )
+            key = next(one for one in again if place not in found.get(one, {}))
+            found.setdefault(key, {})[place] = row
+        return _with_names(found, self.rest)
+
+
+def _with_names(
+    found: Mapping[tuple[str | None, ...], Mapping[float, Measure]], rest: Sequence[str]
+) -> list[PlotLine]:
+    lines: dict[str, PlotLine] = {}
+    for places in found.values():
+        measures = list(places.values())
+        name = _name(measures[0], rest)
+        others = (f"{name} ({number})".strip() for number in itertools.count(2))
+        name = next(one for one in itertools.chain([name], others) if one not in lines)
+        lines[name] = PlotLine(name=name, measures=measures)
+    return sorted(lines.values(), key=lambda one: _natural(one.name))
+
+
+def groups_of(rows: Sequence[Measure]) -> Iterator[LineGroup]:
+    """Part the rows of a metric into what is drawn together: each row is in one group.
+
+    What belongs to no point is apart from what does, and so is what lacks the axis of the others.
+    """
+    for has_point in (True, False):
+        left = [row for row in rows if bool(row.points) == has_point]
+        while left:
+            varied = _varied(left)
+            numeric = [name for name in varied if _are_numbers(left, name)]
+            across = _main_axis(left, numeric) if numeric else ""
+            together = [row for row in left if not across or across in row.parameters]
+            rest = [name for name in varied if name != across]
+            yield LineGroup(rows=together, across=across, rest=rest)
+            left = [row for row in left if across and across not in row.parameters]
+
+
+def _of_metric(metric: str, unit: str, rows: Sequence[Measure]) -> Iterator[Figure]:
+    """Draw one metric over what varies; one value alone is in the table only."""
+    for group in groups_of(rows):
+        if len(group.rows) < 2:
+            continue
+        if not group.across:
+            yield _compared(metric, unit, group.rows, group.rest)
+            continue
+        yield _over(metric, unit, group)
+        if group.across in _RANKS:
+            yield from _scaling(metric, unit, group)
+        if group.rest:
+            yield from _field(metric, unit, group.rows, group.across, group.rest)
+
+
+def _varied(rows: Sequence[Measure]) -> list[str]:
+    """Name the parameters that are not the same for all, in the order in which they come."""
+    return varied_in([row.parameters for row in rows])
+
+
+def _are_numbers(rows: Sequence[Measure], name: str) -> bool:
+    values = [row.parameters[name] for row in rows if name in row.parameters]
+    return all(as_number(value) is not None for value in values)
+
+
+def _main_axis(rows: Sequence[Measure], names: Sequence[str]) -> str:
+    """Choose what goes along: a point's axis, sizes, ranks, or what has the most values."""
+    points = {name for row in rows for name in row.points}
+
+    def weight(name: str) -> tuple[bool, bool, bool, int]:
+        count = len({row.parameters.get(name) for row in rows})
+        return name in points, name in _SIZES, name in _RANKS, count
+
+    return max(names, key=weight)
+
+
+def _over(metric: str, unit: str, group: LineGroup) -> Figure:
+    rows, across = group.rows, group.across
+    words = Words(x=_worded(across), x_unit=unit_of(across), y=_worded(metric), y_unit=unit)
+    lines = _lines(group, words)
+    shown = lines[:SERIES]
+    plot, left_out = line_plot(shown, words)
+    spoken = [_band(rows), *_left_out(left_out, rows)]
+    if len(lines) > len(shown):
+        spoken.append(f"{len(shown)} of {len(lines)} lines are drawn; the table has all.")
+    return Figure(
+        title=f"{_capital(_worded(metric))} against {_worded(across)}",
+        note=" ".join(spoken),
+        svg=plot,
+    )
+
+
+def _lines(group: LineGroup, words: Words) -> list[Series]:
+    return [
+        Series(name=line.name, dots=_dots(line.measures, group.across, words))
+        for line in group.lines()
+    ]
+
+
+def _dots(measures: Sequence[Measure], across: str, words: Words) -> list[Dot]:
+    known = ((as_number(one.parameters[across]), one.now) for one in measures)
+    places = {place: spread for place, spread in known if place is not None}
+    step = max(1, math.ceil(len(places) / _MOST_DOTS))
+    dots = []
+    for place in sorted(places)[::step]:
+        spread = places[place]
+        dot = Dot(x=place, y=spread.middle, low=spread.low, high=spread.high)
+        note = note_for(words, dot, spread.count)
+        dots.append(Dot(x=dot.x, y=dot.y, low=dot.low, high=dot.high, note=note))
+    return dots
+
+
+def _name(row: Measure, names: Iterable[str]) -> str:
+    return ", ".join(
+        f"{name} {written(name, row.parameters[name])}" for name in names if name in row.parameters
+    )
+
+
+def _natural(text: str) -> tuple[tuple[bool, float, str], ...]:
+    """Order names as people do: 2 before 16."""
+    words = text.replace(",", " ").split()
+    numbers = [as_number(word) for word in words]
+    return tuple(
+        (value is None, value or 0.0, word) for value, word in zip(numbers, words, strict=True)
+    )
+
+
+def _scaling(metric: str, unit: str, group: LineGroup) -> Iterator[Figure]:
+    """Draw how well more ranks are used, where more of them should mean less time or more work."""
+    rows, across = group.rows, group.across
+    better = {row.better for row in rows} - {""}
+    # How long something small takes is no work that more ranks could share.
+    is_time = unit in _TIMES and better <= {"lower"} and "latency" not in metric.lower()
+    if not is_time and better != {"higher"}:
+        return
+    words = Words(x=_worded(across), y="efficiency", y_unit="%")
+    lines = []
+    for one in _lines(group, words)[:SERIES]:
+        first = one.dots[0]
+        dots = []
+        for dot in one.dots:
+            share = _efficiency(first, dot, is_time=is_time)
+            if share is not None:
+                note = f"{words.x} {number_text(dot.x)}: {number_text(share, 3)} %"
+                dots.append(Dot(x=dot.x, y=share, low=share, high=share, note=note))
+        if len(dots) > 1:
+            lines.append(Series(name=one.name, dots=dots))
+    if not lines:
+        return
+    ends = [dot.x for one in lines for dot in one.dots]
+    plot, _ = line_plot(
+        lines, words, ideal=[(min(ends), 100.0), (max(ends), 100.0)], y_is_log=False
+    )
+    what = "time" if is_time else "rate"
+    yield Figure(
+        title=f"Efficiency of {_worded(metric)} against {_worded(across)}",
+        note=f"100 %: the {what} of the fewest {_worded(across)}, perfectly shared among more.",
+        svg=plot,
+    )
+
+
+def _efficiency(first: Dot, dot: Dot, *, is_time: bool) -> float | None:
+    if not (first.x > 0 and first.y > 0 and dot.x > 0 and dot.y > 0):
+        return None
+    gain = first.y / dot.y if is_time else dot.y / first.y
+    share = 100 * gain * (first.x / dot.x)
+    return share if math.isfinite(share) else None
+
+
+def _field(
+    metric: str, unit: str, rows: Sequence[Measure], across: str, rest: Sequence[str]
+) -> Iterator[Figure]:
+    """Draw a heatmap of two parameters where there are enough values of both."""
+
+    def values_of(name: str) -> list[str]:
+        seen = {row.parameters[name] for row in rows if name in row.parameters}
+        return sorted(seen, key=_natural)
+
+    down = max(rest, key=lambda name: len(values_of(name)))
+    columns, lines = values_of(across), values_of(down)
+    if not (3 <= len(columns) <= _MOST_FIELDS and 3 <= len(lines) <= _MOST_FIELDS):
+        return
+    cells: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if across in row.parameters and down in row.parameters:
+            pair = row.parameters[across], row.parameters[down]
+            cells.setdefault(pair, []).append(row.now.middle)
+    if len(cells) < 0.6 * len(columns) * len(lines):
+        return
+    means = {pair: sum(value / len(some) for value in some) for pair, some in cells.items()}
+    others = [name for name in rest if name != down]
+    note = f"Means over {', '.join(map(_worded, others))}." if others else "Medians."
+    yield Figure(
+        title=f"{_capital(_worded(metric))} by {_worded(across)} and {_worded(down)}",
+        note=f"{note} The stronger, the greater.",
+        svg=heatmap(
+            {(written(across, a), written(down, b)): mean for (a, b), mean in means.items()},
+            [written(across, one) for one in columns],
+            [written(down, one) for one in lines],
+            words=(_worded(across), _worded(down)),
+            unit=unit,
+        ),
+    )
+
+
+def written(name: str, value: str) -> str:
+    """Write the value of a parameter for people."""
+    known = as_number(value)
+    if known is None or not unit_of(name):
+        return value
+    return labelled(known, in_bytes=True)
+
+
+def _compared(metric: str, unit: str, rows: Sequence[Measure], varied: Sequence[str]) -> Figure:
+    """Draw values beside each other where nothing that varies is a number."""
+    bars = [
+        Bar(
+            name=_name(row, varied) or row.case or row.metric,
+            value=row.now.middle,
+            said=f"{number_text(row.now.middle)} {unit}".rstrip(),
+            low=row.now.low,
+            high=row.now.high,
+        )
+        for row in rows[:_MOST_BARS]
+    ]
+    spoken = [_band(rows)]
+    if len(rows) > len(bars):
+        spoken.append(f"{len(bars)} of {len(rows)} are drawn; the table has all.")
+    return Figure(
+        title=_capital(_worded(metric)), note=" ".join(spoken), svg=bar_plot(bars, _worded(metric))
+    )
+
+
+def _trend(trend: RunTrend) -> Figure:
+    one = trend.measure
+    words = Words(x="run", y=_worded(one.metric), y_unit=one.unit)
+    dots = [
+        Dot(
+            x=float(place),
+            y=spread.middle,
+            low=spread.low,
+            high=spread.high,
+            note=f"{run}: {number_text(spread.middle)} {one.unit}".rstrip(),
+        )
+        for place, (run, spread) in enumerate(trend.runs)
+    ]
+    labels = [(float(place), run.rpartition("-")[2]) for place, (run, _) in enumerate(trend.runs)]
+    plot, _ = line_plot(
+        [Series(name="", dots=dots)],
+        words,
+        x_labels=labels,
+        changes=[place - 0.5 for place in trend.changes],
+    )
+    spoken = [f"The last {counted(len(dots), 'run')}, this one to the right."]
+    if trend.changes:
+        places = ", ".join(trend.runs[place][0] for place in trend.changes)
+        spoken.append(f"It has changed with {places}.")
+    if trend.trouble:
+        spoken.append(trend.trouble)
+    case = _name(one, one.parameters)
+    return Figure(
+        title=f"{_capital(_worded(one.metric))} over runs{f' ({case})' if case else ''}",
+        note=" ".join(spoken),
+        svg=plot,
+    )
+
+
+def _slowest(times: Sequence[tuple[str, float]]) -> Figure:
+    longest = sorted(times, key=lambda one: -one[1])[:_MOST_BARS]
+    bars = [Bar(name=name, value=seconds, said=duration(seconds)) for name, seconds in longest]
+    which = f"The {len(bars)} longest of {len(times)}." if len(times) > len(bars) else ""
+    return Figure(title="Where the time went", note=which, svg=bar_plot(bars, "time of cases"))
+
+
+def _band(rows: Sequence[Measure]) -> str:
+    most = max(row.now.count for row in rows)
+    if most < 2:
+        return "One value each."
+    between = "quartiles" if most >= 5 else "least and greatest"
+    return f"Medians of up to {most} values; the band is between the {between}."
+
+
+def _left_out(count: int, rows: Sequence[Measure]) -> Iterator[str]:
+    if count:
+        verb = "is" if count == 1 else "are"
+        yield f"{counted(count, 'value')} that a logarithmic axis has no place for {verb} left out."
+    if unfit := sum(row.unfit for row in rows):
+        verb = "is" if unfit == 1 else "are"
+        yield f"{counted(unfit, 'value')} {verb} not finite and left out."
+
+
+def _worded(name: str) -> str:
+    return {"size": "message size", "np": "ranks"}.get(name, name.replace("_", " "))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,570 @@
+"""A matrix as a report shows it: cells, verdicts, contrasts between neighbours."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import inf
+from pathlib import Path
+
+from rankwise.files import open_left
+from rankwise.records import LOGS, Usage, process_folders, read_usage
+from rankwise.reports.environments import (
+    Environment,
+    EnvironmentChange,
+    difference,
+    ranked,
+    read_environment,
+)
+from rankwise.reports.failures import explain_task
+from rankwise.reports.palette import TONES
+from rankwise.safe_text import cut
+from rankwise.store import AttemptRow, RunRow, State, Store, TaskRow
+from rankwise.wording import counted, listed, size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """A cell in the same row or column, in which tests pass that fail here."""
+
+    runtime: str
+    machine: str
+    """Those of the other cell."""
+    tests: tuple[str, ...]
+    changes: tuple[EnvironmentChange, ...] = ()
+    is_known: bool = True
+    """Whether both environments are known; otherwise nothing is said of what differs."""
+
+
+def contrasts_of(matrix: MatrixResult, cell: Cell) -> tuple[Contrast, ...]:
+    """Find the cells where the tests pass that fail here, and say what differs there.
+
+    A cell need not be all green for that: only what fails here has to pass there. One in the same
+    column has another runtime on the same machine, one in the same row is the other way round. Of
+    each, the one is taken that differs least, which tells most; then the one that is nearest.
+    """
+    failed = [one for one in cell.tests if one.has_failed and not one.is_environment]
+    words = "\n".join(line for one in failed for line in (one.reason, *one.tail))
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in dict.fromkeys(one.name for one in failed):
+        for neighbours in (_column(matrix, cell), _row(matrix, cell)):
+            passing = [one for one in neighbours if _passes(one, name)]
+            if passing:
+                best = min(passing, key=lambda one: _distance(cell, one))
+                found.setdefault((best.runtime, best.machine), []).append(name)
+    return tuple(
+        _contrast(cell, matrix.cells[place], tests, words) for place, tests in found.items()
+    )
+
+
+def _contrast(cell: Cell, other: Cell, tests: Sequence[str], words: str) -> Contrast:
+    here, there = cell.environment, other.environment
+    is_known = here is not None and there is not None
+    changes = difference(here, there) if here is not None and there is not None else ()
+    return Contrast(
+        runtime=other.runtime,
+        machine=other.machine,
+        tests=tuple(tests),
+        changes=ranked(changes, words),
+        is_known=is_known,
+    )
+
+
+def _distance(cell: Cell, other: Cell) -> float:
+    """Count what differs; where that is not known, nothing is farther."""
+    if cell.environment is None or other.environment is None:
+        return inf
+    return len(difference(cell.environment, other.environment))
+
+
+def _passes(cell: Cell, name: str) -> bool:
+    return any(one.name == name and one.state is State.PASSED for one in cell.tests)
+
+
+def _column(matrix: MatrixResult, cell: Cell) -> list[Cell]:
+    near = _nearest(matrix.runtimes, cell.runtime)
+    places = ((runtime, cell.machine) for runtime in near)
+    return [matrix.cells[place] for place in places if place in matrix.cells]
+
+
+def _row(matrix: MatrixResult, cell: Cell) -> list[Cell]:
+    near = _nearest(matrix.machines, cell.machine)
+    places = ((cell.runtime, machine) for machine in near)
+    return [matrix.cells[place] for place in places if place in matrix.cells]
+
+
+def _nearest(names: Sequence[str], own: str) -> Iterator[str]:
+    """Return the other names, those next to ours first."""
+    place = names.index(own)
+    others = [number for number in range(len(names)) if number != place]
+    return (names[number] for number in sorted(others, key=lambda one: abs(one - place)))
+
+
+KIND = "Matrix"
+"""What the plan of a matrix is called."""
+_BAD = (State.FAILED, State.CRASHED, State.TIMED_OUT, State.LOST)
+_LINES = 16
+# Of more failures than this, only the reasons are told.
+_MOST_QUOTED = 60
+_MOST_LOG = 4_000_000
+
+
+class CellVerdict(StrEnum):
+    """What became of a cell."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed out"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+    SOFT_FAILED = "soft-failed"
+    """Something failed of which it is known that it may."""
+    BLOCKED = "could not run"
+    """Something kept it from running that nobody knew of before: its runtime could not be made."""
+    NOT_RUN = "not run"
+    """It was known before that something is missing there."""
+    SKIPPED = "skipped"
+    RUNNING = "running"
+    QUEUED = "queued"
+
+    @property
+    def is_red(self) -> bool:
+        """Return whether somebody has to look at it."""
+        return self in _RED
+
+
+_RED = frozenset(
+    {
+        *(CellVerdict.FAILED, CellVerdict.CRASHED, CellVerdict.TIMED_OUT, CellVerdict.LOST),
+        *(CellVerdict.SOFT_FAILED, CellVerdict.BLOCKED),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellTask:
+    """One task of a cell."""
+
+    task: str
+    name: str
+    state: State
+    is_soft: bool = False
+    is_environment: bool = False
+    """Whether it makes or looks at the environment, and is no test."""
+    is_left_out: bool = False
+    """Whether the plan itself does not want to run it."""
+    reason: str = ""
+    seconds: float | None = None
+    tail: tuple[str, ...] = ()
+    """What it has written last, where it failed."""
+    folder: Path | None = None
+    """Of its last attempt."""
+    log: Path | None = None
+    usage: Usage | None = None
+    """On the first of its nodes."""
+    peak_memory: float = 0
+    cpu_seconds: float = 0.0
+
+    @property
+    def has_failed(self) -> bool:
+        return self.state in _BAD
+
+    @property
+    def is_forgiven(self) -> bool:
+        """Return whether it has failed, and may."""
+        return self.is_soft and self.state.has_failed
+
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether it did not run though it should."""
+        return self.state is State.NOT_RUN and not self.is_left_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What became of one runtime on one machine."""
+
+    runtime: str
+    machine: str
+    verdict: CellVerdict
+    tests: tuple[CellTask, ...]
+    environment: Environment | None = None
+    contrasts: tuple[Contrast, ...] = ()
+
+    @property
+    def counts(self) -> Counter[State]:
+        """Count the tests in each state, without what is only the environment's."""
+        return Counter(one.state for one in self.tests if not one.is_environment)
+
+    @property
+    def reason(self) -> str:
+        """Say why it is not green, in the words of the first that is not."""
+        return next((one.reason for one in _telling(self.tests) if one.reason), "")
+
+    @property
+    def seconds(self) -> float:
+        return sum(one.seconds or 0.0 for one in self.tests)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixResult:
+    """All cells; those that were never asked for are not there."""
+
+    runtimes: tuple[str, ...]
+    machines: tuple[str, ...]
+    cells: Mapping[tuple[str, str], Cell]
+
+    def cell(self, runtime: str, machine: str) -> Cell | None:
+        return self.cells.get((runtime, machine))
+
+    def environment_on(self, machine: str) -> Environment | None:
+        """Return what the first runtime that could say so has found on a machine."""
+        cells = (self.cell(runtime, machine) for runtime in self.runtimes)
+        return next((cell.environment for cell in cells if cell and cell.environment), None)
+
+    @property
+    def in_order(self) -> list[Cell]:
+        """Return the cells row by row."""
+        places = ((runtime, machine) for runtime in self.runtimes for machine in self.machines)
+        return [self.cells[place] for place in places if place in self.cells]
+
+    @property
+    def counts(self) -> Counter[CellVerdict]:
+        return Counter(cell.verdict for cell in self.cells.values())
+
+
+def matrix_of(store: Store, run: RunRow) -> MatrixResult | None:
+    """Gather the matrix of a run; None: it is something else."""
+    if run.kind != KIND:
+        return None
+    rows = list(store.task_rows(run.id, bodies=True))
+    last = {attempt.task: attempt for attempt in store.attempts(run.id)}
+    quoted = _quoted(store, rows)
+    places: dict[tuple[str, str], list[CellTask]] = {}
+    shared: dict[str, list[CellTask]] = {}
+    for row in rows:
+        tags = row.body.tags if row.body is not None else {}
+        runtime, machine = tags.get("runtime", ""), tags.get("machine", "")
+        test = _test(row, last.get(row.key), quoted.get(row.key, ()))
+        if runtime and machine:
+            places.setdefault((runtime, machine), []).append(test)
+        elif runtime:
+            shared.setdefault(runtime, []).append(test)
+    made = {
+        place: _cell(*place, [*shared.get(place[0], ()), *tests]) for place, tests in places.items()
+    }
+    matrix = MatrixResult(
+        runtimes=tuple(dict.fromkeys(runtime for runtime, _ in made)),
+        machines=tuple(dict.fromkeys(machine for _, machine in made)),
+        cells=made,
+    )
+    found = {place: contrasts_of(matrix, cell) for place, cell in made.items()}
+    cells = {place: replace(cell, contrasts=found[place]) for place, cell in made.items()}
+    return replace(matrix, cells=cells)
+
+
+def _quoted(store: Store, rows: Sequence[TaskRow]) -> dict[str, tuple[str, ...]]:
+    """Return the last words of what failed first."""
+    failed = [row for row in rows if row.state in _BAD and row.attempts]
+    first = sorted(failed, key=lambda row: row.ended or 0.0)[:_MOST_QUOTED]
+    explained = (explain_task(store, row, lines=_LINES) for row in first)
+    return {one.task: one.quotes[0].lines if one.quotes else () for one in explained}
+
+
+def _test(row: TaskRow, attempt: AttemptRow | None, tail: Sequence[str]) -> CellTask:
+    tags = row.body.tags if row.body is not None else {}
+    is_over = row.started is not None and row.ended is not None
+    folder = attempt.folder if attempt is not None else None
+    used = read_usage(folder) if folder is not None else []
+    return CellTask(
+        task=row.key,
+        name=tags.get("test") or row.key,
+        state=row.state,
+        is_soft=tags.get("soft_fail") == "true" or (row.body is not None and row.body.is_soft),
+        is_environment=tags.get("part") == "environment",
+        is_left_out=row.body is not None and bool(row.body.skip),
+        reason=row.reason,
+        seconds=(row.ended or 0.0) - (row.started or 0.0) if is_over else None,
+        tail=tuple(tail),
+        folder=folder,
+        log=_log(folder),
+        usage=used[0] if used else None,
+        peak_memory=sum(one.peak_memory for one in used),
+        cpu_seconds=sum(one.cpu_seconds for one in used),
+    )
+
+
+def _log(folder: Path | None) -> Path | None:
+    places = process_folders(folder) if folder is not None else []
+    paths = (place / LOGS[-1] for place in places)
+    return next((path for path in paths if path.exists()), None)
+
+
+def _cell(runtime: str, machine: str, tests: Sequence[CellTask]) -> Cell:
+    return Cell(
+        runtime=runtime,
+        machine=machine,
+        verdict=verdict_of(tests),
+        tests=tuple(tests),
+        environment=_environment(tests),
+    )
+
+
+def _environment(tests: Sequence[CellTask]) -> Environment | None:
+    """Read what the last of those has said whose matter it is."""
+    for test in reversed(tests):
+        if test.is_environment and test.log is not None:
+            try:
+                with open_left(test.log) as file:
+                    text = file.read(_MOST_LOG).decode(errors="replace")
+            except OSError:
+                continue
+            if found := read_environment(text):
+                return found
+    return None
+
+
+def verdict_of(tests: Sequence[CellTask]) -> CellVerdict:
+    """Say what became of a cell from what became of its tasks.
+
+    That nobody could look around there is no matter of its tests.
+    """
+    tests = [one for one in tests if not (one.is_environment and one.is_soft)] or tests
+    hard = {one.state for one in tests if one.has_failed and not one.is_forgiven}
+    if hard:
+        return CellVerdict(next(iter(hard))) if len(hard) == 1 else CellVerdict.FAILED
+    states = {one.state for one in tests}
+    if State.CANCELLED in states:
+        return CellVerdict.CANCELLED
+    if any(not state.is_over for state in states):
+        return CellVerdict.QUEUED if states == {State.QUEUED} else CellVerdict.RUNNING
+    if any(one.is_blocked for one in tests):
+        return CellVerdict.BLOCKED
+    if any(one.state is State.NOT_RUN for one in tests):
+        return CellVerdict.NOT_RUN
+    if any(one.has_failed for one in tests):
+        return CellVerdict.SOFT_FAILED
+    own = {one.state for one in tests if not one.is_environment} or states
+    return CellVerdict.SKIPPED if own == {State.SKIPPED} else CellVerdict.PASSED
+
+
+def _telling(tests: Sequence[CellTask]) -> list[CellTask]:
+    """Put first what explains the rest: hard failures, soft ones, what did not run."""
+    order = (State.PASSED, State.SKIPPED, State.NOT_RUN)
+    return sorted(
+        tests,
+        key=lambda one: (not one.has_failed, one.is_soft, -_place(one.state, order)),
+    )
+
+
+def _place(state: State, order: Sequence[State]) -> int:
+    return order.index(state) if state in order else len(order)
+
+
+_MOST_CHANGES = 4
+_MOST_CELLS = 3
+_LONGEST_REASON = 400
+TOLD_BY_REASON = (CellVerdict.SKIPPED, CellVerdict.NOT_RUN, CellVerdict.BLOCKED)
+"""What is best told by the reason for it."""
+_SHORT = {
+    CellVerdict.PASSED: "ok",
+    CellVerdict.FAILED: "FAIL",
+    CellVerdict.CRASHED: "CRASH",
+    CellVerdict.TIMED_OUT: "TIME",
+    CellVerdict.LOST: "LOST",
+    CellVerdict.CANCELLED: "STOP",
+    CellVerdict.SOFT_FAILED: "soft",
+    CellVerdict.BLOCKED: "NONE",
+    CellVerdict.NOT_RUN: "none",
+    CellVerdict.SKIPPED: "skip",
+    CellVerdict.RUNNING: "run",
+    CellVerdict.QUEUED: "wait",
+}
+
+
+def counts_words(cell: Cell) -> str:
+    """Say how many tests of a cell came to what: `2 of 6 failed`, `6 passed`."""
+    failed, total = _failed(cell), _total(cell)
+    if failed:
+        return f"{failed} of {total} failed"
+    if any(one.has_failed for one in cell.tests):
+        return "its environment failed"
+    if cell.verdict not in (CellVerdict.PASSED, CellVerdict.RUNNING):
+        return counted(total, "test") if total else ""
+    if cell.verdict is CellVerdict.RUNNING:
+        return f"{_over(cell)} of {total} over"
+    skipped = cell.counts[State.SKIPPED]
+    return f"{cell.counts[State.PASSED]} passed" + (f", {skipped} skipped" if skipped else "")
+
+
+def cell_words(cell: Cell) -> str:
+    """Say what became of a cell: `passed 6`, `timed out 1 of 6`, `skipped`."""
+    return " ".join(filter(None, [str(cell.verdict), _fraction(cell, " of ")]))
+
+
+def short_words(cell: Cell) -> str:
+    """Say the same where there is little room: `ok 6`, `TIME 1/6`, `skip`."""
+    return " ".join(filter(None, [_SHORT[cell.verdict], _fraction(cell, "/")]))
+
+
+def legend(matrix: MatrixResult) -> str:
+    """Explain the short words that are in use."""
+    used = [verdict for verdict in CellVerdict if verdict in matrix.counts]
+    return ", ".join(f"{_SHORT[verdict]} {verdict}" for verdict in used)
+
+
+def _fraction(cell: Cell, of: str) -> str:
+    if cell.verdict is CellVerdict.PASSED:
+        return str(cell.counts[State.PASSED])
+    if cell.verdict is CellVerdict.RUNNING:
+        return f"{_over(cell)}{of}{_total(cell)}"
+    return f"{failed}{of}{_total(cell)}" if (failed := _failed(cell)) else ""
+
+
+def _failed(cell: Cell) -> int:
+    return sum(one.has_failed and not one.is_environment for one in cell.tests)
+
+
+def _over(cell: Cell) -> int:
+    return sum(count for state, count in cell.counts.items() if state.is_over)
+
+
+def _total(cell: Cell) -> int:
+    return sum(cell.counts.values())
+
+
+def reasons(matrix: MatrixResult) -> Iterator[tuple[str, str]]:
+    """Return why cells did not run, with the cells for which that is so."""
+    found: dict[tuple[CellVerdict, str], list[Cell]] = {}
+    for cell in matrix.in_order:
+        if cell.verdict in TOLD_BY_REASON:
+            reason = " ".join(cell.reason.split())[:_LONGEST_REASON]
+            found.setdefault((cell.verdict, reason), []).append(cell)
+    for (verdict, reason), cells in found.items():
+        yield cells_named(cells), f"{verdict}: {reason}" if reason else str(verdict)
+
+
+def differences(matrix: MatrixResult) -> Iterator[tuple[str, str]]:
+    """Return what differs where the same tests pass, with the cells for which that is so."""
+    found: dict[str, list[Cell]] = {}
+    for cell in matrix.in_order:
+        for contrast in cell.contrasts:
+            found.setdefault(contrast_words(contrast, cell), []).append(cell)
+    for words, cells in found.items():
+        yield cells_named(cells), words
+
+
+def contrast_words(one: Contrast, cell: Cell) -> str:
+    """Say where the tests pass, and what is different there, the most telling of it."""
+    tests = listed(one.tests, most=3)
+    verb = "passes" if len(one.tests) == 1 else "pass"
+    where = one.runtime if one.machine == cell.machine else f"on {one.machine}"
+    if one.machine == cell.machine:
+        where = f"with {where}"
+    said = f"{tests} {verb} {where}"
+    if not one.is_known:
+        return f"{said}; what differs is not known"
+    if not one.changes:
+        return f"{said}, where nothing is known to differ"
+    named = [change for change in one.changes if change.is_named]
+    shown = one.changes[: max(_MOST_CHANGES, len(named))]
+    words = [change_words(change) for change in shown]
+    if rest := len(one.changes) - len(shown):
+        words.append(f"{rest} more")
+    return f"{said}. Different here: {listed(words)}"
+
+
+def change_words(one: EnvironmentChange) -> str:
+    """Say what is here and what was there: `numpy 2.3.1 (1.26.4 there)`."""
+    kind = "" if one.kind in ("package", "Python") else one.kind
+    name = " ".join(filter(None, [kind, one.name]))
+    match one.here, one.there:
+        case "no", "yes":
+            return f"no {name}"
+        case "yes", "no":
+            return f"{name} (not there)"
+        case "", there:
+            return f"no {name} ({there} there)"
+        case here, "":
+            return f"{name} {here} (not there)"
+    return f"{name} {one.here} ({one.there} there)".strip()
+
+
+def cells_named(cells: list[Cell]) -> str:
+    """Name cells; those of one runtime together."""
+    rows: dict[str, list[str]] = {}
+    for cell in cells:
+        rows.setdefault(cell.runtime, []).append(cell.machine)
+    names = [f"{row} on {listed(them, most=_MOST_CELLS)}" for row, them in rows.items()]
+    return listed(names, most=_MOST_CELLS)
+
+
+# A row of more marks than this is no longer seen at a glance.
+_MOST_MARKS = 24
+_LONGEST_GIST = 120
+
+
+def urgency(verdict: CellVerdict) -> int:
+    """Return the place of a verdict in an order: what somebody has to look at comes first."""
+    if verdict.is_red:
+        return 1 if verdict is CellVerdict.SOFT_FAILED else 0
+    order = (
+        CellVerdict.CANCELLED,
+        CellVerdict.RUNNING,
+        CellVerdict.NOT_RUN,
+        CellVerdict.QUEUED,
+        CellVerdict.PASSED,
+    )
+    return 2 + (order.index(verdict) if verdict in order else len(order))
+
+
+def counts_in_order(matrix: MatrixResult) -> list[tuple[CellVerdict, int]]:
+    """Count the cells of each verdict that there is."""
+    return sorted(matrix.counts.items(), key=lambda one: urgency(one[0]))
+
+
+def gist(cell: Cell) -> str:
+    """Say in a few words why a cell is as it is."""
+    first = cell.reason.partition("\n")[0]
+    return cut(first, _LONGEST_GIST) if cell.verdict in TOLD_BY_REASON else counts_words(cell)
+
+
+def marks_of(cell: Cell) -> Iterator[str]:
+    """Return a tone for each test, in the order of the plan: the same test is at the same place."""
+    if cell.verdict in TOLD_BY_REASON:
+        return
+    tests = [one for one in cell.tests if not one.is_environment]
+    for one in tests[:_MOST_MARKS]:
+        yield "warn" if one.is_forgiven else TONES[one.state]
+
+
+def about_machine(matrix: MatrixResult, machine: str) -> str:
+    """Say what a machine is, if anything that ran there has said so."""
+    known = matrix.environment_on(machine)
+    return machine_words(known) if known else ""
+
+
+def about_runtime(matrix: MatrixResult, runtime: str) -> str:
+    """Say what is in a runtime, if anything that ran in it has said so."""
+    found = (matrix.cell(runtime, machine) for machine in matrix.machines)
+    known = [cell.environment for cell in found if cell is not None and cell.environment]
+    return _runtime_words(known[0]) if known else ""
+
+
+def machine_words(one: Environment) -> str:
+    """Say in a few words what a machine is."""
+    parts = [
+        one.gpus[0] if one.gpus else "",
+        "" if one.gpus else one.cpu,
+        counted(one.cores, "core") if one.cores else "",
+        size(one.memory) if one.memory else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _runtime_words(one: Environment) -> str:
+    python = one.python.replace("CPython", "Python")
+    return f"{python} · {counted(len(one.packages), 'package')}"

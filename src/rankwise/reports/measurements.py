@@ -1,0 +1,349 @@
+"""Measurements of a run, and their history over earlier runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from rankwise.errors import InputError
+from rankwise.plan import Task
+from rankwise.stats.change_points import LevelChange, find_changes
+from rankwise.stats.comparison import median
+from rankwise.store import RunRow, Store
+from rankwise.store.samples import SampleRow, SeriesRow
+
+_PAIR = re.compile(r"([\w.-]+)=(\S*)")
+_TRIAL = "trial"
+# Quartiles of fewer values say little.
+_FEWEST_FOR_QUARTILES = 5
+# So many runs are searched for the one before.
+_MOST_SEARCHED = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Some values in short: the one in the middle, and between what they vary."""
+
+    middle: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One metric of one case at one point."""
+
+    series: int
+    metric: str
+    unit: str
+    better: str
+    case: str
+    parameters: Mapping[str, str]
+    """Those of the case, and the point."""
+    points: tuple[str, ...]
+    """The names of those parameters that are the point's."""
+    now: Spread
+    before: Spread | None = None
+    """In the run before, if there was one."""
+    verdict: str = ""
+    """`regressed`, `improved`, `unchanged` or `inconclusive`; empty: nobody has compared it."""
+    why: str = ""
+    unfit: int = 0
+    """How many values were no finite numbers, and do not count."""
+
+    @property
+    def change(self) -> float | None:
+        """By which share it differs from the run before."""
+        if self.before is None or not self.before.middle:
+            return None
+        before = self.before.middle
+        change = self.now.middle / abs(before) - math.copysign(1, before)
+        return change if math.isfinite(change) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTrend:
+    """One series over the runs, the oldest first."""
+
+    measure: Measure
+    runs: tuple[tuple[str, Spread], ...]
+    changes: tuple[int, ...] = ()
+    """Which of the runs have begun a new level."""
+    trouble: str = ""
+    """Why nobody has looked for changes."""
+
+
+def spread_of(values: Iterable[float]) -> Spread | None:
+    """Put values in short; None: there is no finite one.
+
+    They vary between the quartiles, or of few values between the least and the greatest.
+    """
+    known = sorted(value for value in values if math.isfinite(value))
+    if not known:
+        return None
+    low, high = known[0], known[-1]
+    if len(known) >= _FEWEST_FOR_QUARTILES:
+        low, high = _quantile(known, 0.25), _quantile(known, 0.75)
+    return Spread(middle=_quantile(known, 0.5), low=low, high=high, count=len(known))
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    first = math.floor(place)
+    rest = place - first
+    if not rest:
+        return ordered[first]
+    # Each by its own weight: the sum of two great numbers may be greater than all numbers.
+    return ordered[first] * (1 - rest) + ordered[first + 1] * rest
+
+
+def measures_of(
+    store: Store, run: str, name: str, *, before: str | None, tasks: Mapping[str, Task]
+) -> list[Measure]:
+    """Gather what a run has measured, beside what the run before has."""
+    samples = _by_series(store.samples_of_run(run))
+    if not samples:
+        return []
+    earlier = _by_series(store.samples_of_run(before)) if before else {}
+    found = []
+    for series in store.series(name=name):
+        rows = samples.get(series.id)
+        now = spread_of(row.value for row in rows) if rows else None
+        if rows is None or now is None:
+            continue
+        found.append(
+            Measure(
+                series=series.id,
+                metric=series.metric,
+                unit=series.unit,
+                better=series.better,
+                case=series.case,
+                parameters=_parameters(series, tasks.get(rows[0].task)),
+                points=tuple(series.point),
+                now=now,
+                before=spread_of(row.value for row in earlier.get(series.id, ())),
+                unfit=len(rows) - now.count,
+            )
+        )
+    order = {one.metric: number for number, one in reversed(list(enumerate(found)))}
+    return sorted(found, key=lambda one: order[one.metric])
+
+
+def run_before(store: Store, run: RunRow) -> str | None:
+    """Find the run before this one that has measured something."""
+    older = [
+        one.id
+        for one in store.runs(_MOST_SEARCHED, name=run.name)
+        if one.number < run.number and one.state.is_over
+    ]
+    return next((one for one in older if store.samples_of_run(one)), None)
+
+
+def trends_of(
+    store: Store, measures: Sequence[Measure], *, run: str, most_runs: int
+) -> list[RunTrend]:
+    """Gather how measures were in the runs up to this one; only those with two runs or more."""
+    found = []
+    for measure in measures:
+        of_run: dict[str, list[float]] = {}
+        for row in store.history(measure.series):
+            of_run.setdefault(row.run, []).append(row.value)
+        names = list(of_run)
+        names = names[: names.index(run) + 1][-most_runs:] if run in of_run else []
+        spreads = [(one, spread_of(of_run[one])) for one in names]
+        known = tuple((one, spread) for one, spread in spreads if spread is not None)
+        if len(known) > 1:
+            changes, trouble = _changes([spread.middle for _, spread in known])
+            found.append(RunTrend(measure=measure, runs=known, changes=changes, trouble=trouble))
+    return found
+
+
+def _changes(values: Sequence[float]) -> tuple[tuple[int, ...], str]:
+    """Find where a history has changed, or say why that cannot be done here."""
+    try:
+        return tuple(change.at for change in find_changes(values)), ""
+    except InputError as error:
+        return (), str(error)
+
+
+def _by_series(rows: Iterable[SampleRow]) -> dict[int, list[SampleRow]]:
+    found: dict[int, list[SampleRow]] = {}
+    for row in rows:
+        found.setdefault(row.series, []).append(row)
+    return found
+
+
+def _parameters(series: SeriesRow, task: Task | None) -> dict[str, str]:
+    """Return the parameters of a series: those of its task are exact, its case is for people."""
+    pairs = dict(_PAIR.findall(series.case))
+    tags = dict(task.tags) if task is not None else {}
+    exact = {key: tags[key] for key in pairs if key in tags} or pairs
+    point = {key: _as_text(value) for key, value in series.point.items()}
+    return {key: value for key, value in {**exact, **point}.items() if key != _TRIAL}
+
+
+def _as_text(value: float | int | str) -> str:
+    """Write the place of a point: of two that differ, both do as texts."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    return str(int(value)) if is_whole else str(value)
+
+
+def varied_in(rows: Iterable[Mapping[str, str]]) -> list[str]:
+    """Name the parameters that are not the same for all; to have none is a difference, too."""
+    rows = list(rows)
+    values: dict[str, set[str | None]] = {}
+    for row in rows:
+        for name in row:
+            values.setdefault(name, set())
+    for name, seen in values.items():
+        seen.update(row.get(name) for row in rows)
+    return [name for name, seen in values.items() if len(seen) > 1]
+
+
+def as_number(text: str) -> float | None:
+    """Read a parameter as a number, `1M` and `4KiB` too; None: it is none."""
+    found = re.fullmatch(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(?:([KMGT])(iB|B)?|B)?", text.strip())
+    if not found:
+        return None
+    try:
+        value = float(found[1])
+    except ValueError:
+        return None
+    power = " KMGT".index(found[2]) if found[2] else 0
+    value *= 1024.0**power
+    return value if math.isfinite(value) else None
+
+
+LAST_RUNS = 200
+COMMIT, BRANCH, DIRTY = "git.commit", "git.branch", "git.dirty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPoint:
+    """The runs of one commit that came one after the other, or one run."""
+
+    run: str
+    """The first one."""
+    created: float
+    commit: str
+    """Empty: it is not known."""
+    is_dirty: bool
+    """Whether there was more than the commit."""
+    value: float
+    """The median of all trials."""
+    trials: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePoint:
+    """A change, and between which runs it came."""
+
+    change: LevelChange
+    last_good: HistoryPoint
+    first_bad: HistoryPoint
+    meaning: str
+    """`regressed`, `improved`, or `changed` where nobody knows which direction is the good one."""
+
+    @property
+    def commits(self) -> str:
+        """The range to look at, as git writes it; empty: they are not known."""
+        first, last = self.last_good.commit, self.first_bad.commit
+        return f"{first}..{last}" if first and last and first != last else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """One series over its runs, the oldest first."""
+
+    series: SeriesRow
+    moments: Sequence[HistoryPoint]
+    turns: Sequence[ChangePoint]
+
+
+def trend_of(store: Store, series: SeriesRow, *, last_runs: int | None = LAST_RUNS) -> Trend:
+    """Find out how a series was and where it has changed; raises InputError without numpy."""
+    moments = moments_of(store.history(series.id, last_runs=last_runs))
+    changes = find_changes([moment.value for moment in moments])
+    turns = [
+        ChangePoint(
+            change=change,
+            last_good=moments[change.at - 1],
+            first_bad=moments[change.at],
+            meaning=_meaning(series, change),
+        )
+        for change in changes
+    ]
+    return Trend(series=series, moments=moments, turns=turns)
+
+
+def moments_of(rows: Iterable[SampleRow]) -> list[HistoryPoint]:
+    """Put the trials of each commit together, as far as they came one after the other."""
+    return [_moment(list(group)) for _, group in groupby(rows, key=_what)]
+
+
+def trend_data(trend: Trend) -> dict[str, Any]:
+    """Return a trend as JSON has it."""
+    series = trend.series
+    return {
+        "name": series.name,
+        "metric": series.metric,
+        "unit": series.unit,
+        "better": series.better,
+        "case": series.case,
+        "point": dict(series.point),
+        "history": [
+            {
+                "run": moment.run,
+                "time": moment.created,
+                "commit": moment.commit,
+                "dirty": moment.is_dirty,
+                "median": moment.value,
+                "trials": moment.trials,
+            }
+            for moment in trend.moments
+        ],
+        "changes": [
+            {
+                "meaning": turn.meaning,
+                "before": turn.change.before,
+                "after": turn.change.after,
+                # JSON has no infinity.
+                "change": turn.change.share if math.isfinite(turn.change.share) else None,
+                "p": turn.change.p,
+                "last_good": {"run": turn.last_good.run, "commit": turn.last_good.commit},
+                "first_bad": {"run": turn.first_bad.run, "commit": turn.first_bad.commit},
+                "commits": turn.commits,
+            }
+            for turn in trend.turns
+        ],
+    }
+
+
+def _what(row: SampleRow) -> tuple[str, str]:
+    """Say what was measured: a commit, or whatever was there at a run."""
+    commit = row.tags.get(COMMIT, "")
+    is_clean = commit and DIRTY not in row.tags
+    return (commit, "") if is_clean else (commit, row.run)
+
+
+def _moment(rows: Sequence[SampleRow]) -> HistoryPoint:
+    first = rows[0]
+    return HistoryPoint(
+        run=first.run,
+        created=first.created,
+        commit=first.tags.get(COMMIT, ""),
+        is_dirty=DIRTY in first.tags,
+        value=median([row.value for row in rows]),
+        trials=len(rows),
+    )
+
+
+def _meaning(series: SeriesRow, change: LevelChange) -> str:
+    if not series.better:
+        return "changed"
+    return "regressed" if (change.share > 0) == (series.better == "lower") else "improved"

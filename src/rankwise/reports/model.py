@@ -1,0 +1,380 @@
+"""All that a report says of a run, gathered once."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rankwise.errors import InputError
+from rankwise.plugins import REPORT_FORMATS
+from rankwise.records import Usage, read_usage
+from rankwise.reports.comparison import judged
+from rankwise.reports.failures import (
+    CaseResult,
+    FailureExplanation,
+    FailureGroup,
+    Repeated,
+    RunExplanation,
+    explain_run,
+    repeated_of,
+    results_of,
+)
+from rankwise.reports.figures import Figure, figures_of
+from rankwise.reports.lanes import Timeline
+from rankwise.reports.matrix import CellVerdict, MatrixResult, matrix_of
+from rankwise.reports.measurements import Measure, RunTrend, measures_of, run_before, trends_of
+from rankwise.reports.palette import TONES, URGENCY
+from rankwise.reports.timeline import timeline_of_run
+from rankwise.safe_text import cut
+from rankwise.store import RunRow, State, Store, TaskRow
+from rankwise.store.samples import SampleRow
+from rankwise.wording import counted, duration, listed, moment, short_path
+
+_MOST_TASKS = 150
+# Less than this is not looked at by runners.
+_SHORTEST_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What the last attempt of a task has used."""
+
+    usage: Usage
+    """On the first of its nodes."""
+    cpu_seconds: float
+    peak_memory: float
+    """Those of all nodes together."""
+
+
+def used_by_tasks(store: Store, run: str, rows: Sequence[TaskRow]) -> dict[str, Used]:
+    """Read what tasks have used, as far as it is known; of many, what is not green comes first."""
+    long = [
+        row
+        for row in rows
+        if row.started is not None
+        and row.ended is not None
+        and row.ended - row.started >= _SHORTEST_SECONDS
+    ]
+    first = sorted(long, key=lambda row: row.state.is_green)[:_MOST_TASKS]
+    folders = {one.task: one.folder for one in store.attempts(run)} if first else {}
+    found = {row.key: read_usage(folders[row.key]) for row in first if row.key in folders}
+    return {
+        key: Used(
+            usage=nodes[0],
+            cpu_seconds=sum(one.cpu_seconds for one in nodes),
+            peak_memory=sum(one.peak_memory for one in nodes),
+        )
+        for key, nodes in found.items()
+        if nodes
+    }
+
+
+MOST_FAILURES = 25
+"""So many are told in detail; of the others, the reasons."""
+_LINES = 30
+_MOST_TRENDS = 6
+_MOST_RUNS = 40
+
+
+_MOST_OF_A_MESSAGE = 3000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What became of one task, as a row of a table."""
+
+    key: str
+    state: State
+    reason: str
+    seconds: float | None
+    attempts: int
+    exit_code: int | None
+    parameters: Mapping[str, str]
+    repeat: str
+    """The command that runs it again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleTest:
+    """One test of a task that has several, as pytest tells of it."""
+
+    task: str
+    name: str
+    state: State
+    seconds: float
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportData:
+    """All that any format says of a run.
+
+    Each part is gathered when a format first asks for it, and is the same for all of them then: so
+    no two formats disagree, and none pays for what only others show. The store must stay open.
+    """
+
+    store: Store
+    run: RunRow
+    now: float
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the report will be: links to files begin there."""
+        return self.store.run_folder(self.run.id)
+
+    def with_parts(self, **parts: Any) -> ReportData:
+        """Return the same with other parts, such as the folder."""
+        other = copy.copy(self)
+        vars(other).update(parts)
+        return other
+
+    @cached_property
+    def counts(self) -> Mapping[State, int]:
+        return self.store.counts(self.run.id)
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the run took."""
+        if self.run.started is None or self.run.ended is None:
+            return None
+        return self.run.ended - self.run.started
+
+    @property
+    def verdict(self) -> str:
+        """How the run ended in a word, or that it has not."""
+        state = self.run.state
+        return str(state) if state.is_over else f"{state}, not over yet"
+
+    @property
+    def outcomes(self) -> list[tuple[str, int, str]]:
+        """How many tasks are in each state, with its tone; what is wrong comes first."""
+        found = [(str(state), count, TONES[state]) for state, count in self.counts.items() if count]
+        return sorted(found, key=lambda one: URGENCY[one[0]])
+
+    @property
+    def said(self) -> str:
+        """What became of the run, in a sentence."""
+        counts = [f"{count:,} {name}" for name, count, _ in self.outcomes]
+        sentence = f"{self.total:,} {'case' if self.total == 1 else 'cases'}"
+        sentence += f": {listed(counts)}." if self.total != 1 or counts else "."
+        if self.run.reason:
+            sentence += f" {cut(self.run.reason)}"
+        return sentence
+
+    @cached_property
+    def _rows(self) -> Sequence[TaskRow]:
+        return list(self.store.task_rows(self.run.id, bodies=True))
+
+    @cached_property
+    def cases(self) -> Sequence[TaskResult]:
+        """The tasks, as rows of a table."""
+        return [_case(self.run, row, is_alone=len(self._rows) == 1) for row in self._rows]
+
+    @cached_property
+    def results(self) -> Sequence[CaseResult]:
+        """Everything that was tested, with what it said, as a CI wants it."""
+        return results_of(self.store, self.run.id)
+
+    @cached_property
+    def repeated(self) -> Sequence[Repeated]:
+        return repeated_of(self.store, self.run.id)
+
+    @cached_property
+    def tests(self) -> Sequence[SingleTest]:
+        return _tests(self.store, self.run.id)
+
+    @cached_property
+    def _explained(self) -> RunExplanation:
+        return explain_run(self.store, self.run.id, most=MOST_FAILURES, lines=_LINES)
+
+    @property
+    def failures(self) -> Sequence[FailureExplanation]:
+        return self._explained.first
+
+    @property
+    def others(self) -> Sequence[FailureGroup]:
+        """What else is not green, by its reasons."""
+        return self._explained.others
+
+    @cached_property
+    def before(self) -> str:
+        """The run that measures are compared with; empty: there is none."""
+        return run_before(self.store, self.run) or ""
+
+    @cached_property
+    def samples(self) -> Sequence[SampleRow]:
+        return self.store.samples_of_run(self.run.id)
+
+    @cached_property
+    def measures(self) -> Sequence[Measure]:
+        tasks = {row.key: row.body for row in self._rows if row.body is not None}
+        name, before = self.run.name, self.before
+        found = measures_of(self.store, self.run.id, name, before=before or None, tasks=tasks)
+        if not before:
+            return found
+        return judged(self.store, found, run=self.run, before=self.store.run(before))
+
+    @cached_property
+    def trends(self) -> Sequence[RunTrend]:
+        chosen = _telling(self.measures)
+        return trends_of(self.store, chosen, run=self.run.id, most_runs=_MOST_RUNS)
+
+    @cached_property
+    def figures(self) -> Sequence[Figure]:
+        times = [(case.key, case.seconds) for case in self.cases if case.seconds is not None]
+        return figures_of(self.measures, self.trends, times)
+
+    @cached_property
+    def conditions(self) -> Sequence[tuple[str, str]]:
+        return _conditions(self.store.conditions(self.run.id).values())
+
+    @cached_property
+    def document(self) -> str:
+        return self.store.spec_text(self.run.id)
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """None: there is only one task."""
+        if len(self._rows) < 2:
+            return None
+        return timeline_of_run(self.store, self.run.id, now=self.now)
+
+    @cached_property
+    def matrix(self) -> MatrixResult | None:
+        """None: the run is of another kind."""
+        return matrix_of(self.store, self.run)
+
+    @cached_property
+    def used(self) -> Mapping[str, Used]:
+        """What tasks have used over time; that of a matrix is in its cells."""
+        return {} if self.matrix else used_by_tasks(self.store, self.run.id, self._rows)
+
+    @property
+    def cards(self) -> Iterator[tuple[str, str]]:
+        """The few figures that people look for."""
+        run = self.run
+        if self.seconds is not None:
+            yield "took", duration(self.seconds)
+        yield "begun", moment(run.started if run.started is not None else run.created)
+        if run.exit_code:
+            yield "exit code", str(run.exit_code)
+        retried = sum(case.attempts > 1 for case in self.cases)
+        if retried:
+            yield "tried again", counted(retried, "case")
+        if self.matrix:
+            passed = self.matrix.counts[CellVerdict.PASSED]
+            yield "cells that passed", f"{passed:,} of {len(self.matrix.cells):,}"
+        if self.measures:
+            yield "measured", f"{len(self.measures):,} series"
+        yield from self._changes()
+        if commit := run.tags.get("git.commit", ""):
+            yield "commit", cut(commit, 8).removesuffix(" …")
+
+    def _changes(self) -> Iterator[tuple[str, str]]:
+        compared = [one for one in self.measures if one.verdict]
+        if compared:
+            for verdict in ("regressed", "improved"):
+                count = sum(one.verdict == verdict for one in compared)
+                yield f"{verdict} since {self.before}", f"{count:,} of {len(compared):,}"
+        elif self.before and self.measures:
+            worse = sum(is_worse(one.change, one.better) for one in self.measures)
+            yield f"worse by 5 % or more than {self.before}", f"{worse:,} of {len(self.measures):,}"
+
+
+def write_report(data: ReportData, name: str) -> bytes:
+    """Write a report in the format of a name, ours or another package's; InputError: it failed."""
+    try:
+        write = REPORT_FORMATS.load(name)
+    except ImportError as error:
+        raise InputError(str(error)) from error
+    if name in REPORT_FORMATS.ours:
+        made = write(data)
+    else:
+        try:
+            made = write(data)
+        except Exception as error:  # Whatever the code of another package raises.
+            said = f"{type(error).__name__}: {error}"
+            raise InputError(f"report format {name} failed: {said}") from error
+    if not isinstance(made, str | bytes):
+        kind = type(made).__name__
+        raise InputError(f"report format {name} returned {kind} in place of str or bytes")
+    return made.encode() if isinstance(made, str) else made
+
+
+def repeat_command(run: RunRow, key: str, *, is_alone: bool) -> str:
+    """Return the command that runs one task of a run again."""
+    line = ["rankwise", "run", *(map(short_path, run.documents) if run.source else [run.name])]
+    return shlex.join(line if is_alone else [*line, "--only", key])
+
+
+def _case(run: RunRow, row: TaskRow, *, is_alone: bool) -> TaskResult:
+    parameters = dict(row.body.tags) if row.body is not None else {}
+    seconds = None
+    if row.started is not None and row.ended is not None:
+        seconds = row.ended - row.started
+    return TaskResult(
+        key=row.key,
+        state=row.state,
+        reason=cut(row.reason),
+        seconds=seconds,
+        attempts=row.attempts,
+        exit_code=row.exit_code,
+        parameters=parameters,
+        repeat=repeat_command(run, row.key, is_alone=is_alone),
+    )
+
+
+def _tests(store: Store, run: str) -> list[SingleTest]:
+    return [
+        SingleTest(
+            task=task,
+            name=one.name,
+            state=one.state,
+            seconds=one.seconds,
+            message=cut(one.message, _MOST_OF_A_MESSAGE),
+        )
+        for task, results in store.results(run).items()
+        for one in results
+    ]
+
+
+def _telling(measures: Sequence[Measure]) -> list[Measure]:
+    """Choose the measures whose history is drawn: what is worse, then what has changed most."""
+    known = [one for one in measures if one.before is not None]
+    order = sorted(known, key=lambda one: (one.verdict != "regressed", -abs(one.change or 0.0)))
+    return order[:_MOST_TRENDS]
+
+
+def _conditions(found: Iterable[Mapping[str, object]]) -> list[tuple[str, str]]:
+    """Put the conditions of all attempts together: what was equal is said once."""
+    values: dict[str, list[str]] = {}
+    for one in found:
+        for name, value in one.items():
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            seen = values.setdefault(name, [])
+            if text not in seen:
+                seen.append(text)
+    return [(name, _listed(seen)) for name, seen in values.items()]
+
+
+def _listed(values: Sequence[str]) -> str:
+    few = values[:3]
+    more = f" and {len(values) - len(few)} more" if len(values) > len(few) else ""
+    return cut(" · ".join(few) + more)
+
+
+def is_worse(change: float | None, better: str, by: float = 0.05) -> bool:
+    """Return whether a change is for the worse, and not a small one."""
+    if change is None or not better:
+        return False
+    return (change if better == "lower" else -change) >= by

@@ -1,0 +1,404 @@
+"""A report as PDF, and plots as PNG for mail, set by typst.
+
+Whatever comes from a run goes to typst as data, never as its language: nothing in it can do more
+than be shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from itertools import islice
+from typing import Any, Literal
+
+from rankwise import __version__
+from rankwise.errors import InputError
+from rankwise.reports.failures import FailureExplanation
+from rankwise.reports.figures import written
+from rankwise.reports.lanes import Timeline, TimelineBar, colour_of, lanes_of
+from rankwise.reports.matrix import (
+    TOLD_BY_REASON,
+    Cell,
+    Contrast,
+    MatrixResult,
+    about_machine,
+    about_runtime,
+    cells_named,
+    contrast_words,
+    counts_in_order,
+    gist,
+    legend,
+    marks_of,
+    reasons,
+    short_words,
+)
+from rankwise.reports.model import ReportData
+from rankwise.reports.palette import INKS, TONES
+from rankwise.reports.plots.axes import number_text
+from rankwise.reports.plots.svg import standalone
+from rankwise.reports.plots.timeline import draw, tones_of
+from rankwise.reports.timeline import findings, telling_causes, timeline_cards, with_options
+from rankwise.safe_text import clean, cut, fit
+from rankwise.wording import counted, duration, label, listed, moment, short_path
+
+# It has no width: a line may end there.
+_BREAK = "\u200b"
+_AFTER = re.compile(r"([-_./:,=@+\\])(?=\w)")
+_LONGEST_PIECE = 10
+_LONGEST_WORD = 30
+
+
+def breakable(text: str) -> str:
+    """Make a text safe to show where there is little room for it, as in a cell of a table."""
+    return _divided(_AFTER.sub(rf"\1{_BREAK}", fit(text)), _LONGEST_PIECE)
+
+
+def wrapped(text: str) -> str:
+    """Make a text safe to show; only what would be too long for any line is divided."""
+    return _divided(fit(text), _LONGEST_WORD)
+
+
+def _divided(text: str, most: int) -> str:
+    solid = rf"[^\s{_BREAK}]"
+    return re.sub(rf"{solid}{{{most}}}(?={solid}{{3}})", rf"\g<0>{_BREAK}", text)
+
+
+# What is wider than this is set small, in short words.
+_ROOMY_MACHINES = 6
+# A table that is wider than this is divided; each part is as wide as the page.
+_MOST_ACROSS = 10
+_MOST_MACHINES = 30
+_MOST_CELLS = 1000
+# A mark for each test is drawn in tables that are looked at and not searched.
+_MOST_MARKED = 80
+_LONGEST_NAME = 60
+_LONGEST_SHORT_NAME = 36
+_LONGEST_REASON = 70
+_MOST_DIFFERENCES = 10
+_MOST_CHANGES = 6
+_MOST_NAMED = 10
+_MOST_REASONS = 20
+
+
+def matrix_content(matrix: MatrixResult) -> dict[str, Any]:
+    """Return all that the template shows of a matrix."""
+    is_small = len(matrix.machines) > _ROOMY_MACHINES
+    machines = _first(matrix, matrix.machines, _MOST_MACHINES)
+    runtimes = _first(matrix, matrix.runtimes, _MOST_CELLS // max(1, len(machines)))
+    shown = sum((row, column) in matrix.cells for row in runtimes for column in machines)
+    differences = _differences(matrix)
+    why = reasons(matrix)
+    told = [
+        [breakable(cut(name, 200)), breakable(said)] for name, said in islice(why, _MOST_REASONS)
+    ]
+    return {
+        "said": f"{counted(len(matrix.runtimes), 'runtime')} down, "
+        f"{counted(len(matrix.machines), 'machine')} across.",
+        "counts": [
+            [f"{count:,} {verdict}", TONES[verdict]] for verdict, count in counts_in_order(matrix)
+        ],
+        "is_small": is_small,
+        "legend": f"In short: {legend(matrix)}." if is_small else "",
+        "tables": [_table(matrix, runtimes, part, is_small=is_small) for part in _parts(machines)],
+        "more_cells": len(matrix.cells) - shown,
+        "differences": differences[:_MOST_DIFFERENCES],
+        "more_differences": len(differences[_MOST_DIFFERENCES:]),
+        "reasons": told,
+        "more_reasons": sum(1 for _ in why),
+    }
+
+
+def _first(matrix: MatrixResult, names: Sequence[str], most: int) -> list[str]:
+    """Choose what there is room for: rows and columns where something is red before all others."""
+    red = {
+        name
+        for cell in matrix.in_order
+        if cell.verdict.is_red
+        for name in (cell.runtime, cell.machine)
+    }
+    chosen = set(sorted(names, key=lambda name: name not in red)[:most])
+    return [name for name in names if name in chosen]
+
+
+def _parts(machines: Sequence[str]) -> list[Sequence[str]]:
+    """Divide what is too wide for a page into parts that are about as wide as each other."""
+    count = max(1, math.ceil(len(machines) / _MOST_ACROSS))
+    width = max(1, math.ceil(len(machines) / count))
+    return [machines[start : start + width] for start in range(0, len(machines), width)]
+
+
+def _table(
+    matrix: MatrixResult, runtimes: Sequence[str], machines: Sequence[str], *, is_small: bool
+) -> dict[str, Any]:
+    def head(name: str, about: str) -> list[str]:
+        if is_small:
+            return [breakable(cut(name, _LONGEST_SHORT_NAME)), ""]
+        return [breakable(cut(name, _LONGEST_NAME)), breakable(cut(about, _LONGEST_NAME))]
+
+    has_marks = not is_small and len(matrix.cells) <= _MOST_MARKED
+    rows = []
+    for runtime in runtimes:
+        cells = (matrix.cell(runtime, machine) for machine in machines)
+        rows.append(
+            {
+                "head": head(runtime, about_runtime(matrix, runtime)),
+                "cells": [
+                    None
+                    if cell is None
+                    else _small(cell)
+                    if is_small
+                    else _roomy(cell, has_marks=has_marks)
+                    for cell in cells
+                ],
+            }
+        )
+    return {"heads": [head(name, about_machine(matrix, name)) for name in machines], "rows": rows}
+
+
+def _small(cell: Cell) -> dict[str, Any]:
+    word, _, count = short_words(cell).partition(" ")
+    return {"tone": TONES[cell.verdict], "word": word, "count": count}
+
+
+def _roomy(cell: Cell, *, has_marks: bool) -> dict[str, Any]:
+    return {
+        "tone": TONES[cell.verdict],
+        "word": str(cell.verdict),
+        "marks": list(marks_of(cell)) if has_marks else [],
+        "lines": [breakable(line) for line in _lines(cell)],
+    }
+
+
+def _lines(cell: Cell) -> Iterator[str]:
+    """Say how many came to what, how long it took, and why, as nobody can point at paper."""
+    if cell.verdict in TOLD_BY_REASON:
+        yield cut(gist(cell), _LONGEST_REASON)
+        return
+    took = duration(cell.seconds) if cell.seconds else ""
+    yield " · ".join(filter(None, [gist(cell), took]))
+    if cell.verdict.is_red:
+        yield cut(cell.reason.partition("\n")[0], _LONGEST_REASON)
+
+
+def _differences(matrix: MatrixResult) -> list[dict[str, Any]]:
+    """Put together the cells that differ by the same from where their tests pass."""
+    found: dict[tuple[object, ...], list[tuple[Cell, Contrast]]] = {}
+    for cell in matrix.in_order:
+        for one in cell.contrasts:
+            key = contrast_words(one, cell), one.changes
+            found.setdefault(key, []).append((cell, one))
+    # What nothing is known about says least.
+    order = sorted(found.values(), key=lambda them: not them[0][1].changes)
+    return [_difference([cell for cell, _ in them], them[0][1]) for them in order]
+
+
+def _difference(cells: list[Cell], one: Contrast) -> dict[str, Any]:
+    is_same = one.machine == cells[0].machine
+    other = one.runtime if is_same else one.machine
+    where = f"with {other} on the same machine" if is_same else f"with the same runtime on {other}"
+    tests = listed([cut(name, _LONGEST_NAME) for name in one.tests], most=3)
+    named = sum(change.is_named for change in one.changes)
+    shown = one.changes[: max(_MOST_CHANGES, min(named, _MOST_NAMED))]
+    note = ""
+    if not one.is_known:
+        note = "What differs is not known: the environment of one cell is unknown."
+    elif not one.changes:
+        note = "Nothing differs that is known: no package, no version, nothing of the machine."
+    elif left := len(one.changes) - len(shown):
+        note = f"{counted(left, 'more difference')}; the HTML report has them."
+    return {
+        "cells": breakable(cut(cells_named(cells), 200)),
+        "said": breakable(
+            f"{tests} {'passes' if len(one.tests) == 1 else 'pass'} {cut(where, 160)}."
+        ),
+        "tone": TONES[cells[0].verdict],
+        "changes": [
+            [
+                fit(change.kind),
+                *(
+                    breakable(cut(words, _LONGEST_NAME))
+                    for words in (
+                        change.name,
+                        change.here or "not there",
+                        change.there or "not there",
+                    )
+                ),
+                change.is_named,
+            ]
+            for change in shown
+        ],
+        "note": note,
+    }
+
+
+_MOST_SHAPES = 400
+_MOST_ADVICE = 6
+_LONGEST_BAR_NAME = 80
+
+
+def timeline_content(timeline: Timeline) -> dict[str, Any]:
+    """Return all that the template shows of a timeline."""
+    found = findings(timeline)
+    bound = found.lower_bound if timeline.is_over else 0.0
+    drawn = draw(timeline, bound=bound, gaps=found.gaps, most=_MOST_SHAPES)
+    causes = telling_causes(found)
+    return {
+        "svg": standalone(drawn),
+        "cards": timeline_cards(timeline, found),
+        "states": [[f"{count:,} {state}", tone] for state, tone, count in tones_of(timeline.bars)],
+        "waiting": [[f"waiting: {one.cause}", colour_of(one.cause)] for one in causes],
+        # Every second part is for a program.
+        "advice": [
+            [fit(part) for part in with_options(one)] for one in found.advice[:_MOST_ADVICE]
+        ],
+        "lost_title": f"Where {timeline.lane_noun} time is lost",
+        "lost": [[duration(one.seconds), one.words, colour_of(one.cause)] for one in causes],
+        "longest_title": f"The longest {timeline.noun}s",
+        "longest": [[duration(bar.seconds), _named(bar, timeline)] for bar in found.longest],
+    }
+
+
+def _named(bar: TimelineBar, timeline: Timeline) -> str:
+    return fit(f"{cut(bar.name, _LONGEST_BAR_NAME)}, on {lanes_of(bar, timeline)}")
+
+
+_MOST_CASES = 400
+_MOST_MEASURES = 200
+_MOST_FAILURES = 12
+_MOST_LINES = 15
+_PIXELS_PER_INCH = 144.0
+_ONE_FIGURE = """
+#set page(width: 600pt, height: auto, margin: 12pt)
+#image(bytes(sys.inputs.svg), format: "svg", width: 100%)
+"""
+
+
+def pdf_report(data: ReportData) -> bytes:
+    """Write a report of a run as PDF; raises InputError if typst is not installed."""
+    template = resources.files("rankwise.reports") / "templates" / "report.typ"
+    text = template.read_text(encoding="utf-8")
+    return _set(text, {"data": json.dumps(_content(data))}, "pdf")
+
+
+def png_of(svg: str) -> bytes:
+    """Draw a plot as PNG; raises InputError if typst is not installed."""
+    return _set(_ONE_FIGURE, {"svg": standalone(svg)}, "png")
+
+
+def _set(text: str, inputs: dict[str, str], kind: Literal["pdf", "png"]) -> bytes:
+    try:
+        import typst
+    except ImportError as error:
+        raise InputError(
+            "typst is not installed, which makes PDF and PNG: pip install 'rankwise[report]'"
+        ) from error
+    made = typst.compile(
+        text.encode(),
+        format=kind,
+        sys_inputs=inputs,
+        ppi=_PIXELS_PER_INCH if kind == "png" else None,
+    )
+    assert isinstance(made, bytes)
+    return made
+
+
+def _content(data: ReportData) -> dict[str, Any]:
+    """Return all that the template shows, as texts."""
+    run = data.run
+    return {
+        "id": fit(run.id),
+        "verdict": data.verdict,
+        "inks": INKS,
+        "tone": TONES[run.state],
+        "about": fit(
+            " · ".join(one for one in (run.kind, run.experiment, short_path(run.source)) if one)
+        ),
+        "said": fit(data.said),
+        "cards": [[name, fit(value)] for name, value in data.cards],
+        "outcomes": [[name, count, tone] for name, count, tone in data.outcomes],
+        "matrix": matrix_content(data.matrix) if data.matrix else None,
+        "timeline": (
+            timeline_content(data.timeline) if data.timeline and data.timeline.bars else None
+        ),
+        "figures": [
+            {"title": fit(cut(one.title, 160)), "note": one.note, "svg": standalone(one.svg)}
+            for one in data.figures
+        ],
+        "failures": [_failure(one, data) for one in data.failures[:_MOST_FAILURES]],
+        "more_failures": _more_failures(data),
+        "measures": _measures(data),
+        "cases": _cases(data),
+        "conditions": [[fit(cut(name, 60)), fit(value)] for name, value in data.conditions],
+        "notices": [fit(cut(one)) for one in run.notices],
+        "made": f"rankwise {__version__}, {moment(data.now)}",
+    }
+
+
+def _failure(one: FailureExplanation, data: ReportData) -> dict[str, Any]:
+    repeats = (case.repeat for case in data.cases if case.key == one.task)
+    return {
+        "task": wrapped(cut(one.task, 160)),
+        "state": str(one.state),
+        "tone": TONES[one.state],
+        "reason": wrapped(cut(one.reason)),
+        "quotes": [
+            {
+                "who": label(quote.process),
+                "lines": "\n".join(
+                    fit(cut(clean(line, keep_colours=False)))[:160]
+                    for line in quote.lines[-_MOST_LINES:]
+                ),
+            }
+            for quote in one.quotes
+        ],
+        "repeat": fit(cut(next(repeats, ""), 300)),
+    }
+
+
+def _more_failures(data: ReportData) -> list[str]:
+    found = [f"{one.task}: {one.reason or one.state}" for one in data.failures[_MOST_FAILURES:]] + [
+        f"{counted(len(one.tasks), 'case')} {one.state}: {one.reason or 'no reason is known'} "
+        f"({listed(one.tasks, most=3)})"
+        for one in data.others
+    ]
+    return [wrapped(cut(one, 300)) for one in found[:30]]
+
+
+def _measures(data: ReportData) -> dict[str, Any]:
+    shown = data.measures[:_MOST_MEASURES]
+    rows = []
+    for one in shown:
+        where = ", ".join(
+            f"{name} {written(name, value)}" for name, value in one.parameters.items()
+        )
+        between = f"{number_text(one.now.low, 3)} – {number_text(one.now.high, 3)}"  # noqa: RUF001
+        change = "" if one.change is None else f"{one.change:+.1%}"
+        if one.verdict in ("regressed", "improved"):
+            change = f"{change} {one.verdict}"
+        cells = [
+            one.metric,
+            where,
+            number_text(one.now.middle),
+            between,
+            one.unit,
+            str(one.now.count),
+        ]
+        rows.append([fit(cut(cell, 80)) for cell in [*cells, change]])
+    return {"rows": rows, "total": len(data.measures), "before": data.before}
+
+
+def _cases(data: ReportData) -> dict[str, Any]:
+    ordered = sorted(data.cases, key=lambda case: case.state.is_green)[:_MOST_CASES]
+    rows: list[Sequence[str]] = [
+        [
+            wrapped(cut(case.key, 80)),
+            str(case.state),
+            TONES[case.state],
+            "" if case.seconds is None else duration(case.seconds),
+            wrapped(cut(case.reason, 120)),
+        ]
+        for case in ordered
+    ]
+    return {"rows": rows, "total": len(data.cases)}

@@ -1,0 +1,382 @@
+"""Line plots, heatmaps, bars and sparklines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from rankwise.reports.markup import tag
+from rankwise.reports.plots import svg
+from rankwise.reports.plots.axes import BYTES, Axis, axis_for, labelled, number_text
+from rankwise.safe_text import clip
+
+_WIDTH = 560.0
+_ROW, _BARS_TOP, _BARS_BOTTOM = 26.0, 8.0, 10.0
+_LONGEST_BAR_NAME = 36
+_FOR_NUMBERS = 110.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar, and what is written at its end."""
+
+    name: str
+    value: float
+    said: str
+    low: float | None = None
+    high: float | None = None
+    series: int = 0
+
+
+def bar_plot(bars: Sequence[Bar], label: str) -> Markup:
+    """Draw bars from zero, one below the other; what is negative or not finite has no length."""
+    drawn = [bar for bar in bars if math.isfinite(bar.value)]
+    tops = [bar.high if bar.high is not None else bar.value for bar in drawn]
+    axis = axis_for([0.0, *(top for top in tops if math.isfinite(top))], is_log=False)
+    left = 12 + max((svg.width_of(clip(bar.name, _LONGEST_BAR_NAME)) for bar in drawn), default=0)
+    room = _WIDTH - left - _FOR_NUMBERS
+    parts = []
+    for row, bar in enumerate(drawn):
+        middle = _BARS_TOP + (row + 0.5) * _ROW
+        end = left + room * max(0.0, axis.at(bar.value))
+        parts.append(
+            svg.text(left - 8, middle + 4, clip(bar.name, _LONGEST_BAR_NAME), anchor="end")
+        )
+        kind = f"f{bar.series % svg.SERIES}"
+        title = f"{bar.name}: {bar.said}"
+        parts.append(
+            svg.rectangle(
+                left, middle - 8, max(1.0, end - left), 16, kind, opacity=0.85, title=title
+            )
+        )
+        furthest = end
+        if bar.low is not None and bar.high is not None and bar.high > bar.low:
+            low, furthest = (left + room * max(0.0, axis.at(one)) for one in (bar.low, bar.high))
+            parts.append(svg.line(low, middle, furthest, middle, "axis"))
+            parts += [svg.line(one, middle - 4, one, middle + 4, "axis") for one in (low, furthest)]
+        parts.append(svg.text(max(end, furthest) + 8, middle + 4, bar.said, kind="strong"))
+    height = _BARS_TOP + len(drawn) * _ROW + _BARS_BOTTOM
+    return svg.drawing(_WIDTH, height, label, parts)
+
+
+_HEATMAP_TOP, _HEATMAP_BOTTOM = 34.0, 46.0
+_TALLEST, _LOWEST = 52.0, 20.0
+# So high are all rows together, if they fit.
+_HEATMAP_HEIGHT = 220.0
+_LONGEST_TICK_NAME = 18
+_PALEST, _STRONGEST = 0.07, 0.95
+# Above this, letters are set in the colour that stands out against a dark field.
+_DARK = 0.55
+
+
+def heatmap(
+    values: Mapping[tuple[str, str], float],
+    across: Sequence[str],
+    down: Sequence[str],
+    *,
+    words: tuple[str, str],
+    unit: str = "",
+) -> Markup:
+    """Draw a field for each pair of (across, down) that has a finite value."""
+    finite = {pair: value for pair, value in values.items() if math.isfinite(value)}
+    axis = axis_for(finite.values())
+    # What has no place on a logarithmic axis is zero: the palest of all.
+    placed = [value for value in finite.values() if axis.shows(value)] or [axis.low]
+    least, greatest = min(placed), max(placed)
+    low, high = axis.at(least), axis.at(greatest)
+    left = 40 + max((svg.width_of(clip(name, _LONGEST_TICK_NAME)) for name in down), default=0)
+    wide = (_WIDTH - left - 12) / max(1, len(across))
+    tall = min(_TALLEST, max(_LOWEST, _HEATMAP_HEIGHT / max(1, len(down))))
+    is_written = wide >= 38
+    parts = []
+    for row, name in enumerate(down):
+        middle = _HEATMAP_TOP + (row + 0.5) * tall
+        parts.append(
+            svg.text(
+                left - 8, middle + 4, clip(name, _LONGEST_TICK_NAME), anchor="end", kind="faint"
+            )
+        )
+        for column, other in enumerate(across):
+            value = finite.get((other, name))
+            if value is None:
+                continue
+            share = 0.5 if high == low else 0.0
+            if high > low and axis.shows(value):
+                share = (axis.at(value) - low) / (high - low)
+            opacity = _PALEST + (_STRONGEST - _PALEST) * share
+            x = left + column * wide
+            title = f"{words[0]} {other}, {words[1]} {name}: {number_text(value)} {unit}".rstrip()
+            parts.append(
+                svg.rectangle(
+                    x + 1,
+                    _HEATMAP_TOP + row * tall + 1,
+                    wide - 2,
+                    tall - 2,
+                    "heat",
+                    opacity=opacity,
+                    title=title,
+                )
+            )
+            if is_written:
+                kind = "on cell" if opacity > _DARK else "strong cell"
+                written = number_text(value, 3)
+                parts.append(
+                    svg.text(x + wide / 2, middle + 4, written, anchor="middle", kind=kind)
+                )
+    bottom = _HEATMAP_TOP + len(down) * tall
+    step = max(
+        1,
+        math.ceil(
+            max((svg.width_of(clip(one, _LONGEST_TICK_NAME)) + 8 for one in across), default=1)
+            / wide
+        ),
+    )
+    for column in range(0, len(across), step):
+        middle = left + (column + 0.5) * wide
+        parts.append(
+            svg.text(
+                middle,
+                bottom + 16,
+                clip(across[column], _LONGEST_TICK_NAME),
+                anchor="middle",
+                kind="faint",
+            )
+        )
+    parts.append(svg.text((left + _WIDTH) / 2, bottom + 36, words[0], anchor="middle"))
+    parts.append(svg.text(14, (_HEATMAP_TOP + bottom) / 2, words[1], anchor="middle", turn=True))
+    parts += _key(least, greatest, unit, is_log=axis.is_log)
+    return svg.drawing(_WIDTH, bottom + _HEATMAP_BOTTOM, f"{words[1]} against {words[0]}", parts)
+
+
+def _key(least: float, greatest: float, unit: str, *, is_log: bool) -> list[Markup]:
+    """Say what pale and strong mean."""
+    steps = 12
+    last = f"{number_text(greatest, 3)} {unit}{', logarithmic' if is_log else ''}".strip()
+    right = _WIDTH - 14 - svg.width_of(last)
+    parts = [svg.text(right + 6, 16, last, kind="faint")]
+    for step in range(steps):
+        opacity = _PALEST + (_STRONGEST - _PALEST) * step / (steps - 1)
+        parts.append(svg.rectangle(right - (steps - step) * 9, 6, 9, 12, "heat", opacity=opacity))
+    first = number_text(least, 3)
+    parts.append(svg.text(right - steps * 9 - 6, 16, first, anchor="end", kind="faint"))
+    return parts
+
+
+WIDTH, HEIGHT = 560.0, 330.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 72.0, 18.0, 14.0, 48.0
+_LEGEND_ROW = 18.0
+_LONGEST_NAME = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """One value of a line, and between what it varies."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    note: str = ""
+    """What a pointer that rests on it is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line."""
+
+    name: str
+    dots: Sequence[Dot]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What is written at the axes."""
+
+    x: str
+    y: str
+    x_unit: str = ""
+    y_unit: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.y} against {self.x}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Area:
+    """Where on the drawing the axes are."""
+
+    x: Axis
+    y: Axis
+    top: float
+
+    @property
+    def bottom(self) -> float:
+        return HEIGHT - _BOTTOM + self.top - _TOP
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        across = _LEFT + self.x.at(x) * (WIDTH - _LEFT - _RIGHT)
+        return across, self.bottom - self.y.at(y) * (self.bottom - self.top)
+
+
+def line_plot(
+    series: Sequence[Series],
+    words: Words,
+    *,
+    ideal: Sequence[tuple[float, float]] = (),
+    changes: Iterable[float] = (),
+    x_labels: Sequence[tuple[float, str]] = (),
+    x_is_log: bool | None = None,
+    y_is_log: bool | None = None,
+) -> tuple[Markup, int]:
+    """Draw lines; also says how many values could not be drawn.
+
+    `ideal` is a line to compare with, `changes` are places on the x axis where something changed,
+    and `x_labels` is written there in place of numbers.
+    """
+    all_dots = [dot for one in series for dot in one.dots]
+    x = axis_for(
+        [dot.x for dot in all_dots],
+        in_bytes=words.x_unit == BYTES,
+        own_ticks=True,
+        is_log=False if x_labels else x_is_log,
+    )
+    if x_labels:
+        ends = [place for place, _ in x_labels]
+        x = Axis(low=min(ends), high=max(ends), ticks=_thinned(x_labels))
+    seen = [value for dot in all_dots for value in (dot.low, dot.y, dot.high)]
+    y = axis_for([*seen, *(b for _, b in ideal)], in_bytes=words.y_unit == BYTES, is_log=y_is_log)
+    legend, rows = _legend([one.name for one in series])
+    area = _Area(x=x, y=y, top=_TOP + rows * _LEGEND_ROW)
+    parts = [*legend, *_axes(area, words)]
+    if len(ideal) > 1:
+        shown = [area.place(a, b) for a, b in ideal if x.shows(a) and y.shows(b)]
+        parts.append(svg.path(shown, "ideal", ' fill="none"'))
+    for place in changes:
+        across, _ = area.place(place, y.low)
+        parts.append(svg.line(across, area.top, across, area.bottom, "change"))
+    left_out = 0
+    for number, one in enumerate(series):
+        fits = [dot for dot in one.dots if x.shows(dot.x) and y.shows(dot.y)]
+        left_out += len(one.dots) - len(fits)
+        parts += _drawn(area, fits, number)
+    height = area.bottom + _BOTTOM
+    return svg.drawing(WIDTH, height, words.label, parts), left_out
+
+
+def _thinned(labels: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
+    widest = max(svg.width_of(words) for _, words in labels)
+    room = max(1, int((WIDTH - _LEFT - _RIGHT) / (widest + 10)))
+    step = -(-len(labels) // room)
+    # The last one is what people look for.
+    return tuple(reversed(labels[::-1][::step]))
+
+
+def _legend(names: Sequence[str]) -> tuple[list[Markup], int]:
+    """Name the lines above the plot, in as many rows as it takes; one alone needs no name."""
+    if len(names) < 2:
+        return [], 0
+    parts: list[Markup] = []
+    across, row = _LEFT, 0
+    for number, name in enumerate(names):
+        short = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+        needed = 34 + svg.width_of(short) + 14
+        if across > _LEFT and across + needed > WIDTH - _RIGHT:
+            across, row = _LEFT, row + 1
+        middle = _TOP + row * _LEGEND_ROW
+        parts.append(_stroke([(across, middle), (across + 26, middle)], number))
+        parts.append(svg.mark(across + 13, middle, number))
+        parts.append(svg.text(across + 32, middle + 4, short))
+        across += needed
+    return parts, row + 1
+
+
+def _axes(area: _Area, words: Words) -> Iterator[Markup]:
+    for value, label in area.y.ticks:
+        _, down = area.place(area.x.low, value)
+        yield svg.line(_LEFT, down, WIDTH - _RIGHT, down, "grid")
+        yield svg.text(_LEFT - 8, down + 4, label, anchor="end", kind="faint")
+    for value, label in area.x.ticks:
+        across, _ = area.place(value, area.y.low)
+        yield svg.line(across, area.bottom, across, area.bottom + 4, "axis")
+        yield svg.text(across, area.bottom + 18, label, anchor="middle", kind="faint")
+    yield svg.line(_LEFT, area.bottom, WIDTH - _RIGHT, area.bottom, "axis")
+    middle = (area.top + area.bottom) / 2
+    yield svg.text((_LEFT + WIDTH - _RIGHT) / 2, area.bottom + 38, words.x, anchor="middle")
+    named = f"{words.y} ({words.y_unit})" if words.y_unit else words.y
+    yield svg.text(14, middle, named, anchor="middle", turn=True)
+
+
+def _drawn(area: _Area, dots: Sequence[Dot], number: int) -> Iterator[Markup]:
+    kind = number % svg.SERIES
+    lowest = area.y.low
+    upper = [area.place(dot.x, dot.high) for dot in dots if area.y.shows(dot.high)]
+    lower = [
+        area.place(dot.x, dot.low if area.y.shows(dot.low) else lowest)
+        for dot in dots
+        if area.y.shows(dot.high)
+    ]
+    if len(upper) > 1 and upper != lower:
+        yield svg.path([*upper, *reversed(lower)], f"f{kind}", ' fill-opacity=".16"')
+    places = [area.place(dot.x, dot.y) for dot in dots]
+    if len(upper) == 1 and upper != lower:
+        yield svg.line(*upper[0], *lower[0], f"s{kind}")
+    if len(places) > 1:
+        yield _stroke(places, number)
+    for (across, down), dot in zip(places, dots, strict=True):
+        yield svg.mark(across, down, number, dot.note)
+
+
+def _stroke(places: Sequence[tuple[float, float]], number: int) -> Markup:
+    kind = number % svg.SERIES
+    dash = f' stroke-dasharray="{svg.DASHES[kind]}"' if svg.DASHES[kind] else ""
+    return svg.path(places, f"s{kind}", f' fill="none" stroke-width="2"{dash}')
+
+
+def note_for(words: Words, dot: Dot, count: int) -> str:
+    """Say what one value is, for a pointer that rests on it."""
+    where = f"{words.x} {labelled(dot.x, in_bytes=words.x_unit == BYTES)}"
+    said = f"{where}: {labelled(dot.y)} {words.y_unit}".rstrip()
+    if count < 2:
+        return said
+    return f"{said} ({labelled(dot.low)} to {labelled(dot.high)}, {count} values)"
+
+
+_SPARKLINE_WIDTH, _SPARKLINE_HEIGHT = 120, 28
+# More points than this are closer to each other than the eye can tell.
+_MOST_POINTS = 32
+
+
+def sparkline(
+    times: Sequence[float], values: Sequence[float], *, series: int, least: float = 0.0
+) -> Markup:
+    """Draw values over time, from zero to the highest of them, or to `least` if that is higher.
+
+    It says nothing by itself: the words beside it do.
+    """
+    points = _highest_points(
+        [(time, max(0.0, value)) for time, value in zip(times, values, strict=True)]
+    )
+    end = max((time for time, _ in points), default=0.0) or 1.0
+    top = max(least, *(value for _, value in points), 0.0) or 1.0
+    places = [
+        (
+            round(_SPARKLINE_WIDTH * time / end),
+            round(_SPARKLINE_HEIGHT - 1 - (_SPARKLINE_HEIGHT - 3) * value / top),
+        )
+        for time, value in points
+    ]
+    drawn = "L".join(f"{x} {y}" for x, y in [(0, places[0][1]), *places]) if places else "0 0"
+    area = Markup(f'<path d="M{drawn}V{_SPARKLINE_HEIGHT}H0Z" class="s{series} f{series}"/>')
+    size = f"0 0 {_SPARKLINE_WIDTH} {_SPARKLINE_HEIGHT}"
+    return tag("svg", area, viewBox=size, class_="spark", aria_hidden="true")
+
+
+def _highest_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Keep the highest of neighbours: peaks are what people look for."""
+    step = -(-len(points) // _MOST_POINTS) or 1
+    groups = (points[start : start + step] for start in range(0, len(points), step))
+    return [max(group, key=lambda point: point[1]) for group in groups]

@@ -1,0 +1,333 @@
+"""Drawings of timelines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from markupsafe import Markup
+
+from rankwise.reports.lanes import Gap, Span, Timeline, TimelineBar, colour_of
+from rankwise.reports.palette import TONES
+from rankwise.reports.plots import svg
+from rankwise.reports.plots.axes import Axis, axis_for
+from rankwise.wording import counted, duration, fold
+
+WEIGHTS = {tone: weight for weight, tone in enumerate(("idle", "good", "busy", "warn", "bad"))}
+"""What is drawn together has the tone that matters most of those."""
+
+Place = tuple[int, int]
+"""A row, and a column in it."""
+
+
+@dataclass(slots=True)
+class BarCluster:
+    """Bars of one row that follow on each other."""
+
+    start: float
+    end: float
+    tone: str
+    busy: float = 0.0
+    names: set[str] = field(default_factory=set)
+
+
+def gather(clusters: dict[Place, BarCluster], place: Place, span: Span, bar: TimelineBar) -> None:
+    """Add a bar to what is at a place."""
+    tone = TONES[bar.state]
+    cluster = clusters.get(place)
+    if cluster is None:
+        cluster = clusters[place] = BarCluster(span[0], span[1], tone)
+    cluster.start = min(cluster.start, span[0])
+    cluster.end = max(cluster.end, span[1])
+    cluster.busy += span[1] - span[0]
+    cluster.names.add(bar.name)
+    if WEIGHTS[tone] > WEIGHTS[cluster.tone]:
+        cluster.tone = tone
+
+
+def joined(clusters: dict[Place, BarCluster], closest: float) -> Iterator[tuple[int, BarCluster]]:
+    """Join clusters of a row that look the same and are closer than so many seconds."""
+    before: tuple[int, BarCluster] | None = None
+    for (row, _), cluster in sorted(clusters.items(), key=lambda one: one[0]):
+        if before is not None:
+            known = before[1]
+            is_close = cluster.start - known.end < closest
+            if before[0] == row and known.tone == cluster.tone and is_close:
+                known.end = max(known.end, cluster.end)
+                known.busy += cluster.busy
+                known.names |= cluster.names
+                continue
+            yield before
+        before = row, cluster
+    if before is not None:
+        yield before
+
+
+MOST_SHAPES = 1200
+"""So many shapes has a drawing at most; of more bars, short ones are drawn together."""
+_WIDTH = 1080.0
+_TOP, _BOTTOM, _RIGHT = 26.0, 40.0, 14.0
+_HEIGHT, _TALLEST, _LOWEST = 320.0, 30.0, 3.0
+_MOST_ROWS = 240
+# More names than this would be written over each other.
+_NAMED_ROWS = 22
+_LONGEST_NAME = 14
+_LONGEST_TITLE = 160
+# Nobody can point at less.
+_NARROWEST = 1.5
+_LETTER = 6.2
+_FEWEST_LETTERS = 4
+_TALL_ENOUGH = 11.0
+_UNITS = ((3 * 3600.0, 3600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A bar, or a part of one: rows side by side that had it at the same time."""
+
+    bar: TimelineBar
+    rows: range
+    span: Span
+    wide: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """Where lanes and times are on the drawing."""
+
+    axis: Axis
+    unit: float
+    """So many seconds is one of the axis."""
+    left: float
+    scale: float
+    """So wide is a second."""
+    rows: int
+    lanes: int
+    tall: float
+
+    def x(self, seconds: float) -> float:
+        return self.left + seconds * self.scale
+
+    def row(self, lane: int) -> int:
+        return lane if self.rows == self.lanes else lane * self.rows // self.lanes
+
+    def y(self, row: int) -> float:
+        return _TOP + row * self.tall
+
+    @property
+    def bottom(self) -> float:
+        return self.y(self.rows)
+
+    @property
+    def gap(self) -> float:
+        """What is left free between two rows."""
+        return 1.0 if self.tall < 8 else 3.0
+
+
+def draw(
+    timeline: Timeline,
+    *,
+    bound: float = 0.0,
+    gaps: Sequence[Gap] = (),
+    most: int = MOST_SHAPES,
+) -> Markup:
+    """Draw a timeline.
+
+    `bound` is a time to mark as the earliest that its end could be; `gaps` say why lanes are idle.
+    """
+    sheet, unit_name = _sheet(timeline)
+    parts = [*_ground(timeline, sheet), *_gaps(gaps, sheet)]
+    pieces = [
+        _Piece(bar, rows, span, sheet.x(span[1]) - sheet.x(span[0]))
+        for bar in timeline.bars
+        for rows, span in _runs(bar, sheet)
+    ]
+    narrowest = _NARROWEST
+    shapes = _shapes(pieces, timeline, sheet, narrowest)
+    while len(shapes) > most and narrowest < 2 * _WIDTH:
+        narrowest *= 2
+        shapes = _shapes(pieces, timeline, sheet, narrowest)
+    parts += shapes
+    parts += _marks(timeline, sheet, bound)
+    middle = (sheet.left + _WIDTH) / 2
+    parts.append(svg.text(middle, sheet.bottom + 34, unit_name, anchor="middle", kind="faint"))
+    label = (
+        f"Timeline of {timeline.title}: {counted(len(timeline.bars), timeline.noun)} on "
+        f"{counted(len(timeline.lanes), timeline.lane_noun)} in {duration(timeline.end)}. "
+        "The table has the same in words."
+    )
+    return svg.drawing(_WIDTH, sheet.bottom + _BOTTOM, label, parts)
+
+
+def _sheet(timeline: Timeline) -> tuple[_Sheet, str]:
+    lanes = max(1, len(timeline.lanes))
+    rows = min(lanes, _MOST_ROWS)
+    end = max(timeline.end, max((bar.end for bar in timeline.bars), default=0.0), 1e-3)
+    _, unit, unit_name = next(one for one in _UNITS if end >= one[0])
+    left = 20 + max((svg.width_of(_short(name)) for name in timeline.lanes), default=0.0)
+    sheet = _Sheet(
+        axis=_until(axis_for([0.0, end / unit], is_log=False), end / unit),
+        unit=unit,
+        left=left,
+        scale=(_WIDTH - left - _RIGHT) / end,
+        rows=rows,
+        lanes=lanes,
+        tall=min(_TALLEST, max(_LOWEST, _HEIGHT / rows)),
+    )
+    return sheet, unit_name
+
+
+def _until(axis: Axis, end: float) -> Axis:
+    """End an axis where the time does: room behind it would look like waiting."""
+    ticks = tuple(tick for tick in axis.ticks if tick[0] <= end)
+    return Axis(low=0.0, high=end, ticks=ticks)
+
+
+def _ground(timeline: Timeline, sheet: _Sheet) -> Iterator[Markup]:
+    """Draw the lanes, on which what nothing covers is waiting, and the times below."""
+    wide = _WIDTH - sheet.left - _RIGHT
+    step = math.ceil(sheet.rows / _NAMED_ROWS)
+    for row in range(sheet.rows):
+        yield svg.rectangle(sheet.left, sheet.y(row), wide, sheet.tall - sheet.gap, "lane")
+        if row % step == 0:
+            lane = row if sheet.rows == sheet.lanes else row * sheet.lanes // sheet.rows
+            middle = sheet.y(row) + (sheet.tall - sheet.gap) / 2 + 4
+            name = _short(timeline.lanes[lane]) if lane < len(timeline.lanes) else ""
+            yield svg.text(sheet.left - 8, middle, name, anchor="end", kind="faint")
+    for place, words in sheet.axis.ticks:
+        x = sheet.x(place * sheet.unit)
+        yield svg.line(x, sheet.bottom, x, sheet.bottom + 4, "axis")
+        yield svg.text(x, sheet.bottom + 17, words, anchor="middle", kind="faint")
+
+
+def _marks(timeline: Timeline, sheet: _Sheet, bound: float) -> Iterator[Markup]:
+    """Draw lines at moments that explain what is left and right of them."""
+    moments = [(when, words, "axis") for when, words in timeline.milestones]
+    if bound > 0:
+        moments.append((bound, f"lower bound {duration(bound)}", "ideal"))
+    last = -math.inf
+    for when, words, kind in sorted(moments):
+        x = sheet.x(when)
+        yield svg.line(x, _TOP - 6, x, sheet.bottom, kind)
+        wide = svg.width_of(words)
+        is_left = x + wide > _WIDTH - _RIGHT
+        first = x - wide if is_left else x
+        # Two moments that are close would be written over each other.
+        if first > last:
+            yield svg.text(x, _TOP - 10, words, anchor="end" if is_left else "", kind="faint")
+            last = first + wide
+
+
+def _gaps(gaps: Sequence[Gap], sheet: _Sheet) -> Iterator[Markup]:
+    """Tint the time in which lanes were idle by the cause: bars cover what was busy."""
+    for gap in gaps:
+        x, end = sheet.x(gap.start), sheet.x(gap.end)
+        if end - x >= _NARROWEST:
+            tall = sheet.bottom - sheet.gap - _TOP
+            title = f"{gap.cause}: {duration(gap.seconds)} lost"
+            kind = f"g {colour_of(gap.cause)}"
+            yield svg.rectangle(x, _TOP, end - x, tall, kind, title=title)
+
+
+def _shapes(
+    pieces: Sequence[_Piece], timeline: Timeline, sheet: _Sheet, narrowest: float
+) -> list[Markup]:
+    """Draw the bars; what is narrower than that is drawn together, row by row."""
+    shapes: list[tuple[int, Markup]] = []
+    clusters: dict[tuple[int, int], BarCluster] = {}
+    for piece in pieces:
+        if piece.wide < narrowest:
+            column = int(sheet.x(piece.span[0]) / narrowest)
+            for row in piece.rows:
+                gather(clusters, (row, column), piece.span, piece.bar)
+        else:
+            weight = WEIGHTS[TONES[piece.bar.state]]
+            shapes += [(weight, one) for one in _shape(piece, timeline, sheet)]
+    for row, cluster in joined(clusters, narrowest / sheet.scale):
+        shapes.append((WEIGHTS[cluster.tone], _together(row, cluster, timeline, sheet)))
+    # What is wrong is drawn last, on top of all.
+    shapes.sort(key=lambda one: one[0])
+    return [shape for _, shape in shapes]
+
+
+def _runs(bar: TimelineBar, sheet: _Sheet) -> list[tuple[range, Span]]:
+    """Put lanes together that are side by side and had the bar at the same time, to the eye."""
+    runs: list[tuple[range, Span]] = []
+    for lane, span in sorted(bar.on_lanes()):
+        row = sheet.row(lane)
+        if runs:
+            rows, known = runs[-1]
+            alike = all(abs(sheet.x(a) - sheet.x(b)) < 1 for a, b in zip(span, known, strict=True))
+            if alike and row in (rows.stop, rows.stop - 1):
+                runs[-1] = range(rows.start, row + 1), known
+                continue
+        runs.append((range(row, row + 1), span))
+    return runs
+
+
+def _shape(piece: _Piece, timeline: Timeline, sheet: _Sheet) -> Iterator[Markup]:
+    bar = piece.bar
+    x, y = sheet.x(piece.span[0]), sheet.y(piece.rows.start)
+    tall = len(piece.rows) * sheet.tall - sheet.gap
+    # A hair is left free, so that two that follow on each other are two.
+    wide = piece.wide - (0.8 if piece.wide > 4 else 0.0)
+    tone = TONES[bar.state]
+    yield svg.rectangle(x, y, max(1.0, wide), tall, f"b {tone}", title=title_of(bar, timeline))
+    name = _name_in(bar, int((wide - 8) / _LETTER), is_wrong=tone == "bad")
+    if name and tall >= _TALL_ENOUGH:
+        yield svg.text(x + 4, y + tall / 2 + 3.5, name, kind="on cell")
+
+
+def _name_in(bar: TimelineBar, room: int, *, is_wrong: bool) -> str:
+    """Return as much of a name as there is room for; what is wrong is so without colours, too."""
+    name = bar.name.rpartition("::")[2] or bar.name
+    if len(name) > room:
+        name = name.removeprefix("test_")
+    mark = "✗ " if is_wrong else ""
+    room -= len(mark)
+    if len(name) <= room:
+        return f"{mark}{name}"
+    return f"{mark}{name[: room - 1]}…" if room >= _FEWEST_LETTERS else mark[: max(0, room + 2)]
+
+
+def title_of(bar: TimelineBar, timeline: Timeline) -> str:
+    """Say all of a bar in a line."""
+    name = bar.name if len(bar.name) <= _LONGEST_TITLE else f"{bar.name[:_LONGEST_TITLE]} …"
+    state = f"{bar.state} ({bar.note})" if bar.note else f"{bar.state}"
+    where = fold([timeline.lanes[lane].replace(" ", "-") for lane in bar.lanes])
+    return f"{name}: {state}, {duration(bar.seconds)} on {where}, from {duration(bar.start)}"
+
+
+def _together(row: int, cluster: BarCluster, timeline: Timeline, sheet: _Sheet) -> Markup:
+    x, end = sheet.x(cluster.start), sheet.x(cluster.end)
+    length = cluster.end - cluster.start
+    # As pale as there was waiting in between.
+    share = min(1.0, cluster.busy / length) if length > 0 else 1.0
+    count = len(cluster.names)
+    what = next(iter(cluster.names)) if count == 1 else counted(count, timeline.noun)
+    state = "not all of them well" if cluster.tone in ("bad", "warn") and count > 1 else ""
+    title = ", ".join(one for one in (what, state, f"{duration(cluster.busy)} together") if one)
+    return svg.rectangle(
+        x,
+        sheet.y(row),
+        max(1.0, end - x),
+        sheet.tall - sheet.gap,
+        f"b {cluster.tone}",
+        opacity=0.3 + 0.7 * share,
+        title=f"{title}, from {duration(cluster.start)}",
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def tones_of(bars: Sequence[TimelineBar]) -> list[tuple[str, str, int]]:
+    """Return the outcomes that there are, with tone and number, for a legend."""
+    counts: dict[str, tuple[str, int]] = {}
+    for bar in bars:
+        tone, count = counts.get(str(bar.state), (TONES[bar.state], 0))
+        counts[str(bar.state)] = tone, count + 1
+    order = sorted(counts.items(), key=lambda one: -WEIGHTS[one[1][0]])
+    return [(state, tone, count) for state, (tone, count) in order]

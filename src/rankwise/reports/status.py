@@ -1,0 +1,163 @@
+"""How a run stands, and how long it may still take."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any
+
+from rankwise.records import read_processes
+from rankwise.store import ProcessRow, ResultRow, RunRow, State, Store, TaskRow
+from rankwise.store.rows import RED
+
+_MOST_SEARCHED = 20
+
+
+def durations_before(store: Store, run: RunRow) -> dict[str, float]:
+    """Return how long the tasks took that passed in the run before this one."""
+    before = next(
+        (
+            one
+            for one in store.runs(_MOST_SEARCHED, name=run.name)
+            if one.number < run.number and one.source == run.source and one.state.is_over
+        ),
+        None,
+    )
+    if before is None:
+        return {}
+    return {
+        row.key: row.ended - row.started
+        for row in store.tasks_in(before.id, (State.PASSED,))
+        if row.started is not None and row.ended is not None and not row.origin
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class Forecast:
+    """Learns what starts and ends, and says how long the rest takes."""
+
+    waiting: int
+    """How many tasks have not ended yet."""
+    known: Mapping[str, float] = field(default_factory=dict)
+    _running: dict[str, float] = field(default_factory=dict)
+    _begun: float | None = None
+    _spent: float = 0.0
+    _over: int = 0
+
+    def started(self, key: str, now: float) -> None:
+        """Learn that a task has started."""
+        self._begun = now if self._begun is None else self._begun
+        self._running.setdefault(key, now)
+
+    def over(self, key: str, now: float) -> None:
+        """Learn that a task is over, however that came."""
+        self.waiting -= 1
+        begun = self._running.pop(key, None)
+        if begun is not None:
+            self._spent += now - begun
+            self._over += 1
+
+    def seconds_left(self, now: float) -> float | None:
+        """Estimate; None: nothing is known.
+
+        Tasks that are not known are expected to be like those that are, and as many at a time as
+        until now.
+        """
+        if self._begun is None or (not self._over and not self.known):
+            return None
+        usual = self._spent / self._over if self._over else _mean(self.known)
+        ages = {key: now - begun for key, begun in self._running.items()}
+        of_running = [max(0.0, self.known.get(key, usual) - age) for key, age in ages.items()]
+        others = max(0, self.waiting - len(ages))
+        at_once = max(1.0, (self._spent + sum(ages.values())) / max(1e-3, now - self._begun))
+        work = others * (_mean(self.known) if self.known else usual) + sum(of_running)
+        return max(work / at_once, *of_running, 0.0)
+
+
+def _mean(durations: Mapping[str, float]) -> float:
+    return sum(durations.values()) / len(durations)
+
+
+# More tasks than this are counted, and only those named that people look for.
+_MOST_TASKS = 40
+_BUSY = (State.RUNNING, State.SUBMITTING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """How a run stands."""
+
+    run: RunRow
+    counts: Mapping[State, int]
+    tasks: Sequence[TaskRow]
+    """All of them, or those that are running or not green."""
+    processes: Sequence[ProcessRow] = ()
+    """Those of the last attempt, where there is only one task."""
+    results: Mapping[str, Sequence[ResultRow]] = field(default_factory=dict)
+    """The single tests of tasks that run many."""
+    driver: int | None = None
+    """The process that drives it; None: nobody does."""
+    children: Sequence[RunRow] = ()
+    """Runs that its stages have submitted, and that go on by themselves."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+def status_of(
+    store: Store, run: RunRow, *, driver: int | None, with_all: bool = False
+) -> RunStatus:
+    """Find out how a run stands; with all of its tasks, however many, if asked."""
+    counts = store.counts(run.id)
+    total = sum(counts.values())
+    if with_all or total <= _MOST_TASKS:
+        tasks = list(store.task_rows(run.id))
+    else:
+        half = _MOST_TASKS // 2
+        red = islice(store.tasks_in(run.id, RED), half)
+        tasks = list(chain(islice(store.tasks_in(run.id, _BUSY), half), red))
+    processes = _processes(store, tasks[0]) if total == 1 else []
+    return RunStatus(
+        run=run,
+        counts=counts,
+        tasks=tasks,
+        processes=processes,
+        results=store.results(run.id),
+        driver=driver,
+        children=store.children(run.id),
+    )
+
+
+def _processes(store: Store, task: TaskRow) -> Sequence[ProcessRow]:
+    attempts = store.attempts(task.run, task.key)
+    if not attempts:
+        return []
+    known = store.processes(task.run, task.key, attempts[-1].number)
+    return known or read_processes(attempts[-1].folder)
+
+
+def run_data(run: RunRow) -> dict[str, Any]:
+    """Make plain data of a run, for JSON."""
+    return dataclasses.asdict(run)
+
+
+def status_data(status: RunStatus) -> dict[str, Any]:
+    """Make plain data of how a run stands, for JSON."""
+    tasks = [dataclasses.asdict(task) for task in status.tasks]
+    for task in tasks:
+        del task["body"], task["run"]
+    return {
+        **run_data(status.run),
+        "driver": status.driver,
+        "counts": {str(state): count for state, count in status.counts.items() if count},
+        "tasks": tasks,
+        "results": {
+            task: [dataclasses.asdict(one) for one in results]
+            for task, results in status.results.items()
+        },
+        "processes": [dataclasses.asdict(one) for one in status.processes],
+        "children": [run_data(child) for child in status.children],
+    }

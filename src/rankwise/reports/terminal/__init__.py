@@ -1,0 +1,1 @@
+"""What terminals show."""

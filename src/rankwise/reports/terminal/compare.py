@@ -1,0 +1,162 @@
+"""Comparisons and trends, on a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from rankwise.reports.comparison import Compared, SeriesComparison, Side
+from rankwise.reports.measurements import ChangePoint, Trend
+from rankwise.reports.palette import STYLES
+from rankwise.reports.terminal.console import Cell, show_rows
+from rankwise.reports.terminal.status import moment
+from rankwise.safe_text import clean
+from rankwise.stats.change_points import LEAST_RUNS
+from rankwise.stats.comparison import ComparisonVerdict, median
+from rankwise.store.samples import SeriesRow
+from rankwise.wording import counted, listed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDEST_SPARKLINE = 60
+_MOST_LINES = 30
+_SHORT = 10
+
+
+def show_compared(console: Console, compared: Compared, *, everything: bool) -> None:
+    """Show what came of a comparison, the worst first."""
+    for letter, side in (("A", compared.before), ("B", compared.after)):
+        console.print(f"{letter}  {_side_words(side)}")
+    console.print()
+    lines = compared.lines if everything else compared.lines[:_MOST_LINES]
+    show_rows(console, [_line_cells(line) for line in lines])
+    if left := len(compared.lines) - len(lines):
+        console.print(f"  ... and {left} more that are no worse: --all shows them")
+    for remark in compared.remarks:
+        console.print(f"  note: {clean(remark, keep_colours=False)}", style="yellow")
+    console.print()
+    console.print(compared.verdict.value, style=STYLES[compared.verdict], end="")
+    console.print(f": {_counts(compared)}")
+
+
+def show_trends(console: Console, trends: Sequence[Trend]) -> None:
+    """Show histories, one after the other."""
+    for number, trend in enumerate(trends):
+        if number:
+            console.print()
+        _show_trend(console, trend)
+
+
+def place(series: SeriesRow) -> str:
+    """Say which case it is, and at which point: `ranks=2 size=8`."""
+    point = (f"{name}={value}" for name, value in series.point.items())
+    return clean(" ".join(filter(None, [series.case, *point])), keep_colours=False)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Draw values as bars, the medians of some where there are too many."""
+    wide = min(len(values), _WIDEST_SPARKLINE)
+    edges = [round(number * len(values) / wide) for number in range(wide + 1)] if wide else []
+    drawn = [median(values[first:last]) for first, last in pairwise(edges)]
+    low, high = min(drawn, default=0.0), max(drawn, default=0.0)
+    # Halves, because the whole may be more than there are numbers.
+    span = high / 2 - low / 2
+    top = len(_BARS) - 1
+    return "".join(
+        _BARS[round((value / 2 - low / 2) / span * top)] if span else _BARS[0] for value in drawn
+    )
+
+
+def amount(value: float | None) -> str:
+    """Say a value with as many digits as anybody needs."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def share(value: float | None) -> str:
+    """Say a change."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:+.1%}" if abs(value) < 10 else f"{value:+.0%}"
+
+
+def _side_words(side: Side) -> str:
+    runs = listed([run.id for run in side.runs], most=3)
+    return runs if [side.given] == [run.id for run in side.runs] else f"{side.given}: {runs}"
+
+
+def _line_cells(line: SeriesComparison) -> list[Cell]:
+    series, result = line.series, line.result
+    interval = (
+        f"[{share(result.interval[0])}, {share(result.interval[1])}]" if result.interval else ""
+    )
+    return [
+        (clean(series.metric, keep_colours=False), "bold"),
+        (place(series), ""),
+        (result.verdict.value, STYLES[result.verdict]),
+        (f"{amount(result.before)} → {amount(result.after)} {series.unit}", ""),
+        (share(result.change), STYLES[result.verdict]),
+        (interval, "dim"),
+        (result.reason, "dim"),
+    ]
+
+
+def _counts(compared: Compared) -> str:
+    parts = [f"{number} {verdict}" for verdict, number in compared.counts.items() if number]
+    words = f"{listed(parts)}, of {len(compared.lines)} series"
+    return f"{words}; more trials needed" if _is_open(compared) else words
+
+
+def _is_open(compared: Compared) -> bool:
+    return compared.verdict is ComparisonVerdict.INCONCLUSIVE
+
+
+def _show_trend(console: Console, trend: Trend) -> None:
+    from rich.text import Text
+
+    series, moments = trend.series, trend.moments
+    good = f", {series.better} is better" if series.better else ""
+    console.print(
+        Text.assemble(
+            (clean(series.metric, keep_colours=False), "bold"),
+            f"  {place(series)}  " if place(series) else "  ",
+            (f"{series.unit}{good}; {series.name}, {counted(len(moments), 'run')}", "dim"),
+        )
+    )
+    values = [moment.value for moment in moments]
+    if not values:
+        return
+    now = f"{amount(values[-1])} {series.unit} now, {amount(min(values))} to {amount(max(values))}"
+    console.print(f"  {sparkline(values)}  {now}", soft_wrap=True)
+    for turn in trend.turns:
+        _show_turn(console, turn, series.unit)
+    if len(values) < 2 * LEAST_RUNS:
+        console.print(f"  {2 * LEAST_RUNS} runs are needed to find changes", style="dim")
+    elif not trend.turns:
+        console.print("  no change", style="dim")
+
+
+def _show_turn(console: Console, turn: ChangePoint, unit: str) -> None:
+    from rich.text import Text
+
+    change, first = turn.change, turn.first_bad
+    console.print(
+        Text.assemble(
+            "  ",
+            (turn.meaning, STYLES[turn.meaning]),
+            f" {share(change.share)}: {amount(change.before)} → {amount(change.after)} {unit}, ",
+            f"since {first.run} of {moment(first.created)}",
+        ),
+        soft_wrap=True,
+    )
+    console.print(f"    {_blame(turn)}", style="dim", soft_wrap=True)
+
+
+def _blame(turn: ChangePoint) -> str:
+    if turn.commits:
+        first, _, last = turn.commits.partition("..")
+        return f"to blame is among:  git log {first[:_SHORT]}..{last[:_SHORT]}"
+    return f"the last good run was {turn.last_good.run}; its commits are not known, or are the same"

@@ -1,0 +1,194 @@
+"""A matrix on a terminal, before and after it has run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from rankwise.plan import Plan, Task
+from rankwise.reports.matrix import (
+    Cell,
+    CellVerdict,
+    MatrixResult,
+    cell_words,
+    differences,
+    legend,
+    reasons,
+    short_words,
+)
+from rankwise.reports.palette import STYLES
+from rankwise.safe_text import clean
+from rankwise.wording import counted, listed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def show_cells(console: Console, plan: Plan) -> None:
+    """Show a line for each cell: its tests, or why they do not run.
+
+    What is in no cell has its own name.
+    """
+    from rich.text import Text
+
+    cells: dict[tuple[str, str], list[Task]] = {}
+    for task in plan.tasks:
+        if task.tags.get("part") == "environment":
+            continue
+        cell = (task.tags["runtime"], task.tags["machine"]) if "part" in task.tags else (task.key,)
+        cells.setdefault((cell[0], cell[-1] if len(cell) > 1 else ""), []).append(task)
+    console.print(Text.assemble((plan.name, "bold"), f": {counted(len(cells), 'cell')}"))
+    for notice in plan.notices:
+        console.print(Text.assemble(("note: ", "yellow"), notice))
+    first = max((len(runtime) for runtime, _ in cells), default=0)
+    second = max((len(machine) for _, machine in cells), default=0)
+    for (runtime, machine), tasks in cells.items():
+        console.print(
+            Text.assemble(f"  {runtime:{first}}  {machine:{second}}  ", *_said(tasks)),
+            soft_wrap=True,
+        )
+
+
+def _said(tasks: Sequence[Task]) -> list[str | tuple[str, str]]:
+    running = [task.tags.get("test", task.key) for task in tasks if not task.skip]
+    parts: list[str | tuple[str, str]] = [listed(running)] if running else []
+    groups: dict[tuple[str, str], list[str]] = {}
+    for task in tasks:
+        if task.skip:
+            state = "skipped" if task.is_optional else "not run"
+            groups.setdefault((state, task.skip), []).append(task.tags.get("test", task.key))
+    for (state, reason), names in groups.items():
+        who = f"{listed(names)} " if running or len(groups) > 1 else ""
+        style = "dim" if state == "skipped" else "yellow"
+        parts += ["; " if parts else "", (f"{who}{state}: {reason}", style)]
+    return parts
+
+
+_GAP = 2
+_LONGEST_RUNTIME, _LONGEST_MACHINE = 24, 16
+_MOST_LINES = 8
+_WELL = (CellVerdict.PASSED, CellVerdict.SKIPPED)
+
+
+def show_matrix(console: Console, matrix: MatrixResult) -> None:
+    """Show every cell; where the window is narrow in short words, and in several tables."""
+    console.print()
+    widths = [_width(matrix, name, cell_words) for name in matrix.machines]
+    first = _first_width(matrix)
+    if first + sum(widths) + _GAP * len(widths) <= console.width:
+        console.print(_table(matrix, matrix.runtimes, matrix.machines, cell_words))
+    else:
+        widths = [_width(matrix, name, short_words) for name in matrix.machines]
+        for machines in _parts(matrix.machines, widths, console.width - first):
+            console.print(_table(matrix, matrix.runtimes, machines, short_words))
+            console.print()
+        console.print(f"  {legend(matrix)}", style="dim")
+    console.print()
+    for lines in (differences(matrix), reasons(matrix)):
+        _show_lines(console, lines)
+
+
+def show_matrix_in_brief(console: Console, matrix: MatrixResult, *, room: int) -> None:
+    """Show as much of a matrix as there is room for; first what is not green, and why."""
+    console.print()
+    runtimes, machines, say = matrix.runtimes, matrix.machines, cell_words
+    width = console.width - _first_width(matrix)
+    if sum(_width(matrix, name, say) + _GAP for name in machines) > width:
+        say = short_words
+        machines = _red_first(machines, {cell.machine for cell in _red(matrix)})
+        widths = [_width(matrix, name, say) for name in machines]
+        machines = tuple(next(_parts(machines, widths, width)))
+    # One line is empty, one has the names, one says what is left out, two are for a reason.
+    left = room - 5 - (say is short_words)
+    if len(runtimes) > left:
+        runtimes = _red_first(runtimes, {cell.runtime for cell in _red(matrix)})[: max(1, left)]
+    console.print(_table(matrix, runtimes, machines, say))
+    missing = {
+        "runtime": len(matrix.runtimes) - len(runtimes),
+        "machine": len(matrix.machines) - len(machines),
+    }
+    if more := [counted(number, noun) for noun, number in missing.items() if number]:
+        console.print(f"  ... and {' and '.join(more)} more")
+    if say is short_words:
+        _show_cut(console, legend(matrix), _GAP, style="dim")
+    said = [*differences(matrix), *reasons(matrix)]
+    for names, words in said[: max(1, (left - len(runtimes)) // 2 + 1)]:
+        _show_cut(console, names, _GAP, style="bold")
+        _show_cut(console, words, 2 * _GAP)
+
+
+def _show_cut(console: Console, text: str, indent: int, *, style: str = "") -> None:
+    line = " " * indent + " ".join(clean(text, keep_colours=False).split())
+    console.print(line, no_wrap=True, overflow="ellipsis", style=style)
+
+
+def _red(matrix: MatrixResult) -> list[Cell]:
+    return [cell for cell in matrix.in_order if cell.verdict not in _WELL]
+
+
+def _red_first(names: tuple[str, ...], red: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(names, key=lambda name: name not in red))
+
+
+def _first_width(matrix: MatrixResult) -> int:
+    return _GAP + max(len(_cut(name, _LONGEST_RUNTIME)) for name in matrix.runtimes)
+
+
+def _show_lines(console: Console, lines: Iterator[tuple[str, str]]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for names, words in islice(lines, _MOST_LINES):
+        name, said = (clean(text, keep_colours=False) for text in (names, words))
+        for text, indent in ((Text(name, "bold"), _GAP), (Text(said), 2 * _GAP)):
+            console.print(Padding(text, (0, 0, 0, indent), expand=False))
+    if left := sum(1 for _ in lines):
+        console.print(f"  ... and {counted(left, 'other')}: the report has them all")
+
+
+def _cut(name: str, longest: int) -> str:
+    shown = clean(name, keep_colours=False).replace("\n", " ").replace("\t", " ")
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def _width(matrix: MatrixResult, machine: str, say: Callable[[Cell], str]) -> int:
+    cells = (matrix.cell(runtime, machine) for runtime in matrix.runtimes)
+    widest = max(len(say(cell)) for cell in cells if cell is not None)
+    return max(widest, len(_cut(machine, _LONGEST_MACHINE)))
+
+
+def _parts(machines: Sequence[str], widths: Sequence[int], room: int) -> Iterator[list[str]]:
+    """Put as many machines beside each other as there is room for, and at least one."""
+    part: list[str] = []
+    left = room
+    for name, width in zip(machines, widths, strict=True):
+        if part and width + _GAP > left:
+            yield part
+            part, left = [], room
+        part.append(name)
+        left -= width + _GAP
+    yield part
+
+
+def _table(
+    matrix: MatrixResult,
+    runtimes: Sequence[str],
+    machines: Sequence[str],
+    say: Callable[[Cell], str],
+) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 0, 0, _GAP), header_style="bold")
+    table.add_column("", no_wrap=True)
+    for machine in machines:
+        table.add_column(Text(_cut(machine, _LONGEST_MACHINE)), no_wrap=True)
+    for runtime in runtimes:
+        row = [Text(_cut(runtime, _LONGEST_RUNTIME), "bold")]
+        for machine in machines:
+            cell = matrix.cell(runtime, machine)
+            row.append(Text(say(cell), STYLES[cell.verdict]) if cell else Text("."))
+        table.add_row(*row)
+    return table

@@ -1,0 +1,216 @@
+"""Plans on a terminal: what would run, where, and what was derived."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rankwise.checks.sources import describe
+from rankwise.plan import Plan, Process, Resources, RuntimeChoice, Task, show, to_data
+from rankwise.wording import counted, duration, fold, label, listed, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# More tasks than this have a line each, and more processes than this are not all listed.
+_MOST_TASKS = 10
+_MOST_PROCESSES = 8
+
+
+def show_plan(console: Console, plan: Plan, *, only: str = "") -> None:
+    """Show a plan; `only` is the key of the one task that is wanted."""
+    from rich.text import Text
+
+    tasks = [plan.task(only)] if only else plan.tasks
+    heading = Text.assemble((plan.name, "bold"), f": {plan.kind}")
+    heading.append(f", {counted(len(plan.tasks), 'task')}")
+    heading.append(f", experiment {plan.experiment}" if plan.experiment else "")
+    console.print(heading)
+    for notice in plan.notices:
+        console.print(Text.assemble(("note: ", "yellow"), notice))
+    if len(tasks) > _MOST_TASKS:
+        _show_many(console, tasks)
+        return
+    for task in tasks:
+        console.print()
+        _show_task(console, task)
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:
+    """Make plain data of a plan, for JSON; what is known only at the start is said in words."""
+    data: dict[str, Any] = _readable(to_data(plan))
+    return data
+
+
+def _readable(value: Any) -> Any:
+    match value:
+        case str():
+            return show(value)
+        case Mapping():
+            return {key: _readable(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_readable(one) for one in value]
+    return value
+
+
+def _show_many(console: Console, tasks: Sequence[Task]) -> None:
+    width = max(len(task.key) for task in tasks)
+    widest = console.width
+    lines = []
+    for task in tasks:
+        command = _command(task.processes[0]) if task.processes else ""
+        command = _left_out(task) or command
+        line = f"  {task.key:{width}}  {command}"
+        lines.append(line if len(line) <= widest else f"{line[: widest - 1]}…")
+    # All at once, and as it is: there may be thousands.
+    console.file.write("\n".join([*lines, ""]))
+    console.print(f"\n  all about one of them:  --task {tasks[0].key}", style="dim")
+
+
+def _show_task(console: Console, task: Task) -> None:
+    from rich.text import Text
+
+    console.print(Text(task.key, "bold"))
+    facts = _facts(task)
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        console.print(Text.assemble("  ", (f"{name:{width}}  ", "cyan"), value), soft_wrap=True)
+    common = _common_environment(task.processes)
+    _show_block(console, "environment", _assignments({**task.environment, **common}))
+    for name, text in task.files.items():
+        if name.startswith("."):
+            # Around what people have written, and the same for all.
+            continue
+        _show_block(console, f"file {show(name)}", show(text).splitlines())
+    _show_processes(console, task.processes, common)
+    _show_block(console, "checks", [describe(check) for check in task.checks])
+    _show_block(console, "derived", task.notes)
+
+
+def _facts(task: Task) -> dict[str, str]:
+    width = task.width or len(task.processes)
+    facts = {
+        "not run": _left_out(task),
+        "compute": f"{task.compute}, {counted(task.nodes, 'node')}, {counted(width, 'process')}",
+        "runtime": _runtime(task.runtime),
+        "code": f"{task.code}, copied for each node" if task.code else "",
+        "folder": "" if task.code else task.folder,
+        "needs": listed(task.needs),
+        "claims": _claims(task.resources),
+        "time limit": duration(task.timeout) if task.timeout is not None else "",
+        "restarts": _restarts(task),
+        "secrets": f"{listed(task.secrets)} (from the environment)" if task.secrets else "",
+        "tags": ", ".join(f"{name}={value}" for name, value in task.tags.items()),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _left_out(task: Task) -> str:
+    if not task.skip:
+        return ""
+    return f"{'skipped' if task.is_optional else 'not run'}: {task.skip}"
+
+
+def _runtime(choice: RuntimeChoice) -> str:
+    match choice.kind:
+        case "current":
+            how = "the interpreter of rankwise"
+        case "python":
+            how = choice.python
+        case "uv":
+            packages = filter(None, (choice.lock, *choice.requirements))
+            how = f"made by uv: {listed(list(packages)) or 'no packages'}"
+            how += f", Python {choice.python}" if choice.python else ""
+        case "modules":
+            how = f"modules {listed(choice.modules)}"
+        case _:
+            how = f"{choice.image}, {choice.engine}".removesuffix(", ")
+    return how if choice.name == choice.kind else f"{choice.name}: {how}"
+
+
+def _claims(claimed: Resources) -> str:
+    parts = [
+        counted(claimed.gpus, "GPU") if claimed.gpus else "",
+        f"{claimed.cores:g} core{'s' * (claimed.cores != 1)}" if claimed.cores else "",
+        f"{size(claimed.memory)} of memory" if claimed.memory else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _restarts(task: Task) -> str:
+    if not task.restart.most:
+        return ""
+    codes = listed([str(code) for code in task.restart.on_exit_codes])
+    return f"up to {task.restart.most}{f', after exit code {codes}' if codes else ''}"
+
+
+def _common_environment(processes: Sequence[Process]) -> dict[str, str]:
+    """Return what all processes have alike, if there is more than one."""
+    if not processes:
+        return {}
+    first, *others = processes
+    return {
+        name: value
+        for name, value in first.environment.items()
+        if all(other.environment.get(name) == value for other in others)
+    }
+
+
+def _show_processes(
+    console: Console, processes: Sequence[Process], common: Mapping[str, str]
+) -> None:
+    from rich.text import Text
+
+    for command, them in _by_command(processes):
+        nodes = sorted({process.node for process in them})
+        where = fold(f"node-{node}" for node in nodes)
+        ends = "" if all(one.is_awaited for one in them) else ", ended when the others are done"
+        heading = Text.assemble(
+            "  ", (fold(process.name for process in them), "cyan"), f" on {where}{ends}"
+        )
+        console.print(heading)
+        for line in command.splitlines():
+            console.print(Text(f"    {line}", "bold"), soft_wrap=True)
+        _show_own_environments(console, them, common)
+
+
+def _show_own_environments(
+    console: Console, processes: Sequence[Process], common: Mapping[str, str]
+) -> None:
+    shown = processes
+    if len(processes) > _MOST_PROCESSES:
+        shown = [*processes[: _MOST_PROCESSES - 2], processes[-1]]
+    for process in shown:
+        if process is processes[-1] and len(shown) < len(processes):
+            console.print("    ...")
+        own = {key: one for key, one in process.environment.items() if key not in common}
+        if own:
+            text = f"    {label(process.name)}: {' '.join(_assignments(own))}"
+            console.print(text, soft_wrap=True)
+
+
+def _by_command(processes: Iterable[Process]) -> list[tuple[str, list[Process]]]:
+    groups: dict[tuple[str, str, bool], list[Process]] = {}
+    for process in processes:
+        key = process.role, _command(process), process.is_awaited
+        groups.setdefault(key, []).append(process)
+    return [(command, them) for (_, command, _), them in groups.items()]
+
+
+def _command(process: Process) -> str:
+    command = process.command
+    return show(command if isinstance(command, str) else shlex.join(command))
+
+
+def _assignments(environment: Mapping[str, str]) -> list[str]:
+    return [f"{name}={show(value)}" for name, value in environment.items()]
+
+
+def _show_block(console: Console, name: str, lines: Sequence[str]) -> None:
+    from rich.text import Text
+
+    if lines:
+        console.print(Text(f"  {name}", "cyan"))
+        for line in lines:
+            console.print(f"    {show(line)}", soft_wrap=True)

@@ -1,0 +1,399 @@
+"""The end of a run: verdict, failures, tests, measurements."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rankwise.reports.failures import FailureGroup
+from rankwise.reports.palette import STYLES
+from rankwise.reports.terminal.console import Cell, height_of, is_narrow, room_on, show_rows
+from rankwise.reports.terminal.status import count_words, show_next
+from rankwise.safe_text import clean
+from rankwise.store import RunRow, State
+from rankwise.wording import counted, duration, fold, label, listed, short_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from rankwise.plan import Task
+    from rankwise.reports.failures import CaseResult, FailureExplanation, Repeated, RunExplanation
+    from rankwise.reports.measurements import Measure
+
+_MOST_NAMES = 3
+_MOST_GROUPS = 10
+# How much is quoted where there is room, and where there is less and less.
+_LINES_QUOTED = (10, 6, 3, 1)
+_MOST_HEADINGS = 6
+
+
+def show_run_explanation(console: Console, explained: RunExplanation) -> None:
+    """Show why a run is not green, with all that matters when one looks closer."""
+    for one in explained.first:
+        show_explanation(console, one, is_brief=False)
+        console.print()
+    for group in explained.others[:_MOST_GROUPS]:
+        console.print(_group_heading(group))
+    if left := explained.others[_MOST_GROUPS:]:
+        count = sum(len(group.tasks) for group in left)
+        console.print(f"{counted(count, 'more task')} for {counted(len(left), 'more reason')}")
+    if explained.others:
+        console.print()
+
+
+def show_in_brief(console: Console, explained: RunExplanation, *, room: int) -> None:
+    """Show why a run is not green in so many lines.
+
+    What failed first is quoted as far as there is room; of the others there is a line each, and
+    then only their number.
+    """
+    others = len(explained.first) + len(explained.others) - 1
+    # A line for each that is not quoted, and one that counts the rest.
+    kept = min(others, _MOST_HEADINGS) + 1 if others > 0 else 0
+    quoted, left = show_first(console, explained, room=room, kept=kept)
+    waiting: list[FailureExplanation | FailureGroup] = [
+        *explained.first[quoted:],
+        *explained.others,
+    ]
+    if waiting:
+        _show_headings(console, waiting, max(2, left - 1))
+        console.print()
+
+
+def show_first(
+    console: Console, explained: RunExplanation, *, room: int, kept: int = 0
+) -> tuple[int, int]:
+    """Quote what failed first, as far as there is room beside the lines that are to be kept.
+
+    Give how many there was room for, and how many lines are left.
+    """
+    left = room
+    for number, one in enumerate(explained.first):
+        shown = _fitting(console, one, left - kept - 1)
+        if shown is None:
+            return number, left
+        left -= _height(console, shown) + 1
+        show_explanation(console, shown)
+        console.print()
+    return len(explained.first), left
+
+
+def _fitting(console: Console, one: FailureExplanation, room: int) -> FailureExplanation | None:
+    """Quote as much as there is room for; None: there is room for a heading at most."""
+    for lines in _LINES_QUOTED:
+        shorter = _shortened(one, lines)
+        if _height(console, shorter) <= room:
+            return shorter
+    return None
+
+
+def _height(console: Console, one: FailureExplanation) -> int:
+    return height_of(console, lambda: show_explanation(console, one))
+
+
+def _shortened(one: FailureExplanation, lines: int) -> FailureExplanation:
+    said = one.reason.splitlines()
+    reason = "\n".join([*said[:lines], "  ..."]) if len(said) > lines + 1 else one.reason
+    quotes = [
+        dataclasses.replace(quote, lines=quote.lines[-lines:]) for quote in one.quotes[:lines]
+    ]
+    return dataclasses.replace(one, reason=reason, quotes=tuple(quotes))
+
+
+def _show_headings(
+    console: Console, waiting: Sequence[FailureExplanation | FailureGroup], room: int
+) -> None:
+    """Show a line each, and how many there is no line for."""
+    named = len(waiting) if len(waiting) <= room else room - 1
+    for one in waiting[:named]:
+        text = _group_heading(one) if isinstance(one, FailureGroup) else _heading(one)
+        line = text.split("\n")[0]
+        console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+    left = waiting[named:]
+    if count := sum(len(one.tasks) if isinstance(one, FailureGroup) else 1 for one in left):
+        console.print(f"... and {count:,} more")
+
+
+def show_explanation(console: Console, one: FailureExplanation, *, is_brief: bool = True) -> None:
+    """Show why a task is not green; in brief, without what only matters when one looks closer."""
+    # A reason of several lines quotes what processes wrote, as they wrote it.
+    console.print(_heading(one), soft_wrap="\n" in one.reason)
+    if not is_brief:
+        _show_facts(console, one)
+    for quote in one.quotes:
+        _show_quote(console, quote.process, quote.lines, is_of_culprit=quote.process == one.culprit)
+    if one.fates and not is_brief:
+        console.print("  The others:" if one.culprit else "  The processes:")
+        for fate, names in one.fates:
+            console.print(f"    {fold(names)}: {fate}", soft_wrap=True)
+
+
+def _heading(one: FailureExplanation) -> Text:
+    from rich.text import Text
+
+    heading = Text.assemble((one.task, "bold"), " ", (str(one.state), STYLES[one.state]))
+    if one.reason:
+        heading.append(f": {one.reason}")
+    if one.attempts > 1:
+        heading.append(f" (attempt {one.attempts})")
+    return heading
+
+
+def _show_facts(console: Console, one: FailureExplanation) -> None:
+    facts = {
+        "first to fail": _first(one),
+        "command": one.command,
+        "folder": short_path(one.folder),
+        "log": short_path(str(one.log or "")),
+    }
+    given = {name: value for name, value in facts.items() if value}
+    width = max(map(len, given), default=0)
+    for name, value in given.items():
+        console.print(f"  {name:{width}}  {value}", soft_wrap=True)
+
+
+def _first(one: FailureExplanation) -> str:
+    if not one.culprit:
+        return ""
+    after = f", after {duration(one.seconds)}" if one.seconds is not None else ""
+    return f"{label(one.culprit)}{after}"
+
+
+def _show_quote(
+    console: Console, process: str, lines: tuple[str, ...], *, is_of_culprit: bool
+) -> None:
+    from rich.text import Text
+
+    if len(lines) > 1 or is_of_culprit:
+        console.print(f"  {label(process)} wrote last:")
+    bar = "| " if len(lines) > 1 or is_of_culprit else f"{label(process)} | "
+    for line in lines:
+        text = Text.assemble("  ", (bar, "red" if is_of_culprit else "dim"))
+        text.append(clean(line, keep_colours=False).expandtabs())
+        console.print(text, soft_wrap=True)
+
+
+def _group_heading(group: FailureGroup) -> Text:
+    from rich.text import Text
+
+    names = listed(group.tasks, most=_MOST_NAMES)
+    text = Text.assemble((names, "bold"), " ", (str(group.state), STYLES[group.state]))
+    return text.append(f": {group.reason}" if group.reason else "")
+
+
+def show_measures(console: Console, measures: Sequence[Measure], *, room: int) -> None:
+    """Show the middle of each, and between what it varies; more are for a report, or a program."""
+    console.print()
+    most = room - 1 if len(measures) <= room - 1 else room - 2
+    rows = [
+        [
+            (clean(one.metric, keep_colours=False), "bold"),
+            (clean(_where(one), keep_colours=False), ""),
+            (f"{_number(one.now.middle)} {one.unit}", "cyan"),
+            (f"{_number(one.now.low)} - {_number(one.now.high)}", "dim"),
+            (_change(one), ""),
+        ]
+        for one in measures[:most]
+    ]
+    show_rows(console, rows, is_cut=True)
+    if left := len(measures) - len(rows):
+        console.print(f"  ... and {left:,} more")
+
+
+def _where(one: Measure) -> str:
+    return " ".join(f"{name}={value}" for name, value in one.parameters.items() if value)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _change(one: Measure) -> str:
+    return f"{one.change:+.0%} since the run before" if one.change is not None else ""
+
+
+_MOST_TASKS_WITH_NOTES = 3
+# Those who write tests look at what fails; `plan` has the rest.
+_SUITE = "Suite"
+LINES_OF_END = 5
+"""An empty line, how it ended, the counts, where the logs are, and what is next."""
+
+
+def show_start(console: Console, run: RunRow, tasks: Sequence[Task], *, is_again: bool) -> None:
+    """Say what starts, and what people must know about it."""
+    from rich.text import Text
+
+    verb = "goes on" if is_again else "starts"
+    text = Text.assemble((run.id, "bold"), f" {verb}: {run.kind}, {counted(len(tasks), 'task')}")
+    console.print(text)
+    for notice in run.notices:
+        console.print(Text.assemble(("note: ", "yellow"), notice))
+    if len(tasks) <= _MOST_TASKS_WITH_NOTES and run.kind != _SUITE:
+        for task in tasks:
+            for note in task.notes:
+                console.print(Text(f"{task.key}: {note}", "dim"))
+
+
+def show_end(
+    console: Console,
+    run: RunRow,
+    counts: Mapping[State, int],
+    explained: RunExplanation,
+    folder: Path,
+    *,
+    used: int = 0,
+    has_measured: bool = False,
+) -> None:
+    """Say how a run ended and why, in one screen of which some lines are used, and what is next."""
+    console.print()
+    show_in_brief(console, explained, room=room_on(console) - used - LINES_OF_END)
+    show_verdict(console, run)
+    total = sum(counts.values())
+    if total > 1:
+        console.print("  ", count_words(counts), sep="")
+    steps = {"logs": short_path(str(folder))} if explained else {}
+    steps |= next_step(run, is_red=bool(explained), is_large=total > 1, has_measured=has_measured)
+    show_next(console, steps)
+
+
+def show_verdict(console: Console, run: RunRow) -> None:
+    """Say how a run ended, in one line."""
+    from rich.text import Text
+
+    text = Text.assemble((run.id, "bold"), " ", (str(run.state), STYLES[run.state]))
+    if run.started is not None and run.ended is not None:
+        text.append(f" after {duration(run.ended - run.started)}")
+    if run.exit_code:
+        text.append(f", exit code {run.exit_code}")
+    console.print(text)
+    if run.reason:
+        console.print(f"  {run.reason}", markup=False)
+
+
+def next_step(
+    run: RunRow, *, is_red: bool, is_large: bool, has_measured: bool = False
+) -> dict[str, str]:
+    """Return the one command that most people want next; it stands last."""
+    if is_red:
+        return {"more": f"rankwise explain {run.id}"}
+    if has_measured:
+        return {"more": f"rankwise report {run.id} --html report.html"}
+    if is_large:
+        return {"more": f"rankwise report {run.id}"}
+    return {"logs": f"rankwise logs {run.id}"}
+
+
+def show_left(console: Console, run: str) -> None:
+    """Say what becomes of a run whose processes were left to their runners."""
+    console.print(f"{run} is detached: running tasks continue, and nothing more starts.")
+    show_next(
+        console,
+        {
+            "to look at it": f"rankwise status {run}",
+            "to end it": f"rankwise cancel {run}",
+            "to go on": f"rankwise resume {run}",
+        },
+    )
+
+
+# Of more tests than this, or fewer in a low window, only those are in the table that are not green.
+_MOST_ROWS = 8
+_MOST_FLAKY = 3
+_LONGEST_REASON = 120
+
+
+def show_suite_end(
+    console: Console,
+    run: RunRow,
+    *,
+    cases: Sequence[CaseResult],
+    repeated: Sequence[Repeated],
+    explained: RunExplanation,
+    folder: Path,
+) -> None:
+    """Say how a suite ended, why, and where to look."""
+    console.print()
+    red = _first_to_fail_first(cases, explained)
+    flaky = [one for one in repeated if one.is_flaky]
+    not_run = [case for case in red if case.state is State.NOT_RUN]
+    # One more than other ends have: how to run again what is not green.
+    room = room_on(console) - LINES_OF_END - 1 - min(len(flaky), _MOST_FLAKY + 1) - bool(not_run)
+    # Where not all are in the table, there is more room for what the first of them wrote.
+    lines_each = 2 if is_narrow(console) else 1
+    most = min(_MOST_ROWS, room // 2 // lines_each)
+    rows = cases if len(cases) <= most else red
+    most = most if rows is cases else max(1, room // 3 // lines_each)
+    table = partial(_show_table, console, rows, most)
+    show_first(console, explained, room=room - height_of(console, table) - 1)
+    table()
+    console.print()
+    _show_flaky(console, flaky)
+    show_verdict(console, run)
+    console.print("  ", _counts(cases), sep="")
+    if not_run:
+        why = listed(list(dict.fromkeys(case.headline for case in not_run)), most=3)
+        who = counted(len(not_run), "test")
+        console.print(f"  {who} did not run, and the suite is not green without: {why}")
+    steps = {}
+    if explained:
+        steps["logs"] = short_path(str(folder))
+        steps["again"] = shlex.join(
+            ["rankwise", "run", *map(short_path, run.documents), "--failed"]
+        )
+    steps |= next_step(run, is_red=bool(explained), is_large=len(cases) > 1)
+    show_next(console, steps)
+
+
+def _first_to_fail_first(
+    cases: Sequence[CaseResult], explained: RunExplanation
+) -> list[CaseResult]:
+    order = {one.task: number for number, one in enumerate(explained.first)}
+    red = [case for case in cases if not case.state.is_green]
+    return sorted(red, key=lambda case: order.get(case.task, len(order)))
+
+
+def _show_table(console: Console, rows: Sequence[CaseResult], most: int) -> None:
+    show_rows(console, [_cells(case) for case in rows[:most]], is_cut=True)
+    if len(rows) > most:
+        console.print(f"  ... and {len(rows) - most:,} more")
+
+
+def _show_flaky(console: Console, flaky: Sequence[Repeated]) -> None:
+    from rich.text import Text
+
+    for one in flaky[:_MOST_FLAKY]:
+        line = f"{one.name} is flaky: it passed {one.passed} of {one.times} times"
+        console.print(Text(line, "yellow"))
+    if len(flaky) > _MOST_FLAKY:
+        console.print(f"... and {len(flaky) - _MOST_FLAKY:,} more are flaky")
+
+
+# However little it was.
+_ALWAYS_TIMED = (State.PASSED, State.FAILED)
+
+
+def _cells(case: CaseResult) -> list[Cell]:
+    reason = clean(case.headline, keep_colours=False)
+    shown = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…"
+    return [
+        (clean(case.name, keep_colours=False), "bold"),
+        (str(case.state), STYLES[case.state]),
+        (duration(case.seconds) if case.seconds or case.state in _ALWAYS_TIMED else "", ""),
+        (shown, ""),
+    ]
+
+
+def _counts(cases: Sequence[CaseResult]) -> object:
+    from rich.text import Text
+
+    counts = Counter(case.state for case in cases)
+    parts = [Text(f"{counts[state]} {state}", STYLES[state]) for state in State if counts[state]]
+    return Text(f"{counted(len(cases), 'test')}: ").append(Text(", ").join(parts))

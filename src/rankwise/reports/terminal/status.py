@@ -1,0 +1,189 @@
+"""How runs stand, and lists of runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rankwise.reports.palette import STYLES
+from rankwise.reports.status import RunStatus
+from rankwise.reports.terminal.console import Cell, show_rows
+from rankwise.safe_text import clean
+from rankwise.store import ProcessRow, ResultRow, RunRow, State, TaskRow
+from rankwise.wording import counted, duration, ending, headline_of, label, short_path, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+_MOST_PROCESSES = 64
+_MOST_TESTS = 20
+# Whoever is to drive a run that was just submitted may still be loading.
+_START_SECONDS = 10.0
+
+
+def show_status(console: Console, status: RunStatus, *, now: float) -> None:
+    """Show how a run stands, and what to do next."""
+    run = status.run
+    console.print(_heading(run, now))
+    about = [run.kind, f"from {short_path(run.source)}" if run.source else ""]
+    about.append(f"experiment {run.experiment}" if run.experiment else "")
+    about.append(f"started {moment(run.started)}" if run.started else "")
+    console.print("  " + ", ".join(filter(None, about)))
+    if run.reason:
+        console.print(f"  {run.reason}")
+    if status.total > 1:
+        console.print("  ", count_words(status.counts), sep="")
+    console.print()
+    show_rows(console, [_task_cells(task, now) for task in status.tasks])
+    if len(status.tasks) < status.total:
+        left = status.total - len(status.tasks)
+        console.print(f"  ... and {counted(left, 'more task')}: rankwise status {run.id} --all")
+    _show_results(console, status.results)
+    if status.processes:
+        console.print()
+        some = status.processes[:_MOST_PROCESSES]
+        show_rows(console, [_process_cells(one, now, run.state) for one in some])
+        if left := len(status.processes) - len(some):
+            console.print(f"  ... and {left} more")
+    if status.children:
+        console.print("\n  Submitted by its stages:")
+        show_rows(console, [_run_cells(child, now) for child in status.children])
+    console.print()
+    show_next(console, _next(status, now))
+
+
+def _show_results(console: Console, results: Mapping[str, Sequence[ResultRow]]) -> None:
+    """Count the single tests of each task, and name those that failed."""
+    for task, tests in results.items():
+        counts = dict.fromkeys(State, 0)
+        for one in tests:
+            counts[one.state] += 1
+        console.print()
+        console.print(f"  {task}: ", count_words(counts, "test"), sep="")
+        red = [one for one in tests if not one.state.is_green]
+        rows = [
+            [
+                (clean(one.name, keep_colours=False), "bold"),
+                _state(one),
+                (clean(headline_of(one.message), keep_colours=False), ""),
+            ]
+            for one in red[:_MOST_TESTS]
+        ]
+        show_rows(console, rows, is_cut=True)
+        if len(red) > _MOST_TESTS:
+            console.print(f"  ... and {len(red) - _MOST_TESTS} more")
+
+
+def _state(one: ResultRow) -> Cell:
+    return str(one.state), STYLES[one.state]
+
+
+def show_runs(console: Console, runs: Sequence[RunRow], *, now: float) -> None:
+    """Show a list of runs."""
+    rows = [[*_run_cells(run, now), (short_path(run.source), "dim")] for run in runs]
+    show_rows(console, rows, is_indented=False)
+
+
+def _run_cells(run: RunRow, now: float) -> list[Cell]:
+    return [
+        (run.id, "bold"),
+        (str(run.state), STYLES[run.state]),
+        (_took(run.started, run.ended, now), ""),
+        (moment(run.created), "dim"),
+    ]
+
+
+def show_next(console: Console, steps: Mapping[str, str]) -> None:
+    """Show commands to go on with."""
+    width = max(map(len, steps), default=0)
+    for what, command in steps.items():
+        console.print(f"  {what:{width}}  {command}", soft_wrap=True, style="dim")
+
+
+def count_words(counts: Mapping[State, int], noun: str = "task") -> Text:
+    """Say how many tasks are in which state."""
+    from rich.text import Text
+
+    words = Text(f"{counted(sum(counts.values()), noun)}: ")
+    parts = [Text(f"{count} {state}", STYLES[state]) for state, count in counts.items() if count]
+    return words.append(Text(", ").join(parts))
+
+
+def moment(when: float) -> str:
+    """Say when something was, on this machine's clock."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
+
+
+def _heading(run: RunRow, now: float) -> Text:
+    from rich.text import Text
+
+    heading = Text.assemble((run.id, "bold"), "  ", (str(run.state), STYLES[run.state]))
+    if took := _took(run.started, run.ended, now):
+        heading.append(f" {'after' if run.ended else 'for'} {took}")
+    if run.exit_code:
+        heading.append(f", exit code {run.exit_code}")
+    if run.wanted and not run.state.is_over:
+        heading.append(", to be cancelled", "yellow")
+    return heading
+
+
+def _task_cells(task: TaskRow, now: float) -> list[Cell]:
+    tries = f"attempt {task.attempts}" if task.attempts > 1 else ""
+    return [
+        (task.key, "bold"),
+        (str(task.state), STYLES[task.state]),
+        (_took(task.started, task.ended, now), ""),
+        (", ".join(filter(None, [tries, _first_line(task.reason)])), ""),
+    ]
+
+
+def _first_line(reason: str) -> str:
+    """Return what fits into a row; `explain` has the rest."""
+    line, _, more = clean(reason, keep_colours=False).partition("\n")
+    return line.rstrip(":") if more else line
+
+
+def _process_cells(one: ProcessRow, now: float, run: State) -> list[Cell]:
+    is_well = one.exit_code == 0 and not one.by_us
+    if one.ended is None and one.started is not None and run.is_over:
+        # Its runner was lost, and what it had started was ended.
+        state, now = ("left no record of its end", "yellow"), one.started
+    elif one.ended is None:
+        state = ("running", "cyan") if one.started is not None else ("not started", "dim")
+    elif one.by_us:
+        state = "ended by rankwise", "yellow"
+    else:
+        state = ending(one.exit_code, one.signal), "green" if is_well else "red"
+    used = [f"{size(one.peak_memory)}" if one.peak_memory else ""]
+    used.append(f"{duration(one.cpu_seconds)} CPU" if one.cpu_seconds else "")
+    return [
+        (label(one.name), ""),
+        state,
+        (_took(one.started, one.ended, now), ""),
+        (f"node {one.node}", "dim"),
+        (", ".join(filter(None, used)), "dim"),
+    ]
+
+
+def _next(status: RunStatus, now: float) -> dict[str, str]:
+    run = status.run
+    if run.state is State.PASSED:
+        return {"its output": f"rankwise logs {run.id}"}
+    if run.state.is_over:
+        return {"why": f"rankwise explain {run.id}", "its output": f"rankwise logs {run.id}"}
+    is_new = run.started is None and now - run.created < _START_SECONDS
+    if status.driver is None and not is_new:
+        return {
+            "nobody drives it; to go on": f"rankwise resume {run.id}",
+            "to end it": f"rankwise cancel {run.id}",
+        }
+    return {
+        "to look on": f"rankwise logs -f {run.id}",
+        "to end it": f"rankwise cancel {run.id}",
+    }
+
+
+def _took(started: float | None, ended: float | None, now: float) -> str:
+    return duration((ended if ended is not None else now) - started) if started is not None else ""

@@ -1,0 +1,133 @@
+"""What a runtime is, and the one that needs nothing made: modules of the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from rankwise.errors import ComputeFailure
+from rankwise.plan import RuntimeChoice
+
+Command = str | tuple[str, ...]
+"""A line for the shell, or the arguments themselves."""
+Say = Callable[[str], None]
+"""Tells people what takes its time."""
+
+
+class Wrap(Protocol):
+    """Turns a command into the one that runs it inside of something."""
+
+    def __call__(
+        self,
+        command: Command,
+        *,
+        folder: str,
+        mounts: Sequence[str] = (),
+        names: Iterable[str] = (),
+        gpus: int = 0,
+    ) -> Command:
+        """Return the command to start in its place.
+
+        It works in `folder`, sees that one and `mounts` under their own names, and has the
+        variables in `names` with the values that they have where the command is started.
+        """
+
+
+class Runtime(Protocol):
+    """One kind of runtime."""
+
+    def __call__(self, choice: RuntimeChoice, say: Say) -> PreparedRuntime:
+        """Make it ready, which may take long the first time.
+
+        Idempotent, and many processes may do it at once. ComputeFailure: it cannot be had.
+        """
+
+
+def as_it_is(
+    command: Command,
+    *,
+    folder: str,
+    mounts: Sequence[str] = (),
+    names: Iterable[str] = (),
+    gpus: int = 0,
+) -> Command:
+    """Leave a command alone: it needs nothing around it."""
+    del folder, mounts, names, gpus
+    return command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRuntime:
+    """A runtime that is ready: how commands must be started to run in it."""
+
+    path: tuple[str, ...] = ()
+    """Folders to put before PATH."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    """Variables to leave out of what is inherited."""
+    wrap: Wrap = as_it_is
+
+
+# The shell that finds `module` is a login shell's child, or knows where its definition lies.
+_SCRIPT = """\
+if ! type module >/dev/null 2>&1; then
+    for file in "${MODULESHOME:-/usr/share/modules}/init/bash" /usr/share/modules/init/bash \\
+        /usr/share/lmod/lmod/init/bash /etc/profile.d/lmod.sh /etc/profile.d/modules.sh; do
+        if [ -r "$file" ]; then . "$file"; break; fi
+    done
+fi
+if ! type module >/dev/null 2>&1; then
+    echo "rankwise: this machine has no environment modules: no command \\`module\\`" >&2
+    exit 127
+fi
+count=$1; shift
+while [ "$count" -gt 0 ]; do
+    module load "$1" || { echo "rankwise: module load $1 failed" >&2; exit 1; }
+    shift; count=$((count - 1))
+done
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modules:
+    """Turns commands into ones that load modules first."""
+
+    names: tuple[str, ...]
+
+    def __call__(
+        self,
+        command: Command,
+        *,
+        folder: str,
+        mounts: Sequence[str] = (),
+        names: Iterable[str] = (),
+        gpus: int = 0,
+    ) -> Command:
+        """Return the command of a shell that loads them where it is started."""
+        del folder, mounts, names, gpus
+        inner = ("/bin/sh", "-c", command) if isinstance(command, str) else command
+        return ("bash", "-c", _SCRIPT, "rankwise", str(len(self.names)), *self.names, *inner)
+
+
+def prepare(choice: RuntimeChoice, say: Say) -> PreparedRuntime:
+    """Have commands find what the modules bring; whether they are there shows when they run."""
+    del say
+    return PreparedRuntime(wrap=Modules(names=choice.modules))
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be made again."""
+    place = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The specification has one that is not absolute ignored.
+    if place.is_absolute():
+        return place / "rankwise"
+    try:
+        return Path.home() / ".cache" / "rankwise"
+    except RuntimeError as error:
+        raise ComputeFailure(
+            "there is no home folder to keep things in; set XDG_CACHE_HOME to a folder"
+        ) from error

@@ -1,0 +1,397 @@
+"""Virtual environments that uv makes once for each set of requirements."""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rankwise.errors import ComputeFailure
+from rankwise.node.files import lock, write_file
+from rankwise.plan import RuntimeChoice
+from rankwise.runtimes.base import PreparedRuntime, Say, cache_folder
+
+Make = Callable[[Path, int], Mapping[str, object]]
+COMPLETE = "complete.json"
+"""Comes last: what stands beside it is whole."""
+_WAIT_SECONDS = 3600.0
+_LOOK_SECONDS = 0.1
+
+
+def made_once(
+    folder: Path,
+    make: Make,
+    *,
+    is_sound: Callable[[Path], bool],
+    say: Say,
+    what: str,
+) -> Path:
+    """Return `folder/content`, which `make` has made now or some time before.
+
+    `make` gets the path, where nothing is, and a lock to leave open in the processes that it
+    starts: if this process is killed, nobody begins again before they have ended too. It is made
+    in its final place, since an environment that is moved loses the way to its interpreter.
+    What it returns is kept for people to read. ComputeFailure: the folder cannot be written.
+    """
+    content = folder / "content"
+    if _is_complete(folder) and is_sound(content):
+        return content
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder, say, what) as file:
+            if not (_is_complete(folder) and is_sound(content)):
+                (folder / COMPLETE).unlink(missing_ok=True)
+                _mark_complete(folder, _make_anew(content, make, file))
+    except OSError as error:
+        raise ComputeFailure(
+            f"{what} cannot be kept in {folder}: {error.strerror}; make room there, or set "
+            f"XDG_CACHE_HOME to another folder"
+        ) from error
+    return content
+
+
+def _make_anew(content: Path, make: Make, lock: int) -> Mapping[str, object]:
+    if content.exists():
+        shutil.rmtree(content)
+    try:
+        return make(content, lock)
+    except BaseException:
+        shutil.rmtree(content, ignore_errors=True)  # the disk may be full of it
+        raise
+
+
+def _is_complete(folder: Path) -> bool:
+    return (folder / COMPLETE).exists()
+
+
+def _mark_complete(folder: Path, about: Mapping[str, object]) -> None:
+    write_file(f"{folder}/{COMPLETE}", json.dumps(about, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, say: Say, what: str) -> Iterator[int]:
+    """Hold the folder's lock, and give the number of the open file that is locked."""
+    path = folder / "lock"
+    deadline = time.monotonic() + _WAIT_SECONDS
+    is_told = False
+    while True:
+        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            if _try_lock(file, path):
+                yield file
+                return
+        finally:
+            os.close(file)
+        if not is_told:
+            say(f"waiting for another process that makes {what}")
+            is_told = True
+        if time.monotonic() > deadline:
+            raise ComputeFailure(
+                f"another process has made {what} for more than {_WAIT_SECONDS / 60:.0f} minutes; "
+                f"see who has {path} open, and end it"
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _try_lock(file: int, path: Path) -> bool:
+    if not lock(file, waits=False):
+        return False
+    # Somebody may have emptied the cache meanwhile: a lock on a file that is gone holds nobody off.
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+_INCLUDED = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[=\s]\s*(\S+)", re.MULTILINE)
+
+
+def digest_of(path: Path) -> str:
+    """Name the content of a lock file, and of all that it includes; OSError: one is not there."""
+    digest = hashlib.sha256()
+    for text in texts_of(path):
+        digest.update(f"{len(text)}\n{text}".encode())
+    return digest.hexdigest()[:16]
+
+
+def texts_of(path: Path) -> list[str]:
+    """Return what is in a lock file and in those that it includes, each once."""
+    return list(_texts(path, set()))
+
+
+def _texts(path: Path, seen: set[Path]) -> Iterator[str]:
+    if path in seen:
+        return
+    seen.add(path)
+    text = path.read_text(encoding="utf-8", errors="replace")
+    yield text
+    if path.suffix == ".toml":
+        return
+    for name in _INCLUDED.findall(text):
+        if "://" not in name:
+            yield from _texts(path.parent / name, seen)
+
+
+_UV_SETTINGS = (
+    *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"),
+    *("UV_NO_INDEX", "UV_CONFIG_FILE", "UV_OFFLINE"),
+)
+_TRUE = ("1", "true", "yes", "on")
+
+
+def settings_for_uv(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:
+    """Return the variables that have uv find what pip finds; none if uv has settings of its own."""
+    pip = _settings_of_pip(environ, root)
+    found = {}
+    if "cert" in pip and "SSL_CERT_FILE" not in environ:
+        found["SSL_CERT_FILE"] = pip["cert"]
+    if _is_uv_set_up(environ, root):
+        return found
+    if "index-url" in pip:
+        found["UV_DEFAULT_INDEX"] = pip["index-url"]
+    if extra := pip.get("extra-index-url", "").split():
+        found["UV_INDEX"] = " ".join(extra)
+        # As pip does: else the first index that has a package at all would hide the others.
+        if "UV_INDEX_STRATEGY" not in environ:
+            found["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    if links := pip.get("find-links", "").split():
+        found["UV_FIND_LINKS"] = ",".join(links)
+    if hosts := pip.get("trusted-host", "").split():
+        found["UV_INSECURE_HOST"] = " ".join(hosts)
+    if pip.get("no-index", "").lower() in _TRUE:
+        found["UV_NO_INDEX"] = "1"
+    return found
+
+
+def _is_uv_set_up(environ: Mapping[str, str], root: Path) -> bool:
+    files = (_config_home(environ) / "uv" / "uv.toml", root / "etc/uv/uv.toml")
+    return any(name in environ for name in _UV_SETTINGS) or any(map(_is_file, files))
+
+
+def _settings_of_pip(environ: Mapping[str, str], root: Path) -> dict[str, str]:
+    """Merge what pip merges: files, the later over the earlier; `install` over them; variables."""
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}}
+    for file in _files_of_pip(environ, root):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(file.read_text())
+        except (OSError, ValueError, configparser.Error):
+            continue  # pip itself will complain
+        for section, found in sections.items():
+            if parser.has_section(section):
+                found.update({_plain(name): value for name, value in parser.items(section)})
+    variables = {
+        _plain(name.removeprefix("PIP_")): value
+        for name, value in environ.items()
+        if name.startswith("PIP_") and value
+    }
+    return {**sections["global"], **sections["install"], **variables}
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-").removeprefix("--")
+
+
+def _files_of_pip(environ: Mapping[str, str], root: Path) -> Iterator[Path]:
+    """Return the files that pip reads, in its order."""
+    told = environ.get("PIP_CONFIG_FILE", "")
+    if told == os.devnull:
+        return
+    if told:
+        yield Path(told)
+    for folder in environ.get("XDG_CONFIG_DIRS", "").split(os.pathsep):
+        yield (Path(folder) if folder else root / "etc/xdg") / "pip" / "pip.conf"
+    yield root / "etc/pip.conf"
+    if home := environ.get("HOME"):
+        yield Path(home) / ".pip" / "pip.conf"
+    yield _config_home(environ) / "pip" / "pip.conf"
+    yield Path(sys.prefix) / "pip.conf"
+
+
+def _config_home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+_LIMIT_SECONDS = 3600
+_SHOWN_LINES = 20
+# What could make a tool take another Python than the one that it is told, or colour what it says.
+_DISTURBING = ("VIRTUAL_ENV", "PYTHONHOME", "UV_PYTHON", "FORCE_COLOR", "CLICOLOR_FORCE")
+
+
+def prepare(choice: RuntimeChoice, say: Say) -> PreparedRuntime:
+    """Make the environment, or take the one that was made from the same words before."""
+    folder = cache_folder() / "runtimes" / _digest(choice)
+
+    def make(place: Path, lock: int) -> Mapping[str, object]:
+        listed = _listed(choice) or "no requirements"
+        say(f'making the environment of runtime "{choice.name}" in {place}: {listed}')
+        _Maker(choice, lock).make(place)
+        return {
+            "python": choice.python,
+            "requirements": list(choice.requirements),
+            "lock": choice.lock,
+        }
+
+    environment = made_once(
+        folder,
+        make,
+        # Its Python is a link, which breaks when what it points to is removed.
+        is_sound=lambda place: (place / "bin" / "python").exists(),
+        say=say,
+        what=f'the environment of runtime "{choice.name}"',
+    )
+    return PreparedRuntime(
+        path=(str(environment / "bin"),),
+        environment={"VIRTUAL_ENV": str(environment)},
+        unset=("PYTHONHOME",),
+    )
+
+
+def find_uv() -> tuple[str, ...] | None:
+    """Return the command that is uv: beside our interpreter, on PATH, or its module."""
+    beside = Path(sys.executable).parent / "uv"
+    if os.access(beside, os.X_OK):
+        return (str(beside),)
+    if found := shutil.which("uv"):
+        return (found,)
+    if importlib.util.find_spec("uv"):
+        return (sys.executable, "-m", "uv")
+    return None
+
+
+def _digest(choice: RuntimeChoice) -> str:
+    """Name what an environment is made from; a home folder may serve unlike machines."""
+    ours = "" if choice.python else f"{sys.version} {sys.base_prefix}"
+    parts = [1, sysconfig.get_platform(), ours, choice.python, sorted(choice.requirements)]
+    if choice.lock:
+        parts.append(choice.lock_digest)
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _listed(choice: RuntimeChoice) -> str:
+    """Say what it is made from."""
+    return ", ".join(filter(None, (choice.lock, *choice.requirements)))
+
+
+class _Maker:
+    """Makes one environment."""
+
+    def __init__(self, choice: RuntimeChoice, lock: int) -> None:
+        self._choice = choice
+        self._lock = lock
+
+    def make(self, place: Path) -> None:
+        requirements = place.parent / "requirements.txt"
+        # A file and not arguments: arguments are seen by everybody, and ${NAME} is filled in here.
+        requirements.write_text("".join(f"{one}\n" for one in self._choice.requirements))
+        if uv := find_uv():
+            self._with_uv(uv, place, requirements)
+        else:
+            self._with_pip(place, requirements)
+
+    def _with_uv(self, uv: Sequence[str], place: Path, requirements: Path) -> None:
+        settings = settings_for_uv(os.environ)
+        wanted = self._choice.python or sys.executable
+        command = [*uv, "--color", "never", "--quiet"]
+        self._run("uv", [*command, "venv", "--python", wanted, str(place)], settings)
+        install = ["pip", "install", "--python", str(place / "bin" / "python")]
+        for file in self._files(requirements):
+            # Bytecode at once: later, all ranks would make it at the same time.
+            self._run("uv", [*command, *install, "--compile-bytecode", "-r", file], settings)
+
+    def _with_pip(self, place: Path, requirements: Path) -> None:
+        self._run("venv", [self._python_for_venv(), "-m", "venv", str(place)], {})
+        pip = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+        quiet = ["--no-input", "--quiet"]
+        for file in self._files(requirements):
+            self._run("pip", [*pip, "install", *quiet, "-r", file], {})
+
+    def _files(self, requirements: Path) -> Iterator[str]:
+        """Return what is to be installed, one after the other.
+
+        Not at once: a lock with hashes allows nothing that has none.
+        """
+        lock = self._choice.lock
+        if lock:
+            self._check(lock)
+            yield lock
+            self._check(lock)
+        if self._choice.requirements:
+            yield str(requirements)
+
+    def _check(self, lock: str) -> None:
+        """Make sure that what is kept under the name of a content is made from it."""
+        try:
+            is_same = digest_of(Path(lock)) == self._choice.lock_digest
+        except OSError as error:
+            raise self._failure("it", f"has no file {lock}: {error.strerror}") from error
+        if not is_same:
+            raise self._failure("it", f"is not made, since {lock} has changed: run it again")
+
+    def _python_for_venv(self) -> str:
+        wanted = self._choice.python
+        ours = ".".join(map(str, sys.version_info[:3]))
+        if not wanted or f"{ours}.".startswith(f"{wanted}."):
+            return sys.executable
+        short = re.match(r"\d+(\.\d+)?", wanted)
+        if short and short[0] == wanted and (found := shutil.which(f"python{wanted}")):
+            return found
+        raise ComputeFailure(
+            f'runtime "{self._choice.name}" wants Python {wanted}, and this is {ours}; install uv '
+            f"(`pip install uv`), which gets it"
+        )
+
+    def _run(self, tool: str, command: Sequence[str], settings: Mapping[str, str]) -> None:
+        inherited = {n: v for n, v in os.environ.items() if n not in _DISTURBING}
+        try:
+            done = subprocess.run(
+                command,
+                # Not where the user is: a project there has settings of its own.
+                cwd=cache_folder(),
+                env={**inherited, **settings, "NO_COLOR": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                pass_fds=(self._lock,),
+                timeout=_LIMIT_SECONDS,
+                check=False,
+            )
+        except OSError as error:
+            raise self._failure(tool, f"did not start: {command[0]}: {error.strerror}") from error
+        except subprocess.TimeoutExpired as error:
+            raise self._failure(tool, f"had not ended after {_LIMIT_SECONDS} s") from error
+        if done.returncode:
+            lines = [line for line in done.stdout.splitlines() if line.strip()][-_SHOWN_LINES:]
+            said = "".join(f"\n    {line}" for line in lines)
+            raise self._failure(tool, f"ended with exit code {done.returncode}:{said}\n")
+
+    def _failure(self, tool: str, what: str) -> ComputeFailure:
+        asked = _listed(self._choice) or "empty"
+        python = f", Python {self._choice.python}" if self._choice.python else ""
+        name = f'"{self._choice.name}" ({asked}{python})'
+        text = f"the environment of runtime {name} could not be made: {tool} {what}"
+        separator = "" if text.endswith("\n") else "; "
+        return ComputeFailure(
+            f"{text}{separator}correct it in rankwise.toml or in the document; if the package "
+            f"index cannot be reached, set UV_DEFAULT_INDEX, or pip's index-url, to one that can"
+        )

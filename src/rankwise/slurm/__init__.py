@@ -1,1 +1,0 @@
-"""Slurm's own commands: what they are asked, and what they answer."""

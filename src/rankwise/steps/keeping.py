@@ -1,0 +1,165 @@
+"""Steps that keep files: artifacts of a stage, and a cache between runs."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import stat
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankwise.errors import ComputeFailure, InputError
+from rankwise.files import digest_of_files, matching
+from rankwise.node.files import Beside, discard
+from rankwise.steps import guarded
+
+_CHUNK_BYTES = 1 << 20
+
+
+def artifacts_main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="rankwise.steps artifacts", description="Keep files of a stage as artifacts."
+    )
+    parser.add_argument("patterns", nargs="+", help="files, in this folder")
+    parser.add_argument("--into", required=True, help="where they are to be found")
+    parser.add_argument("--objects", required=True, help="where each different file is kept")
+    given = parser.parse_args()
+
+    def act() -> None:
+        kept = keep(given.patterns, Path.cwd(), Path(given.into), Path(given.objects))
+        print(f"{len(kept)} artifact{'s' * (len(kept) != 1)} kept in {given.into}")
+
+    return guarded(act)
+
+
+def keep(patterns: Sequence[str], folder: Path, into: Path, objects: Path) -> list[str]:
+    """Keep what fits the patterns, all of it or nothing, and name it; may be repeated."""
+    names: list[str] = []
+    for pattern in patterns:
+        found = matching([pattern], folder)
+        if not found:
+            raise InputError(f"no artifact fits {pattern!r} in {folder}")
+        names += [name for name in found if name not in names]
+    with Beside(into) as beside:
+        discard(beside)
+        for name in names:
+            place = Path(beside, name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _link(_stored(folder / name, objects), place)
+        if into.exists():
+            # An earlier try of the same stage; nobody has had it yet.
+            shutil.rmtree(into)
+    return names
+
+
+def _stored(file: Path, objects: Path) -> Path:
+    """Keep a file under the digest of what is in it and of whether it can be run."""
+    is_program = bool(file.stat().st_mode & stat.S_IXUSR)
+    digest = hashlib.sha256(b"x" if is_program else b"-")
+    with file.open("rb") as source:
+        while chunk := source.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    name = digest.hexdigest()
+    place = objects / name[:2] / name[2:]
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with Beside(place) as beside:
+            shutil.copyfile(file, beside)
+            # Whoever changed one would change it for all runs that have it.
+            Path(beside).chmod(0o555 if is_program else 0o444)
+    return place
+
+
+def _link(stored: Path, place: Path) -> None:
+    try:
+        place.hardlink_to(stored)
+    except OSError:
+        shutil.copy2(stored, place)
+
+
+_KEPT = 10
+"""So many caches stay; those that were not used for the longest time go first."""
+
+
+def cache_main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="rankwise.steps cache", description="Restore files from the cache, or keep them there."
+    )
+    parser.add_argument("what", choices=("restore", "save"))
+    parser.add_argument("paths", nargs="+", help="what is kept, from this folder")
+    parser.add_argument("--store", required=True, help="where caches are kept")
+    parser.add_argument("--key", action="append", default=[], help="files that say which version")
+    parser.add_argument("--command", default="", help="what makes it")
+    given = parser.parse_args()
+    folder, store = Path.cwd(), Path(given.store)
+
+    def act() -> None:
+        name = f"{key_of(given.key, given.command, given.paths, folder)}.tar"
+        if given.what == "restore":
+            restore(store / name, given.paths, folder)
+        else:
+            save(store / name, given.paths, folder)
+
+    return guarded(act)
+
+
+def key_of(files: Sequence[str], command: str, paths: Sequence[str], folder: Path) -> str:
+    """Return the name of the cache that is wanted."""
+    for pattern in files:
+        if not matching([pattern], folder):
+            raise InputError(f"no file fits {pattern!r} in {folder}: the key of the cache is wrong")
+    digest = hashlib.sha256(digest_of_files(files, folder).encode())
+    # What is in there may hold its own path, as virtual environments do.
+    for part in (str(folder), command, *paths):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()
+
+
+def restore(cache: Path, paths: Sequence[str], folder: Path) -> bool:
+    """Put back what was kept; False: there is nothing."""
+    present = [path for path in paths if (folder / path).exists()]
+    if present:
+        print(f"cache: {', '.join(present)} is there already")
+        return False
+    try:
+        with tarfile.open(cache) as archive:
+            # It comes from ourselves. A Python before 3.11.4 trusts all, and has no word for it.
+            if hasattr(tarfile, "fully_trusted_filter"):
+                archive.extractall(folder, filter="fully_trusted")
+            else:
+                archive.extractall(folder)
+    except FileNotFoundError:
+        print("cache: nothing was kept for these files")
+        return False
+    except (tarfile.TarError, EOFError) as error:
+        raise ComputeFailure(f"{cache} is damaged ({error}): remove it") from error
+    os.utime(cache)
+    print(f"cache: {', '.join(paths)} put back")
+    return True
+
+
+def save(cache: Path, paths: Sequence[str], folder: Path) -> bool:
+    """Keep it, all or nothing; False: it is kept already."""
+    if cache.exists():
+        return False
+    missing = [path for path in paths if not (folder / path).exists()]
+    if missing:
+        raise InputError(f"the stage has not made {missing[0]!r}, which is to be cached")
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with Beside(cache) as beside, tarfile.open(beside, "w") as archive:
+        for path in paths:
+            archive.add(folder / path, arcname=path)
+    _remove_old(cache.parent)
+    print(f"cache: {', '.join(paths)} kept")
+    return True
+
+
+def _remove_old(folder: Path) -> None:
+    by_use = sorted(folder.glob("*.tar"), key=lambda path: path.stat().st_mtime)
+    for path in by_use[:-_KEPT]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,191 @@
+"""Steps that make a place to work in: a checkout, an environment."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankwise.errors import ComputeFailure, InputError, RankwiseError
+from rankwise.git import changes_in, folder_for, git, without_login
+from rankwise.steps import expanded, guarded, identity_at, leave, note_identity, refuse_secrets
+
+_NOTE = "rankwise-identity"
+
+
+def checkout_main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="rankwise.steps checkout", description="Check out a commit."
+    )
+    parser.add_argument("repository", help="its address, or a folder")
+    parser.add_argument("--ref", default="", help="branch, tag or commit")
+    parser.add_argument("--into", default="", help="the folder")
+    parser.add_argument("--clean", action="store_true", help="throw away what was changed there")
+    given = parser.parse_args()
+
+    def act() -> None:
+        repository = expanded(given.repository)
+        folder = Path(expanded(given.into or folder_for(repository))).absolute()
+        is_there = (folder / ".git").exists()
+        commit, is_changed = check_out(repository, folder, expanded(given.ref), clean=given.clean)
+        print(f"{folder}: {git('log', '-1', '--format=%h %s', folder=folder).strip()}")
+        is_new = is_changed or not is_there
+        note_identity(identity_at(folder / ".git" / _NOTE, commit, is_new=is_new))
+        leave({"GIT_COMMIT": commit})
+
+    return guarded(act)
+
+
+def check_out(repository: str, folder: Path, ref: str, *, clean: bool) -> tuple[str, bool]:
+    """Bring a folder to a state of a repository; may be repeated.
+
+    Gives the commit, and whether anything was removed that was built there.
+    """
+    repository, login = without_login(repository)
+    refuse_secrets("the address", repository)
+    refuse_secrets("`ref`", ref)
+    if (folder / ".git").exists():
+        _look_after_changes(folder, clean=clean)
+        git("remote", "set-url", "origin", repository, folder=folder)
+    elif folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is there and no repository of git: move it away")
+    else:
+        # Step by step, so that one that was ended in between can go on.
+        git("init", "--quiet", str(folder))
+        git("remote", "add", "origin", repository, folder=folder)
+    fetch = ("fetch", "--quiet", "--tags", "--force", "--prune", "origin")
+    git(*fetch, folder=folder, environment=login)
+    if not ref:
+        git("remote", "set-head", "origin", "--auto", folder=folder, environment=login)
+    commit = _commit(folder, ref or "HEAD")
+    git("checkout", "--quiet", "--detach", *(["--force"] if clean else []), commit, folder=folder)
+    removed = git("clean", "-ffdx", folder=folder) if clean else ""
+    if (folder / ".gitmodules").exists():
+        modules = ("submodule", "update", "--quiet", "--init", "--recursive")
+        git(*modules, folder=folder, environment=login)
+    return commit, bool(removed)
+
+
+def _look_after_changes(folder: Path, *, clean: bool) -> None:
+    if clean:
+        git("reset", "--quiet", "--hard", folder=folder)
+    elif changed := changes_in(folder):
+        raise InputError(
+            f"{folder} was changed by hand: {', '.join(changed[:3])}; commit it, or say "
+            "`clean: true` to throw it away"
+        )
+
+
+def _commit(folder: Path, ref: str) -> str:
+    """Find what is meant: a branch as it is there now, then a tag or a commit."""
+    for name in (f"refs/remotes/origin/{ref}", f"refs/tags/{ref}", ref):
+        try:
+            return git(
+                "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", folder=folder
+            ).strip()
+        except RankwiseError:
+            continue
+    raise InputError(f"{folder}: the repository has no branch, tag or commit {ref!r}")
+
+
+_STAMP = ".rankwise-runtime"
+
+
+def runtime_main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="rankwise.steps runtime", description="Make the environment of a stage."
+    )
+    parser.add_argument("into", help="its folder")
+    parser.add_argument("--python", default="", help="the Python to make it from")
+    parser.add_argument("--requirements", action="append", default=[], help="file of packages")
+    parser.add_argument("--package", action="append", default=[], help="a package")
+    parser.add_argument("--site-packages", action="store_true", help="see those of that Python")
+    given = parser.parse_args()
+
+    def act() -> None:
+        folder = Path(expanded(given.into)).absolute()
+        identity = make(
+            folder,
+            _interpreter(expanded(given.python)),
+            packages=given.package,
+            requirements=[Path(expanded(name)) for name in given.requirements],
+            with_site=given.site_packages,
+        )
+        note_identity(identity)
+        leave(
+            {
+                "VIRTUAL_ENV": str(folder),
+                "PATH": f"{folder / 'bin'}:{os.environ.get('PATH', os.defpath)}",
+                "PYTHONHOME": None,
+            }
+        )
+
+    return guarded(act)
+
+
+def make(
+    folder: Path,
+    python: str,
+    *,
+    packages: Sequence[str],
+    requirements: Sequence[Path],
+    with_site: bool,
+) -> str:
+    """Make it, unless it is there as wanted; gives its identity."""
+    for file in requirements:
+        if not file.is_file():
+            raise InputError(f"there is no file {file}")
+    # Without site: what is installed there may print as it starts, and the answer is kept.
+    version = _run([python, "-I", "-S", "-c", "import sys; print(sys.version, sys.base_prefix)"])
+    wanted = [version, str(with_site), *packages, *(file.read_text() for file in requirements)]
+    stamp = hashlib.sha256("\0".join(wanted).encode()).hexdigest()
+    if _stamp_of(folder) == stamp:
+        print(f"{folder}: as it was")
+        return identity_at(folder / _STAMP, stamp, is_new=False)
+    if folder.exists() and not (folder / "pyvenv.cfg").exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is there, and no virtual environment: move it away")
+    shutil.rmtree(folder, ignore_errors=True)
+    line = [python, "-m", "venv", str(folder)]
+    _run([*line, "--system-site-packages"] if with_site else line)
+    asked = [*packages, *(word for file in requirements for word in ("-r", str(file)))]
+    if asked:
+        pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+        # Seen, not caught: it may take long.
+        done = subprocess.run([*pip, "install", "--no-input", *asked], check=False)
+        if done.returncode:
+            raise ComputeFailure(f"pip left with exit code {done.returncode}; see above")
+    # Last of all: without it, the next one begins anew.
+    print(f"{folder}: made with {version.split()[0]}")
+    return identity_at(folder / _STAMP, stamp, is_new=True)
+
+
+def _stamp_of(folder: Path) -> str:
+    try:
+        return (folder / _STAMP).read_text().partition(" ")[0]
+    except OSError:
+        return ""
+
+
+def _interpreter(given: str) -> str:
+    if not given:
+        return sys.executable
+    found = shutil.which(given) or (given if Path(given).is_file() else None)
+    if found is None:
+        raise InputError(f"there is no Python {given!r}")
+    return found
+
+
+def _run(line: Sequence[str]) -> str:
+    done = subprocess.run(
+        line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ComputeFailure(f"{' '.join(line)}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout.strip()

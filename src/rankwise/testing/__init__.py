@@ -1,1 +1,0 @@
-"""The pytest plugin: tests that run on many ranks, one verdict each."""

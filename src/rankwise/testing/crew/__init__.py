@@ -1,1 +1,0 @@
-"""What runs tests: the processes that stand behind the ranks."""

@@ -1,0 +1,164 @@
+"""Changes of the store, streamed to pages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from starlette.types import Receive, Scope, Send
+
+from rankwise.errors import RankwiseError
+from rankwise.web.store_access import Readers, StoreThread
+
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class Subscriber:
+    """One who looks on."""
+
+    run: str | None
+    """The run that matters; None: all do."""
+    last: int = 0
+    """The newest event that it has been told of."""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Feed:
+    """Wakes those who look on."""
+
+    def __init__(self, readers: Readers, *, pause: float = _LOOK_SECONDS) -> None:
+        self._readers = readers
+        self._pause = pause
+        self._subscribers: set[Subscriber] = set()
+        # Versions are of one connection, and say nothing of another.
+        self._seen: tuple[StoreThread, int] | None = None
+        self._last: int | None = None
+        self.is_closed = False
+
+    @property
+    def count(self) -> int:
+        """How many look on."""
+        return len(self._subscribers)
+
+    @contextlib.contextmanager
+    def watching(self, run: str | None, seen: int) -> Iterator[Subscriber]:
+        """Look on; `seen` is the newest event that is on the page already."""
+        subscriber = Subscriber(run, seen)
+        self._subscribers.add(subscriber)
+        try:
+            yield subscriber
+        finally:
+            self._subscribers.discard(subscriber)
+
+    async def newest(self, run: str | None) -> int:
+        """Return the newest event of a run or of all, as the store has it now."""
+        found, last = await self._readers.ask(
+            lambda thread: (thread.store.last_event(run), thread.store.last_event())
+        )
+        if self._last is None:
+            # What comes after this, the next look must tell of.
+            self._last = last
+        return found
+
+    async def go(self) -> None:
+        """Look again and again, until the task is cancelled."""
+        while True:
+            await asyncio.sleep(self._pause)
+            if self._subscribers:
+                # The store may be away for a moment; whoever asks for a page is told so.
+                with contextlib.suppress(RankwiseError):
+                    await self.look()
+
+    async def look(self) -> None:
+        """Look once, and wake those whom it concerns."""
+        last, runs = await self._readers.ask(self._news)
+        for subscriber in self._subscribers:
+            if last and (subscriber.run is None or subscriber.run in runs):
+                subscriber.last = last
+                subscriber.news.set()
+
+    def _news(self, thread: StoreThread) -> tuple[int, set[str]]:
+        """Return the newest event and whom it concerns; 0: nothing is new."""
+        seen = (thread, thread.store.data_version())
+        if seen == self._seen:
+            return 0, set()
+        before, last = self._last, thread.store.last_event()
+        self._seen, self._last = seen, last
+        # Of what was before anybody looked on, each watch has asked for itself.
+        if before is None or last == before:
+            return 0, set()
+        # In another store that has taken its place, everything is new.
+        return last, thread.store.runs_with_news(before if last > before else 0)
+
+    def close(self) -> None:
+        """End all streams."""
+        self.is_closed = True
+        for subscriber in self._subscribers:
+            subscriber.news.set()
+
+
+# Less often, a browser or something between would take it for dead.
+_HEARTBEAT_SECONDS = 15.0
+_ALIVE = b": alive\n\n"
+_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+
+
+def message(kind: str, data: object, mark: object) -> bytes:
+    """Write one event; its data are JSON, and a browser that comes back says its mark."""
+    return f"id: {mark}\nevent: {kind}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+class EventStream:
+    """An answer that goes on until its source ends or the browser has left."""
+
+    def __init__(self, source: Callable[[], AsyncGenerator[bytes, None]]) -> None:
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        pump = asyncio.create_task(self._pump(send))
+        leaving = asyncio.create_task(_until_gone(receive))
+        tasks = (pump, leaving)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pump(self, send: Send) -> None:
+        async with aclosing(self._source()) as source:
+            # At once, so that the browser knows that it is connected.
+            await send({"type": "http.response.body", "body": _ALIVE, "more_body": True})
+            async for part in source:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def changes(feed: Feed, run: str | None, seen: int) -> AsyncGenerator[bytes, None]:
+    """Say that something is new, at once if it came after what was seen."""
+    with feed.watching(run, seen) as subscriber:
+        if (newest := await feed.newest(run)) > seen:
+            subscriber.last = newest
+            subscriber.news.set()
+        while not feed.is_closed:
+            yield await _next(subscriber)
+
+
+async def _next(subscriber: Subscriber) -> bytes:
+    try:
+        await asyncio.wait_for(subscriber.news.wait(), _HEARTBEAT_SECONDS)
+    except TimeoutError:
+        return _ALIVE
+    subscriber.news.clear()
+    return message("change", subscriber.last, subscriber.last)

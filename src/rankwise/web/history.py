@@ -1,0 +1,117 @@
+"""Pages of trends and comparisons."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from markupsafe import Markup
+
+from rankwise.errors import InputError
+from rankwise.reports.comparison import Side, compare_sides
+from rankwise.reports.measurements import Trend, moments_of, trend_of
+from rankwise.reports.plots.axes import number_text
+from rankwise.reports.plots.charts import Dot, Series, Words, line_plot
+from rankwise.reports.rendering import environment, render
+from rankwise.reports.terminal.compare import amount, place, share
+from rankwise.safe_text import cut
+from rankwise.store import Store
+from rankwise.store.samples import SeriesRow
+from rankwise.web.pages import PageContent, PageRequest, counts_of, offset
+from rankwise.wording import moment
+
+_MOST_LINES = 200
+_MOST_OFFERED = 50
+
+
+def compare_page(store: Store, ask: PageRequest) -> PageContent:
+    """Show how two runs differ, or ask which."""
+    given = ask.text("a"), ask.text("b")
+    shown: dict[str, Any] = {}
+    if all(given):
+        try:
+            shown = _compared(store, *given)
+        except InputError as error:
+            shown["trouble"] = str(error)
+    offered = store.runs(_MOST_OFFERED)
+    title = f"{given[0]} and {given[1]}" if all(given) else "Compare"
+    content = render(
+        "web/compare", **{"ask": ask, "offered": offered, "sides": (), "trouble": "", **shown}
+    )
+    return PageContent(title=cut(title, 120), content=content)
+
+
+def _compared(store: Store, *given: str) -> dict[str, Any]:
+    """Gather how two runs differ; InputError: there is no such run."""
+    runs = [store.find_run(one) for one in given]
+    shown = {
+        "sides": [
+            (letter, run, counts_of(store, run)) for letter, run in zip("AB", runs, strict=True)
+        ],
+        "found": store.differences(runs[0].id, runs[1].id, limit=_MOST_LINES),
+    }
+    try:
+        sides = (Side(given=run.id, runs=[run]) for run in runs)
+        return {**shown, "compared": compare_sides(store, *sides)}
+    except InputError as error:
+        return {**shown, "compared": None, "unmeasured": str(error)}
+
+
+_A_PAGE = 6
+_LAST_RUNS = 200
+
+
+def trend_page(store: Store, ask: PageRequest) -> PageContent:
+    """Show the metrics that there are, or one of them over its runs."""
+    metric = ask.text("metric")
+    shown: dict[str, Any] = {}
+    if metric:
+        words = ask.text("words").split()
+        found = store.series(metric=metric, name=ask.text("name") or None)
+        wanted = [series for series in found if all(one in place(series) for one in words)]
+        first = offset(ask, size=_A_PAGE)
+        trends = [_trend(store, series) for series in wanted[first : first + _A_PAGE]]
+        shown = {"total": len(wanted), "trends": trends, "page_size": _A_PAGE}
+    else:
+        groups = Counter((one.metric, one.name, one.unit) for one in store.series())
+        shown = {"groups": sorted(groups.items())}
+    content = render("web/trends", ask=ask, metric=metric, **shown)
+    return PageContent(title=f"Trend of {metric}" if metric else "Trends", content=content)
+
+
+def _trend(store: Store, series: SeriesRow) -> tuple[Trend, Markup, str]:
+    """Return a trend, its plot, and why nobody has looked for changes."""
+    trouble = ""
+    try:
+        trend = trend_of(store, series, last_runs=_LAST_RUNS)
+    except InputError as error:
+        # Without numpy nobody finds changes, but everybody can look.
+        trouble = str(error)
+        moments = moments_of(store.history(series.id, last_runs=_LAST_RUNS))
+        trend = Trend(series=series, moments=moments, turns=())
+    return trend, _plot(trend), trouble
+
+
+def _plot(trend: Trend) -> Markup:
+    unit = trend.series.unit
+    dots = [
+        Dot(
+            x=float(at),
+            y=one.value,
+            low=one.value,
+            high=one.value,
+            note=f"{one.run}: {number_text(one.value)} {unit}, {moment(one.created)}",
+        )
+        for at, one in enumerate(trend.moments)
+    ]
+    labels = [(float(at), one.run.rpartition("-")[2]) for at, one in enumerate(trend.moments)]
+    drawing, _ = line_plot(
+        [Series(name="", dots=dots)],
+        Words(x="run", y=trend.series.metric, y_unit=unit),
+        x_labels=labels,
+        changes=[turn.change.at - 0.5 for turn in trend.turns],
+    )
+    return drawing
+
+
+environment().globals.update(amount=amount, place=place, share=share)

@@ -1,0 +1,301 @@
+"""Pages and streams of logs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from rankwise.errors import InputError
+from rankwise.files import open_left
+from rankwise.logs import Lines
+from rankwise.records import LOGS, PROCESSES, process_folders
+from rankwise.reports.markup import as_markup
+from rankwise.reports.rendering import environment
+from rankwise.store import AttemptRow, RunRow, State, Store
+from rankwise.web.events import Feed, message
+from rankwise.web.pages import PageContent, PageRequest, framed, run_address
+from rankwise.web.store_access import Readers
+from rankwise.wording import listed, size
+
+SHOWN_BYTES = 64 * 1024
+"""So much of the end of a log is on a page."""
+# Who writes faster than anybody reads is not followed word for word.
+_MOST_BEHIND = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """How far a log was read: which file, and how much of it."""
+
+    inode: int = 0
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.inode}.{self.offset}"
+
+    @classmethod
+    def read(cls, text: str) -> LogPosition:
+        """Read what `str` wrote; anything else is the beginning."""
+        inode, _, offset = text.partition(".")
+        if text.isascii() and inode.isdigit() and offset.isdigit() and len(text) < 40:
+            return cls(int(inode), int(offset))
+        return cls()
+
+
+class Tail:
+    """Reads on in the log of one process, also where the log is moved away meanwhile."""
+
+    def __init__(self, place: Path, position: LogPosition) -> None:
+        self._place = place
+        self.position = position
+        self._lines = Lines()
+        self._held = 0
+        self.skipped = 0
+        """How many bytes were left out in the last read, because there were too many."""
+
+    @property
+    def given(self) -> LogPosition:
+        """How far lines were given: who goes on from here misses nothing."""
+        return LogPosition(self.position.inode, max(0, self.position.offset - self._held))
+
+    def read(self) -> list[str]:
+        """Return the lines that have come since; none: there are none now."""
+        self.skipped = 0
+        try:
+            data = self._read()
+        except OSError:
+            # Not there yet, or removed by somebody.
+            return []
+        # What comes after the last end of a line is held back.
+        self._held = len(data) - data.rfind(b"\n") - 1 + (0 if b"\n" in data else self._held)
+        return self._lines.feed(data)
+
+    def rest(self) -> list[str]:
+        """Return the line that has not ended, of a process that has."""
+        return self._lines.flush()
+
+    def _read(self) -> bytes:
+        for path in self._parts():
+            with open_left(path) as file:
+                status = os.fstat(file.fileno())
+                offset = self.position.offset if status.st_ino == self.position.inode else 0
+                # Somebody may have emptied it.
+                offset = offset if offset <= status.st_size else 0
+                behind = status.st_size - offset
+                if behind > _MOST_BEHIND:
+                    self.skipped += behind - SHOWN_BYTES
+                    offset = status.st_size - SHOWN_BYTES
+                    self._lines.flush()
+                    self._held = 0
+                data = os.pread(file.fileno(), _MOST_BEHIND, offset)
+                self.position = LogPosition(status.st_ino, offset + len(data))
+            if data:
+                return data
+        return b""
+
+    def _parts(self) -> list[Path]:
+        """Return the part that is being read, wherever it is now, and the newest."""
+        parts = [self._place / name for name in LOGS]
+        there = [path for path in parts if path.exists()]
+        old = [path for path in there[:-1] if path.stat().st_ino == self.position.inode]
+        return [*old, *there[-1:]]
+
+
+def tail_of(place: Path, *, is_over: bool) -> tuple[list[str], LogPosition, int]:
+    """Return the last lines of a log, how far that is, and how many bytes come before them.
+
+    A line that has not ended is given only if the process has: it would be torn in two.
+    """
+    log = place / LOGS[-1]
+    try:
+        with open_left(log) as file:
+            status = os.fstat(file.fileno())
+            first = max(0, status.st_size - SHOWN_BYTES)
+            data = os.pread(file.fileno(), SHOWN_BYTES, first)
+    except OSError:
+        return [], LogPosition(), 0
+    rest = b"" if is_over else data[data.rfind(b"\n") + 1 :]
+    lines = Lines()
+    whole = lines.feed(data[: len(data) - len(rest)]) + lines.flush()
+    before = first + _size(place / LOGS[0]) + _size(place / LOGS[1])
+    if first and len(whole) > 1:
+        # The first one has lost its beginning.
+        del whole[0]
+    return whole, LogPosition(status.st_ino, first + len(data) - len(rest)), before
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+_LOOK_SECONDS = 0.3
+# So many looks without a word, and the browser is told that we are still there.
+_LOOKS_IN_SILENCE = 40
+_MOST_PROCESSES = 200
+_MOST_LINES = 1000
+_CHUNK_BYTES = 256 * 1024
+_LONGEST_LINE = 4000
+_TELLING = (State.RUNNING, State.FAILED, State.CRASHED, State.TIMED_OUT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOnPage:
+    """The log that is meant."""
+
+    run: RunRow
+    attempt: AttemptRow
+    process: str
+    names: tuple[str, ...]
+    """All processes of the attempt that have one."""
+
+    @property
+    def place(self) -> Path:
+        return self.attempt.folder / PROCESSES / self.process
+
+    @property
+    def choice(self) -> dict[str, str | int | None]:
+        """How an address names it."""
+        number = self.attempt.number
+        return {"task": self.attempt.task, "attempt": number, "process": self.process}
+
+
+def log_of(store: Store, ask: PageRequest) -> LogOnPage | None:
+    """Find the log that is meant; None: nothing was started yet. InputError: there is none such.
+
+    Only names that are there are taken, so that none leads out of the attempt's folder.
+    """
+    run = store.run(ask.run)
+    task = ask.name("task") or _telling(store, run)
+    if not task:
+        return None
+    store.task_row(run.id, task)
+    attempts = {attempt.number: attempt for attempt in store.attempts(run.id, task)}
+    if not attempts:
+        return None
+    number = ask.number("attempt", default=max(attempts))
+    if number not in attempts:
+        raise InputError(f"{run.id}: task {task!r} has no attempt {number}")
+    attempt = attempts[number]
+    names = tuple(place.name for place in process_folders(attempt.folder))
+    if not names:
+        return None
+    process = ask.name("process") or _speaker(attempt, names)
+    if process not in names:
+        known = listed(list(names), most=10)
+        raise InputError(f"{run.id}: there is no log of {process!r}, but of {known}")
+    return LogOnPage(run=run, attempt=attempt, process=process, names=names)
+
+
+def _telling(store: Store, run: RunRow) -> str:
+    """Choose the task that people look for: one that runs or has failed, or else the first."""
+    for state in _TELLING:
+        if (row := next(store.tasks_in(run.id, (state,)), None)) is not None:
+            return row.key
+    tried = (row for row in store.task_rows(run.id) if row.attempts)
+    first = next(tried, None)
+    return first.key if first is not None else ""
+
+
+def _speaker(attempt: AttemptRow, names: tuple[str, ...]) -> str:
+    """Choose the process that people look for: who is to blame, or who has written anything."""
+    if attempt.culprit in names:
+        return attempt.culprit
+    for name in names[:_MOST_PROCESSES]:
+        log = attempt.folder / PROCESSES / name / LOGS[-1]
+        if log.exists() and log.stat().st_size:
+            return name
+    return names[0]
+
+
+def log_page(store: Store, ask: PageRequest) -> PageContent:
+    """Show the end of a log."""
+    run = store.run(ask.run)
+    found = log_of(store, ask)
+    if found is None:
+        return framed(store, ask, run, "Logs", "log", found=None)
+    is_over = found.attempt.state.is_over
+    lines, position, before = tail_of(found.place, is_over=is_over)
+    stream = run_address(run.id, "log-stream", **found.choice, at=str(position))
+    shown: dict[str, Any] = {
+        "lines": lines,
+        "before": before,
+        "stream": None if is_over else stream,
+    }
+    return framed(store, ask, run, "Log", "log", is_live=False, found=found, **shown)
+
+
+def line_markup(line: str) -> Markup:
+    """Make markup of a line of a log."""
+    return as_markup(line, most=_LONGEST_LINE)
+
+
+async def log_stream(
+    readers: Readers, feed: Feed, found: LogOnPage, position: LogPosition
+) -> AsyncGenerator[bytes, None]:
+    """Go on with a log from where a page has ended, until its process has."""
+    tail = Tail(found.place, position)
+    silent = 0
+    while not feed.is_closed:
+        # Before the log is read: what was written last is then in it.
+        is_over = await readers.ask(lambda thread: _is_over(thread.store, found))
+        lines = await asyncio.to_thread(tail.read)
+        if is_over and not lines:
+            lines = tail.rest()
+        if lines or tail.skipped:
+            yield _news(tail, lines)
+            silent = 0
+        elif is_over:
+            yield message("over", "", tail.given)
+            return
+        else:
+            silent += 1
+            if silent % _LOOKS_IN_SILENCE == 0:
+                yield b": alive\n\n"
+        if not is_over:
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _news(tail: Tail, lines: list[str]) -> bytes:
+    left_out = max(0, len(lines) - _MOST_LINES)
+    words = []
+    if tail.skipped or left_out:
+        many = size(tail.skipped) if tail.skipped else f"{left_out} lines"
+        words.append(Markup('<i class="soft">… {} left out …</i>').format(many))
+    words += map(line_markup, lines[-_MOST_LINES:])
+    return message("lines", words, tail.given)
+
+
+def _is_over(store: Store, found: LogOnPage) -> bool:
+    attempts = store.attempts(found.run.id, found.attempt.task)
+    states = {attempt.number: attempt.state for attempt in attempts}
+    return states.get(found.attempt.number, State.LOST).is_over
+
+
+async def log_file(found: LogOnPage) -> AsyncGenerator[bytes, None]:
+    """Return all that is kept of a log, a piece at a time."""
+    for name in LOGS:
+        offset = 0
+        while data := await asyncio.to_thread(_piece, found.place / name, offset):
+            yield data
+            offset += len(data)
+
+
+def _piece(path: Path, offset: int) -> bytes:
+    try:
+        with open_left(path) as file:
+            file.seek(offset)
+            return file.read(_CHUNK_BYTES)
+    except OSError:
+        return b""
+
+
+environment().globals.update(line_markup=line_markup)

@@ -1,0 +1,328 @@
+"""What all pages share: the request, addresses, the frame, and the top of pages of a run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
+from weakref import WeakKeyDictionary
+
+from markupsafe import Markup
+
+from rankwise.reports.palette import TONES, URGENCY
+from rankwise.reports.rendering import environment, render
+from rankwise.store import RunRow, State, Store
+from rankwise.store.rows import RED
+from rankwise.store.store import driver_of
+from rankwise.wording import duration
+
+_LONGEST = 300
+_LONGEST_NAME = 5000
+_MOST_PAGES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRequest:
+    """One question: a path, what follows it, and when it was asked."""
+
+    path: str = "/"
+    query: Mapping[str, str] = field(default_factory=dict)
+    run: str = ""
+    now: float = 0.0
+    form: str = ""
+    """The word that our own forms send along."""
+
+    def text(self, name: str) -> str:
+        """Return what was written in a field, without what no field has."""
+        return self.query.get(name, "").replace("\0", "")[:_LONGEST].strip()
+
+    def name(self, name: str) -> str:
+        """Return the name of something that is there, as it is."""
+        return self.query.get(name, "")[:_LONGEST_NAME]
+
+    def number(self, name: str, *, default: int = 1, least: int = 1) -> int:
+        """Return a number; what is none is the default."""
+        given = self.query.get(name, "")
+        # Not isdigit alone: it takes digits that int does not.
+        if not (given.isascii() and given.isdigit() and len(given) < 10):
+            return default
+        return min(max(int(given), least), _MOST_PAGES)
+
+    def choice(self, name: str, choices: Mapping[str, object], default: str) -> str:
+        """Return one of several words; anything else is the default."""
+        given = self.query.get(name, "")
+        return given if given in choices else default
+
+    def has_any(self, names: Iterable[str]) -> bool:
+        """Return whether something was written in one of these fields."""
+        return any(self.text(name) for name in names)
+
+    def without(self, names: Iterable[str]) -> str:
+        """Return the address of the same page without these parameters."""
+        return self.link(**dict.fromkeys(names))
+
+    def link(self, **changes: str | int | None) -> str:
+        """Return the address of the same page with other parameters; None leaves one out."""
+        kept: dict[str, str | int | None] = {**self.query, **changes}
+        return address(self.path, **kept)
+
+
+def address(path: str, /, **query: str | int | None) -> str:
+    """Put an address together; parameters that are empty are left out."""
+    given = {name: str(value) for name, value in query.items() if value not in (None, "")}
+    # What is no Unicode could not be asked for.
+    written = urlencode(given, errors="replace")
+    return f"{path}?{written}" if written else path
+
+
+def run_address(run: str, part: str = "", /, **query: str | int | None) -> str:
+    """Return the address of a run's page."""
+    base = f"/runs/{quote(run, safe='', errors='replace')}"
+    return address(f"{base}/{part}" if part else base, **query)
+
+
+PAGE_ROWS = 50
+FILES = {
+    "report.css": ("rankwise.reports", "templates", "text/css"),
+    "live.css": ("rankwise.web", "static", "text/css"),
+    "live.js": ("rankwise.web", "static", "text/javascript"),
+}
+"""What pages load beside themselves: package, folder, and type of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageContent:
+    """What one page shows."""
+
+    title: str
+    content: Markup
+    changes: str = ""
+    """The address of the stream that tells when to ask again; empty: it will not change."""
+    interval: float = 1.0
+    """How many seconds to wait at least between two looks."""
+    said: str = ""
+    """What people hear who do not see it, when it changes."""
+    status: int = 200
+
+
+@cache
+def static_file(name: str) -> tuple[bytes, str, str]:
+    """Return one of FILES, its type, and a word that is another one when it changes."""
+    package, folder, kind = FILES[name]
+    data = (resources.files(package) / folder / name).read_bytes()
+    return data, kind, hashlib.sha256(data).hexdigest()[:12]
+
+
+def _static(name: str) -> str:
+    return f"/static/{name}?v={static_file(name)[2]}"
+
+
+def whole(page: PageContent, ask: PageRequest, store: str) -> str:
+    """Put the frame around a page."""
+    return render("web/page", page=page, ask=ask, store=store)
+
+
+def offset(ask: PageRequest, *, size: int = PAGE_ROWS) -> int:
+    """Return how many rows come before the page that is asked for."""
+    return (ask.number("page") - 1) * size
+
+
+def problem(title: str, words: str, status: int) -> PageContent:
+    """Say why there is no such page."""
+    content = render("web/problem", title=title, words=words)
+    return PageContent(title=title, content=content, status=status)
+
+
+class _Timed(Protocol):
+    """What has begun and ended, perhaps."""
+
+    @property
+    def started(self) -> float | None: ...
+    @property
+    def ended(self) -> float | None: ...
+
+
+def elapsed(one: _Timed) -> str:
+    """Say how long something took; nothing where that is not known."""
+    if one.started is None or one.ended is None:
+        return ""
+    return duration(max(0.0, one.ended - one.started))
+
+
+_Counts = Mapping[State, int]
+# Counts of runs that are over stay as they are: those of so many are remembered.
+_MOST_COUNTS = 2000
+_known: dict[tuple[str, str, float], _Counts] = {}
+# Those of others, for each connection until somebody has written.
+_recent: WeakKeyDictionary[Store, tuple[int, dict[str, _Counts]]] = WeakKeyDictionary()
+
+
+def counts_of(store: Store, run: RunRow) -> _Counts:
+    """Count the tasks of a run; the store is one that this thread only reads."""
+    if not run.state.is_over:
+        return _counts_now(store, run.id)
+    key = (str(store.path), run.id, run.created)
+    if (counts := _known.get(key)) is None:
+        counts = store.counts(run.id)
+        while len(_known) >= _MOST_COUNTS:
+            _known.pop(next(iter(_known)), None)
+        _known[key] = counts
+    return counts
+
+
+def _counts_now(store: Store, run: str) -> _Counts:
+    version = store.data_version()
+    known = _recent.get(store)
+    if known is None or known[0] != version:
+        known = _recent[store] = (version, {})
+    counts = known[1].get(run)
+    if counts is None:
+        counts = known[1][run] = store.counts(run)
+    return counts
+
+
+_OPEN = tuple(state for state in State if not state.is_over)
+
+CHOICES = {
+    "": "any outcome",
+    "open": "not over yet",
+    "red": "not green",
+    **{str(state): str(state) for state in State},
+}
+"""What can be chosen in a filter, and how it is called there."""
+
+
+def states_of(choice: str) -> Collection[State]:
+    """Return the states that a choice stands for; none: it does not matter."""
+    groups: Mapping[str, Collection[State]] = {"open": _OPEN, "red": RED}
+    if choice in groups:
+        return groups[choice]
+    return tuple(state for state in State if state == choice)
+
+
+def by_urgency(counts: _Counts) -> list[tuple[State, int]]:
+    """Return the states that there are, what is wrong first."""
+    found = [(state, count) for state, count in counts.items() if count]
+    return sorted(found, key=lambda one: URGENCY[one[0]])
+
+
+def in_words(counts: _Counts) -> str:
+    """Say how many are in which state."""
+    return ", ".join(f"{count:,} {state}" for state, count in by_urgency(counts))
+
+
+# What is done grows from the left, what waits is at the right.
+_DRAWN = ("good", "bad", "warn", "busy", "idle")
+
+
+def spans_of(counts: _Counts) -> Iterator[tuple[str, float, float]]:
+    """Divide a bar that is 1000 wide among the states: the tone, the left end and the width."""
+    total, left = sum(counts.values()), 0.0
+    for state, count in sorted(by_urgency(counts), key=lambda one: _DRAWN.index(TONES[one[0]])):
+        width = 1000 * count / total
+        yield TONES[state], left, width
+        left += width
+
+
+def _done(counts: _Counts) -> tuple[int, int]:
+    return sum(count for state, count in counts.items() if state.is_over), sum(counts.values())
+
+
+def progress_of(counts: _Counts) -> str:
+    """Say how far a run has come."""
+    done, total = _done(counts)
+    if done < total:
+        return f"{done:,} of {total:,} done, {100 * done // total} %"
+    return in_words(counts)
+
+
+def done_words(counts: _Counts) -> str:
+    """Say how far a run has come, beside a bar."""
+    done, total = _done(counts)
+    if done < total:
+        return f"{done:,} of {total:,}"
+    return in_words(counts) if total > 1 else ""
+
+
+_MATRIX = "Matrix"
+_MOST_KNOWN = 500
+# Plans do not change.
+_with_needs: dict[tuple[str, str, float], bool] = {}
+_NOTES = {
+    "cancel": "The run was asked to end. Its processes have some seconds to do so.",
+    "again": "This is the new run of the same document.",
+}
+
+
+def framed(
+    store: Store,
+    ask: PageRequest,
+    run: RunRow,
+    title: str,
+    template: str,
+    *,
+    is_live: bool = True,
+    interval: float = 1.0,
+    **content: Any,
+) -> PageContent:
+    """Fill in one of the templates that extend that of a run."""
+    seen = store.last_event(run.id)
+    counts = counts_of(store, run)
+    made = render(
+        f"web/{template}",
+        ask=ask,
+        run=run,
+        counts=counts,
+        note=_NOTES.get(ask.text("note"), ""),
+        is_driven=run.state.is_over or driver_of(store.run_folder(run.id)) is not None,
+        tabs=_tabs(store, run),
+        **content,
+    )
+    changes = run_address(run.id, "changes", seen=seen)
+    return PageContent(
+        title=f"{title} of {run.id}" if title else f"{run.id}: {run.state}",
+        content=made,
+        changes=changes if is_live and not run.state.is_over else "",
+        interval=interval,
+        said=f"{run.id} {run.state}: {progress_of(counts)}",
+    )
+
+
+def _tabs(store: Store, run: RunRow) -> dict[str, str]:
+    tabs = {"": "Tasks"}
+    if store.result_counts(run.id):
+        tabs["tests"] = "Tests"
+    tabs["failures"] = "Failures"
+    if has_graph(store, run):
+        tabs["graph"] = "Graph"
+    if run.kind == _MATRIX:
+        tabs["matrix"] = "Matrix"
+    return tabs | {"timeline": "Timeline", "logs": "Logs", "document": "Document"}
+
+
+def has_graph(store: Store, run: RunRow) -> bool:
+    """Return whether tasks of a run need each other."""
+    key = (str(store.path), run.id, run.created)
+    if key not in _with_needs:
+        while len(_with_needs) >= _MOST_KNOWN:
+            _with_needs.pop(next(iter(_with_needs)), None)
+        _with_needs[key] = store.has_needs(run.id)
+    return _with_needs[key]
+
+
+# What templates of pages may call beside what those of reports may.
+environment().globals.update(
+    address=address,
+    by_urgency=by_urgency,
+    done_words=done_words,
+    elapsed=elapsed,
+    in_words=in_words,
+    progress_of=progress_of,
+    run_address=run_address,
+    spans_of=spans_of,
+    static=_static,
+)

@@ -1,0 +1,222 @@
+"""Pages of runs: tasks, tests, documents, failures, the matrix, the timeline."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote_plus
+
+from markupsafe import Markup
+
+from rankwise.plan import Task, show
+from rankwise.records import read_processes
+from rankwise.reports.failures import explain_run
+from rankwise.reports.html import timeline_section
+from rankwise.reports.markup import escaped
+from rankwise.reports.matrix import matrix_of
+from rankwise.reports.model import repeat_command
+from rankwise.reports.palette import TONES
+from rankwise.reports.rendering import render
+from rankwise.reports.timeline import timeline_of_run
+from rankwise.safe_text import cut
+from rankwise.store import State, Store, TaskRow
+from rankwise.store.queries import RESULT_ORDERS, TASK_ORDERS, RunFilter, TaskFilter
+from rankwise.web.pages import (
+    CHOICES,
+    PAGE_ROWS,
+    PageContent,
+    PageRequest,
+    address,
+    counts_of,
+    elapsed,
+    framed,
+    offset,
+    run_address,
+    states_of,
+)
+from rankwise.wording import counted, duration, moment
+
+_LONGEST_NAME = 200
+
+
+def run_list(store: Store, ask: PageRequest) -> PageContent:
+    """Show the runs that are wanted."""
+    wanted = RunFilter(
+        states=states_of(ask.text("state")),
+        kind=ask.text("kind"),
+        words=ask.text("words"),
+        tag=ask.text("tag"),
+    )
+    seen = store.last_event()
+    found = store.run_page(wanted, limit=PAGE_ROWS, offset=offset(ask))
+    busy = sum(not run.state.is_over for run in found.rows)
+    content = render(
+        "web/runs",
+        ask=ask,
+        choices=CHOICES,
+        kinds={"": "any kind", **{kind: kind for kind in sorted(store.run_kinds())}},
+        rows=[(run, counts_of(store, run)) for run in found.rows],
+        total=found.total,
+    )
+    return PageContent(
+        title="Runs",
+        content=content,
+        changes=address("/changes", seen=seen),
+        said=f"{counted(busy, 'run')} not over yet" if busy else "",
+    )
+
+
+def tasks_page(store: Store, ask: PageRequest) -> PageContent:
+    """Show the tasks of a run that are wanted."""
+    run = store.run(ask.run)
+    order = ask.choice("order", TASK_ORDERS, "plan")
+    states, words = states_of(ask.text("state")), ask.text("words")
+    counts = counts_of(store, run)
+    found = store.task_page(
+        run.id,
+        TaskFilter(states=states, words=words),
+        order=order,
+        now=ask.now,
+        limit=PAGE_ROWS,
+        offset=offset(ask),
+        total=None if words else sum(counts[state] for state in states or State),
+    )
+    task, log = (escaped(run_address(run.id, part)) for part in ("task", "logs"))
+    rows = Markup().join(_task_row(row, task, log, ask.now) for row in found.rows)
+    return framed(
+        store,
+        ask,
+        run,
+        "",
+        "tasks",
+        rows=rows,
+        total=found.total,
+        order=order,
+        choices=CHOICES,
+        children=store.children(run.id),
+    )
+
+
+def _task_row(row: TaskRow, task: str, log: str, now: float) -> Markup:
+    """Make the row of a task; the addresses of its pages are those of no task yet.
+
+    Not by a template, which takes three times as long: many browsers ask for many rows, again and
+    again.
+    """
+    state, asked = row.state, quote_plus(row.key, errors="replace")
+    link = f'<a href="{log}?task={asked}">log</a>' if row.attempts else ""
+    reason = f'<td class="w">{escaped(cut(row.reason))}' if row.reason else "<td>"
+    took = elapsed(row)
+    if row.started is not None and not state.is_over:
+        so_far = duration(max(0.0, now - row.started))
+        took = f'<span data-since="{row.started:.3f}">{so_far}</span>'
+    return Markup(
+        f'<tr><th scope="row" class="k"><a href="{task}?task={asked}">'
+        f"{escaped(cut(row.key, _LONGEST_NAME))}</a></th>"
+        f'<td class="o {TONES[state]}">{state}</td><td class="n">{took}</td>'
+        f'<td class="n">{row.attempts or ""}</td>{reason}</td><td>{link}</td></tr>'
+    )
+
+
+def tests_page(store: Store, ask: PageRequest) -> PageContent:
+    """Show the single tests of a run that are wanted."""
+    run = store.run(ask.run)
+    order = ask.choice("order", RESULT_ORDERS, "plan")
+    found = store.result_page(
+        run.id,
+        TaskFilter(states=states_of(ask.text("state")), words=ask.text("words")),
+        order=order,
+        limit=PAGE_ROWS,
+        offset=offset(ask),
+    )
+    tests = store.result_counts(run.id)
+    return framed(
+        store, ask, run, "Tests", "tests", found=found, order=order, choices=CHOICES, tests=tests
+    )
+
+
+def document_page(store: Store, ask: PageRequest) -> PageContent:
+    """Show what was asked for, and what is known about the run."""
+    run = store.run(ask.run)
+    about = [
+        ("document", run.source),
+        ("created", moment(run.created)),
+        ("ended", moment(run.ended) if run.ended is not None else ""),
+        *run.tags.items(),
+        *(("note", one) for one in run.notices),
+    ]
+    text = store.spec_text(run.id)
+    return framed(store, ask, run, "Document", "document", is_live=False, text=text, about=about)
+
+
+def task_page(store: Store, ask: PageRequest) -> PageContent:
+    """Show one task."""
+    run = store.run(ask.run)
+    key = ask.name("task")
+    row, task = store.task_row(run.id, key), store.task(run.id, key)
+    attempts = store.attempts(run.id, key)
+    is_alone = sum(store.counts(run.id).values()) == 1
+    shown: dict[str, Any] = {"row": row, "attempts": attempts, "processes": ()}
+    if attempts:
+        last = attempts[-1]
+        # Of what still runs, only its runner's own files tell.
+        known = store.processes(run.id, key, last.number) or read_processes(last.folder)
+        shown["processes"] = known
+    about = list(_about(task, repeat_command(run, key, is_alone=is_alone)))
+    return framed(store, ask, run, cut(key, 80), "task", about=about, **shown)
+
+
+def _about(task: Task, repeat: str) -> Iterator[tuple[str, str]]:
+    commands: dict[str, None] = {}
+    for process in task.processes:
+        command = process.command
+        text = command if isinstance(command, str) else shlex.join(command)
+        commands[show(text)] = None
+    yield from (("command", command) for command in list(commands)[:5])
+    yield from (
+        ("in", task.code or task.folder),
+        ("on", f"{task.compute}, {task.nodes} nodes" if task.nodes > 1 else task.compute),
+        ("runtime", task.runtime.name),
+        ("needs", ", ".join(task.needs[:20])),
+        ("limit", duration(task.timeout) if task.timeout else ""),
+        ("asked for in", task.place),
+        *task.tags.items(),
+        *(("note", note) for note in task.notes),
+        ("to repeat it", repeat),
+    )
+
+
+_MOST_FAILURES = 10
+_LINES = 30
+# What a reader has unfolded stays so: it is not replaced behind their back every second.
+_INTERVAL_SECONDS = 5.0
+
+
+def failure_page(store: Store, ask: PageRequest) -> PageContent:
+    """Show the failures of a run."""
+    run = store.run(ask.run)
+    found = explain_run(store, run.id, most=_MOST_FAILURES, lines=_LINES)
+    return framed(store, ask, run, "Failures", "failures", interval=_INTERVAL_SECONDS, found=found)
+
+
+def matrix_page(store: Store, ask: PageRequest) -> PageContent:
+    """Show the matrix of a run; of one that is none, say so."""
+    run = store.run(ask.run)
+    matrix = matrix_of(store, run)
+    return framed(store, ask, run, "Matrix", "matrix", interval=_INTERVAL_SECONDS, matrix=matrix)
+
+
+# All tasks are read for it: the more there are, the less often.
+_TASKS_A_SECOND = 500
+_LEAST_SECONDS = 3.0
+_MOST_SHAPES = 600
+
+
+def timeline_page(store: Store, ask: PageRequest) -> PageContent:
+    """Show the timeline of a run."""
+    run = store.run(ask.run)
+    timeline = timeline_of_run(store, run.id, now=ask.now)
+    shown = timeline_section(timeline, most=_MOST_SHAPES) if timeline.bars else None
+    interval = max(_LEAST_SECONDS, sum(counts_of(store, run).values()) / _TASKS_A_SECOND)
+    return framed(store, ask, run, "Timeline", "timeline", interval=interval, shown=shown)

@@ -1,0 +1,177 @@
+"""Threads that read the store, a cache of pages, and updates of runs that nobody drives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from rankwise.errors import RankwiseError
+from rankwise.store import State, Store
+from rankwise.store.store import driver_of
+from rankwise.web.pages import PageContent, PageRequest, whole
+
+_LOOK_SECONDS = 10.0
+_BUSY = (State.SUBMITTING, State.RUNNING)
+
+
+class StaleRunUpdater:
+    """Looks now and then, in a thread of its own: a cluster may take its time to answer."""
+
+    def __init__(self, folder: Path, *, pause: float = _LOOK_SECONDS) -> None:
+        self._folder = folder
+        self._pause = pause
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="rankwise-caretaker")
+
+    async def go(self) -> None:
+        """Look again and again, until the task is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await loop.run_in_executor(self._executor, take_in, self._folder)
+            await asyncio.sleep(self._pause)
+
+    def close(self) -> None:
+        """Wait for the last look."""
+        self._executor.shutdown(cancel_futures=True)
+
+
+def take_in(folder: Path) -> None:
+    """Bring those runs up to date that nobody drives; who may only read, sees what was written."""
+    with contextlib.suppress(RankwiseError, OSError):
+        if not (left := _left_alone(folder)):
+            return
+        # An engine takes long to load: only where there is something to do.
+        from rankwise.engine.runs import look
+
+        with Store.open(folder) as store:
+            for run in left:
+                look(store, run)
+
+
+def _left_alone(folder: Path) -> list[str]:
+    with Store.open(folder, read_only=True) as store:
+        return [
+            run.id
+            for run in store.open_runs()
+            if driver_of(store.run_folder(run.id)) is None and any(store.tasks_in(run.id, _BUSY))
+        ]
+
+
+_Result = TypeVar("_Result")
+# Pages of two people that are asked for at once are not held up by a third one's long one.
+_THREADS = 4
+
+
+@dataclass(slots=True, eq=False)
+class StoreThread:
+    """What one thread has: the store, and what it remembers of it."""
+
+    store: Store
+    inode: int
+    memory: dict[str, tuple[object, bytes]] = field(default_factory=dict)
+
+
+class Readers:
+    """Does what asks the store for something, beside the loop that talks to browsers."""
+
+    def __init__(self, folder: Path, threads: int = _THREADS) -> None:
+        self.folder = folder
+        self._own = threading.local()
+        self._threads = threads
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="rankwise-reader")
+
+    async def ask(self, question: Callable[[StoreThread], _Result]) -> _Result:
+        """Have a thread ask the store."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: question(self._thread()))
+
+    def _thread(self) -> StoreThread:
+        thread: StoreThread | None = getattr(self._own, "desk", None)
+        # Somebody may have removed the store, and begun a new one.
+        if thread is not None and _inode(thread.store.path) != thread.inode:
+            thread.store.close()
+            thread = self._own.thread = None
+        if thread is None:
+            store = Store.open(self.folder, read_only=True)
+            thread = self._own.thread = StoreThread(store, _inode(store.path))
+        return thread
+
+    def close(self) -> None:
+        """Close all connections, each in its thread."""
+        together = threading.Barrier(self._threads)
+        for _ in range(self._threads):
+            self._executor.submit(self._leave, together)
+        self._executor.shutdown()
+
+    def _leave(self, together: threading.Barrier) -> None:
+        # No thread may take the place of another.
+        together.wait(timeout=30.0)
+        thread: StoreThread | None = getattr(self._own, "desk", None)
+        if thread is not None:
+            thread.store.close()
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+_MOST_PAGES = 16
+_MOST_BYTES = 300_000
+# Pages that are to be asked for less often than this are worth keeping until then.
+_SLOW_SECONDS = 2.0
+_Kept = TypeVar("_Kept")
+
+
+class _Slow(NamedTuple):
+    body: bytes
+    until: float
+    state: State
+    """Of the run: when it is over, everybody wants to see that."""
+
+
+class PageCache:
+    """Remembers few pages: each thread its own as long as nothing changes, slow ones for all."""
+
+    def __init__(self) -> None:
+        self._slow: dict[str, _Slow] = {}
+
+    def page(
+        self, thread: StoreThread, ask: PageRequest, key: str, make: Callable[[], PageContent]
+    ) -> bytes:
+        """Return a page, and make it only if it must be."""
+        # Times on it are of the same second.
+        now = (thread.store.data_version(), int(ask.now))
+        known = thread.memory.get(key)
+        if known is not None and known[0] == now:
+            return known[1]
+        slow = self._slow.get(key)
+        if slow is not None and ask.now < slow.until and _state(thread, ask) is slow.state:
+            return slow.body
+        page = make()
+        body = whole(page, ask, str(thread.store.folder)).encode()
+        if len(body) <= _MOST_BYTES:
+            if page.changes and page.interval > _SLOW_SECONDS:
+                kept = _Slow(body, ask.now + page.interval, _state(thread, ask))
+                _keep(self._slow, key, kept)
+            else:
+                _keep(thread.memory, key, (now, body))
+        return body
+
+
+def _state(thread: StoreThread, ask: PageRequest) -> State:
+    return thread.store.run(ask.run).state
+
+
+def _keep(memory: dict[str, _Kept], key: str, what: _Kept) -> None:
+    memory[key] = what
+    # Other threads may do the same at the same time.
+    for old in list(memory)[:-_MOST_PAGES]:
+        memory.pop(old, None)

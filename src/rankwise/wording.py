@@ -1,0 +1,196 @@
+"""How messages say times, sizes, names and lists, and which name may be meant."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d+)")
+
+
+def label(process: str) -> str:
+    """Say the name of a process: `worker 2` for worker-2."""
+    found = _NUMBERED.fullmatch(process)
+    return f"{found['name']} {found['number']}" if found else process
+
+
+def fold(processes: Iterable[str]) -> str:
+    """Name many processes shortly: `rank 0-2, 7 and launcher`."""
+    numbers: dict[str, list[int]] = {}
+    for process in processes:
+        found = _NUMBERED.fullmatch(process)
+        if found:
+            numbers.setdefault(found["name"], []).append(int(found["number"]))
+        else:
+            numbers.setdefault(process, [])
+    return listed([f"{name} {_ranges(them)}" if them else name for name, them in numbers.items()])
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    spans: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1] = spans[-1][0], number
+        else:
+            spans.append((number, number))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def listed(names: Sequence[str], *, most: int = 0) -> str:
+    """Enumerate names; only the first ones if there are more than `most` (0: all)."""
+    if most and len(names) > most:
+        names = [*names[:most], f"{len(names) - most} more"]
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Say how many: `1 task`, `2 processes`."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def duration(seconds: float) -> str:
+    """Say how long something took."""
+    if seconds < 0.9995:
+        return f"{max(0, round(seconds * 1000))} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
+
+
+def size(number: float) -> str:
+    """Say how many bytes."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while number >= 1024 and len(units) > 1:
+        number /= 1024
+        del units[0]
+    return f"{number:.0f} {units[0]}" if number >= 100 else f"{number:.3g} {units[0]}"
+
+
+def ending(exit_code: int | None, number: int | None) -> str:
+    """Say how a process has ended: `exit code 7`, `signal 11 (SIGSEGV)`."""
+    if number is not None:
+        try:
+            return f"signal {number} ({signal.Signals(number).name})"
+        except ValueError:
+            return f"signal {number}"
+    return "an unknown end" if exit_code is None else f"exit code {exit_code}"
+
+
+def headline_of(message: str) -> str:
+    """Return the line of a test's report that says most: what pytest marks with E, or the first."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    marked = [line.removeprefix("E").strip() for line in lines if line.startswith("E  ")]
+    return next(iter([*marked, *lines]), "")
+
+
+def short_path(path: str) -> str:
+    """Return a path as people would write it in this folder."""
+    if not path:
+        return ""
+    here = os.path.relpath(path)
+    return path if here.startswith("..") else here
+
+
+def moment(when: float) -> str:
+    """Say when something was, in the time of this place."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(when)).strip()
+    except (OverflowError, ValueError, OSError):
+        return str(when)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Name the known word that is nearest, if one is near."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f'; did you mean "{near[0]}"?' if near else ""
+
+
+_LONGEST_QUOTE = 60
+
+
+def printable_name(path: Path) -> str:
+    """Name a file in a way that every terminal can show."""
+    shown = str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in shown)
+
+
+def clipped(text: str) -> str:
+    """Make a text fit for one line: short, and without characters that a terminal obeys."""
+    shown = repr(text[:_LONGEST_QUOTE])[1:-1].replace("\\'", "'")
+    return shown + "…" if len(text) > _LONGEST_QUOTE else shown
+
+
+def code(name: str) -> str:
+    """Show the name of a field or a type as such."""
+    return f"`{clipped(name)}`"
+
+
+def quoted(value: Any) -> str:
+    """Show what somebody wrote, as far as it fits into a message."""
+    match value:
+        case None:
+            return "empty"
+        case Mapping():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+        case str() if hasattr(value, "value"):
+            # A number or a truth value, shown as it stands in the document.
+            return clipped(value)
+        case str():
+            return f"'{clipped(value)}'"
+        case bool():
+            return str(value).lower()
+    return clipped(str(value))
+
+
+def alternatives(names: Sequence[str], last: str = "or") -> str:
+    """Join names into a phrase: `a, b or c`."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} {last} {names[-1]}"
+
+
+def nearest(name: str, valid: Iterable[str]) -> str | None:
+    """Find the valid name that was most likely meant; None if none is alike."""
+    by_core = {_core(each): each for each in valid}
+    found = difflib.get_close_matches(_core(name[:_LONGEST_QUOTE]), by_core, n=1)
+    return by_core[found[0]] if found else None
+
+
+def hint(name: str, valid: Iterable[str], otherwise: str) -> str:
+    """Return which valid name may be meant by a wrong one, or else another remedy."""
+    meant = nearest(name, valid)
+    return f"did you mean {code(meant)}?" if meant else otherwise
+
+
+def _core(name: str) -> str:
+    """Leave out in what spellings of one name differ: `instanceCount` and `instance-count`."""
+    return name.lower().replace("_", "").replace("-", "")
+
+
+_FEW = 3
+
+
+def name_nearest(text: str, names: Sequence[str]) -> str:
+    """Say which names are most like a wrong one, or else which come first."""
+    if close := difflib.get_close_matches(text, names, n=_FEW):
+        return f"Did you mean {' or '.join(close)}?"
+    some = [*names[:_FEW], *["…"] * (len(names) > _FEW)]
+    return f"There is {', '.join(some)}."

@@ -1,0 +1,376 @@
+"""`MPI.COMM_WORLD` in a test has the ranks of that test, whatever runs beside it or ran before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.harness import Project
+from tests.acceptance.inner import noted, run_pytest
+from tests.acceptance.pools import run_pool
+
+_TWO_UNMARKED = {
+    "test_side_by_side.py": """
+    from mpi4py.MPI import COMM_WORLD
+
+    def test_a():
+        assert COMM_WORLD.allreduce(1) == 3
+
+    def test_b():
+        assert COMM_WORLD.allreduce(2) == 3
+    """
+}
+
+_SIZES = {
+    "library.py": """
+    from mpi4py import MPI
+    from mpi4py.MPI import COMM_WORLD
+
+    class Solver:
+        comm = MPI.COMM_WORLD
+
+        def __init__(self, comm=MPI.COMM_WORLD):
+            self.own = comm
+
+    def sizes():
+        return {MPI.COMM_WORLD.size, COMM_WORLD.Get_size(), Solver.comm.size, Solver().own.size}
+
+    def total(value):
+        return COMM_WORLD.allreduce(value)
+    """,
+    "test_sizes.py": """
+    import pickle
+
+    import pytest
+    from library import sizes, total
+    from mpi4py import MPI
+
+    @pytest.mark.parametrize("number", range(6))
+    def test_alone(number):
+        assert sizes() == {1}
+        assert total(number) == number
+
+    @pytest.mark.parallel(2)
+    @pytest.mark.parametrize("number", range(6))
+    def test_pair(comm, number):
+        assert sizes() == {2}
+        assert comm.rank == MPI.COMM_WORLD.rank
+        assert total(10 ** number) == 2 * 10 ** number
+        assert MPI.Comm.Compare(comm, MPI.COMM_WORLD) == MPI.CONGRUENT
+        assert MPI.COMM_WORLD.Get_name() == "MPI_COMM_WORLD"
+        assert MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) >= 32767
+        assert pickle.loads(pickle.dumps(MPI.COMM_WORLD)) is MPI.COMM_WORLD
+        assert pickle.loads(pickle.dumps(MPI.Intracomm(MPI.COMM_WORLD))) == MPI.COMM_WORLD
+
+    @pytest.mark.parallel(2)
+    @pytest.mark.parametrize("number", range(3))
+    def test_pair_without_comm(number):
+        assert sizes() == {2}
+        assert total(10 ** number) == 2 * 10 ** number
+
+    @pytest.mark.parallel(4)
+    def test_all(comm):
+        assert sizes() == {4}
+        assert total(comm.rank) == 6
+    """,
+}
+
+# What one test leaves in its COMM_WORLD, and a later one that must not find it.
+_LEFT_BEHIND = {
+    "test_left_behind.py": """
+    import pytest
+    from mpi4py import MPI
+    from mpi4py.MPI import COMM_WORLD
+
+    def test_message_to_itself():
+        COMM_WORLD.isend("left", dest=0, tag=3)
+
+    @pytest.mark.parametrize("number", range(20))
+    def test_no_message_from_itself(number):
+        assert not COMM_WORLD.iprobe()
+
+    @pytest.mark.parallel(2)
+    @pytest.mark.parametrize("number", range(3))
+    def test_message(number):
+        if COMM_WORLD.rank == 0:
+            COMM_WORLD.isend("left", dest=1, tag=3)
+        COMM_WORLD.Barrier()
+
+    @pytest.mark.parallel(2)
+    @pytest.mark.parametrize("number", range(100))
+    def test_no_message(number):
+        if COMM_WORLD.rank == 0:
+            COMM_WORLD.send(number, dest=1, tag=3)
+        else:
+            assert COMM_WORLD.recv(source=0) == number
+
+    @pytest.mark.parallel(2)
+    @pytest.mark.xfail(strict=True)
+    def test_root_leaves_early():
+        if COMM_WORLD.rank == 0:
+            COMM_WORLD.bcast("stale", root=0)
+        raise AssertionError
+
+    @pytest.mark.parallel(2)
+    @pytest.mark.parametrize("number", range(40))
+    def test_broadcast(number):
+        assert COMM_WORLD.bcast(number if COMM_WORLD.rank == 0 else None, root=0) == number
+
+    @pytest.mark.parallel([1, 2])
+    def test_handler_and_name():
+        COMM_WORLD.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+        COMM_WORLD.Set_name("mine")
+
+    @pytest.mark.parallel([1, 2])
+    @pytest.mark.parametrize("number", range(20))
+    def test_usual_handler_and_name(number):
+        assert COMM_WORLD.Get_errhandler() == MPI.ERRORS_RETURN
+        assert COMM_WORLD.Get_name() == "MPI_COMM_WORLD"
+
+    @pytest.mark.parallel([1, 2])
+    @pytest.mark.parametrize("how", ["Free", "Disconnect"])
+    def test_frees_it(how):
+        getattr(MPI.COMM_WORLD, how)()
+
+    @pytest.mark.parallel([1, 2])
+    @pytest.mark.parametrize("number", range(20))
+    def test_not_freed(comm, number):
+        assert MPI.COMM_WORLD.allreduce(1) == comm.size
+    """
+}
+
+_FIXTURES = {
+    "test_fixtures.py": """
+    import pytest
+    from ledger import note
+    from mpi4py.MPI import COMM_WORLD
+
+    @pytest.fixture(scope="session")
+    def of_the_session():
+        size = COMM_WORLD.size
+        note(f"session up {size}")
+        yield COMM_WORLD
+        note(f"session down {size} {COMM_WORLD.allreduce(1)}")
+
+    @pytest.fixture(scope="module")
+    def of_the_module():
+        size = COMM_WORLD.allreduce(1)
+        note(f"module up {size}")
+        yield COMM_WORLD
+        note(f"module down {size} {COMM_WORLD.allreduce(1)}")
+
+    @pytest.fixture
+    def of_the_test(comm):
+        assert COMM_WORLD.allreduce(1) == comm.size
+        yield COMM_WORLD
+        assert COMM_WORLD.allreduce(1) == comm.size
+
+    @pytest.mark.parallel(2)
+    def test_pair(of_the_session, of_the_module, of_the_test):
+        assert of_the_session.size == of_the_module.size == of_the_test.size == 2
+
+    @pytest.mark.parametrize("number", range(3))
+    def test_alone(of_the_module, of_the_test, number):
+        assert of_the_module.allreduce(1) == of_the_test.allreduce(1) == 1
+    """,
+    "test_late.py": """
+    from mpi4py.MPI import COMM_WORLD
+
+    def test_alone():
+        assert COMM_WORLD.size == 1
+    """,
+    "conftest.py": """
+    from mpi4py import MPI
+
+    def pytest_sessionfinish(session):
+        if MPI.Is_initialized():
+            assert MPI.COMM_WORLD.size == 2
+    """,
+}
+
+
+def test_unmarked_tests_do_not_answer_each_other(project_on_both: Project, temporary: Path) -> None:
+    project_on_both.write(_TWO_UNMARKED)
+    outcome = run_pool(project_on_both, temporary)
+    assert outcome.verdicts == {"test_a": "failed", "test_b": "failed"}, outcome
+    assert "assert 1 == 3" in outcome.output, outcome
+
+
+@pytest.mark.parametrize("scheduler", ["sequential", "static", "dynamic"])
+def test_comm_world_has_the_ranks_of_the_test_under_mpirun(
+    project: Project, scheduler: str
+) -> None:
+    project.write(_SIZES)
+    outcome = run_pytest(project, f"--scheduler={scheduler}", "--test-timeout=20", ranks=4)
+    assert outcome.counts() == {"passed": 16}, outcome
+    assert outcome.exit_code == 0, outcome
+
+
+def test_comm_world_has_the_ranks_of_the_test(
+    project_on_each_mpi: Project, temporary: Path
+) -> None:
+    project_on_each_mpi.write(_SIZES)
+    outcome = run_pool(project_on_each_mpi, temporary, "--test-timeout=20", workers="4")
+    assert outcome.counts() == {"passed": 16}, outcome
+    assert outcome.exit_code == 0, outcome
+
+
+def test_worlds_of_exact_size_keep_their_comm_world(project: Project, temporary: Path) -> None:
+    project.write(_SIZES)
+    outcome = run_pool(project, temporary, "--world", "--test-timeout=20", workers="4")
+    assert outcome.counts() == {"passed": 16}, outcome
+
+
+@pytest.mark.parametrize("options", [(), ("--world",)], ids=" ".join)
+def test_what_a_test_leaves_in_comm_world_is_not_found_by_another(
+    project_on_both: Project, temporary: Path, options: tuple[str, ...]
+) -> None:
+    project_on_both.write(_LEFT_BEHIND)
+    outcome = run_pool(
+        project_on_both, temporary, "--policy=sequential", "--test-timeout=20", *options
+    )
+    assert set(outcome.counts()) == {"passed", "xfailed"}, outcome
+    assert outcome.exit_code == 0, outcome
+
+
+def test_fixtures_see_the_same_comm_world_when_they_are_torn_down(
+    project: Project, temporary: Path
+) -> None:
+    project.write(_FIXTURES)
+    outcome = run_pool(project, temporary, "--policy=sequential", "--test-timeout=20")
+    assert outcome.counts() == {"passed": 5}, outcome
+    assert outcome.exit_code == 0, outcome
+    lives = [f"{scope} {what}" for scope in ("module", "session") for what in ("down 2 2", "up 2")]
+    assert sorted(noted(project)) == sorted(2 * lives), outcome
+
+
+_C_CODE = {
+    "test_c_code.py": """
+    import ctypes
+
+    import pytest
+    from rankwise.launch.mpiexec import loaded_library
+
+    # What the constant is in MPICH's mpi.h.
+    MPI_COMM_WORLD = 0x44000000
+
+    @pytest.mark.parallel(2)
+    @pytest.mark.timeout(2)
+    def test_c_code(comm):
+        library = ctypes.CDLL(loaded_library())
+        solve = library.MPI_Barrier
+        solve(MPI_COMM_WORLD)
+    """
+}
+_HINT = (
+    "The test has 2 of the 3 ranks of its world. MPI.COMM_WORLD of mpi4py has the same 2,\n"
+    "but C code that uses MPI_COMM_WORLD waits for all 3"
+)
+
+
+def test_a_hang_in_c_code_that_uses_the_whole_world_comes_with_a_hint(
+    project: Project, temporary: Path
+) -> None:
+    project.write(_C_CODE)
+    outcome = run_pool(project, temporary, workers="3")
+    assert outcome.verdicts == {"test_c_code": "failed"}, outcome
+    assert _HINT in outcome.output, outcome
+    outcome = run_pool(project, temporary, "--world", workers="3")
+    assert outcome.verdicts == {"test_c_code": "passed"}, outcome
+
+
+def test_the_hint_is_there_under_mpirun_too(project: Project) -> None:
+    project.write(_C_CODE)
+    outcome = run_pytest(project, ranks=3)
+    assert _HINT in outcome.errors, outcome
+
+
+def test_a_repeated_test_has_a_fresh_comm_world(project: Project, temporary: Path) -> None:
+    project.write(
+        {
+            "test_flaky.py": """
+            import pytest
+            from mpi4py.MPI import COMM_WORLD
+
+            attempts = []
+
+            @pytest.mark.parallel(2)
+            def test_third_time_lucky():
+                attempts.append(len(attempts))
+                if COMM_WORLD.rank == 0:
+                    COMM_WORLD.send(len(attempts), dest=1)
+                else:
+                    assert len(attempts) == 3
+                    assert COMM_WORLD.recv(source=0) == 3
+            """
+        }
+    )
+    options = ("-p", "rerunfailures", "--reruns=3", "--test-timeout=20")
+    outcome = run_pool(project, temporary, *options)
+    assert "1 passed, 2 rerun" in outcome.output, outcome
+    assert outcome.exit_code == 0, outcome
+
+
+def test_abort_of_comm_world_ends_its_test_alone(project_on_both: Project, temporary: Path) -> None:
+    project_on_both.write(
+        {
+            "test_abort.py": """
+            import pytest
+            from mpi4py.MPI import COMM_WORLD
+
+            @pytest.mark.parallel(2)
+            def test_abort():
+                if COMM_WORLD.rank == 0:
+                    COMM_WORLD.Abort(3)
+                COMM_WORLD.Barrier()
+
+            @pytest.mark.parallel([1, 2, 3])
+            def test_beside(comm):
+                assert COMM_WORLD.allreduce(1) == comm.size
+            """
+        }
+    )
+    outcome = run_pool(project_on_both, temporary, "--test-timeout=20", workers="3")
+    assert outcome.counts() == {"failed": 1, "passed": 3}, outcome
+    assert outcome.verdicts["test_abort"] == "failed", outcome
+
+
+def test_the_leak_check_looks_at_the_comm_world_of_the_test(
+    project: Project, temporary: Path
+) -> None:
+    project.write(
+        {
+            "test_leaks.py": """
+            import pytest
+            from mpi4py import MPI
+            from mpi4py.MPI import COMM_WORLD
+
+            @pytest.mark.parallel([1, 2])
+            def test_message(comm):
+                COMM_WORLD.isend("left", dest=comm.size - 1, tag=5)
+
+            @pytest.mark.parallel([1, 2])
+            def test_handler():
+                COMM_WORLD.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+
+            @pytest.mark.parallel([1, 2])
+            def test_communicator():
+                MPI.COMM_WORLD.Dup()
+
+            @pytest.mark.parallel([1, 2])
+            def test_freed():
+                COMM_WORLD.Free()
+
+            @pytest.mark.parallel([1, 2])
+            def test_clean(comm):
+                assert MPI.COMM_WORLD.size == COMM_WORLD.size == comm.size
+                MPI.COMM_WORLD.Dup().Free()
+            """
+        }
+    )
+    outcome = run_pool(project, temporary, "--leak-check", workers="3")
+    found = {name for name, verdict in outcome.verdicts.items() if verdict != "passed"}
+    leaks = ("message", "handler", "communicator")
+    assert found == {f"test_{what}[{size}]" for what in leaks for size in (1, 2)}, outcome
+    assert "with tag 5 on MPI.COMM_WORLD, never received" in outcome.output, outcome

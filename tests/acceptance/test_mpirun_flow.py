@@ -1,0 +1,111 @@
+"""A rank that ends the run or just ends is never mistaken for success, nor waited for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.harness import Project
+from tests.acceptance.inner import run_pytest
+
+# A run that waits for the time limit of a test, which is 600 s, is over this.
+LIMIT_SECONDS = 120
+
+
+ENDS = {
+    "pytest.exit": ("pytest.exit('enough', 7)", 7, "enough"),
+    "KeyboardInterrupt": ("raise KeyboardInterrupt", 2, "test_it.py:8"),
+    "SIGINT": ("signal.raise_signal(signal.SIGINT)", 2, "test_it.py:8"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("ranks", [None, 2], ids=["pool", "mpirun"])
+def test_a_rank_that_ends_the_run_is_not_waited_for(
+    project: Project, how: str, rank: int, ranks: int | None
+) -> None:
+    end, exit_code, said = ENDS[how]
+    check_end(project, f"if comm.rank == {rank}: {end}", exit_code, said, ranks)
+
+
+def test_a_rank_that_ends_the_run_is_not_waited_for_with_another_mpi(
+    project_on_both: Project,
+) -> None:
+    check_end(project_on_both, "if comm.rank == 1: pytest.exit('enough', 7)", 7, "enough")
+
+
+def check_end(
+    project: Project, line: str, exit_code: int, said: str, ranks: int | None = 2
+) -> None:
+    project.write(
+        {
+            "test_it.py": f"""
+            import signal
+            import pytest
+            import rankwise
+
+            @rankwise.mark.parallel(2)
+            def test_end(comm):
+                comm.barrier()
+                {line}
+                comm.barrier()
+
+            @rankwise.mark.parallel(2)
+            def test_after(comm): pass
+            """
+        }
+    )
+    words = ("--rank-grace=1", *(() if ranks else ("--n-workers=2", "--policy=sequential")))
+    outcome = run_pytest(project, *words, ranks=ranks, limit=LIMIT_SECONDS)
+    # Where rank 0 hangs, MPICH's mpiexec kills it, and at times has the exit code of that.
+    killed = {9} if ranks and project.mpi.name == "mpich" else set()
+    assert outcome.exit_code in {exit_code, *killed}, str(outcome)
+    assert said in outcome.output + outcome.errors, str(outcome)
+    assert "test_after" not in outcome.verdicts, str(outcome)
+
+
+IN_TEST = """
+    import os
+    import rankwise
+
+    def test_first():
+        assert os.getpid() == 0, "not this one"
+
+    @rankwise.mark.parallel(2)
+    def test_end(comm):
+        comm.barrier()
+        if comm.rank == {rank}: os._exit(0)
+
+    @rankwise.mark.parallel(2)
+    def test_after(comm): pass
+"""
+IN_COLLECTIVE = IN_TEST.replace("os._exit(0)", "os._exit(0)\n        comm.barrier()")
+IN_FIXTURE = """
+    import os
+    import pytest
+    import rankwise
+    from ledger import RANK
+
+    @pytest.fixture(scope="session")
+    def ending():
+        yield
+        if RANK == {rank}: os._exit(0)
+
+    @rankwise.mark.parallel(2)
+    def test_end(comm, ending): pass
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    "suite", [IN_TEST, IN_COLLECTIVE, IN_FIXTURE], ids=["test", "collective", "session fixture"]
+)
+def test_a_rank_that_ends_without_a_word_fails_the_run_and_its_test_is_named(
+    project: Project, suite: str, rank: int
+) -> None:
+    project.write({"test_it.py": suite.format(rank=rank)})
+    outcome = run_pytest(project, "--rank-grace=1", ranks=2, limit=LIMIT_SECONDS)
+    assert outcome.exit_code != pytest.ExitCode.OK, str(outcome)
+    assert "test_it.py::test_end" in outcome.output + outcome.errors, str(outcome)
+    if suite is not IN_FIXTURE:
+        assert "not this one" in outcome.output + outcome.errors, str(outcome)

@@ -1,0 +1,69 @@
+"""What the local compute gives to attempts, and takes back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rankwise import records
+from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.local import LocalBackend
+from rankwise.plan import Process, Resources, Task
+from rankwise.runtimes.base import PreparedRuntime
+from tests.node.test_runner import wait_until
+
+LIMIT_SECONDS = 60.0
+
+
+def job(folder: Path, name: str, *, gpus: int = 1) -> Submission:
+    """Make a job that runs until it is let go."""
+    place = folder / name
+    place.mkdir()
+    claim = Resources(cores=1, gpus=gpus)
+    line = f"while ! [ -e {place}/go ]; do sleep 0.05; done"
+    one = Process(name="worker-0", role="worker", command=line, resources=claim)
+    task = Task(key=name, folder=str(place), processes=(one,), resources=claim)
+    attempt = Attempt(label=f"run/{name}/1", marker=f"rw-{name}", folder=place)
+    return Submission(attempt=attempt, task=task, runtime=PreparedRuntime())
+
+
+def started(compute: LocalBackend, one: Submission) -> str:
+    """Start a job, and give the GPUs that its process sees."""
+    compute.submit(one)
+    wait_until(lambda: records.claim_of(one.attempt.folder) is not records.ClaimState.FREE)
+    order = json.loads((one.attempt.folder / "order.json").read_text())
+    return str(order["processes"][0]["environment"].get("CUDA_VISIBLE_DEVICES"))
+
+
+def let_go(compute: LocalBackend, *jobs: Submission) -> None:
+    for one in jobs:
+        (one.attempt.folder / "go").touch()
+        assert compute.wait(LIMIT_SECONDS) == [one.attempt]
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_gpu_that_is_in_use_is_not_given_out_by_the_client_that_goes_on(
+    tmp_path: Path, is_old: bool
+) -> None:
+    capacity = Resources(cores=4, gpus=3)
+    first, second = (LocalBackend(capacity, gpus=("0", "1", "2")) for _ in range(2))
+    before = job(tmp_path, "before", gpus=2)
+    assert started(first, before) == "0,1"
+    order = before.attempt.folder / "order.json"
+    if is_old:
+        # Orders of older versions do not name the GPUs of the whole task.
+        said = json.loads(order.read_text())
+        del said["gpus"]
+        said["version"] = 1
+        order.write_text(json.dumps(said))
+    assert second.adopt(before.attempt, "")
+    after = job(tmp_path, "after")
+    assert started(second, after) == "2"
+    let_go(second, before)
+    last = job(tmp_path, "last", gpus=2)
+    assert started(second, last) == "0,1"
+    let_go(second, after, last)
+    for one in (first, second):
+        one.close()

@@ -1,0 +1,77 @@
+"""What a provider's own command line sends to an instance: for nobody else, and not for long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rankwise.backends.cloud import ProviderLine
+from rankwise.backends.remote.connection import LineAway
+from rankwise.backends.remote.tracked import Tracked
+from rankwise.documents.site_models import CommandConfig
+
+SECRET = b"Aj7-qqz-tell-nobody"
+SEND = """\
+#!/bin/sh
+# Copies as tools do that have a mode of their own, and notes who can come to the file.
+[ ! -e {here}/broken-send ] || {{ cp "$1" "$2"; chmod 644 "$2"; exit 1; }}
+cp "$1" "$2" && chmod 644 "$2" && stat -c %a "$(dirname "$2")" >> {here}/modes
+"""
+RUN = """\
+#!/bin/sh
+[ ! -e {here}/broken-run ] || exit 255
+exec /bin/sh -c "$1"
+"""
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> ProviderLine:
+    """Open a line to an instance that is a folder of this machine."""
+    for name, text in (("send", SEND), ("run", RUN)):
+        (tmp_path / name).write_text(text.format(here=tmp_path))
+        (tmp_path / name).chmod(0o755)
+    # Everybody may look into them: they were there before.
+    tmp_path.chmod(0o755)
+    (tmp_path / "there").mkdir(mode=0o755)
+    command = CommandConfig(
+        run=(str(tmp_path / "run"), "${{command}}"),
+        send=(str(tmp_path / "send"), "${{source}}", "${{target}}"),
+        folder=str(tmp_path / "there"),
+    )
+    return ProviderLine("one", {"name": "one"}, command, Tracked(tmp_path / "ledger"))
+
+
+def left_there(folder: Path) -> list[Path]:
+    return [path for path in (folder / "there").rglob("*") if path.is_file()]
+
+
+def test_what_is_sent_is_for_its_owner_alone_whatever_mode_the_tool_gives_it(
+    line: ProviderLine, tmp_path: Path
+) -> None:
+    said = line.call(f"cat; find {tmp_path}/there -type f", data=SECRET)
+    assert (said.exit_code, said.output) == (0, SECRET), "it is gone while the line still runs"
+    assert (tmp_path / "modes").read_text() == "700\n"
+    assert left_there(tmp_path) == []
+
+
+def test_a_line_that_fails_leaves_nothing_that_was_sent(line: ProviderLine, tmp_path: Path) -> None:
+    assert line.call("cat; exit 3", data=SECRET).exit_code == 3
+    assert left_there(tmp_path) == []
+
+
+@pytest.mark.parametrize("broken", ["send", "run"])
+def test_what_could_not_be_removed_is_removed_by_the_next_call(
+    line: ProviderLine, tmp_path: Path, broken: str
+) -> None:
+    line.call("true", data=b"x")
+    (tmp_path / f"broken-{broken}").touch()
+    if broken == "send":
+        with pytest.raises(LineAway):
+            line.call("cat", data=SECRET)
+    else:
+        assert line.call("cat", data=SECRET).exit_code == 255
+    assert [path.read_bytes() for path in left_there(tmp_path)] == [SECRET]
+    (tmp_path / f"broken-{broken}").unlink()
+    assert line.call("cat", data=b"again").output == b"again"
+    assert left_there(tmp_path) == []

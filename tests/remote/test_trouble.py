@@ -1,0 +1,216 @@
+"""Trouble of the client or of the line: what may run is waited for, and never called lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+import pytest
+from sshd import Sshd
+
+from rankwise.backends.base import Attempt
+from rankwise.backends.cloud import ProviderLine, give_all_back
+from rankwise.backends.remote.connection import Machine
+from rankwise.backends.remote.host import SENT
+from rankwise.backends.remote.tracked import Tracked, TrackedInstance
+from rankwise.documents.site_models import CommandConfig
+from rankwise.errors import ComputeFailure, StoreFailure
+from tests.acceptance.jobs import wait_for
+from tests.compute import places
+from tests.compute.places import Place, Watching, provider_table, wait_until
+from tests.remote.shops import job, left_on_hosts, recorded, ssh_shop
+
+
+def _cloud(folder: Path, more: str = "") -> Place:
+    (folder / "cloud").mkdir()
+    made = Place(folder=folder, table=provider_table(folder / "cloud", more))
+    made.prepare()
+    return made
+
+
+def _until_told(watching: Watching, text: str) -> None:
+    """Wait until the news have a text; nothing may end meanwhile."""
+
+    def is_told() -> bool:
+        assert watching.compute.wait(0.1) == [], watching.news
+        watching.news += watching.compute.news()
+        return any(text in f"{one.text} {one.silence}" for one in watching.news)
+
+    wait_until(f"it is told: {text}", is_told, seconds=60)
+
+
+def _started(place: Place, watching: Watching) -> Attempt:
+    attempt = place.attempt(watching.compute)
+    line = f"echo begun; while ! test -e {place.folder}/go; do sleep 0.05; done; echo 42 > made.txt"
+    watching.compute.submit(place.job(attempt, line, timeout=120.0))
+    watching.until_written(attempt, "begun")
+    return attempt
+
+
+def test_a_client_that_is_out_of_files_waits_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = _cloud(tmp_path)
+    watching = Watching(place.open())
+    attempt = _started(place, watching)
+
+    def none_left() -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "TemporaryFile", none_left)
+        _until_told(watching, "Too many open files; trying again")
+        assert any(one.attempt == attempt and one.silence for one in watching.news)
+    _until_told(watching, "answers again")
+    (tmp_path / "go").touch()
+    [end] = watching.until_over(attempt)
+    watching.compute.close()
+    assert end.outcome == "passed", end
+    assert [one.silence for one in watching.news if one.silence is not None][-1] == ""
+
+
+def test_what_cannot_be_written_here_stays_there_until_it_can(tmp_path: Path) -> None:
+    """A folder is in the way of a file that was made: nothing of it may be dropped."""
+    place = _cloud(tmp_path)
+    watching = Watching(place.open())
+    attempt = _started(place, watching)
+    obstacle = attempt.folder / "nodes" / "node0" / "made.txt"
+    obstacle.mkdir(parents=True)
+    (tmp_path / "go").touch()
+    _until_told(watching, "made.txt: Is a directory; trying again")
+    there = tmp_path.glob(f"cloud/i-*/home/rankwise/attempts/{attempt.marker}/end.json")
+    assert len(list(there)) == 1, "it was removed before it was here"
+    obstacle.rmdir()
+    [end] = watching.until_over(attempt)
+    watching.compute.close()
+    assert end.outcome == "passed", end
+    assert obstacle.read_text() == "42\n"
+
+
+def test_an_instance_that_its_provider_has_no_more_takes_its_tasks_with_it(tmp_path: Path) -> None:
+    place = _cloud(tmp_path)
+    watching = Watching(place.open())
+    attempt = _started(place, watching)
+    [instance] = (tmp_path / "cloud").glob("i-*")
+    program = Path(places.__file__).with_name("provider.sh")
+    subprocess.run(["sh", program, tmp_path / "cloud", "delete", instance.name], check=True)
+    [end] = watching.until_over(attempt)
+    watching.compute.close()
+    assert end.outcome == "lost"
+    assert "is gone" in end.reason
+
+
+def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    """It would have an attempt sent a second time, or an instance taken for gone."""
+    place = _cloud(tmp_path)
+    compute = place.open()
+    attempt = place.attempt(compute)
+    (attempt.folder / SENT).mkdir()
+    with pytest.raises(ComputeFailure, match="says on which machine an attempt runs"):
+        compute.adopt(attempt, "")
+
+    ledger = Tracked(tmp_path / "elsewhere")
+    about = {"list": [], "values": {}, "state": "made"}
+    ledger.put(TrackedInstance(name="good", kind="instance", compute="c", run="r", about=about))
+    (tmp_path / "elsewhere" / "bad.json").mkdir()
+    line = ProviderLine("bad", {}, CommandConfig(), ledger)
+    assert line.is_there() is None
+    entries = ledger.entries()
+    assert next(entries).name == "good", "the others are known all the same"
+    with pytest.raises(StoreFailure, match=r"bad\.json"):
+        next(entries)
+
+
+def test_an_attempt_that_was_never_sent_is_not_watched_by_any_later_client(tmp_path: Path) -> None:
+    """The second client was killed as well, after it had given the attempt up."""
+    place = _cloud(tmp_path)
+    compute = place.open()
+    attempt = place.attempt(compute)
+    assert [compute.adopt(attempt, ""), compute.adopt(attempt, "")] == [False, False]
+
+
+def test_a_host_that_is_silent_for_long_is_waited_for(tmp_path: Path, own_server: Sshd) -> None:
+    """Longer than its patience: the status says so, and the task goes on where it was."""
+    with ssh_shop(tmp_path, own_server, "patience = 1") as shop:
+        line = f"echo x >> {tmp_path}/count; while ! test -e {tmp_path}/go; do sleep 0.1; done"
+        shop.write("job.yaml", job(line, more="restart: {max: 1}"))
+        client = shop.start("run", "job.yaml")
+        wait_for(tmp_path / "count")
+        own_server.kill()
+        said = "given no answer for more than 1 s"
+        wait_until("it is told", lambda: said in shop.rankwise("status").output, seconds=60)
+        own_server.start()
+        (tmp_path / "go").touch()
+        output, errors = client.communicate(timeout=120)
+        assert client.returncode == 0, (output, errors)
+        assert (tmp_path / "count").read_text() == "x\n", "it ran a second time beside the first"
+        assert said not in shop.rankwise("status").output
+        assert left_on_hosts(tmp_path) == recorded(shop) == []
+
+
+def test_what_a_silent_host_has_left_is_ended_later(tmp_path: Path, own_server: Sshd) -> None:
+    """It does not come back: the run can be cancelled, and what goes on is not forgotten."""
+    with ssh_shop(tmp_path, own_server, "patience = 1") as shop:
+        shop.write("job.yaml", job(f"echo $$ > {tmp_path}/begun; sleep 300"))
+        client = shop.start("run", "job.yaml")
+        number = int(wait_for(tmp_path / "begun"))
+        own_server.kill()
+        wait_until(
+            "it is told", lambda: "waiting for it" in shop.rankwise("status").output, seconds=60
+        )
+        client.terminate()
+        output, errors = client.communicate(timeout=120)
+        assert client.returncode == 130, (output, errors)
+        assert "rankwise clean ends it" in output, (output, errors)
+        assert psutil.pid_exists(number), "no client could end it"
+        assert len(recorded(shop)) == 1
+
+        own_server.start()
+        said = shop.rankwise("clean")
+        assert said.exit_code == 0, said
+        assert "gone: folder rw-" in said.output
+        wait_until("it is ended", lambda: not psutil.pid_exists(number))
+        assert left_on_hosts(tmp_path) == recorded(shop) == []
+
+
+def test_an_instance_that_a_client_in_trouble_cannot_delete_is_told_of_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Tracked(tmp_path / "elsewhere")
+    about = {"list": [], "values": {}, "state": "made", "delete": ["true"]}
+    entry = TrackedInstance(name="one", kind="instance", compute="c", run="r", about=about)
+    ledger.put(entry)
+
+    def none_left() -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", none_left)
+    assert "Too many open files" in give_all_back([entry], ledger)["one"]
+    assert ledger.get("one") is not None
+
+
+def test_an_end_is_told_also_where_its_folder_cannot_be_removed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = _cloud(tmp_path)
+    watching = Watching(place.open())
+    attempt = _started(place, watching)
+    ask = Machine.ask
+    refused: list[str] = []
+
+    def refuse_once(self: Machine, verb: str, request: Any, *, seconds: float = 60.0) -> Any:
+        if verb == "remove" and not refused:
+            refused.append(verb)
+            raise ComputeFailure("the machine is out of order")
+        return ask(self, verb, request, seconds=seconds)
+
+    monkeypatch.setattr(Machine, "ask", refuse_once)
+    (tmp_path / "go").touch()
+    [end] = watching.until_over(attempt)
+    watching.compute.close()
+    assert (end.outcome, refused) == ("passed", ["remove"])

@@ -1,0 +1,370 @@
+"""Messages in pieces, too large, not ours; and who may speak at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankwise.pytest_plugin import connections
+from rankwise.pytest_plugin.connections import Channel, Decoder, Header, WireError, encode
+
+SECRET = "the secret of this run"
+# Nothing here takes long; without a limit a defect would be a hang.
+LIMIT = 20.0
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+headers = st.dictionaries(st.text(), json_values, max_size=5)
+messages = st.lists(st.tuples(headers, st.binary(max_size=300)), max_size=8)
+
+
+def in_pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    ends = [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    starts = [0, *ends[:-1]]
+    return [data[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+# Framing
+
+
+@given(messages, st.lists(st.integers(0, 1 << 20), max_size=20))
+def test_messages_come_out_as_they_went_in_however_the_bytes_are_cut(
+    sent: list[tuple[Header, bytes]], cuts: list[int]
+) -> None:
+    stream = b"".join(encode(header, body) for header, body in sent)
+    decoder = Decoder()
+    received = [message for piece in in_pieces(stream, cuts) for message in decoder.feed(piece)]
+    assert received == sent
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=3), st.binary(max_size=50))
+def test_a_message_is_given_out_with_its_last_byte_and_not_before(
+    header: Header, body: bytes
+) -> None:
+    stream = encode(header, body)
+    decoder = Decoder()
+    assert list(decoder.feed(stream[:-1])) == []
+    assert list(decoder.feed(stream[-1:])) == [(header, body)]
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\x00", "naïve 中文 🎲", "\u2028"])
+def test_any_text_travels_in_a_header(text: str) -> None:
+    ((header, _),) = Decoder().feed(encode({"text": text}))
+    assert header == {"text": text}
+
+
+def test_numbers_that_json_does_not_know_travel_too() -> None:
+    ((header, _),) = Decoder().feed(encode({"infinite": float("inf"), "none": float("nan")}))
+    assert header["infinite"] == float("inf")
+    assert header["none"] != header["none"]
+
+
+@given(st.integers(0, 200), st.integers(0, 200))
+def test_what_is_over_the_limit_is_refused_before_it_has_arrived(head: int, body: int) -> None:
+    decoder = Decoder(limit=100)
+    announced = struct.pack("!II", head, body)
+    if head + body > 100:
+        with pytest.raises(WireError, match=f"{head + body} bytes"):
+            list(decoder.feed(announced))
+    elif head:
+        assert list(decoder.feed(announced)) == []
+
+
+def test_lifting_the_limit_lets_large_messages_through() -> None:
+    decoder = Decoder(limit=10)
+    decoder.limit = None
+    assert list(decoder.feed(encode({}, b"x" * 1000))) == [({}, b"x" * 1000)]
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"{", b"[]", b"1", b"null", b'"text"', b"\xff\xfe", b"{'a': 1}", b"[" * 3000]
+)
+def test_a_header_that_is_not_ours_is_refused(head: bytes) -> None:
+    with pytest.raises(WireError, match="not ours"):
+        list(Decoder().feed(struct.pack("!II", len(head), 0) + head))
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=5))
+def test_garbage_is_refused_or_waited_on_but_never_anything_else(
+    garbage: bytes, cuts: list[int]
+) -> None:
+    decoder = Decoder(limit=connections.UNAUTHENTICATED_LIMIT)
+    try:
+        for piece in in_pieces(garbage, cuts):
+            for header, body in decoder.feed(piece):
+                assert isinstance(header, dict)
+                assert isinstance(body, bytes)
+    except WireError:
+        pass
+
+
+# Proofs
+
+
+@given(st.text(), st.text(), st.text())
+def test_a_proof_convinces_only_for_the_same_secret_and_nonce(
+    secret: str, nonce: str, other: str
+) -> None:
+    def encodable(text: str) -> str:
+        return text.encode(errors="replace").decode()
+
+    secret, nonce, other = encodable(secret), encodable(nonce), encodable(other)
+    proof = connections.prove(secret, nonce, "rank")
+    assert connections.is_proof(proof, secret, nonce, "rank")
+    assert connections.is_proof(proof, other, nonce, "rank") == (other == secret)
+    assert connections.is_proof(proof, secret, other, "rank") == (other == nonce)
+
+
+def test_a_proof_cannot_be_sent_back_to_the_one_who_gave_it() -> None:
+    assert not connections.is_proof(
+        connections.prove(SECRET, "n", "switchboard"), SECRET, "n", "rank"
+    )
+
+
+@pytest.mark.parametrize("given_proof", [None, 0, 1.5, True, [], {}, "", "é", "\ud800"])
+def test_what_is_no_proof_at_all_does_not_convince(given_proof: object) -> None:
+    assert not connections.is_proof(given_proof, SECRET, "n", "rank")
+
+
+def test_the_secret_is_not_in_the_proof() -> None:
+    assert SECRET not in connections.prove(SECRET, "n", "rank")
+
+
+# Channels
+
+
+class Peer:
+    """Plays the switchboard on one connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(LIMIT)
+        self._connection = connection
+        self._decoder = Decoder()
+        self._messages: deque[tuple[Header, bytes]] = deque()
+
+    def send(self, data: bytes) -> None:
+        self._connection.sendall(data)
+
+    def read(self) -> tuple[Header, bytes]:
+        while not self._messages:
+            data = self._connection.recv(1 << 16)
+            assert data, "the rank hung up"
+            self._messages.extend(self._decoder.feed(data))
+        return self._messages.popleft()
+
+    def has_hung_up(self) -> bool:
+        return not self._messages and not self._connection.recv(1 << 16)
+
+    def challenge(self, secret: str = SECRET) -> None:
+        hello, _ = self.read()
+        proof = connections.prove(secret, hello["nonce"], "switchboard")
+        self.send(encode({"kind": "challenge", "nonce": "n", "proof": proof}))
+
+    def welcome(self) -> Header:
+        """Greet a rank; gives its answer."""
+        self.challenge()
+        return self.read()[0]
+
+
+@contextmanager
+def served(play: Callable[[Peer], None], path: Path) -> Iterator[connections.Address]:
+    """Let a function play the switchboard for the first one who connects."""
+    listener, address = connections.listen_on_file(path)
+
+    def run() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            play(Peer(connection))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield address
+    finally:
+        thread.join(LIMIT)
+        listener.close()
+        assert not thread.is_alive()
+
+
+def test_a_rank_shows_the_secret_without_saying_it(tmp_path: Path) -> None:
+    answers: list[Header] = []
+    with served(lambda peer: answers.append(peer.welcome()), tmp_path / "s") as address:
+        channel = Channel.open(address, SECRET, name=3)
+        with pytest.raises(WireError, match="gone"):
+            channel.receive()
+        channel.close()
+    (answer,) = answers
+    assert connections.is_proof(answer["proof"], SECRET, "n", "rank")
+    assert SECRET not in json.dumps(answer)
+
+
+def test_a_rank_does_not_talk_to_a_switchboard_with_another_secret(tmp_path: Path) -> None:
+    heard_nothing: list[bool] = []
+
+    def play(peer: Peer) -> None:
+        peer.challenge("another secret")
+        heard_nothing.append(peer.has_hung_up())
+
+    with served(play, tmp_path / "s") as address:
+        channel = Channel.open(address, SECRET, name=0)
+        with pytest.raises(WireError, match="does not know the secret"):
+            channel.send({"kind": "collected"})
+        channel.close()
+    assert heard_nothing == [True]
+
+
+@pytest.mark.parametrize("challenge", [b"\0" * 8, b"GET / HTTP/1.0\r\n\r\n", encode({})])
+def test_a_rank_does_not_talk_to_what_is_no_switchboard(tmp_path: Path, challenge: bytes) -> None:
+    def play(peer: Peer) -> None:
+        peer.read()
+        peer.send(challenge)
+
+    with served(play, tmp_path / "s") as address:
+        channel = Channel.open(address, SECRET, name=0)
+        with pytest.raises(WireError):
+            channel.receive()
+        channel.close()
+
+
+def test_a_rank_can_connect_before_the_switchboard_serves(tmp_path: Path) -> None:
+    """It may still be starting: the answer is waited for when the line is first used."""
+    listener, address = connections.listen_on_file(tmp_path / "s")
+    channel = Channel.open(address, SECRET, name=0)
+    connection, _ = listener.accept()
+    with listener, connection:
+        peer = Peer(connection)
+        thread = threading.Thread(target=peer.welcome)
+        thread.start()
+        channel.send({"kind": "collected"})
+        thread.join(LIMIT)
+        assert peer.read() == ({"kind": "collected"}, b"")
+    channel.close()
+
+
+def test_a_rank_that_hangs_up_without_a_word_says_first_who_it_was(tmp_path: Path) -> None:
+    """Only of a rank that it knows can the switchboard tell others that it has left."""
+    answers: list[Header] = []
+    with served(lambda peer: answers.append(peer.welcome()), tmp_path / "s") as address:
+        Channel.open(address, SECRET, name=0).close()
+    assert connections.is_proof(answers[0]["proof"], SECRET, "n", "rank")
+
+
+# What the address of a socket has room for, one byte more, and far more.
+@pytest.mark.parametrize("length", [107, 108, 250])
+def test_the_path_of_a_socket_may_have_any_length(
+    request: pytest.FixtureRequest, length: int
+) -> None:
+    # Not where TMPDIR is, whose name may be long.
+    base = Path(tempfile.mkdtemp(prefix="rw", dir="/tmp"))
+    request.addfinalizer(lambda: shutil.rmtree(base))
+    folder = base / ("x" * (length - len(str(base)) - len("//s")))
+    folder.mkdir()
+    assert len(str(folder / "s")) == length
+    answers: list[Header] = []
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with served(lambda peer: answers.append(peer.welcome()), folder / "s") as address:
+        Channel.open(address, SECRET, name=0).close()
+    assert len(answers) == 1
+    assert [path.name for path in folder.iterdir()] == ["s"]
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+def test_a_rank_learns_that_nobody_listens(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        Channel.open(connections.Address(path=str(tmp_path / "nobody")), SECRET, name=0)
+
+
+def test_large_bodies_arrive_whole_in_both_directions(tmp_path: Path) -> None:
+    body = bytes(range(256)) * 40_000
+
+    def play(peer: Peer) -> None:
+        peer.welcome()
+        peer.send(encode(*peer.read()))
+
+    with served(play, tmp_path / "s") as address:
+        channel = Channel.open(address, SECRET, name=0)
+        channel.send({"kind": "done"}, body)
+        assert channel.receive() == ({"kind": "done"}, body)
+        channel.close()
+
+
+def test_messages_that_arrive_together_are_given_out_one_by_one(tmp_path: Path) -> None:
+    def play(peer: Peer) -> None:
+        peer.welcome()
+        peer.send(b"".join(encode({"number": number}) for number in range(5)))
+
+    with served(play, tmp_path / "s") as address:
+        channel = Channel.open(address, SECRET, name=0)
+        assert [channel.receive()[0]["number"] for _ in range(5)] == list(range(5))
+        with pytest.raises(WireError, match="gone"):
+            channel.receive()
+        channel.close()
+
+
+def test_messages_put_aside_go_with_the_next_that_is_sent_and_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_ASIDE_SECONDS", LIMIT)
+    received: list[Header] = []
+    aside = threading.Event()
+
+    def play(peer: Peer) -> None:
+        peer.welcome()
+        assert aside.wait(LIMIT)
+        received.extend(peer.read()[0] for _ in range(3))
+
+    with served(play, tmp_path / "s") as address:
+        channel = Channel.open(address, SECRET, name=0)
+        # Also before the rank has shown that it knows the secret.
+        channel.put({"number": 0})
+        channel.put({"number": 1})
+        aside.set()
+        channel.send({"number": 2})
+        with pytest.raises(WireError, match="gone"):
+            channel.receive()
+        channel.close()
+    assert [header["number"] for header in received] == [0, 1, 2]
+
+
+def test_a_wait_can_be_bounded(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def play(peer: Peer) -> None:
+        peer.welcome()
+        done.wait(LIMIT)
+
+    with served(play, tmp_path / "s") as address:
+        channel = Channel.open(address, SECRET, name=0)
+        channel.send({})
+        channel.set_timeout(0.01)
+        with pytest.raises(WireError):
+            channel.receive()
+        done.set()
+        channel.close()
+        channel.close()
+
+
+def test_a_host_and_a_free_port_will_do_as_well() -> None:
+    listener, address = connections.listen_on_host("127.0.0.1")
+    with listener:
+        assert address.port > 0
+        with address.connect(LIMIT) as ours:
+            theirs, _ = listener.accept()
+            with theirs:
+                ours.sendall(encode({"kind": "hello"}))
+                assert Peer(theirs).read() == ({"kind": "hello"}, b"")
