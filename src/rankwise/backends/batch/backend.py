@@ -61,6 +61,12 @@ class _InQueue:
     is_with_pilot: bool = False
     """Whether the job is one that it shares with others."""
     has_started: bool = False
+    has_run: bool = False
+    """Whether the batch system has called its job running since it last waited."""
+    claimed_at: float | None = None
+    """When its claim was first seen."""
+    is_back: bool = False
+    """Whether its job waits once more, after it had begun."""
     over_since: float | None = None
     """Since when the batch system has been done with it, while its end has not been seen."""
     asked_to_end: float | None = None
@@ -75,6 +81,14 @@ class _InQueue:
         self.end_path = f"{self.attempt.folder}/end.json"
         self.claim_path = f"{self.attempt.folder}/{records.CLAIM}"
 
+    @property
+    def has_begun(self) -> bool:
+        """Return whether its job had begun when the batch system was asked for its state.
+
+        A short stay on a node falls between two questions: then only the claim shows it.
+        """
+        return self.has_run or (self.claimed_at is not None and self.claimed_at < self.state_of)
+
 
 @dataclass(slots=True)
 class _Heard:
@@ -84,15 +98,17 @@ class _Heard:
     """The title of the batch system."""
     news: list[Update] = field(default_factory=list)
     trouble: str = ""
-    told: dict[str, str] = field(default_factory=dict)
+    told: dict[str, set[str]] = field(default_factory=dict)
+    """What was said of each job since it last ran."""
 
     def tell(self, news: Update) -> None:
         self.news.append(news)
 
     def tell_of_job(self, attempt: Attempt, job_id: str, text: str) -> None:
         """Tell something of a job once, however many attempts share it."""
-        if self.told.get(job_id) != text:
-            self.told[job_id] = text
+        told = self.told.setdefault(job_id, set())
+        if text not in told:
+            told.add(text)
             self.news.append(Update(attempt=attempt, text=f"{self.system} job {job_id} {text}"))
 
     def note_trouble(self, text: str) -> None:
@@ -197,13 +213,14 @@ class BatchBackend:
                     return False
             if job_id:
                 self._heard.tell(Update(attempt=attempt, job_id=job_id))
-        self._watched[attempt.marker] = _InQueue(
+        self._watched[attempt.marker] = one = _InQueue(
             attempt=attempt,
             job_id=job_id,
             is_with_pilot=self._handed.pilot_of(attempt) is not None,
             # Without a number, the system has had it and has forgotten it.
             over_since=None if job_id else time.monotonic(),
         )
+        self._look_for_claim(one)
         self._has_asked = False
         return True
 
@@ -289,18 +306,25 @@ class BatchBackend:
             return
         one.over_since = None
         if state.is_waiting:
-            why = f": {state.reason}" if state.reason else ""
-            if one.has_started:
-                one.has_started = False
-                if one.parcel is not None:
-                    hand_over(one.parcel)
-                self._heard.tell_of_job(
-                    one.attempt, one.job_id, f"was put back into the queue{why}"
-                )
-            elif why:
-                self._heard.tell_of_job(one.attempt, one.job_id, f"is pending{why}")
-        elif not one.has_started and not one.is_with_pilot and state.phase is not Phase.STARTING:
-            self._note_start(one)
+            self._note_waiting(one, state)
+        elif state.phase is not Phase.STARTING:
+            if one.is_back:
+                one.claimed_at = None  # That claim was put aside, or soon will be.
+            one.has_run, one.is_back = True, False
+            self._heard.told.pop(one.job_id, None)
+            if not one.has_started and not one.is_with_pilot:
+                self._note_start(one)
+
+    def _note_waiting(self, one: _InQueue, state: JobState) -> None:
+        if one.has_begun and not one.is_back:
+            one.is_back, one.has_run, one.has_started = True, False, False
+            if one.parcel is not None:
+                hand_over(one.parcel)
+        why = f": {state.reason}" if state.reason else ""
+        if one.is_back:
+            self._heard.tell_of_job(one.attempt, one.job_id, f"was put back into the queue{why}")
+        elif why:
+            self._heard.tell_of_job(one.attempt, one.job_id, f"is pending{why}")
 
     def _note_start(self, one: _InQueue) -> None:
         one.has_started = True
@@ -321,6 +345,7 @@ class BatchBackend:
         """See which attempts are over, from their files and from what the system has said."""
         now = time.monotonic()
         for one in list(self._watched.values()):
+            self._look_for_claim(one)
             has_end = os.path.exists(one.end_path)  # noqa: PTH110  a Path takes ten times as long
             end = records.read_end(one.attempt.folder) if has_end else None
             if end is not None and is_clear(end):
@@ -336,6 +361,10 @@ class BatchBackend:
                 self._look_at_the_pilots(one)
             self._insist_on_end(one, now)
 
+    def _look_for_claim(self, one: _InQueue) -> None:
+        if one.claimed_at is None and os.path.exists(one.claim_path):  # noqa: PTH110  as below
+            one.claimed_at = time.monotonic()
+
     def _look_at_the_pilots(self, one: _InQueue) -> None:
         """See whether a pilot has begun with an attempt, or dropped it as it was asked to."""
         if one.has_started:
@@ -344,7 +373,7 @@ class BatchBackend:
             if one.asked_to_end is not None and one.state_of > one.asked_to_end:
                 self._handed.withdraw(one.attempt)
                 self._drop(one.attempt)
-        elif os.path.exists(one.claim_path):  # noqa: PTH110  as above
+        elif one.claimed_at is not None:
             self._note_start(one)
         elif one.asked_to_end is not None and not self._handed.is_with_pilot(one.attempt):
             self._drop(one.attempt)

@@ -1,0 +1,135 @@
+"""A job that is put back into the queue: the client notices, however short its stay on a node was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.batch import backend as batch_backend
+from rankwise.backends.batch import states
+from rankwise.backends.batch.backend import BatchBackend
+from rankwise.backends.batch.system import BatchJob, BatchSystem, JobState, Phase
+from rankwise.documents.site_models import ComputeConfig, SlurmConfig
+from rankwise.node.dialect import Dialect
+from rankwise.plan import Process, Task
+from rankwise.runtimes.base import PreparedRuntime
+
+WAITS = JobState(phase=Phase.WAITING, reason="Resources")
+WAITS_AGAIN = JobState(phase=Phase.WAITING, reason="BeginTime")
+RUNS = JobState(phase=Phase.RUNNING)
+
+
+class QueueStandIn(BatchSystem):
+    """Answers with the state that the test wants."""
+
+    title = "Queue"
+    dialect = Dialect(system="Queue", job="QUEUE_JOB")
+    state = WAITS
+
+    def __init__(self, settings: Any = None) -> None:
+        del settings
+
+    def options(self, needs: object) -> Sequence[str]:
+        del needs
+        return ()
+
+    def submit(self, job: BatchJob) -> str:
+        del job
+        return "7"
+
+    def states(self, ids: Sequence[str]) -> Mapping[str, JobState]:
+        return dict.fromkeys(ids, self.state)
+
+
+class Watched:
+    """A compute with one attempt in a queue, and what is told of it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+        self.queue = QueueStandIn()
+        monkeypatch.setattr(batch_backend, "open_system", lambda choice: self.queue)
+        monkeypatch.setattr(states, "SOONEST_SECONDS", 0.0)
+        settings = SlurmConfig(mode=mode)  # type: ignore[arg-type]  # one of the modes
+        choice = ComputeConfig(name="it", backend="slurm", batch=settings)
+        self.compute = BatchBackend(choice, environment={})
+        self.attempt = Attempt(label="run-1/task/1", marker="rw-1", folder=folder)
+        self.secrets = folder / "secrets.json"
+        worker = Process(name="worker", role="worker", command="true")
+        task = Task(
+            key="task",
+            processes=(worker,),
+            folder=str(folder),
+            compute="it",
+            secrets=("TOKEN",),
+        )
+        self.compute.submit(
+            Submission(
+                attempt=self.attempt,
+                task=task,
+                runtime=PreparedRuntime(),
+                secrets={"TOKEN": "hidden"},
+            )
+        )
+
+    def hear(self, state: JobState) -> list[str]:
+        """Have the batch system answer so for a while; return what the client says meanwhile."""
+        self.queue.state = state
+        texts = []
+        for _ in range(20):
+            assert self.compute.wait(0.01) == []
+            texts += [news.text for news in self.compute.news() if news.text]
+        return texts
+
+    def begin(self) -> None:
+        """Do what the job does when it begins: claim the attempt and read the secrets."""
+        (self.attempt.folder / "claim").write_text(json.dumps({"pid": 1}))
+        self.secrets.unlink()
+
+
+@pytest.fixture(params=["job", "pilot"])
+def watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Watched:
+    folder = tmp_path / "store" / "runs" / "run-1" / "task" / "1"
+    folder.mkdir(parents=True)
+    return Watched(folder, monkeypatch, request.param)
+
+
+@pytest.mark.parametrize("is_seen_running", [True, False], ids=["seen running", "not seen running"])
+def test_a_job_that_was_put_back_is_noticed_and_gets_its_secrets_again(
+    watched: Watched, is_seen_running: bool
+) -> None:
+    assert watched.hear(WAITS) == ["Queue job 7 is pending: Resources"]
+    watched.begin()
+    if is_seen_running:
+        assert watched.hear(RUNS) == []
+    told = watched.hear(WAITS_AGAIN)
+    # A question that was asked before it began may still be answered after that.
+    assert told[-1] == "Queue job 7 was put back into the queue: BeginTime"
+    assert len(told) <= 2
+    assert json.loads(watched.secrets.read_text()) == {"TOKEN": "hidden"}
+    # It says so once, and reads the secrets again when it begins again.
+    watched.secrets.unlink()
+    assert watched.hear(WAITS_AGAIN) == []
+    assert not watched.secrets.exists()
+
+
+def test_a_job_that_begins_while_the_question_is_under_way_was_not_put_back(
+    watched: Watched,
+) -> None:
+    watched.hear(WAITS)
+    asked = watched.queue.states
+
+    def begin_meanwhile(ids: Sequence[str]) -> Mapping[str, JobState]:
+        if watched.secrets.exists():
+            watched.begin()
+            return asked(ids)
+        return dict.fromkeys(ids, RUNS)
+
+    watched.queue.states = begin_meanwhile  # type: ignore[method-assign]  # for this test
+    assert watched.hear(WAITS) == []
+    assert not watched.secrets.exists()
