@@ -13,7 +13,7 @@ from rankwise.backends.base import Attempt, Submission
 from rankwise.backends.batch import backend as batch_backend
 from rankwise.backends.batch import states
 from rankwise.backends.batch.backend import BatchBackend
-from rankwise.backends.batch.system import BatchJob, BatchSystem, JobState, Phase
+from rankwise.backends.batch.system import BatchJob, BatchSystem, Ending, JobState, Phase
 from rankwise.documents.site_models import ComputeConfig, SlurmConfig
 from rankwise.node.dialect import Dialect
 from rankwise.plan import Process, Task
@@ -44,6 +44,16 @@ class QueueStandIn(BatchSystem):
 
     def states(self, ids: Sequence[str]) -> Mapping[str, JobState]:
         return dict.fromkeys(ids, self.state)
+
+    def find(self, name: str) -> str:
+        del name
+        return ""
+
+    def cancel(self, job_id: str, ending: Ending) -> None:
+        del job_id, ending
+
+    def close(self) -> None:
+        pass
 
 
 class Watched:
