@@ -36,7 +36,7 @@ test: environments ## Run all tests, on every MPI that this machine can have
 	@$(call IN_VENV,.venv) .venv/bin/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 # What needs no other machine, no cluster and no second MPI.
-UNITS := $(addprefix tests/,checks engine export launch metrics notify planning report spec stats store test_house.py testing)
+UNITS := $(addprefix tests/,checks documents engine export launch metrics notify planning pytest_plugin reports stats store test_house.py)
 
 check: lint ## Check style, types and the layout of the source, and run the unit tests: 3 minutes
 	@$(find_python); "$$python" scripts/house.py --check

@@ -13,7 +13,7 @@ import pytest
 from tests.acceptance.harness import Outcome, Project
 from tests.acceptance.inner import run_pytest
 from tests.acceptance.leftovers import wait_until_gone
-from tests.compute.places import wait_until
+from tests.backends.places import wait_until
 from tests.support.plugins import spool
 
 SUITE = """

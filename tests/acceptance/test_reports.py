@@ -18,8 +18,8 @@ from rankwise.store import Store
 from tests.acceptance import jobs
 from tests.acceptance.jobs import Shop
 from tests.notify.mailboxes import chat, free_port, mail_server
-from tests.report.matrix_runs import make_matrix, typical
-from tests.report.measured_runs import hostile_run, many_cases, osu_sweep
+from tests.reports.matrix_runs import make_matrix, typical
+from tests.reports.measured_runs import hostile_run, many_cases, osu_sweep
 
 SWEEP = """
     type: Sweep

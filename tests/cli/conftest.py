@@ -13,7 +13,7 @@ from rankwise.cli.main import main
 from rankwise.plan import Plan
 from rankwise.store import State, Store
 from rankwise.store.rows import Event, Observer
-from tests.report.made_runs import one_task
+from tests.reports.made_runs import one_task
 
 
 @dataclass(slots=True, kw_only=True)

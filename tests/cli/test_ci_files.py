@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from rankwise.cli.documents import SERVICES, ci_file
 from rankwise.errors import InputError
-from tests.spec.json_schema_subset import is_valid
+from tests.documents.json_schema_subset import is_valid
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = {"type": "string"}

@@ -14,7 +14,7 @@ import pytest
 from rankwise.cli.main import VERBS, first_words, main, verb_typed
 from rankwise.cli.options import fitting
 from rankwise.store import State, Store
-from tests.report.made_runs import BEGUN, make_run, one_task, passed_run
+from tests.reports.made_runs import BEGUN, make_run, one_task, passed_run
 
 SITE = """\
 [compute.gpu-cluster]

@@ -15,8 +15,8 @@ import pytest
 from rankwise.cli.main import VERBS
 from rankwise.store import State, Store
 from tests.cli.conftest import FakeEngine, Said, over
-from tests.report.made_runs import begin, end, make_run, one_task, passed_run, worker
-from tests.report.test_folding import obeyed_by_github
+from tests.reports.made_runs import begin, end, make_run, one_task, passed_run, worker
+from tests.reports.test_folding import obeyed_by_github
 
 Rankwise = Callable[..., Said]
 

@@ -12,7 +12,7 @@ import pytest
 from rankwise.store import State, Store
 from rankwise.store.store import driving
 from tests.cli.conftest import FakeEngine, Said
-from tests.report.made_runs import BEGUN, begin, end, failed_run, make_run, one_task, passed_run
+from tests.reports.made_runs import BEGUN, begin, end, failed_run, make_run, one_task, passed_run
 
 Rankwise = Callable[..., Said]
 pytestmark = pytest.mark.usefixtures("engine")

@@ -16,10 +16,10 @@ from rankwise.cli.foreground import show_last
 from rankwise.plan import Plan
 from rankwise.reports.terminal.console import GitHubSections, GitLabSections, OneText
 from rankwise.store import RunRow, State, Store
-from tests.report.made_runs import BEGUN, begin, end, make_run, one_task, passed_run, worker
-from tests.report.matrix_runs import Done, make_matrix
-from tests.report.measured_runs import osu_sweep
-from tests.report.test_folding import obeyed_by_github
+from tests.reports.made_runs import BEGUN, begin, end, make_run, one_task, passed_run, worker
+from tests.reports.matrix_runs import Done, make_matrix
+from tests.reports.measured_runs import osu_sweep
+from tests.reports.test_folding import obeyed_by_github
 
 WIDTH, HEIGHT = 80, 24
 LOG = "".join(

@@ -12,7 +12,7 @@ from rankwise.documents.site import find_site
 from rankwise.documents.site_models import ComputeConfig
 from rankwise.plan import Process, Task
 from rankwise.runtimes.base import PreparedRuntime
-from tests.compute.places import Watching
+from tests.backends.places import Watching
 from tests.kubernetes.kubelet import wait_until
 from tests.kubernetes.standing_in import StandIn
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from containers import IMAGE, Podman, obstacle, podman
 
-from tests.compute.places import need
+from tests.backends.places import need
 from tests.kubernetes.kubelet import wait_until
 from tests.kubernetes.shops import (
     FAILING,

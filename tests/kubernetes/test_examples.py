@@ -12,7 +12,7 @@ import pytest
 from environments import RUNTIMES, why_unavailable
 
 from tests.acceptance.test_job_examples import EXAMPLES, LEARNED, RUNTIME_OF_FOLDER
-from tests.compute.places import need
+from tests.backends.places import need
 from tests.kubernetes.kubelet import wait_until
 from tests.kubernetes.standing_in import obstacle, standing_in
 

@@ -11,7 +11,7 @@ import pytest
 from rankwise.backends.base import Attempt
 from rankwise.backends.kubernetes import backend as module
 from rankwise.backends.kubernetes.delivery import OTHERS
-from tests.compute.places import need
+from tests.backends.places import need
 from tests.kubernetes.desk import Desk, pod_of
 from tests.kubernetes.kubelet import wait_until
 from tests.kubernetes.standing_in import StandIn, obstacle, standing_in

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compute.places import need
+from tests.backends.places import need
 from tests.kubernetes.kubelet import wait_until
 from tests.kubernetes.shops import (
     FAILING,

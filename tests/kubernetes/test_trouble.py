@@ -16,7 +16,7 @@ from rankwise.backends.kubernetes.objects import NO_PYTHON, START
 from rankwise.documents.site import find_site
 from rankwise.errors import ComputeFailure
 from rankwise.plan import Resources
-from tests.compute.places import need, output_of
+from tests.backends.places import need, output_of
 from tests.kubernetes.api_server import Fault, Thing
 from tests.kubernetes.desk import Desk, pod_of
 from tests.kubernetes.kubelet import wait_until

@@ -19,7 +19,7 @@ import pytest
 
 from rankwise.node import agent
 from rankwise.node.agent import BEGIN, DATA, END, FETCHED, GOING, WHOLE
-from tests.compute.places import wait_until
+from tests.backends.places import wait_until
 
 _MARKER = "rw-0123456789abcdef"
 

@@ -10,7 +10,7 @@ import pytest
 from rankwise.reports.model import ReportData
 from rankwise.store import Store
 from tests.notify.mailboxes import make_certificate
-from tests.report.measured_runs import osu_sweep
+from tests.reports.measured_runs import osu_sweep
 
 
 @pytest.fixture(scope="session")

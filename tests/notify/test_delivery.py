@@ -12,7 +12,7 @@ from rankwise.notify.delivery import Outbox, deliver, retry
 from rankwise.notify.message import Notice, notice_of
 from rankwise.reports.model import ReportData
 from tests.notify.mailboxes import PASSWORD, USER, chat, free_port, mail_server
-from tests.report.other_packages import install
+from tests.reports.other_packages import install
 
 SITE = """
 [notify.team]

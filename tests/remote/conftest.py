@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sshd import Sshd, obstacle, sshd
 
-from tests.compute.places import need
+from tests.backends.places import need
 
 
 @pytest.fixture(scope="session")

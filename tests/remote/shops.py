@@ -16,7 +16,7 @@ from sshd import Sshd
 
 from rankwise.runtimes.uv import settings_for_uv
 from tests.acceptance.jobs import Said, Shop, opened
-from tests.compute.places import provider_table, wait_until
+from tests.backends.places import provider_table, wait_until
 
 LIMIT_SECONDS = 120.0
 

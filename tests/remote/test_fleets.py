@@ -13,7 +13,7 @@ from rankwise.documents.site import find_site
 from rankwise.errors import ComputeFailure
 from rankwise.plan import Resources
 from rankwise.records import AttemptEnd
-from tests.compute.places import NAME, Place, Watching, output_of, provider_table
+from tests.backends.places import NAME, Place, Watching, output_of, provider_table
 
 
 def _place(folder: Path, table: str) -> Place:

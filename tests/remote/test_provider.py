@@ -17,7 +17,7 @@ from rankwise.node import equipment
 from rankwise.node.order import Placement
 from rankwise.plan import TOOLS_PYTHON
 from tests.acceptance.jobs import wait_for
-from tests.compute.places import wait_until
+from tests.backends.places import wait_until
 from tests.lengths import part
 from tests.remote.shops import cloud_shop, gets_packages, instances, job, kill_after, recorded, run
 

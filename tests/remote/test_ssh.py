@@ -17,7 +17,7 @@ from rankwise.backends.doctor import check_compute
 from rankwise.documents.site import find_site
 from rankwise.web.store_access import take_in
 from tests.acceptance.jobs import wait_for
-from tests.compute.places import wait_until
+from tests.backends.places import wait_until
 from tests.lengths import part
 from tests.remote.shops import (
     gets_packages,

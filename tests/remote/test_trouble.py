@@ -21,8 +21,8 @@ from rankwise.backends.remote.tracked import Tracked, TrackedInstance
 from rankwise.documents.site_models import CommandConfig
 from rankwise.errors import ComputeFailure, StoreFailure
 from tests.acceptance.jobs import wait_for
-from tests.compute import places
-from tests.compute.places import Place, Watching, provider_table, wait_until
+from tests.backends import places
+from tests.backends.places import Place, Watching, provider_table, wait_until
 from tests.remote.shops import job, left_on_hosts, recorded, ssh_shop
 
 

@@ -12,7 +12,7 @@ from bench import served_runs
 from rankwise.store import Store
 from rankwise.web.app import WebApp
 from rankwise.web.security import Secrets
-from tests.report.measured_runs import hostile_run
+from tests.reports.measured_runs import hostile_run
 
 KEYS = Secrets(token="the-token", cookie="the-cookie", form="the-form")
 HERE = "http://127.0.0.1:8765"

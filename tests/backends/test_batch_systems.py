@@ -1,0 +1,309 @@
+"""A batch system that comes by an entry point: its table, arrays, pilots, and bad days."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from rankwise.backends.base import Backend
+from rankwise.documents.site import find_site
+from rankwise.errors import InputError
+from rankwise.node import batch as node_batch
+from rankwise.node import pilot
+from rankwise.plan import Process
+from tests.backends.places import PLACES, Place, Watching, output_of, wait_until
+from tests.support.plugins import importable, write_distribution
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    with PLACES["spool"](tmp_path) as made:
+        made.prepare()
+        for name, value in made.variables.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+def write_table(place: Place, more: str) -> None:
+    (place.folder / "rankwise.toml").write_text(f"[compute.it]\n{place.table}\n{more}\n")
+
+
+def spool_of(place: Place) -> Path:
+    return place.folder / "spool"
+
+
+def numbers_of(watching: Watching) -> set[str]:
+    return {news.job_id for news in watching.news if news.job_id}
+
+
+def test_attempts_that_are_alike_go_as_one_array(place: Place) -> None:
+    compute = place.open()
+    watching = Watching(compute)
+    attempts = [place.attempt(compute) for _ in range(3)]
+    for number, attempt in enumerate(attempts):
+        compute.submit(place.job(attempt, f"echo {number}; exit {number}"))
+    ends = watching.until_over(*attempts)
+    compute.close()
+    assert [end.exit_code for end in ends] == [0, 1, 2]
+    assert [output_of(attempt) for attempt in attempts] == ["0\n", "1\n", "2\n"]
+    assert numbers_of(watching) == {"1_0", "1_1", "1_2"}
+
+
+def test_a_pilot_carries_out_many_attempts_in_one_job(place: Place) -> None:
+    write_table(place, 'mode = "pilot"\npilot_idle = 0')
+    compute = place.open()
+    watching = Watching(compute)
+    attempts = [place.attempt(compute) for _ in range(3)]
+    for attempt in attempts:
+        compute.submit(place.job(attempt, "echo $RANKWISE_SPOOL_JOB"))
+    ends = watching.until_over(*attempts)
+    compute.close()
+    assert [end.outcome for end in ends] == ["passed"] * 3
+    assert {output_of(attempt) for attempt in attempts} == {"1\n"}
+
+
+class KeeperStandIn:
+    """Stands in for the part of a pilot that starts runners; what it starts ends at once."""
+
+    agent: pilot.Agent
+    end: Mapping[str, object]
+
+    def __init__(self, name: str, cores: int, command: Sequence[str]) -> None:
+        del command
+        self.name, self.cores = name, cores
+        self._heard, self._told = os.pipe()
+        self._ended: list[str] = []
+
+    def say(self, word: str, folder: str) -> None:
+        assert word == "start"
+        (Path(folder) / "end.json").write_text(json.dumps(self.end))
+        self._ended.append(folder)
+        os.write(self._told, b"!")
+
+    def output(self) -> int:
+        return self._heard
+
+    def ended(self) -> list[str]:
+        os.read(self._heard, 1)
+        if not self._ended:
+            self.agent.end()
+            return []
+        # So that it is heard once more, when the end of the order has been taken in.
+        os.write(self._told, b"!")
+        return [self._ended.pop()]
+
+    def hang_up(self) -> None:
+        self.process = subprocess.Popen("true")
+
+
+class AllocationStandIn:
+    names = ("here",)
+
+    def __init__(self, dialect: object) -> None:
+        del dialect
+
+    def cores(self) -> list[int]:
+        return [4]
+
+
+@pytest.mark.parametrize(
+    ("end", "doubt", "is_begun_again"),
+    [
+        ({"outcome": "crashed", "signal": signal.SIGTERM}, 1e9, True),
+        ({"outcome": "cancelled", "signal": None}, 1e9, True),
+        ({"outcome": "lost", "signal": None}, 1e9, True),
+        ({"outcome": "crashed", "signal": signal.SIGTERM}, 0.0, False),
+        ({"outcome": "crashed", "signal": signal.SIGSEGV}, 1e9, False),
+        ({"outcome": "failed", "signal": None}, 1e9, False),
+        ({"outcome": "passed", "signal": None}, 1e9, False),
+    ],
+)
+def test_a_pilot_that_is_ended_right_after_a_task_begins_again_with_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: Mapping[str, object],
+    doubt: float,
+    is_begun_again: bool,
+) -> None:
+    """A batch system that puts a job back ends one process after the other, the pilot last."""
+    monkeypatch.setattr(pilot, "read_dialect", lambda: None)
+    monkeypatch.setattr(pilot, "read_order", lambda folder: None)
+    monkeypatch.setattr(node_batch, "write_placement", lambda *_: None)
+    monkeypatch.setattr(node_batch, "BatchAllocation", AllocationStandIn)
+    monkeypatch.setattr(pilot, "PilotNode", KeeperStandIn)
+    monkeypatch.setattr(pilot, "DOUBT_SECONDS", doubt, raising=False)
+    for inner in ("inbox", "taken", "attempt"):
+        (tmp_path / inner).mkdir()
+    order = {"folder": str(tmp_path / "attempt"), "nodes": 1, "cores": 1}
+    (tmp_path / "inbox" / "1-rw-1").write_text(json.dumps(order))
+    KeeperStandIn.end = end
+    KeeperStandIn.agent = agent = pilot.Agent(tmp_path, 1e9)
+    agent.run()
+    assert (tmp_path / "taken" / "1-rw-1").exists() == is_begun_again
+
+
+def test_variables_of_the_system_are_not_passed_on(place: Place) -> None:
+    compute = place.open()
+    attempt = place.attempt(compute)
+    compute.submit(place.job(attempt, "env | grep ^SPOOL_ || echo none; echo $RANKWISE_SPOOL_JOB"))
+    Watching(compute).until_over(attempt)
+    compute.close()
+    assert output_of(attempt) == "none\n1\n"
+
+
+def test_variables_of_the_system_are_not_passed_on_to_other_nodes(place: Place) -> None:
+    compute = place.open()
+    attempt = place.attempt(compute)
+    line = "echo $RANKWISE_NODE $(env | grep ^SPOOL_ | sort)"
+    workers = (
+        Process(name="worker-0", role="worker", command=line),
+        Process(
+            name="worker-1",
+            role="worker",
+            command=line,
+            node=1,
+            environment={"SPOOL_OF_THE_TASK": "1"},
+        ),
+    )
+    compute.submit(place.job(attempt, "", processes=workers, nodes=2))
+    [end] = Watching(compute).until_over(attempt)
+    compute.close()
+    assert end.outcome == "passed", end
+    assert output_of(attempt) == "localhost\n"
+    # What the task has said itself is not the system's, whatever it is called.
+    assert output_of(attempt, "worker-1") == "there SPOOL_OF_THE_TASK=1\n"
+
+
+def test_what_waits_in_the_queue_is_cancelled_there(place: Place) -> None:
+    compute = place.open()
+    watching = Watching(compute)
+    # Each slot is taken, so the last one waits.
+    running = [place.attempt(compute) for _ in range(4)]
+    for attempt in running:
+        compute.submit(place.job(attempt, "echo begun; exec sleep 300"))
+    for attempt in running:
+        watching.until_written(attempt, "begun")
+    waiting = place.attempt(compute)
+    compute.submit(place.job(waiting, "echo never"))
+    wait_for_number(compute, watching, 5)
+    compute.cancel(waiting)
+    [end] = watching.until_over(waiting)
+    assert (end.outcome, output_of(waiting)) == ("cancelled", "")
+    for attempt in running:
+        compute.cancel(attempt)
+    ends = watching.until_over(*running)
+    compute.close()
+    assert [end.outcome for end in ends] == ["cancelled"] * 4
+
+
+def wait_for_number(compute: Backend, watching: Watching, count: int) -> None:
+    def has_them() -> bool:
+        assert compute.wait(0.05) == []
+        watching.news += compute.news()
+        return len(numbers_of(watching)) >= count
+
+    wait_until(f"{count} jobs have a number", has_them)
+
+
+def test_while_the_system_is_away_nothing_is_lost_and_nothing_is_sent_twice(place: Place) -> None:
+    compute = place.open()
+    watching = Watching(compute)
+    first, second = place.attempt(compute), place.attempt(compute)
+    go_on = place.folder / "go-on"
+    line = f"echo begun; while ! test -e {go_on}; do sleep 0.05; done"
+    compute.submit(place.job(first, line))
+    watching.until_written(first, "begun")
+    (spool_of(place) / "away").touch()
+    compute.submit(place.job(second, "echo second"))
+
+    def has_said_so() -> bool:
+        assert compute.wait(0.05) == []
+        watching.news += compute.news()
+        return any("Spool does not answer" in news.text for news in watching.news)
+
+    wait_until("the trouble is told", has_said_so)
+    (spool_of(place) / "away").unlink()
+    go_on.touch()
+    ends = watching.until_over(first, second)
+    compute.close()
+    assert [end.outcome for end in ends] == ["passed", "passed"]
+    assert any(news.text == "Spool answers again" for news in watching.news)
+    assert len(list((spool_of(place) / "jobs").iterdir())) == 2
+
+
+def test_a_full_queue_is_waited_for(place: Place) -> None:
+    compute = place.open()
+    watching = Watching(compute)
+    (spool_of(place) / "full").touch()
+    attempt = place.attempt(compute)
+    compute.submit(place.job(attempt, "echo later"))
+
+    def has_said_so() -> bool:
+        assert compute.wait(0.05) == []
+        watching.news += compute.news()
+        return any("waiting for room in the queue" in news.text for news in watching.news)
+
+    wait_until("the trouble is told", has_said_so)
+    (spool_of(place) / "full").unlink()
+    [end] = watching.until_over(attempt)
+    compute.close()
+    assert end.outcome == "passed"
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        ("slotz = 3", "unknown field `slotz`: did you mean `slots`?"),
+        (
+            'slots = "many"',
+            "rankwise.toml:5: `compute.it.slots` must be a whole number, not 'many'",
+        ),
+        ('mode = "pilots"', "`compute.it.mode` must be `job` or `pilot`, not 'pilots'"),
+        ('partition = "gpu"', "unknown field `partition`"),
+    ],
+)
+def test_a_table_is_checked_as_its_system_declares_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, more: str, complaint: str
+) -> None:
+    monkeypatch.chdir(place.folder)
+    place.table = place.table.replace("\nslots = 4", "")
+    write_table(place, f"\n{more}")
+    with pytest.raises(InputError) as raised:
+        find_site(place.folder)
+    assert complaint in str(raised.value)
+
+
+def test_what_a_table_must_have_is_asked_for(place: Place) -> None:
+    place.table = 'backend = "spool"'
+    write_table(place, "")
+    with pytest.raises(InputError, match=r"`folder` is missing in `compute.it`"):
+        find_site(place.folder)
+
+
+def test_a_name_near_an_installed_system_is_a_mistake(place: Place) -> None:
+    place.table = 'backend = "spoool"'
+    write_table(place, "")
+    with pytest.raises(
+        InputError, match=r"`compute.it.backend` must be .*, not 'spoool'; did you mean `spool`"
+    ):
+        find_site(place.folder)
+
+
+def test_a_system_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    installed = tmp_path / "installed"
+    points = {"rankwise.batch_systems": {"broken": "broken_system:Broken"}}
+    write_distribution(installed, "broken", points)
+    (tmp_path / "rankwise.toml").write_text('[compute.it]\nbackend = "broken"\n')
+    with importable(installed), pytest.raises(InputError) as raised:
+        find_site(tmp_path)
+    assert "batch system `broken` cannot be loaded" in str(raised.value)
+    assert "broken_system" in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
+    assert "broken_system" not in sys.modules

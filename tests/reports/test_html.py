@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+from rankwise.reports.html import html_report
+from rankwise.reports.model import ReportData
+from rankwise.store import Store
+from tests.reports.made_runs import failed_run, make_run, passed_run
+from tests.reports.measured_runs import hostile_run, many_cases, osu_sweep
+
+NOW = 1_700_000_500.0
+VOID = {"meta", "link", "img", "br"}
+
+
+class Reader(HTMLParser):
+    """Reads a page: which elements there are, with which attributes, and the words."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self._open or self._open[-1] not in ("script", "style"):
+            self.words += data
+
+
+def page_of(store: Store, run: str) -> str:
+    return html_report(ReportData(store=store, run=store.run(run), now=NOW))
+
+
+def test_a_failed_run_says_what_went_wrong_and_how_to_repeat_it(store: Store) -> None:
+    words = Reader(page_of(store, failed_run(store))).words
+    assert "job-1 failed" in words
+    assert "worker 1 left with exit code 7" in words
+    assert "ValueError: no" in words
+    assert "rankwise run" in words
+
+
+def test_the_summary_is_before_all_else(store: Store) -> None:
+    words = Reader(page_of(store, osu_sweep(store))).words
+    parts = ["45 cases: 2 crashed", "What went wrong", "At a glance", "Measured", "Cases"]
+    places = [words.index(part, words.index("45 cases: 2 crashed")) for part in parts]
+    assert places[0] == min(places)
+
+
+def test_a_passed_run_and_one_that_has_not_begun_are_pages_too(store: Store) -> None:
+    assert "job-1 passed" in Reader(page_of(store, passed_run(store))).words
+    assert "job-2 queued, not over yet" in Reader(page_of(store, make_run(store))).words
+
+
+def test_nothing_is_loaded_from_elsewhere(store: Store) -> None:
+    page = page_of(store, osu_sweep(store))
+    for tag, attributes in Reader(page).elements:
+        for name in ("src", "href", "action", "data"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:")), (tag, attributes)
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_hostile_names_and_outputs_are_only_shown(store: Store) -> None:
+    page = page_of(store, hostile_run(store, log_bytes=50_000_000))
+    read = Reader(page)
+    assert len(page) < 300_000
+    assert [tag for tag, _ in read.elements].count("script") == 1
+    assert not [tag for tag, _ in read.elements if tag in ("img", "iframe", "object")]
+    for _, attributes in read.elements:
+        assert not [name for name in attributes if name.startswith("on")]
+    assert "<script>alert(document.cookie)</script>" in read.words
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\u202e\ud800-\udfff]", page)
+    page.encode()
+
+
+def test_a_thousand_cases_fit_into_a_megabyte(store: Store) -> None:
+    page = page_of(store, many_cases(store, 1000))
+    assert len(page.encode()) < 1_000_000
+    read = Reader(page)
+    assert [tag for tag, _ in read.elements].count("tr") > 1900
+    assert "ranks-1.size-0.t1" in read.words
+
+
+def test_cases_show_what_they_used_as_far_as_there_is_room(store: Store) -> None:
+    run = many_cases(store, 1000)
+    times = [0.5 * step for step in range(1, 201)]
+    usage = {"version": 1, "began": 0.0, "cores": 2, "time": times, "cpu": times, "memory": times}
+    usage |= {"cpu_seconds": 75.0, "peak_memory": 3 << 30}
+    text = json.dumps(usage)
+    for attempt in store.attempts(run):
+        attempt.folder.mkdir(parents=True, exist_ok=True)
+        (attempt.folder / "usage.json").write_text(text)
+    data = ReportData(store=store, run=store.run(run), now=NOW)
+    assert data.used.keys() >= {one.task for one in data.failures}
+    page = html_report(data)
+    assert 100 < page.count('class="spark"') <= 300
+    assert "1 min 15 s on 100.0" in page
+    assert "3 GiB" in page
+    assert len(page.encode()) < 1_000_000
+    assert 'class="spark"' not in html_report(data.with_parts(used={}))
+
+
+def test_so_do_a_thousand_with_long_names(store: Store) -> None:
+    more = {f"parameter_number_{number}": "quite-a-long-value" for number in range(5)}
+    page = page_of(store, many_cases(store, 1000, more=more))
+    assert len(page.encode()) < 1_000_000
+    assert "rows are here; rankwise report --csv has them all" in page
+
+
+def test_a_measure_is_beside_what_it_was_before(store: Store) -> None:
+    osu_sweep(store, seed=1)
+    words = Reader(page_of(store, osu_sweep(store, seed=2, factor=1.5))).words
+    assert "in sweep-1" in words
+    assert "over runs" in words
+    assert re.search(r"\+4\d\.\d%|\+5\d\.\d%", words)

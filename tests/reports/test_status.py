@@ -1,0 +1,143 @@
+"""How runs stand."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from rankwise.plan import Plan, Process, Task
+from rankwise.reports.status import run_data, status_data, status_of
+from rankwise.reports.terminal.status import show_runs, show_status
+from rankwise.steps.reporting import page
+from rankwise.store import State, Store
+from tests.reports.made_runs import BEGUN, begin, end, failed_run, make_run, one_task, passed_run
+
+NOW = BEGUN + 65
+
+
+def shown(store: Store, run: str, *, width: int = 1000, driver: int | None = None) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, markup=False, highlight=False)
+    show_status(console, status_of(store, store.run(run), driver=driver), now=NOW)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def test_a_run_that_failed_says_what_to_ask_next(store: Store) -> None:
+    assert (
+        shown(store, failed_run(store))
+        == """\
+job-1  failed after 4.0 s, exit code 7
+  PytorchJob, from job.yaml, experiment mnist, started 2023-11-14 22:13
+
+  train  failed  2.5 s  worker 1 left with exit code 7
+
+  worker 0  ended by rankwise  2.0 s  node 0  200 MiB, 1.5 s CPU
+  worker 1  exit code 7        2.0 s  node 1  200 MiB, 1.5 s CPU
+
+  why         rankwise explain job-1
+  its output  rankwise logs job-1"""
+    )
+
+
+def test_what_runs_is_read_from_its_runners_records(store: Store) -> None:
+    run = make_run(store)
+    folder = begin(store, run, logs={"worker-0": "", "worker-1": ""})
+    (folder / "processes" / "worker-0" / "start.json").write_text(f'{{"started": {BEGUN + 5}}}')
+    text = shown(store, run, driver=4711)
+    assert text.startswith("job-1  running for 1 min 05 s\n")
+    assert "  worker 0  running      1 min 00 s  node 0\n" in text
+    assert "  worker 1  not started" in text
+    assert text.endswith(
+        "  to look on  rankwise logs -f job-1\n  to end it   rankwise cancel job-1"
+    )
+
+
+def test_a_run_that_nobody_drives_says_so(store: Store) -> None:
+    run = make_run(store)
+    begin(store, run, logs={})
+    assert "  nobody drives it; to go on  rankwise resume job-1" in shown(store, run)
+
+
+def test_a_run_that_was_just_submitted_is_not_called_abandoned(store: Store) -> None:
+    run = make_run(store)
+    status = status_of(store, store.run(run), driver=None)
+    stream = io.StringIO()
+    show_status(Console(file=stream, width=100), status, now=BEGUN + 2)
+    assert "nobody" not in stream.getvalue()
+
+
+def test_a_run_that_is_to_end_says_so(store: Store) -> None:
+    run = make_run(store)
+    begin(store, run, logs={})
+    store.want_cancel(run, now=BEGUN)
+    assert "running for 1 min 05 s, to be cancelled\n" in shown(store, run)
+
+
+def test_of_many_tasks_those_are_named_that_people_look_for(store: Store) -> None:
+    keys = [f"task-{number}" for number in range(100)]
+    run = make_run(store, *(one_task(key, ranks=1) for key in keys))
+    for key in keys[:50]:
+        begin(store, run, key, logs={})
+        end(store, run, key)
+    begin(store, run, "task-60", logs={})
+    store.task_over(run, "task-70", State.NOT_RUN, reason="needs 4 GPUs, found 0", now=BEGUN)
+    text = shown(store, run, driver=1)
+    assert "  100 tasks: 48 queued, 1 running, 50 passed, 1 not run\n" in text
+    assert "  task-60  running  1 min 04 s\n" in text
+    assert "  task-70  not run              needs 4 GPUs, found 0\n" in text
+    assert "task-1 " not in text
+    assert "  ... and 98 more tasks: rankwise status job-1 --all\n" in text
+    everything = status_of(store, store.run(run), driver=None, with_all=True)
+    assert len(everything.tasks) == 100
+
+
+def test_a_narrow_window_has_what_comes_last_on_lines_of_its_own(store: Store) -> None:
+    text = shown(store, failed_run(store), width=40)
+    assert all(len(line) <= 40 for line in text.splitlines())
+    assert "  train  failed  2.5 s\n    worker 1 left with exit code 7\n" in text
+
+
+def test_programs_get_all_of_it(store: Store) -> None:
+    run = failed_run(store)
+    data = json.loads(json.dumps(status_data(status_of(store, store.run(run), driver=None))))
+    assert data["id"] == "job-1"
+    assert data["state"] == "failed"
+    assert data["counts"] == {"failed": 1}
+    assert data["tasks"][0]["reason"] == "worker 1 left with exit code 7"
+    assert data["processes"][1]["exit_code"] == 7
+    assert json.loads(json.dumps(run_data(store.run(run))))["exit_code"] == 7
+
+
+def test_runs_are_listed_with_the_newest_first(store: Store) -> None:
+    passed_run(store)
+    failed_run(store)
+    stream = io.StringIO()
+    show_runs(Console(file=stream, width=200), store.runs(), now=NOW)
+    assert [line.rstrip() for line in stream.getvalue().splitlines()] == [
+        "job-2  failed  4.0 s  2023-11-14 22:13  job.yaml",
+        "job-1  passed  4.0 s  2023-11-14 22:13  job.yaml",
+    ]
+    show_runs(Console(file=stream, width=200), [], now=NOW)
+
+
+def test_a_page_about_a_pipeline_shows_what_programs_say_as_text(store: Store) -> None:
+    task = Task(key="a", processes=(Process(name="a", role="a", command="true"),))
+    run = store.create_run(Plan(name="p", kind="Pipeline", tasks=(task,)), "", now=1.0)
+    reason = "<img src=x> [click](http://evil) | `code` *bold*\nmore"
+    store.task_over(run, "a", State.FAILED, reason=reason, exit_code=1, now=2.0)
+    text = page(store, run)
+    assert "<img" not in text.replace("\\<img", "")
+    assert "\\[click\\]" in text
+    [row] = [line for line in text.splitlines() if line.startswith("| a |")]
+    assert row.replace("\\|", "").count("|") == 5
