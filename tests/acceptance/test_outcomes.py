@@ -251,3 +251,30 @@ def test_an_interrupt_in_a_test_ends_the_run_with_pytests_exit_code(
     assert "test_interrupt" not in outcome.verdicts, outcome
     assert len(outcome.verdicts) < 400, outcome
     assert "did not end" not in outcome.output, outcome
+
+
+def test_after_an_interrupt_on_all_ranks_the_end_of_the_session_may_take_its_time(
+    project: Project,
+) -> None:
+    project.write(
+        {
+            "conftest.py": """
+            import time
+
+            def pytest_sessionfinish(session):
+                time.sleep(3)
+            """,
+            "test_interrupts.py": """
+            import time, rankwise
+
+            @rankwise.mark.parallel(3)
+            def test_interrupt(comm):
+                comm.Barrier()
+                time.sleep(0.5 * comm.rank)  # So that rank 0 has left when the others are heard.
+                raise KeyboardInterrupt
+            """,
+        }
+    )
+    outcome = run_pytest(project, "--scheduler=sequential", "--rank-grace=1", ranks=3)
+    assert outcome.exit_code == pytest.ExitCode.INTERRUPTED, outcome
+    assert "has ended the run" not in outcome.errors, outcome

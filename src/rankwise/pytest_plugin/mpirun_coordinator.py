@@ -333,6 +333,8 @@ class Switchboard:
         self._departed: set[Name] = set()
         """Ranks that have said goodbye: who has not and is gone was ended by something else."""
         self._plea: _Plea | None = None
+        self._has_reporter_stopped = False
+        """Whether the reporter has left the tests: then it waits for no rank in one of them."""
 
     def tether(self, lifeline: socket.socket) -> None:
         """End when this line ends: whoever holds its other side is gone then."""
@@ -436,6 +438,7 @@ class Switchboard:
             case "logged" | "stopped" | "stop" if dispatcher is not None:
                 if header["kind"] == "stop":
                     self._plea = None
+                    self._has_reporter_stopped |= header.get("at_once", False)
                 _direct(dispatcher, header)
             case "stop":
                 self._share({"kind": "finish"}, b"")
@@ -453,7 +456,8 @@ class Switchboard:
         if header["kind"] == "interrupt" and self._dispatcher is not None:
             # The reporter may be in a long test, or have much to report before it knows.
             self._dispatcher.stop()
-            self._plea = self._plea or _Plea.from_header(rank, header)
+            if not self._has_reporter_stopped:
+                self._plea = self._plea or _Plea.from_header(rank, header)
         self._lines.send(self._reporter, {**header, "rank": rank}, body)
 
     def _share(self, header: Header, body: bytes) -> None:
