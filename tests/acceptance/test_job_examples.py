@@ -69,7 +69,13 @@ torchrun --nproc_per_node 2 --nnodes 4 --node_rank NODE_RANK --master_addr MASTE
 
 
 @pytest.mark.parametrize(
-    "document", ["mpi/amlcompute.yaml", "pytorch/launch.yaml", "pytorch/torchrun.yaml"]
+    "document",
+    [
+        "mpi/amlcompute.yaml",
+        "pytorch/torchrun.yaml",
+        # Goes the same way as torchrun, with an older name.
+        pytest.param("pytorch/launch.yaml", marks=pytest.mark.full_length),
+    ],
 )
 def test_folders_of_an_example_may_have_blanks_and_quotes_in_their_names(
     tmp_path: Path, document: str
