@@ -62,6 +62,7 @@ def git(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             env=environment,
         )

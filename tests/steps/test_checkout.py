@@ -192,3 +192,9 @@ def test_a_secret_elsewhere_in_an_address_is_refused(
         check_out("https://host/x.git?token=tell-nobody", tmp_path / "copy", "", clean=False)
     assert "tell-nobody" not in str(raised.value)
     assert not (tmp_path / "copy").exists()
+
+
+def test_words_of_git_that_are_no_utf8_are_said(tmp_path: Path) -> None:
+    missing = os.fsdecode(bytes(tmp_path) + b"/caf\xe9")
+    with pytest.raises(ComputeFailure, match=r"git fetch: .*caf"):
+        check_out(missing, tmp_path / "here", "", clean=False)
