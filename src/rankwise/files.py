@@ -147,11 +147,12 @@ def digest_of_files(patterns: Iterable[str], folder: Path) -> str:
     """Return a digest of the names and the contents of all files that fit."""
     digest = hashlib.sha256()
     for name in matching(patterns, folder):
-        digest.update(os.fsencode(name) + b"\0" + _digest(folder / name).encode())
+        digest.update(os.fsencode(name) + b"\0" + digest_of_file(folder / name).encode())
     return digest.hexdigest()
 
 
-def _digest(path: Path) -> str:
+def digest_of_file(path: Path) -> str:
+    """Return a digest of what is in a file, of where a broken link leads, or of why neither is."""
     digest = hashlib.sha256()
     try:
         if path.is_symlink() and not path.is_file():
