@@ -43,6 +43,8 @@ def keep(patterns: Sequence[str], folder: Path, into: Path, objects: Path) -> li
         found = matching([pattern], folder)
         if not found:
             raise InputError(f"no artifact fits {pattern!r} in {folder}")
+        if found[0].startswith("../"):
+            raise InputError(f"the artifact {found[0]} is outside of {folder}: copy it there first")
         names += [name for name in found if name not in names]
     with Beside(into) as beside:
         discard(beside)
@@ -137,6 +139,9 @@ def restore(cache: Path, paths: Sequence[str], folder: Path) -> bool:
         print("cache: nothing was kept for these files")
         return False
     except (tarfile.TarError, EOFError) as error:
+        # The next run would take half of it for all of it.
+        for path in paths:
+            discard(str(folder / path))
         raise ComputeFailure(f"{cache} is damaged ({error}): remove it") from error
     os.utime(cache)
     print(f"cache: {', '.join(paths)} put back")
@@ -153,13 +158,20 @@ def save(cache: Path, paths: Sequence[str], folder: Path) -> bool:
     cache.parent.mkdir(parents=True, exist_ok=True)
     with Beside(cache) as beside, tarfile.open(beside, "w") as archive:
         for path in paths:
-            archive.add(folder / path, arcname=path)
+            # An absolute path would become one below the folder.
+            archive.add(folder / path, arcname=os.path.relpath(folder / path, folder))
     _remove_old(cache.parent)
     print(f"cache: {', '.join(paths)} kept")
     return True
 
 
 def _remove_old(folder: Path) -> None:
-    by_use = sorted(folder.glob("*.tar"), key=lambda path: path.stat().st_mtime)
-    for path in by_use[:-_KEPT]:
+    for path in sorted(folder.glob("*.tar"), key=_last_use)[:-_KEPT]:
         path.unlink(missing_ok=True)
+
+
+def _last_use(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0  # Another process has removed it.
