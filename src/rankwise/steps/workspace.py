@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from rankwise.errors import ComputeFailure, InputError, RankwiseError
 from rankwise.git import changes_in, folder_for, git, without_login
+from rankwise.runtimes.uv import texts_of
 from rankwise.steps import expanded, guarded, identity_at, leave, note_identity, refuse_secrets
 
 _NOTE = "rankwise-identity"
@@ -144,7 +146,7 @@ def make(
             raise InputError(f"there is no file {file}")
     # Without site: what is installed there may print as it starts, and the answer is kept.
     version = _run([python, "-I", "-S", "-c", "import sys; print(sys.version, sys.base_prefix)"])
-    wanted = [version, str(with_site), *packages, *(file.read_text() for file in requirements)]
+    wanted = [version, str(with_site), *packages, *chain(*map(texts_of, requirements))]
     stamp = hashlib.sha256("\0".join(wanted).encode()).hexdigest()
     if _stamp_of(folder) == stamp:
         print(f"{folder}: as it was")
