@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Literal
 
-from rankwise.errors import ComputeFailure
+from rankwise.errors import ComputeFailure, InputError
 from rankwise.steps import attempt_folder, guarded
 
 _JOB = "JOB"
@@ -78,6 +78,7 @@ def main() -> int:
 
 def submit_and_wait(wish: BatchCommands) -> None:
     """Submit it and return when it is done; raises ComputeFailure if it is not well."""
+    _check_patterns(wish)
     job = _submit(wish)
     print(f"submitted as {job}", flush=True)
 
@@ -92,6 +93,16 @@ def submit_and_wait(wish: BatchCommands) -> None:
             _say(wish.cancel, job)
             print(f"{job} was told to end")
         raise ComputeFailure(f"ended while {job} was not done") from None
+
+
+def _check_patterns(wish: BatchCommands) -> None:
+    """Raise InputError for a wrong pattern: after the submit, nothing would wait for the job."""
+    for name, pattern in (("job", wish.job), ("done", wish.done), ("failed", wish.failed)):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            said = f"`{name}`: {pattern!r} is no regular expression: {error}"
+            raise InputError(said) from None
 
 
 def _submit(wish: BatchCommands) -> str:
