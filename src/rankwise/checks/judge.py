@@ -362,8 +362,9 @@ def _fault(check: Check, output: AttemptOutput, end: AttemptEnd) -> str:
             return fault_in_text(check, output)
     except (Missing, TooLong) as problem:
         return str(problem)
-    except (OSError, ValueError, RecursionError) as problem:
-        # A name that no file can have, a folder that may not be entered.
+    except (OSError, ValueError, RecursionError, OverflowError, re.error) as problem:
+        # A name that no file can have, a folder that may not be entered, a number of 400 digits,
+        # a pattern that is none with the number of a rank in it.
         return f"it could not be made: {problem}"
 
 
