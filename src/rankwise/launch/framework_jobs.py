@@ -56,7 +56,7 @@ def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
     """Plan a TensorFlow job; its replicas go to the nodes in turn, or each has one of its own."""
     commanding_role(request)
     instances, derived = instances_of(request, None)
-    replicas = sum(role.replicas or 0 for role in request.roles)
+    replicas = sum(_replicas(role, instances) for role in request.roles)
     if replicas > _MOST_MEMBERS:
         raise InputError(
             f"{request.name}: {replicas} replicas are more than {_MOST_MEMBERS}: check "
@@ -99,12 +99,17 @@ def _members(request: JobRequest, instances: int, *, has_pods: bool) -> Iterator
     rank = count = 0
     for role in [*known, *(role for role in roles if role not in known)]:
         is_ranked = types[role.name] in _RANKED
-        # A lone role that does not say how many it is has one on each instance.
-        default = instances if role.name == "worker" else 1
-        for index in range(default if role.replicas is None else role.replicas):
+        for index in range(_replicas(role, instances)):
             place = count if has_pods else (rank if is_ranked else index) % instances
             yield _Member(role, types[role.name], index, place, rank if is_ranked else None)
             rank, count = rank + is_ranked, count + 1
+
+
+def _replicas(role: RoleRequest, instances: int) -> int:
+    """Return how many there are; workers that do not say so are one on each instance."""
+    if role.replicas is not None:
+        return role.replicas
+    return instances if role.name == "worker" else 1
 
 
 def _configuration(member: _Member, members: list[_Member]) -> str:
