@@ -159,9 +159,10 @@ def _message(element: ElementTree.Element, redact: Callable[[str], str]) -> str:
 
 def _seconds(text: str) -> float:
     try:
-        return max(0.0, float(text.replace(",", "")))
+        seconds = float(text.replace(",", ""))
     except ValueError:
         return 0.0
+    return seconds if 0 <= seconds < math.inf else 0.0
 
 
 # Matches beyond this are not counted: no check asks for so many.
