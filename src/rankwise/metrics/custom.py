@@ -50,7 +50,7 @@ def read_python(wish: Metric, text: str) -> ParsedMetrics:
 def _call(wish: Metric, text: str) -> Any:
     with tempfile.TemporaryDirectory(prefix="rankwise-metrics-") as folder:
         output = Path(folder) / "output"
-        output.write_text(text, errors="surrogateescape")
+        output.write_text(text, "utf-8", "surrogateescape")
         given = {"output": [str(output)], "folder": str(Path.cwd())}
         done = call(wish.function, given, work=None, seconds=wish.seconds, is_check=False)
     if done.exit_code is None:
