@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
+from itertools import accumulate, product
 
 # The rarest results, so much of all probability together, change no interval that is looked at.
 _NEGLIGIBLE = 1e-3
@@ -267,8 +267,7 @@ def _measure(pair: Pair) -> _Measured | None:
     # A resample whose median is 0 counts too: it says that the share may be anything.
     weighted = [
         (_moved(before, after), weight * other)
-        for before, weight in bootstrap(first)
-        for after, other in bootstrap(second)
+        for (before, weight), (after, other) in product(bootstrap(first), bootstrap(second))
     ]
     low, high = quantiles(weighted, _TAIL, 1 - _TAIL)
     return _Measured(change=change, low=low, high=high, p=mann_whitney(first, second))
