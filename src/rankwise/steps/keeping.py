@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import shutil
@@ -14,26 +13,20 @@ from pathlib import Path
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.files import digest_of_files, matching
 from rankwise.node.files import Beside, discard
-from rankwise.steps import guarded
+from rankwise.steps import parser_of
 
 _CHUNK_BYTES = 1 << 20
 
 
-def artifacts_main() -> int:
+def artifacts_main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="rankwise.steps artifacts", description="Keep files of a stage as artifacts."
-    )
+    parser = parser_of("artifacts", "Keep files of a stage as artifacts.")
     parser.add_argument("patterns", nargs="+", help="files, in this folder")
     parser.add_argument("--into", required=True, help="where they are to be found")
     parser.add_argument("--objects", required=True, help="where each different file is kept")
     given = parser.parse_args()
-
-    def act() -> None:
-        kept = keep(given.patterns, Path.cwd(), Path(given.into), Path(given.objects))
-        print(f"{len(kept)} artifact{'s' * (len(kept) != 1)} kept in {given.into}")
-
-    return guarded(act)
+    kept = keep(given.patterns, Path.cwd(), Path(given.into), Path(given.objects))
+    print(f"{len(kept)} artifact{'s' * (len(kept) != 1)} kept in {given.into}")
 
 
 def keep(patterns: Sequence[str], folder: Path, into: Path, objects: Path) -> list[str]:
@@ -87,11 +80,9 @@ _KEPT = 10
 """So many caches stay; those that were not used for the longest time go first."""
 
 
-def cache_main() -> int:
+def cache_main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="rankwise.steps cache", description="Restore files from the cache, or keep them there."
-    )
+    parser = parser_of("cache", "Restore files from the cache, or keep them there.")
     parser.add_argument("what", choices=("restore", "save"))
     parser.add_argument("paths", nargs="+", help="what is kept, from this folder")
     parser.add_argument("--store", required=True, help="where caches are kept")
@@ -99,15 +90,11 @@ def cache_main() -> int:
     parser.add_argument("--command", default="", help="what makes it")
     given = parser.parse_args()
     folder, store = Path.cwd(), Path(given.store)
-
-    def act() -> None:
-        name = f"{key_of(given.key, given.command, given.paths, folder)}.tar"
-        if given.what == "restore":
-            restore(store / name, given.paths, folder)
-        else:
-            save(store / name, given.paths, folder)
-
-    return guarded(act)
+    name = f"{key_of(given.key, given.command, given.paths, folder)}.tar"
+    if given.what == "restore":
+        restore(store / name, given.paths, folder)
+    else:
+        save(store / name, given.paths, folder)
 
 
 def key_of(files: Sequence[str], command: str, paths: Sequence[str], folder: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 from rankwise.errors import InputError
 from rankwise.files import digest_of_file, matching
 from rankwise.node.files import Locked, rename
-from rankwise.steps import expanded, guarded
+from rankwise.steps import expanded, parser_of
 
 CURRENT = "current"
 _STAGING, _REMOVING, _LINK = ".staging-", ".removing-", ".current-"
@@ -195,25 +194,18 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def deploy_main() -> int:
+def deploy_main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="rankwise.steps deploy",
-        description="Copy a build to where it stays: all of it or nothing.",
-    )
+    parser = parser_of("deploy", "Copy a build to where it stays: all of it or nothing.")
     parser.add_argument("source", help="folder of the build")
     parser.add_argument("to", help="folder of the releases")
     parser.add_argument("--name", required=True, help="name of the release")
     parser.add_argument("--keep", type=int, default=3, help="how many stay")
     given = parser.parse_args()
-
-    def act() -> None:
-        folder = Path(expanded(given.to)).absolute()
-        before = current_in(folder)
-        release = deploy(
-            Path(expanded(given.source)).absolute(), folder, expanded(given.name), keep=given.keep
-        )
-        was = f", before it {before}" if before and before != release.name else ""
-        print(f"{folder}: {release.name} is in use{was}")
-
-    return guarded(act)
+    folder = Path(expanded(given.to)).absolute()
+    before = current_in(folder)
+    release = deploy(
+        Path(expanded(given.source)).absolute(), folder, expanded(given.name), keep=given.keep
+    )
+    was = f", before it {before}" if before and before != release.name else ""
+    print(f"{folder}: {release.name} is in use{was}")
