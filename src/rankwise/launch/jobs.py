@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rankwise.errors import InputError
 from rankwise.launch.rewriting import PreparedLine
 from rankwise.plan import Process, Resources, Restart, RuntimeChoice, Task
-from rankwise.wording import hint
+from rankwise.wording import counted, hint
 
 if TYPE_CHECKING:
     from rankwise.launch.commandline import Launch
@@ -79,53 +80,49 @@ class Facts:
     """Variables that all processes there need; those of the job and of its document go before."""
 
 
+PlannedProcess = tuple[Process, Sequence[str]]
+"""A process, and notes about it."""
+
+
 def assemble(
     request: JobRequest,
-    processes: Sequence[Process],
+    planned: Sequence[PlannedProcess],
     *,
-    nodes: int,
-    resources: Resources,
     notes: Iterable[str],
     environment: Mapping[str, str] | None = None,
-    files: Mapping[str, str] | None = None,
-    width: int = 0,
+    **more: Any,
 ) -> Task:
     """Make the task; the variables of the document go before those given here.
 
-    Raises InputError if roles differ in what a task has only one of.
+    `more` are fields of the task. Raises InputError if roles differ in what a task has only one of.
     """
+    told = (note for _, own in planned for note in own)
     return Task(
         key=request.key,
-        processes=tuple(processes),
-        nodes=nodes,
-        width=width,
+        processes=tuple(process for process, _ in planned),
         code=_code(request),
         folder=request.folder,
-        files=dict(files or {}),
         environment={**(environment or {}), **request.environment},
         secrets=request.secrets,
-        resources=resources,
         compute=request.compute,
         runtime=_runtime(request),
         timeout=request.timeout,
         restart=request.restart,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys([*notes, *told])),
         tags=dict(request.tags),
+        **more,
     )
 
 
 def commanding_role(request: JobRequest, *names: str) -> RoleRequest:
     """Return the role whose command is run: the first of these names, or else the first at all."""
     with_command = [role for role in request.roles if role.command.strip()]
-    for name in names:
-        for role in with_command:
-            if role.name == name:
-                return role
     if not with_command:
         raise InputError(
             f"{request.name}: no role has a command: write one, as `command: python train.py`"
         )
-    return with_command[0]
+    named = (role for name in names for role in with_command if role.name == name)
+    return next(named, with_command[0])
 
 
 def unused_commands(request: JobRequest, used: RoleRequest) -> list[str]:
@@ -141,15 +138,17 @@ def process_of(
     request: JobRequest,
     role: RoleRequest,
     prepared: PreparedLine,
-    process: Process,
+    number: int,
     *,
     who: Mapping[str, str],
     defaults: Mapping[str, str] | None = None,
-) -> tuple[Process, list[str]]:
-    """Return a process its command and variables, with notes about them.
+    **more: Any,
+) -> PlannedProcess:
+    """Return a process of a role with its command and variables, and notes about them.
 
     `who` are the variables that say which process it is; whatever the document says, they win:
     with another RANK, ranks would not find each other. Before `defaults`, the document's win.
+    `more` are fields of the process.
     """
     said = {**request.environment, **role.environment}
     notes = [
@@ -161,9 +160,10 @@ def process_of(
     kept = {name: value for name, value in added.items() if name not in said}
     environment = {**role.environment, **kept, **who}
     known = {**request.environment, **environment}
-    notes += prepared.word_notes(known)
+    named = {"name": f"{role.name}-{number}", "role": role.name, "resources": role.resources}
     command = prepared.for_process(known)
-    return dataclasses.replace(process, command=command, environment=environment), notes
+    process = Process(**{**named, **more}, command=command, environment=environment)
+    return process, [*notes, *prepared.word_notes(known)]
 
 
 def share(resources: Resources, count: int) -> Resources:
@@ -251,7 +251,7 @@ def instances_of(request: JobRequest, launch: Launch | None) -> tuple[int, tuple
             f"{request.name}: {count} instances are more than {_MOST_INSTANCES}: check "
             "`instance_count`, `num_replicas` and the numbers in the command"
         )
-    return count, (f"{_many(count, 'instance')}: {note}",) if note else ()
+    return count, (f"{counted(count, 'instance')}: {note}",) if note else ()
 
 
 def _instances(request: JobRequest, launch: Launch | None) -> tuple[int, str]:
@@ -265,7 +265,7 @@ def _instances(request: JobRequest, launch: Launch | None) -> tuple[int, str]:
     gpus = role.resources.gpus
     if launch is not None and launch.processes is not None and gpus:
         count = math.ceil(launch.processes / gpus)
-        return count, f"{_np(launch)} with {_many(gpus, 'GPU')} each"
+        return count, f"{_np(launch)} with {counted(gpus, 'GPU')} each"
     return 1, ""
 
 
@@ -281,15 +281,15 @@ def _per_instance(
             )
         return said, ()
     count, why = _derived_per_instance(request, facts, launch, instances)
-    return count, (f"{_many(count, 'process')} per instance: {why}",)
+    return count, (f"{counted(count, 'process')} per instance: {why}",)
 
 
 def _derived_per_instance(
     request: JobRequest, facts: Facts, launch: Launch | None, instances: int
 ) -> tuple[int, str]:
     gpus, cores = _equipment(request, facts, instances)
-    by_gpus = gpus, f"one for each of {_many(gpus, 'GPU')}"
-    by_cores = cores, f"one for each of {_many(cores, 'core')}"
+    by_gpus = gpus, f"one for each of {counted(gpus, 'GPU')}"
+    by_cores = cores, f"one for each of {counted(cores, 'core')}"
     if launch is not None:
         if launch.processes is not None:
             return _share(launch, launch.processes, instances)
@@ -316,7 +316,7 @@ def _equipment(request: JobRequest, facts: Facts, instances: int) -> tuple[int, 
 def _share(launch: Launch, processes: int, instances: int) -> tuple[int, str]:
     count = math.ceil(processes / instances)
     uneven = " (not even: not all places are taken)" if processes % instances else ""
-    return count, f"{_np(launch)} over {_many(instances, 'instance')}{uneven}"
+    return count, f"{_np(launch)} over {counted(instances, 'instance')}{uneven}"
 
 
 def _conflicts(
@@ -329,9 +329,9 @@ def _conflicts(
     notes = []
     if launch.processes is not None and launch.processes > places:
         notes.append(
-            f"oversubscribed: {_np(launch)} on {_many(instances, 'instance')} with "
-            f"{_many(per_instance, 'process')} each is {launch.processes - places} more than there "
-            "are places"
+            f"oversubscribed: {_np(launch)} on {counted(instances, 'instance')} with "
+            f"{counted(per_instance, 'process')} each is {launch.processes - places} more than "
+            "there are places"
         )
     wanted = launch.count_per_node
     said = request.process_count_per_instance
@@ -349,21 +349,17 @@ def _conflicting_nodes(request: JobRequest, launch: Launch, instances: int) -> l
     if least > instances:
         raise InputError(
             f"{request.name}: the command waits for {least} nodes (--nnodes), and there are "
-            f"{_many(instances, 'instance')}: set `instance_count: {least}` or --nnodes {instances}"
+            f"{counted(instances, 'instance')}: set `instance_count: {least}` or "
+            f"--nnodes {instances}"
         )
     if most < instances:
-        wanted, there_are = _many(most, "node"), _many(instances, "instance")
+        wanted, there_are = counted(most, "node"), counted(instances, "instance")
         return [f"the command wants {wanted} (--nnodes), and it runs on each of {there_are}"]
     return []
 
 
 def _np(launch: Launch) -> str:
     return f"-n {launch.processes}" if launch.dialect == "srun" else f"-np {launch.processes}"
-
-
-def _many(count: int, what: str) -> str:
-    plural = f"{what}es" if what.endswith("s") else f"{what}s"
-    return f"{count} {what if count == 1 else plural}"
 
 
 _EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
@@ -375,8 +371,6 @@ def with_inputs(request: JobRequest) -> JobRequest:
 
     Raises InputError, with a line for each reference that leads nowhere.
     """
-    if not _has_expressions(request):
-        return request
     problems: list[str] = []
 
     def fill(text: str, where: str) -> str:
@@ -399,13 +393,6 @@ def with_inputs(request: JobRequest) -> JobRequest:
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     return dataclasses.replace(request, roles=roles, environment=environment)
-
-
-def _has_expressions(request: JobRequest) -> bool:
-    texts = [role.command for role in request.roles]
-    for variables in (request.environment, *(role.environment for role in request.roles)):
-        texts += variables.values()
-    return any("${{" in text for text in texts)
 
 
 def _value(found: re.Match[str], inputs: Mapping[str, str], where: str, problems: list[str]) -> str:
@@ -434,27 +421,28 @@ def plain_task(request: JobRequest, facts: Facts) -> Task:
     role = commanding_role(request)
     instances, notes = instances_of(request, None)
     prepared = PreparedLine(line=role.command)
-    processes, told = [], [*notes, *unused_commands(request, role)]
-    for node in range(instances):
-        process, said = process_of(
-            request,
-            role,
-            prepared,
-            Process(
-                name=f"{role.name}-{node}",
-                role=role.name,
-                node=node,
-                command="",
-                rank=node,
-                resources=role.resources,
-            ),
-            who={"NODE_RANK": str(node)},
+    planned = [
+        process_of(
+            request, role, prepared, node, who={"NODE_RANK": str(node)}, node=node, rank=node
         )
-        processes.append(process)
-        told += said
+        for node in range(instances)
+    ]
     return assemble(
-        request, processes, nodes=instances, resources=role.resources * instances, notes=told
+        request,
+        planned,
+        nodes=instances,
+        resources=role.resources * instances,
+        notes=[*notes, *unused_commands(request, role)],
     )
+
+
+_PLANNERS: Mapping[Kind, str] = {
+    "plain": "jobs:plain_task",
+    "mpi": "mpi_jobs:mpi_task",
+    "pytorch": "framework_jobs:pytorch_task",
+    "tensorflow": "framework_jobs:tensorflow_task",
+}
+"""What plans each kind of jobs. Only where ranks are to be started, launchers are loaded."""
 
 
 def task_for(request: JobRequest, facts: Facts | None = None) -> Task:
@@ -463,26 +451,6 @@ def task_for(request: JobRequest, facts: Facts | None = None) -> Task:
     The same request and facts give the same task: nothing is looked up, started or written.
     """
     facts = facts or Facts()
-    task = _planner_for(request.kind)(with_inputs(request), facts)
-    if not facts.environment:
-        return task
+    planner = pkgutil.resolve_name(f"rankwise.launch.{_PLANNERS[request.kind]}")
+    task: Task = planner(with_inputs(request), facts)
     return dataclasses.replace(task, environment={**facts.environment, **task.environment})
-
-
-def _planner_for(kind: Kind) -> Callable[[JobRequest, Facts], Task]:
-    """Return what plans such jobs; only where ranks are to be started, launchers are loaded."""
-    match kind:
-        case "plain":
-            return plain_task
-        case "mpi":
-            from rankwise.launch.mpi_jobs import mpi_task
-
-            return mpi_task
-        case "pytorch":
-            from rankwise.launch.framework_jobs import pytorch_task
-
-            return pytorch_task
-        case "tensorflow":
-            from rankwise.launch.framework_jobs import tensorflow_task
-
-            return tensorflow_task

@@ -30,12 +30,7 @@ _LOOK_SECONDS = 0.1
 
 
 def made_once(
-    folder: Path,
-    make: Make,
-    *,
-    is_sound: Callable[[Path], bool],
-    say: Say,
-    what: str,
+    folder: Path, make: Make, *, is_sound: Callable[[Path], bool], say: Say, what: str
 ) -> Path:
     """Return `folder/content`, which `make` has made now or some time before.
 
@@ -44,15 +39,16 @@ def made_once(
     in its final place, since an environment that is moved loses the way to its interpreter.
     What it returns is kept for people to read. ComputeFailure: the folder cannot be written.
     """
-    content = folder / "content"
-    if _is_complete(folder) and is_sound(content):
+    content, complete = folder / "content", folder / COMPLETE
+    if complete.exists() and is_sound(content):
         return content
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder, say, what) as file:
-            if not (_is_complete(folder) and is_sound(content)):
-                (folder / COMPLETE).unlink(missing_ok=True)
-                _mark_complete(folder, _make_anew(content, make, file))
+            if not (complete.exists() and is_sound(content)):
+                complete.unlink(missing_ok=True)
+                about = _make_anew(content, make, file)
+                write_file(complete, json.dumps(about, indent=2) + "\n")
     except OSError as error:
         raise ComputeFailure(
             f"{what} cannot be kept in {folder}: {error.strerror}; make room there, or set "
@@ -69,14 +65,6 @@ def _make_anew(content: Path, make: Make, lock: int) -> Mapping[str, object]:
     except BaseException:
         shutil.rmtree(content, ignore_errors=True)  # the disk may be full of it
         raise
-
-
-def _is_complete(folder: Path) -> bool:
-    return (folder / COMPLETE).exists()
-
-
-def _mark_complete(folder: Path, about: Mapping[str, object]) -> None:
-    write_file(f"{folder}/{COMPLETE}", json.dumps(about, indent=2) + "\n")
 
 
 @contextlib.contextmanager
@@ -244,11 +232,8 @@ def prepare(choice: RuntimeChoice, say: Say) -> PreparedRuntime:
         listed = _listed(choice) or "no requirements"
         say(f'making the environment of runtime "{choice.name}" in {place}: {listed}')
         _Maker(choice, lock).make(place)
-        return {
-            "python": choice.python,
-            "requirements": list(choice.requirements),
-            "lock": choice.lock,
-        }
+        kept = ("python", "requirements", "lock")
+        return {name: getattr(choice, name) for name in kept}
 
     environment = made_once(
         folder,
@@ -329,8 +314,7 @@ class _Maker:
 
         Not at once: a lock with hashes allows nothing that has none.
         """
-        lock = self._choice.lock
-        if lock:
+        if lock := self._choice.lock:
             self._check(lock)
             yield lock
             self._check(lock)
