@@ -56,6 +56,12 @@ RESULT_ORDERS = {
 """The same of single tests."""
 
 
+_LAST_RESULTS = (
+    "FROM results JOIN tasks ON tasks.run = results.run AND tasks.key = results.task "
+    "AND tasks.attempts = results.attempt"
+)
+
+
 class Difference(NamedTuple):
     """A task of two runs that came out otherwise."""
 
@@ -217,26 +223,30 @@ class Pages:
         where.add("results.run = ?", run)
         where.add_states("results.state", wanted.states)
         where.add_words(("results.name", "results.task"), wanted.words)
-        source = (
-            "FROM results JOIN tasks ON tasks.run = results.run AND tasks.key = results.task "
-            f"AND tasks.attempts = results.attempt WHERE {where}"
-        )
-        rows = self._database.rows(
-            f"SELECT task, name, results.state, seconds, message {source} "
-            f"ORDER BY {RESULT_ORDERS[order]} LIMIT ? OFFSET ?",
-            (*where.values, limit, offset),
-        )
-        found = [
+        rest = f"WHERE {where} ORDER BY {RESULT_ORDERS[order]} LIMIT ? OFFSET ?"
+        found = self._results(rest, (*where.values, limit, offset))
+        count = f"SELECT count(*) {_LAST_RESULTS} WHERE {where}"
+        return RowPage(found, self._database.number(count, where.values))
+
+    def results(self, run: str) -> dict[str, list[ResultRow]]:
+        """Return the single tests of each task that has any, those of its last attempt."""
+        results: dict[str, list[ResultRow]] = {}
+        rest = f"WHERE results.run = ? ORDER BY {RESULT_ORDERS['plan']}"
+        for task, row in self._results(rest, (run,)):
+            results.setdefault(task, []).append(row)
+        return results
+
+    def _results(self, rest: str, values: Sequence[Any]) -> list[tuple[str, ResultRow]]:
+        select = f"SELECT task, name, results.state, seconds, message {_LAST_RESULTS} {rest}"
+        return [
             (str(task), ResultRow(name=name, state=State(state), seconds=took, message=message))
-            for task, name, state, took, message in rows
+            for task, name, state, took, message in self._database.rows(select, values)
         ]
-        return RowPage(found, self._database.number(f"SELECT count(*) {source}", where.values))
 
     def result_counts(self, run: str) -> dict[State, int]:
         """Count the single tests of a run in each state that there is."""
         rows = self._database.rows(
-            "SELECT results.state, count(*) FROM results JOIN tasks ON tasks.run = results.run "
-            "AND tasks.key = results.task AND tasks.attempts = results.attempt "
+            f"SELECT results.state, count(*) {_LAST_RESULTS} "
             "WHERE results.run = ? GROUP BY results.state",
             (run,),
         )
