@@ -198,3 +198,12 @@ def test_words_of_git_that_are_no_utf8_are_said(tmp_path: Path) -> None:
     missing = os.fsdecode(bytes(tmp_path) + b"/caf\xe9")
     with pytest.raises(ComputeFailure, match=r"git fetch: .*caf"):
         check_out(missing, tmp_path / "here", "", clean=False)
+
+
+def test_a_folder_is_found_from_where_the_stage_works(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        check_out(repository.name, tmp_path / "deep" / "here", "main", clean=False)
+    assert (tmp_path / "deep" / "here" / "file").read_text() == "two"

@@ -43,6 +43,9 @@ def check_out(repository: str, folder: Path, ref: str, *, clean: bool) -> tuple[
     Gives the commit, and whether anything was removed that was built there.
     """
     repository, login = without_login(repository)
+    if Path(repository).exists():
+        # As `git clone` does: git takes what is relative from the new folder on.
+        repository = str(Path(repository).absolute())
     refuse_secrets("the address", repository)
     refuse_secrets("`ref`", ref)
     if (folder / ".git").exists():
