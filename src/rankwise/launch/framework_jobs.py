@@ -143,8 +143,7 @@ def pytorch_task(request: JobRequest, facts: Facts) -> Task:
     Of any other, there is a process for each rank, with the variables that torch goes by.
     """
     role = commanding_role(request, "worker")
-    said = {**request.environment, **role.environment}
-    reading = read_command(role.command, facts.mpi_family, said)
+    reading = read_command(role.command, facts.mpi_family, request.environment)
     found = counts(request, facts, reading.launch)
     if reading.launch is not None or reading.starts_ranks:
         # On several nodes, each mpirun would have a rank 0 of its own.
@@ -167,17 +166,16 @@ def pytorch_task(request: JobRequest, facts: Facts) -> Task:
 def _launchers(
     request: JobRequest, role: RoleRequest, prepared: PreparedLine, found: Counts
 ) -> list[PlannedProcess]:
-    said = {**request.environment, **role.environment}
     planned = []
     for node in range(found.instances):
-        who = {**_meeting_point(request, role, found), "NODE_RANK": str(node)}
+        who = {**_meeting_point(request, found), "NODE_RANK": str(node)}
         process = process_of(
             request,
             role,
             prepared,
             node,
             who=who,
-            defaults=_defaults(request, prepared, found, {**said, **who}),
+            defaults=_defaults(request, prepared, found, {**request.environment, **who}),
             node=node,
             is_awaited=request.success != "chief" or node == 0,
         )
@@ -197,7 +195,7 @@ def _ranks(
             prepared,
             rank,
             who={
-                **_meeting_point(request, role, found),
+                **_meeting_point(request, found),
                 "NODE_RANK": str(node),
                 "RANK": str(rank),
                 "LOCAL_RANK": str(local_rank),
@@ -212,11 +210,10 @@ def _ranks(
     return planned
 
 
-def _meeting_point(request: JobRequest, role: RoleRequest, found: Counts) -> dict[str, str]:
+def _meeting_point(request: JobRequest, found: Counts) -> dict[str, str]:
     """Return the variables that are the same everywhere; the document may name another place."""
-    said = {**request.environment, **role.environment}
     variables = {"MASTER_ADDR": MASTER_ADDRESS, "MASTER_PORT": MASTER_PORT}
-    kept = {name: value for name, value in variables.items() if name not in said}
+    kept = {name: value for name, value in variables.items() if name not in request.environment}
     return {**kept, "WORLD_SIZE": str(found.processes)}
 
 

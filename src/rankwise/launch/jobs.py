@@ -35,7 +35,6 @@ class RoleRequest:
     runtime: RuntimeChoice = RuntimeChoice()
     resources: Resources = Resources()
     """Of one replica."""
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,6 @@ class Facts:
     """What is known about the machine on which the job is to run."""
 
     cores: int = 1
-    gpus: int = 0
     has_mpi4py: bool = False
     """Whether the Python that the job would find has it."""
     srun_plugin: str | None = None
@@ -76,8 +74,6 @@ class Facts:
     """Whether each replica of a role has a place of its own, and the launcher too."""
     mpi_family: Family = "unknown"
     """Whose the mpirun is that the job would find."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that all processes there need; those of the job and of its document go before."""
 
 
 PlannedProcess = tuple[Process, Sequence[str]]
@@ -150,7 +146,7 @@ def process_of(
     with another RANK, ranks would not find each other. Before `defaults`, the document's win.
     `more` are fields of the process.
     """
-    said = {**request.environment, **role.environment}
+    said = request.environment
     notes = [
         f"variables: {name} is set for each process: {said[name]!r} of the document is not used"
         for name in who
@@ -158,8 +154,8 @@ def process_of(
     ]
     added = {**(defaults or {}), **prepared.environment}
     kept = {name: value for name, value in added.items() if name not in said}
-    environment = {**role.environment, **kept, **who}
-    known = {**request.environment, **environment}
+    environment = {**kept, **who}
+    known = {**said, **environment}
     named = {"name": f"{role.name}-{number}", "role": role.name, "resources": role.resources}
     command = prepared.for_process(known)
     process = Process(**{**named, **more}, command=command, environment=environment)
@@ -287,7 +283,8 @@ def _per_instance(
 def _derived_per_instance(
     request: JobRequest, facts: Facts, launch: Launch | None, instances: int
 ) -> tuple[int, str]:
-    gpus, cores = _equipment(request, facts, instances)
+    claimed = instance_role(request).resources
+    gpus, cores = claimed.gpus, math.ceil(claimed.cores) or max(facts.cores // instances, 1)
     by_gpus = gpus, f"one for each of {counted(gpus, 'GPU')}"
     by_cores = cores, f"one for each of {counted(cores, 'core')}"
     if launch is not None:
@@ -295,22 +292,13 @@ def _derived_per_instance(
             return _share(launch, launch.processes, instances)
         wanted = launch.processes_per_node
         if (number := launch.count_per_node) is not None:
-            return (
-                number,
-                f"--nproc_per_node {number}" if launch.is_torch else "as the command says",
-            )
+            why = f"--nproc_per_node {number}" if launch.is_torch else "as the command says"
+            return number, why
         if wanted in ("gpu", "auto") and gpus:
             return by_gpus
         if launch.is_torch and wanted is None:
             return 1, f"{launch.launcher} starts one unless --nproc_per_node says otherwise"
     return by_gpus if gpus else by_cores
-
-
-def _equipment(request: JobRequest, facts: Facts, instances: int) -> tuple[int, int]:
-    """Return the GPUs and cores of one instance."""
-    claimed = instance_role(request).resources
-    cores = math.ceil(claimed.cores) or facts.cores // instances
-    return claimed.gpus, max(cores, 1)
 
 
 def _share(launch: Launch, processes: int, instances: int) -> tuple[int, str]:
@@ -378,18 +366,13 @@ def with_inputs(request: JobRequest) -> JobRequest:
             lambda found: _value(found, request.inputs, f"{request.name}: {where}", problems), text
         )
 
-    def fill_all(variables: Mapping[str, str], where: str) -> dict[str, str]:
-        return {name: fill(value, f"{where}{name}") for name, value in variables.items()}
-
     roles = tuple(
-        dataclasses.replace(
-            role,
-            command=fill(role.command, f"the command of {role.name}"),
-            environment=fill_all(role.environment, f"the variable of {role.name} "),
-        )
+        dataclasses.replace(role, command=fill(role.command, f"the command of {role.name}"))
         for role in request.roles
     )
-    environment = fill_all(request.environment, "the variable ")
+    environment = {
+        name: fill(value, f"the variable {name}") for name, value in request.environment.items()
+    }
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     return dataclasses.replace(request, roles=roles, environment=environment)
@@ -450,7 +433,6 @@ def task_for(request: JobRequest, facts: Facts | None = None) -> Task:
 
     The same request and facts give the same task: nothing is looked up, started or written.
     """
-    facts = facts or Facts()
     planner = pkgutil.resolve_name(f"rankwise.launch.{_PLANNERS[request.kind]}")
-    task: Task = planner(with_inputs(request), facts)
-    return dataclasses.replace(task, environment={**facts.environment, **task.environment})
+    task: Task = planner(with_inputs(request), facts or Facts())
+    return task

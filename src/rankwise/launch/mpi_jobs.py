@@ -67,7 +67,7 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
     """Plan an MPI job: a launcher on the first node, which starts the ranks on all."""
     role = commanding_role(request, "launcher")
     family = facts.mpi_family
-    said = {**request.environment, **role.environment}
+    said = request.environment
     reading = read_command(role.command, family, said)
     found = counts(request, facts, reading.launch)
     line, notes = role.command, [*found.notes, *unused_commands(request, role)]

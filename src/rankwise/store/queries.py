@@ -18,6 +18,7 @@ from rankwise.store.database import (
     TASKS,
     TASKS_WITH_BODIES,
     Database,
+    Table,
     where_all,
 )
 from rankwise.store.rows import (
@@ -312,14 +313,11 @@ class Queries:
             raise self._no_run(run)
         return found
 
-    def runs(
-        self, limit: int = 20, *, name: str | None = None, experiment: str | None = None
-    ) -> list[RunRow]:
+    def runs(self, limit: int = 20, *, name: str | None = None) -> list[RunRow]:
         """Return the newest runs, the newest one first."""
-        asked = {"name": name, "experiment": experiment}
-        given = {column: value for column, value in asked.items() if value is not None}
-        rest = f"WHERE {where_all(given)} ORDER BY serial DESC LIMIT ?"
-        return self._database.all(RUNS, rest, (*given.values(), limit))
+        which = {} if name is None else {"name": name}
+        rest = f"WHERE {where_all(which)} ORDER BY serial DESC LIMIT ?"
+        return self._database.all(RUNS, rest, (*which.values(), limit))
 
     def last_run(self) -> RunRow | None:
         """Return the newest run."""
@@ -381,17 +379,19 @@ class Queries:
 
     def task_row(self, run: str, key: str) -> TaskRow:
         """Return what became of a task; raises InputError if there is none."""
-        found = self._database.first(TASKS, "WHERE run = ? AND key = ?", (run, key))
-        if found is None:
-            raise self._no_task(run, key)
-        return found
+        return self._task(TASKS, run, key)
 
     def task(self, run: str, key: str) -> Task:
         """Return a task as it was planned; raises InputError if there is none."""
-        found = self._database.first(TASKS_WITH_BODIES, "WHERE run = ? AND key = ?", (run, key))
-        if found is None or found.body is None:
+        body = self._task(TASKS_WITH_BODIES, run, key).body
+        assert body is not None
+        return body
+
+    def _task(self, table: Table[TaskRow], run: str, key: str) -> TaskRow:
+        found = self._database.first(table, "WHERE run = ? AND key = ?", (run, key))
+        if found is None:
             raise self._no_task(run, key)
-        return found.body
+        return found
 
     def attempts(self, run: str, task: str | None = None) -> list[AttemptRow]:
         """Return the attempts of a task, or of all tasks, in the order in which they began."""
