@@ -58,12 +58,12 @@ def _in_words(what: str) -> str:
     kind, _, rest = what.partition(":")
     name, _, node = rest.rpartition("@")
     match kind:
-        case "address" | "host":
-            return f"{kind} of node {rest}"
         case "port":
             return f"free port {name} of node {node}"
+        case "address" | "host" | "folder" if rest:
+            return f"{kind} of node {rest}"
         case "folder":
-            return f"folder of node {rest}" if rest else "folder of the attempt"
+            return "folder of the attempt"
         case "run" | "store":
             return f"the {kind}"
         case "artifacts":

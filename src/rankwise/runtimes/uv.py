@@ -135,6 +135,13 @@ _UV_SETTINGS = (
     *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"),
     *("UV_NO_INDEX", "UV_CONFIG_FILE", "UV_OFFLINE"),
 )
+# What pip calls it, what uv does, and what uv has between several.
+_FROM_PIP = (
+    ("index-url", "UV_DEFAULT_INDEX", " "),
+    ("extra-index-url", "UV_INDEX", " "),
+    ("find-links", "UV_FIND_LINKS", ","),
+    ("trusted-host", "UV_INSECURE_HOST", " "),
+)
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -146,17 +153,12 @@ def settings_for_uv(environ: Mapping[str, str], root: Path = Path("/")) -> dict[
         found["SSL_CERT_FILE"] = pip["cert"]
     if _is_uv_set_up(environ, root):
         return found
-    if "index-url" in pip:
-        found["UV_DEFAULT_INDEX"] = pip["index-url"]
-    if extra := pip.get("extra-index-url", "").split():
-        found["UV_INDEX"] = " ".join(extra)
-        # As pip does: else the first index that has a package at all would hide the others.
-        if "UV_INDEX_STRATEGY" not in environ:
-            found["UV_INDEX_STRATEGY"] = "unsafe-best-match"
-    if links := pip.get("find-links", "").split():
-        found["UV_FIND_LINKS"] = ",".join(links)
-    if hosts := pip.get("trusted-host", "").split():
-        found["UV_INSECURE_HOST"] = " ".join(hosts)
+    for name, variable, separator in _FROM_PIP:
+        if given := pip.get(name, "").split():
+            found[variable] = separator.join(given)
+    # As pip does: else the first index that has a package at all would hide the others.
+    if "UV_INDEX" in found and "UV_INDEX_STRATEGY" not in environ:
+        found["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if pip.get("no-index", "").lower() in _TRUE:
         found["UV_NO_INDEX"] = "1"
     return found

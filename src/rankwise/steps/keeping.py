@@ -15,8 +15,6 @@ from rankwise.files import digest_of_files, matching
 from rankwise.node.files import Beside, discard
 from rankwise.steps import parser_of
 
-_CHUNK_BYTES = 1 << 20
-
 
 def artifacts_main() -> None:
     """Do what the command line says."""
@@ -54,11 +52,9 @@ def keep(patterns: Sequence[str], folder: Path, into: Path, objects: Path) -> li
 def _stored(file: Path, objects: Path) -> Path:
     """Keep a file under the digest of what is in it and of whether it can be run."""
     is_program = bool(file.stat().st_mode & stat.S_IXUSR)
-    digest = hashlib.sha256(b"x" if is_program else b"-")
+    begun = hashlib.sha256(b"x" if is_program else b"-")
     with file.open("rb") as source:
-        while chunk := source.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    name = digest.hexdigest()
+        name = hashlib.file_digest(source, lambda: begun).hexdigest()
     place = objects / name[:2] / name[2:]
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -69,8 +69,6 @@ class Difference(NamedTuple):
     key: str
     before: State
     after: State
-    seconds_before: float | None
-    seconds_after: float | None
 
 
 class TaskNode(NamedTuple):
@@ -280,14 +278,10 @@ class Pages:
             "WHERE a.run = ? AND a.state != b.state"
         )
         rows = self._database.rows(
-            "SELECT a.key, a.state, b.state, a.ended - a.started, b.ended - b.started "
-            f"{source} ORDER BY a.position LIMIT ?",
+            f"SELECT a.key, a.state, b.state {source} ORDER BY a.position LIMIT ?",
             (after, before, limit),
         )
-        found = [
-            Difference(str(key), State(old), State(new), took, takes)
-            for key, old, new, took, takes in rows
-        ]
+        found = [Difference(str(key), State(old), State(new)) for key, old, new in rows]
         total = self._database.number(f"SELECT count(*) {source}", (after, before))
         return RowPage(found, total)
 
