@@ -207,3 +207,16 @@ def test_a_folder_is_found_from_where_the_stage_works(
     for _ in range(2):
         check_out(repository.name, tmp_path / "deep" / "here", "main", clean=False)
     assert (tmp_path / "deep" / "here" / "file").read_text() == "two"
+
+
+def test_words_that_the_terminal_cannot_show_are_no_failure(
+    tmp_path: Path, repository: Path
+) -> None:
+    commit(repository, "größer")
+    line = [sys.executable, "-m", "rankwise.steps", "checkout", str(repository), "--into", "here"]
+    variables = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        line, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gr\\xf6\\xdfer" in done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from io import TextIOWrapper
 from pkgutil import resolve_name
 
 from rankwise.steps import guarded
@@ -27,6 +28,10 @@ def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in STEPS:
         print(f"usage: python -m rankwise.steps {'|'.join(STEPS)} ...", file=sys.stderr)
         return 2
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A report has words that not every terminal can show.
+            stream.reconfigure(errors="backslashreplace")
     return guarded(resolve_name(f"rankwise.steps.{STEPS[sys.argv.pop(1)]}"))
 
 

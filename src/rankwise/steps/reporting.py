@@ -78,11 +78,15 @@ def notify_main() -> None:
         if given.to:
             _deliver(store, given.run, given.to)
     if given.file:
-        with Path(expanded(given.file)).open("a") as file:
+        with Path(expanded(given.file)).open(
+            "a", encoding="utf-8", errors="backslashreplace"
+        ) as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
     if given.command:
         line = ["/bin/sh", "-c", given.command]
-        done = subprocess.run(line, input=f"{message}\n", text=True, check=False)
+        done = subprocess.run(
+            line, input=f"{message}\n".encode(errors="backslashreplace"), check=False
+        )
         if done.returncode:
             raise ComputeFailure(f"nobody was told: exit code {done.returncode}")
 
