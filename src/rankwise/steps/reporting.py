@@ -77,16 +77,12 @@ def notify_main() -> None:
         print(message, flush=True)
         if given.to:
             _deliver(store, given.run, given.to)
+    said = f"{message}\n".encode(errors="backslashreplace")
     if given.file:
-        with Path(expanded(given.file)).open(
-            "a", encoding="utf-8", errors="backslashreplace"
-        ) as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+        with Path(expanded(given.file)).open("ab") as file:
+            file.write(time.strftime("%Y-%m-%d %H:%M:%S ").encode() + said)
     if given.command:
-        line = ["/bin/sh", "-c", given.command]
-        done = subprocess.run(
-            line, input=f"{message}\n".encode(errors="backslashreplace"), check=False
-        )
+        done = subprocess.run(["/bin/sh", "-c", given.command], input=said, check=False)
         if done.returncode:
             raise ComputeFailure(f"nobody was told: exit code {done.returncode}")
 

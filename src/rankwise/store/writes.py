@@ -42,17 +42,9 @@ class AttemptWrites(Changes):
             number = self._database.number(
                 "SELECT attempts FROM tasks WHERE run = ? AND key = ?", which
             )
-            row = {
-                "run": run,
-                "task": task,
-                "number": number,
-                "state": State.SUBMITTING,
-                "marker": marker,
-                "folder": str(folder),
-                "begun": now,
-                "reason": "",
-            }
-            self._insert("attempts", tuple(row), [tuple(row.values())])
+            columns = ("run", "task", "number", "state", "marker", "folder", "begun", "reason")
+            row = (run, task, number, State.SUBMITTING, marker, str(folder), now, "")
+            self._insert("attempts", columns, [row])
             self.add_event(run, "attempt_begun", {"task": task, "attempt": number}, now=now)
         return number
 
