@@ -17,15 +17,8 @@ from rankwise.node.files import write_file
 
 _IGNORE_FILES = (".rankwiseignore", ".amlignore")
 _NEVER = (
-    ".git",
-    ".hg",
-    ".rankwise",
-    "__pycache__",
-    "*.pyc",
-    ".venv",
-    "venv",
-    ".tox",
-    ".mypy_cache",
+    *(".git", ".hg", ".rankwise", "__pycache__", "*.pyc"),
+    *(".venv", "venv", ".tox", ".mypy_cache"),
 )
 _MOST_BYTES = 500 * 2**20
 
@@ -34,7 +27,7 @@ def copy_code(source: Path, target: Path) -> None:
     """Copy a folder, but not what its .rankwiseignore (or .amlignore) names."""
     if not source.is_dir():
         raise ComputeFailure(f"{source}: there is no such folder; `code.path` must name one")
-    patterns = (*_NEVER, *_read_patterns(source))
+    patterns = _read_patterns(source)
     total = 0
 
     def ignored(folder: str, names: Sequence[str]) -> set[str]:
@@ -60,7 +53,7 @@ def copy_code(source: Path, target: Path) -> None:
 
 def files_of_code(source: Path) -> Iterator[Path]:
     """Return the files that a copy of a folder would have, in a fixed order."""
-    patterns = (*_NEVER, *_read_patterns(source))
+    patterns = _read_patterns(source)
     for folder, folders, names in os.walk(source):
         place = Path(folder)
         folders[:] = sorted(
@@ -78,8 +71,9 @@ def _read_patterns(folder: Path) -> list[str]:
             lines = (folder / name).read_text(errors="replace").splitlines()
         except OSError:
             continue
-        return [line.strip().rstrip("/") for line in lines if line.strip() and line[0] != "#"]
-    return []
+        own = [line.strip().rstrip("/") for line in lines if line.strip() and line[0] != "#"]
+        return [*_NEVER, *own]
+    return [*_NEVER]
 
 
 def _matches(path: Path, source: Path, patterns: Sequence[str]) -> bool:
@@ -88,9 +82,6 @@ def _matches(path: Path, source: Path, patterns: Sequence[str]) -> bool:
         fnmatch.fnmatch(path.name, pattern) or fnmatch.fnmatch(inside, pattern.lstrip("/"))
         for pattern in patterns
     )
-
-
-_CHUNK_BYTES = 1 << 20
 
 
 def open_left(path: Path, *, follows_links: bool = False) -> BinaryIO:
@@ -147,22 +138,20 @@ def digest_of_files(patterns: Iterable[str], folder: Path) -> str:
     """Return a digest of the names and the contents of all files that fit."""
     digest = hashlib.sha256()
     for name in matching(patterns, folder):
-        digest.update(os.fsencode(name) + b"\0" + _digest(folder / name).encode())
+        digest.update(os.fsencode(name) + b"\0" + digest_of_file(folder / name).encode())
     return digest.hexdigest()
 
 
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
+def digest_of_file(path: Path) -> str:
+    """Return a digest of what is in a file, of where a broken link leads, or of why neither is."""
     try:
         if path.is_symlink() and not path.is_file():
             return f"link to {path.readlink()}"
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         # It is gone meanwhile, or nobody may read it: in any case not as it was.
         return f"{error.errno}"
-    return digest.hexdigest()
 
 
 def write_whole(path: Path, content: str | bytes) -> Path:

@@ -50,7 +50,10 @@ def _settings(*settings: tuple[str, str]) -> dict[str, str]:
 
 
 def git(
-    *arguments: str, folder: Path | None = None, environment: Mapping[str, str] | None = None
+    *arguments: str,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    seconds: float | None = None,
 ) -> str:
     """Run git and give what it says; raises ComputeFailure with its own words."""
     line = ["git", *(["-C", str(folder)] if folder is not None else []), *arguments]
@@ -62,9 +65,13 @@ def git(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             env=environment,
+            timeout=seconds,
         )
+    except subprocess.TimeoutExpired as error:
+        raise ComputeFailure(f"git {arguments[0]}: no answer in {seconds} s") from error
     except OSError as error:
         raise ComputeFailure(f"git does not start: {error.strerror}; is it installed?") from error
     if done.returncode:

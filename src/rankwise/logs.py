@@ -76,10 +76,8 @@ class LogFollower:
         del self._names[folder], self._wanted[folder]
         for name, tail in self._tails.pop(folder).items():
             while data := tail.read():
-                for text in tail.lines.feed(data):
-                    yield LogLine(name, text, folder)
-            for text in tail.lines.flush():
-                yield LogLine(name, text, folder)
+                yield from (LogLine(name, text, folder) for text in tail.lines.feed(data))
+            yield from (LogLine(name, text, folder) for text in tail.lines.flush())
 
     def finish_all(self) -> Iterator[LogLine]:
         """Return everything that is left, and follow nothing any longer."""

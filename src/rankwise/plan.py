@@ -58,12 +58,12 @@ def _in_words(what: str) -> str:
     kind, _, rest = what.partition(":")
     name, _, node = rest.rpartition("@")
     match kind:
-        case "address" | "host":
-            return f"{kind} of node {rest}"
         case "port":
             return f"free port {name} of node {node}"
+        case "address" | "host" | "folder" if rest:
+            return f"{kind} of node {rest}"
         case "folder":
-            return f"folder of node {rest}" if rest else "folder of the attempt"
+            return "folder of the attempt"
         case "run" | "store":
             return f"the {kind}"
         case "artifacts":
@@ -88,11 +88,7 @@ class Resources:
         )
 
     def __sub__(self, other: Resources) -> Resources:
-        return Resources(
-            cores=self.cores - other.cores,
-            memory=self.memory - other.memory,
-            gpus=self.gpus - other.gpus,
-        )
+        return self + other * -1
 
     def __mul__(self, times: int) -> Resources:
         return Resources(
@@ -359,13 +355,11 @@ def task_from_data(data: Mapping[str, Any]) -> Task:
         runtime=_made(RuntimeChoice, data["runtime"]),
         checks=tuple(_made(Check, one) for one in data.get("checks", ())),
         reuse=_made(Reuse, data["reuse"]) if data.get("reuse") else None,
-        measuring=_measuring(data.get("measuring")),
+        measuring=_measuring(data["measuring"]) if data.get("measuring") else None,
     )
 
 
-def _measuring(data: Mapping[str, Any] | None) -> Measuring | None:
-    if data is None:
-        return None
+def _measuring(data: Mapping[str, Any]) -> Measuring:
     return _made(Measuring, data, metrics=tuple(_made(Metric, one) for one in data["metrics"]))
 
 

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,9 @@ class Usage:
     peak_memory: float = 0
 
 
+_COLUMNS = ("time", "cpu", "memory", "gpu", "gpu_memory")
+
+
 def claim_of(folder: Path) -> ClaimState:
     """Return whose an attempt is."""
     return {None: ClaimState.FREE, True: ClaimState.HELD, False: ClaimState.LEFT}[is_held(folder)]
@@ -127,18 +131,16 @@ def read_usage(folder: Path) -> list[Usage]:
 
 def _usage(data: Mapping[str, Any]) -> Usage | None:
     """Take what a runner has written, if it is whole."""
-    lists = ("time", "cpu", "memory", "gpu", "gpu_memory")
-    columns = {name: data[name] for name in lists if name in data}
-    names = ("began", "cores", "cpu_seconds", "peak_memory")
-    single = {name: data[name] for name in names if name in data}
-    if not all(isinstance(column, list) for column in columns.values()):
+    known = {field.name: data[field.name] for field in fields(Usage) if field.name in data}
+    columns = [known[name] for name in _COLUMNS if name in known]
+    if not all(isinstance(column, list) for column in columns):
         return None
-    values = [*single.values(), *(one for column in columns.values() for one in column)]
+    values = chain((known[name] for name in known if name not in _COLUMNS), *columns)
     if not all(isinstance(one, int | float) and math.isfinite(one) for one in values):
         return None
-    lengths = {len(column) for column in columns.values()}
+    lengths = {len(column) for column in columns}
     try:
-        return Usage(**single, **columns) if len(lengths) == 1 and 0 not in lengths else None
+        return Usage(**known) if len(lengths) == 1 and 0 not in lengths else None
     except TypeError:
         return None
 

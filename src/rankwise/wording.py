@@ -46,9 +46,7 @@ def listed(names: Sequence[str], *, most: int = 0) -> str:
     """Enumerate names; only the first ones if there are more than `most` (0: all)."""
     if most and len(names) > most:
         names = [*names[:most], f"{len(names) - most} more"]
-    if len(names) < 2:
-        return "".join(names)
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+    return alternatives(names, "and")
 
 
 def counted(number: int, noun: str) -> str:

@@ -381,3 +381,45 @@ def test_what_was_not_kept_apart_is_not_taken_for_empty(tmp_path: Path) -> None:
     assert "worker-0 has no stderr.log: its streams were not kept apart" in end.reason
     (attempt / "processes" / "worker-0" / "stdout.log").write_text("")
     assert judged(attempt, check).outcome == "passed"
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        Check(kind="json", what="$.x", compare="approx", value=1.0),
+        Check(kind="json", what="$.x", compare="approx", value=1.0, tolerance=0.5),
+        Check(kind="regex", what=r"a\{rank}", rank="9"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_failure_of_the_check(tmp_path: Path, check: Check) -> None:
+    end = judged(make_attempt(tmp_path, {9: '{"x": 1' + "0" * 400 + "}"}), check)
+    assert end.outcome == "failed"
+    assert "check 1" in end.reason
+
+
+def test_a_check_by_assertions_is_one_where_python_leaves_them_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    (tmp_path / "checks.py").write_text(
+        "def check(output):\n    assert not output\n    return True"
+    )
+    end = judged(
+        make_attempt(tmp_path, {0: "a"}), Check(kind="python", what=f"{tmp_path}/checks.py:check")
+    )
+    assert end.outcome == "failed"
+
+
+def test_a_function_reads_utf8_wherever_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")):
+        monkeypatch.setenv(name, value)
+    (tmp_path / "checks.py").write_text(
+        "def check(output):\n    assert output == '5 \\u00b5s', ascii(output)\n    return True"
+    )
+    end = judged(
+        make_attempt(tmp_path, {0: "5 µs"}),
+        Check(kind="python", what=f"{tmp_path}/checks.py:check"),
+    )
+    assert (end.outcome, end.reason) == ("passed", "")

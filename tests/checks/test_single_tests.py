@@ -63,6 +63,12 @@ def test_a_test_that_was_begun_and_has_no_name_has_not_passed(tmp_path: Path) ->
     assert [one.state for one in read(tmp_path, text)] == [State.PASSED, State.FAILED]
 
 
+@pytest.mark.parametrize("time", ["inf", "nan", "1e999", "-1"])
+def test_a_time_that_is_none_is_zero(tmp_path: Path, time: str) -> None:
+    (one,) = read(tmp_path, f'<testcase name="one" time="{time}" />')
+    assert one.seconds == 0.0
+
+
 def test_a_long_message_keeps_what_it_says_in_short(tmp_path: Path) -> None:
     source = "x = 1\n" * 2000
     text = f'<failure message="cell 3: ValueError: boom">{source}end</failure>'

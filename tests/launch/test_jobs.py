@@ -48,12 +48,6 @@ def test_inputs_are_filled_in_before_anything_is_read() -> None:
     assert task_for(request, facts()).notes[0] == "3 processes per instance: --nproc_per_node 3"
 
 
-def test_variables_of_the_machine_are_the_last_to_count() -> None:
-    request = torch_job("python a.py", environment={"A": "document"})
-    task = task_for(request, Facts(environment={"A": "machine", "GLOO_SOCKET_IFNAME": "lo"}))
-    assert task.environment == {"A": "document", "GLOO_SOCKET_IFNAME": "lo"}
-
-
 @settings(deadline=None)
 @given(REQUESTS, st.sampled_from(FAMILIES), st.integers(1, 4))
 def test_any_request_gives_a_task_or_an_input_error(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rankwise.launch.jobs import JobRequest, task_for
-from rankwise.launch.mpi_jobs import mpi_variables, virtual_node_variables
+from rankwise.launch.mpi_jobs import mpi_variables
 from rankwise.launch.mpiexec import Family
 from rankwise.plan import Resources, show
 from tests.launch.samples import (
@@ -111,7 +111,7 @@ def test_lines_without_a_file_of_hosts_find_it_by_a_variable(family: Family) -> 
 
 @pytest.mark.parametrize("family", ["openmpi4", "openmpi5", "mpich", "intel"])
 def test_nodes_are_reached_by_a_program_of_ours(family: Family) -> None:
-    variables = virtual_node_variables(family)
+    variables = mpi_variables(family, {})
     assert "<folder of the attempt>/bin/rankwise-node" in map(show, variables.values())
 
 

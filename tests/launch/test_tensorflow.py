@@ -130,6 +130,7 @@ def test_it_is_told_when_the_chief_alone_decides() -> None:
         job(role("parameter_server", 2)),
         job(role("worker", 10**9)),
         job(role("worker", 10**9), instance_count=1),
+        job(role("worker", None), instance_count=9000),
         job(role("worker", 0)),
     ],
 )

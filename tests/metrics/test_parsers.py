@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -251,6 +253,22 @@ def test_functions(tmp_path: Path) -> None:
         "absent": "no attribute 'absent'",
     }.items():
         assert part in call(name).faults[0]
+
+
+def test_a_function_gets_every_letter_in_any_locale(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def f(output):\n    return {'a': len(output)}\n")
+    program = (
+        "from rankwise.metrics.base import read\n"
+        "from rankwise.plan import Metric\n"
+        f"wish = Metric(parser='python', function={f'{file}:f'!r}, unit='s')\n"
+        "print(ascii(read(wish, '5 \\u00b5s')))\n"
+    )
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    said = subprocess.check_output(
+        [sys.executable, "-c", program], env={**os.environ, **locale}, text=True
+    )
+    assert "value=4.0" in said
 
 
 def test_a_function_is_not_held_up_by_what_it_leaves_running(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import importlib
 import itertools
 import math
 import random
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -256,3 +257,10 @@ def test_the_interval_is_that_of_95_percent() -> None:
         math.comb(11, hits) * (3 / 11) ** hits * (8 / 11) ** (11 - hits) for hits in range(6, 12)
     )
     assert low < 0.025 < next_one < 0.1
+
+
+def test_many_trials_are_compared_at_once() -> None:
+    values = [float(number % 97) + 100 for number in range(200)]
+    began = time.monotonic()
+    compare([Pair(before=Trials(values=values), after=Trials(values=values[::-1]))])
+    assert time.monotonic() - began < 5

@@ -192,3 +192,31 @@ def test_a_secret_elsewhere_in_an_address_is_refused(
         check_out("https://host/x.git?token=tell-nobody", tmp_path / "copy", "", clean=False)
     assert "tell-nobody" not in str(raised.value)
     assert not (tmp_path / "copy").exists()
+
+
+def test_words_of_git_that_are_no_utf8_are_said(tmp_path: Path) -> None:
+    missing = os.fsdecode(bytes(tmp_path) + b"/caf\xe9")
+    with pytest.raises(ComputeFailure, match=r"git fetch: .*caf"):
+        check_out(missing, tmp_path / "here", "", clean=False)
+
+
+def test_a_folder_is_found_from_where_the_stage_works(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        check_out(repository.name, tmp_path / "deep" / "here", "main", clean=False)
+    assert (tmp_path / "deep" / "here" / "file").read_text() == "two"
+
+
+def test_words_that_the_terminal_cannot_show_are_no_failure(
+    tmp_path: Path, repository: Path
+) -> None:
+    commit(repository, "größer")
+    line = [sys.executable, "-m", "rankwise.steps", "checkout", str(repository), "--into", "here"]
+    variables = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        line, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gr\\xf6\\xdfer" in done.stdout

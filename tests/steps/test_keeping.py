@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from rankwise.errors import InputError
+from rankwise.errors import ComputeFailure, InputError
 from rankwise.files import digest_of_files, matching
 from rankwise.steps.keeping import keep, key_of, restore, save
 
@@ -94,3 +95,49 @@ def test_a_cache_is_put_back_while_its_key_is_the_same(tmp_path: Path) -> None:
         save(cache(), ["other"], tmp_path)
     with pytest.raises(InputError, match="the key of the cache is wrong"):
         key_of(["nothing"], "", [], tmp_path)
+
+
+def test_an_artifact_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+    work, into = tmp_path / "work", tmp_path / "run" / "artifacts" / "build"
+    work.mkdir()
+    (tmp_path / "outside").write_text("1")
+    for pattern in ("../outside", str(tmp_path / "outside")):
+        with pytest.raises(InputError, match="is outside of"):
+            keep([pattern], work, into, tmp_path / "objects")
+    assert not into.exists()
+    (work / "inside").write_text("1")
+    assert keep([str(work / "inside")], work, into, tmp_path / "objects") == ["inside"]
+
+
+def test_a_cache_of_an_absolute_path_is_put_back_there(tmp_path: Path) -> None:
+    work, outside = tmp_path / "work", tmp_path / "outside"
+    work.mkdir()
+    outside.mkdir()
+    (outside / "file").write_text("kept")
+    cache = tmp_path / "caches" / "1.tar"
+    assert save(cache, [str(outside)], work)
+    shutil.rmtree(outside)
+    assert restore(cache, [str(outside)], work)
+    assert (outside / "file").read_text() == "kept"
+
+
+def test_a_damaged_cache_leaves_nothing_behind(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "made").mkdir(parents=True)
+    for number in range(3):
+        (work / "made" / str(number)).write_bytes(bytes(100_000))
+    cache = tmp_path / "caches" / "1.tar"
+    save(cache, ["made"], work)
+    shutil.rmtree(work / "made")
+    cache.write_bytes(cache.read_bytes()[:200_000])
+    with pytest.raises(ComputeFailure, match="is damaged"):
+        restore(cache, ["made"], work)
+    assert not (work / "made").exists()
+
+
+def test_a_cache_that_another_process_removes_meanwhile_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "made").write_text("1")
+    caches = tmp_path / "caches"
+    caches.mkdir()
+    (caches / "gone.tar").symlink_to("nowhere")
+    assert save(caches / "1.tar", ["made"], tmp_path)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from rankwise.errors import InputError
+from rankwise.node.files import Locked
 from rankwise.steps.releases import current_in, deploy, releases_in, roll_back
 
 FILES = 60
@@ -185,3 +188,38 @@ def test_a_build_whose_files_can_be_run_is_another_than_one_whose_cannot(tmp_pat
     program.chmod(0o755)
     with pytest.raises(InputError, match="v is a release of another build"):
         deploy(made, releases, "v", keep=3)
+
+
+def test_a_build_that_differs_in_a_file_with_brackets_is_another(tmp_path: Path) -> None:
+    releases = tmp_path / "releases"
+    first, second = build(tmp_path, "1"), build(tmp_path, "1b")
+    for source in (first, second):
+        (source / "run").write_text("same")
+        for path in (source / "lib" / "deep").iterdir():
+            path.write_text("same")
+        (source / "data[1].txt").write_text(source.name)
+    deploy(first, releases, "1", keep=3)
+    with pytest.raises(InputError, match="a release of another build"):
+        deploy(second, releases, "1", keep=3)
+
+
+def test_a_release_that_is_removed_meanwhile_is_not_put_in_use(tmp_path: Path) -> None:
+    releases = tmp_path / "releases"
+    for version in "12":
+        deploy(build(tmp_path, version), releases, version, keep=3)
+    problems: list[Exception] = []
+
+    def go_back() -> None:
+        try:
+            roll_back(releases)
+        except InputError as error:
+            problems.append(error)
+
+    with Locked(releases / ".lock"):
+        thread = threading.Thread(target=go_back)
+        thread.start()
+        time.sleep(0.2)
+        shutil.rmtree(releases / "1")
+    thread.join(10)
+    assert "no release before 2" in str(problems)
+    assert current_in(releases) == "2"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.errors import ComputeFailure
+from rankwise.errors import ComputeFailure, InputError
 from rankwise.steps.wait import BatchCommands, submit_and_wait
 
 
@@ -40,3 +40,11 @@ def test_a_job_that_is_not_known_any_more_is_done_where_that_is_said() -> None:
 def test_a_query_that_cannot_be_run_says_nothing_of_the_job(state: str) -> None:
     with pytest.raises(ComputeFailure, match="the state of 7"):
         submit_and_wait(wish(state))
+
+
+@pytest.mark.parametrize("option", ["job", "done", "failed"])
+def test_a_wrong_pattern_is_said_before_anything_is_submitted(tmp_path: Path, option: str) -> None:
+    given = {"submit": f"touch {tmp_path}/submitted", "state": "true", "job": "1", "done": "x"}
+    with pytest.raises(InputError, match=f"`{option}`: '\\(x' is no regular expression"):
+        submit_and_wait(BatchCommands(**{**given, option: "(x"}))  # type: ignore[arg-type]
+    assert not (tmp_path / "submitted").exists()

@@ -74,7 +74,8 @@ def _run(
             stdout=file,
             stderr=subprocess.STDOUT,
             cwd=work if work is not None and work.is_dir() else None,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            # With PYTHONOPTIMIZE, what a check asserts would not be looked at.
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONOPTIMIZE": ""},
             start_new_session=True,
         )
     try:
@@ -127,7 +128,7 @@ def _value(name: str, value: Any) -> Any:
             return {who: Path(path) for who, path in value.items()}
         case "output":
             there = [path for path in map(Path, value) if path.exists()]
-            return "".join(path.read_text(errors="replace") for path in there)
+            return "".join(path.read_text("utf-8", "replace") for path in there)
     return value
 
 

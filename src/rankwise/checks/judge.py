@@ -159,9 +159,10 @@ def _message(element: ElementTree.Element, redact: Callable[[str], str]) -> str:
 
 def _seconds(text: str) -> float:
     try:
-        return max(0.0, float(text.replace(",", "")))
+        seconds = float(text.replace(",", ""))
     except ValueError:
         return 0.0
+    return seconds if 0 <= seconds < math.inf else 0.0
 
 
 # Matches beyond this are not counted: no check asks for so many.
@@ -362,8 +363,9 @@ def _fault(check: Check, output: AttemptOutput, end: AttemptEnd) -> str:
             return fault_in_text(check, output)
     except (Missing, TooLong) as problem:
         return str(problem)
-    except (OSError, ValueError, RecursionError) as problem:
-        # A name that no file can have, a folder that may not be entered.
+    except (OSError, ValueError, RecursionError, OverflowError, re.error) as problem:
+        # A name that no file can have, a folder that may not be entered, a number of 400 digits,
+        # a pattern that is none with the number of a rank in it.
         return f"it could not be made: {problem}"
 
 

@@ -82,7 +82,10 @@ class AttemptOutput:
         """Return what a check looks at, in groups that must each pass it; raises Missing."""
         if not check.rank:
             return [(check, self._of(check.on, None))]
-        return [(_check_of(check, one), self._of(check.on, one)) for one in self.ranks(check)]
+        return [
+            (dataclasses.replace(check, what=_for_rank(check.what, one)), self._of(check.on, one))
+            for one in self.ranks(check)
+        ]
 
     def files(self, check: Check) -> list[tuple[str, Path]]:
         """Return the files that a check of files is about, as written and as they are."""
@@ -188,10 +191,6 @@ def read_text(path: Path) -> str:
         raise Missing(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _check_of(check: Check, rank: int) -> Check:
-    return dataclasses.replace(check, what=_for_rank(check.what, rank))
-
-
 def _for_rank(name: str, rank: int | None) -> str:
     return name if rank is None else name.replace("{rank}", str(rank))
 
@@ -199,17 +198,13 @@ def _for_rank(name: str, rank: int | None) -> str:
 def _beside(path: Path) -> str:
     """Say what is there instead."""
     try:
-        names = sorted(_shown(path.parent))
+        names = sorted(one.name for one in path.parent.iterdir() if one.name[0] != ".")
     except OSError:
         return f": there is no folder {path.parent}"
     if not names:
         return ", which is empty"
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return f"; there is {', '.join(names[:8])}{more}"
-
-
-def _shown(folder: Path) -> Iterator[str]:
-    return (entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
 _MOST_LINES = 5

@@ -189,20 +189,14 @@ def _launch(
     )
 
 
+@dataclass(frozen=True, slots=True)
 class _Options:
     """Reads the options of a launcher, word by word."""
 
-    def __init__(
-        self,
-        words: Sequence[Word],
-        table: LauncherOptions,
-        launcher: str,
-        environment: Mapping[str, str],
-    ) -> None:
-        self._words = words
-        self._table = table
-        self._launcher = launcher
-        self._environment = environment
+    words: Sequence[Word]
+    table: LauncherOptions
+    launcher: str
+    environment: Mapping[str, str]
 
     def segments(self, at: int) -> Iterator[Segment]:
         """Return each program with its options, from a word on."""
@@ -213,67 +207,67 @@ class _Options:
                 options.append(option)
                 at += 1 + len(option.words)
                 last = at
-            at += at < len(self._words) and self._words[at].raw == "--"
+            at += at < len(self.words) and self.words[at].raw == "--"
             end = self._end_of_program(at)
             self._check_program(at, end)
-            yield Segment(tuple(options), tuple(self._words[at:end]), self._words[last].start)
-            if end == len(self._words):
+            yield Segment(tuple(options), tuple(self.words[at:end]), self.words[last].start)
+            if end == len(self.words):
                 return
             at = end + 1
 
     def _end_of_program(self, at: int) -> int:
-        if self._table.style == "dashes":
-            for place in range(at, len(self._words)):
-                if self._words[place].raw == ":":
+        if self.table.style == "dashes":
+            for place in range(at, len(self.words)):
+                if self.words[place].raw == ":":
                     return place
-        return len(self._words)
+        return len(self.words)
 
     def _check_program(self, at: int, end: int) -> None:
         if at >= end:
-            raise _NotUnderstood(f"{self._launcher} is given no program")
-        raw = self._words[at].raw
-        if self._words[at].may_split and not _SURELY_ONE.fullmatch(raw):
+            raise _NotUnderstood(f"{self.launcher} is given no program")
+        raw = self.words[at].raw
+        if self.words[at].may_split and not _SURELY_ONE.fullmatch(raw):
             raise _NotUnderstood(f"`{raw}` may be options or the program")
 
     def _option(self, at: int) -> Option | None:
         """Read the option at a word; None if there is none."""
-        if at >= len(self._words) or not self._words[at].raw.startswith("-"):
+        if at >= len(self.words) or not self.words[at].raw.startswith("-"):
             return None
-        word = self._words[at]
+        word = self.words[at]
         if word.raw == "--":
             return None
         name, joined = self._name(word)
-        count = self._table.arguments_of(name)
+        count = self.table.arguments_of(name)
         if count is None or name in ELSEWHERE:
-            raise _NotUnderstood(f"the option `{word.raw}` of {self._launcher} is not known")
+            raise _NotUnderstood(f"the option `{word.raw}` of {self.launcher} is not known")
         if joined is not None:
             return Option(name, word.start, word.end, word, (), (self._meaning(joined),))
-        given = self._words[at + 1 : at + 1 + self._count(name, count, at)]
+        given = self.words[at + 1 : at + 1 + self._count(name, count, at)]
         values = tuple(self._value(argument) for argument in given)
         end = given[-1].end if given else word.end
         return Option(name, word.start, end, word, tuple(given), values)
 
     def _count(self, name: str, count: int, at: int) -> int:
         # Hydra takes both `-genv A b` and `-genv A=b`.
-        if name in ("env", "genv") and at + 1 < len(self._words):
-            count = 1 if "=" in self._words[at + 1].raw else 2
-        if at + count >= len(self._words):
-            raise _NotUnderstood(f"the line ends after `{self._words[at].raw}`")
+        if name in ("env", "genv") and at + 1 < len(self.words):
+            count = 1 if "=" in self.words[at + 1].raw else 2
+        if at + count >= len(self.words):
+            raise _NotUnderstood(f"the line ends after `{self.words[at].raw}`")
         return count
 
     def _name(self, word: Word) -> tuple[str, str | None]:
         """Return an option's name, and the argument that is written in the same word."""
         found = _OPTION.fullmatch(word.raw)
         if found is None:
-            raise _NotUnderstood(f"`{word.raw}` is not understood as an option of {self._launcher}")
-        name = self._table.full_name(found[1].replace("_", "-"))
-        is_letters = self._table.style != "dashes" and not word.raw.startswith("--")
-        if is_letters and self._table.arguments_of(name) is None and found[2] is None:
+            raise _NotUnderstood(f"`{word.raw}` is not understood as an option of {self.launcher}")
+        name = self.table.full_name(found[1].replace("_", "-"))
+        is_letters = self.table.style != "dashes" and not word.raw.startswith("--")
+        if is_letters and self.table.arguments_of(name) is None and found[2] is None:
             # Letters with their argument at once, as in -n4.
             letter, rest = found[1][0], found[1][1:]
-            if self._table.arguments_of(letter) == 1:
+            if self.table.arguments_of(letter) == 1:
                 return letter, rest
-            if all(self._table.arguments_of(other) == 0 for other in found[1]):
+            if all(self.table.arguments_of(other) == 0 for other in found[1]):
                 return letter, None
             return (letter, rest) if rest.isdecimal() else (found[1], None)
         return name, found[2]
@@ -281,7 +275,7 @@ class _Options:
     def _meaning(self, raw: str) -> str | None:
         """Return what is written after `=`, if that is clear."""
         if found := _ONE_VARIABLE.fullmatch(raw):
-            return self._environment.get(found[2] or found[3])
+            return self.environment.get(found[2] or found[3])
         parts = read(raw)
         if raw and parts and len(parts.commands) == 1 and len(parts.commands[0].words) == 1:
             return parts.commands[0].words[0].text

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rankwise.errors import InputError
-from rankwise.launch.commandline import ReadCommand, read_command
+from rankwise.launch.commandline import read_command
 from rankwise.launch.jobs import (
     Counts,
     Facts,
     JobRequest,
+    PlannedProcess,
     RoleRequest,
     assemble,
     commanding_role,
@@ -22,7 +23,7 @@ from rankwise.launch.jobs import (
     unused_commands,
 )
 from rankwise.launch.rewriting import PreparedLine, prepare
-from rankwise.plan import Process, Resources, Task, later
+from rankwise.plan import Resources, Task, later
 
 # The order of ranks: the chief is the first.
 _ORDER = ("chief", "master", "worker", "ps", "evaluator")
@@ -56,7 +57,7 @@ def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
     """Plan a TensorFlow job; its replicas go to the nodes in turn, or each has one of its own."""
     commanding_role(request)
     instances, derived = instances_of(request, None)
-    replicas = sum(role.replicas or 0 for role in request.roles)
+    replicas = sum(_replicas(role, instances) for role in request.roles)
     if replicas > _MOST_MEMBERS:
         raise InputError(
             f"{request.name}: {replicas} replicas are more than {_MOST_MEMBERS}: check "
@@ -66,29 +67,22 @@ def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
     if not any(member.rank == 0 for member in members):
         raise InputError(f"{request.name}: there is neither a chief nor a worker: add `worker:`")
     success, why = _success(request, members)
-    notes = [*derived, *why]
-    processes = []
-    for member in members:
-        process, told = process_of(
+    planned = [
+        process_of(
             request,
             member.role,
             PreparedLine(line=member.role.command),
-            Process(
-                name=member.name,
-                role=member.role.name,
-                node=member.node,
-                command="",
-                rank=member.rank,
-                is_awaited=_is_awaited(member, success),
-                resources=member.role.resources,
-            ),
+            member.index,
             who={"TF_CONFIG": _configuration(member, members)},
+            node=member.node,
+            rank=member.rank,
+            is_awaited=_is_awaited(member, success),
         )
-        processes.append(process)
-        notes += told
+        for member in members
+    ]
     resources = sum((member.role.resources for member in members), Resources())
     nodes = len(members) if facts.has_pods else instances
-    return assemble(request, processes, nodes=nodes, resources=resources, notes=notes)
+    return assemble(request, planned, nodes=nodes, resources=resources, notes=[*derived, *why])
 
 
 def _members(request: JobRequest, instances: int, *, has_pods: bool) -> Iterator[_Member]:
@@ -99,12 +93,17 @@ def _members(request: JobRequest, instances: int, *, has_pods: bool) -> Iterator
     rank = count = 0
     for role in [*known, *(role for role in roles if role not in known)]:
         is_ranked = types[role.name] in _RANKED
-        # A lone role that does not say how many it is has one on each instance.
-        default = instances if role.name == "worker" else 1
-        for index in range(default if role.replicas is None else role.replicas):
+        for index in range(_replicas(role, instances)):
             place = count if has_pods else (rank if is_ranked else index) % instances
             yield _Member(role, types[role.name], index, place, rank if is_ranked else None)
             rank, count = rank + is_ranked, count + 1
+
+
+def _replicas(role: RoleRequest, instances: int) -> int:
+    """Return how many there are; workers that do not say so are one on each instance."""
+    if role.replicas is not None:
+        return role.replicas
+    return instances if role.name == "worker" else 1
 
 
 def _configuration(member: _Member, members: list[_Member]) -> str:
@@ -144,92 +143,77 @@ def pytorch_task(request: JobRequest, facts: Facts) -> Task:
     Of any other, there is a process for each rank, with the variables that torch goes by.
     """
     role = commanding_role(request, "worker")
-    said = {**request.environment, **role.environment}
-    reading = read_command(role.command, facts.mpi_family, said)
+    reading = read_command(role.command, facts.mpi_family, request.environment)
     found = counts(request, facts, reading.launch)
     if reading.launch is not None or reading.starts_ranks:
-        processes, notes = _launchers(request, role, reading, found, facts)
+        # On several nodes, each mpirun would have a rank 0 of its own.
+        is_clear = found.instances == 1 or (reading.launch is not None and reading.launch.is_torch)
+        prepared = prepare(role.command, reading, facts.mpi_family, wrap=is_clear)
+        planned = _launchers(request, role, prepared, found)
     else:
-        processes, notes = _ranks(request, role, found)
+        prepared = PreparedLine(line=role.command)
+        planned = _ranks(request, role, prepared, found)
     return assemble(
         request,
-        processes,
+        planned,
         nodes=found.instances,
         width=found.processes,
         resources=role.resources * found.instances,
-        notes=[*found.notes, *unused_commands(request, role), *notes],
+        notes=[*found.notes, *unused_commands(request, role), *prepared.notes],
     )
 
 
 def _launchers(
-    request: JobRequest, role: RoleRequest, reading: ReadCommand, found: Counts, facts: Facts
-) -> tuple[list[Process], list[str]]:
-    # On several nodes, each mpirun would have a rank 0 of its own.
-    is_clear = found.instances == 1 or (reading.launch is not None and reading.launch.is_torch)
-    prepared = prepare(role.command, reading, facts.mpi_family, wrap=is_clear)
-    said = {**request.environment, **role.environment}
-    processes, notes = [], [*prepared.notes]
+    request: JobRequest, role: RoleRequest, prepared: PreparedLine, found: Counts
+) -> list[PlannedProcess]:
+    planned = []
     for node in range(found.instances):
-        who = {**_meeting_point(request, role, found), "NODE_RANK": str(node)}
-        process, told = process_of(
+        who = {**_meeting_point(request, found), "NODE_RANK": str(node)}
+        process = process_of(
             request,
             role,
             prepared,
-            Process(
-                name=f"{role.name}-{node}",
-                role=role.name,
-                node=node,
-                command="",
-                is_awaited=request.success != "chief" or node == 0,
-                resources=role.resources,
-            ),
+            node,
             who=who,
-            defaults=_defaults(request, prepared, found, {**said, **who}),
+            defaults=_defaults(request, prepared, found, {**request.environment, **who}),
+            node=node,
+            is_awaited=request.success != "chief" or node == 0,
         )
-        processes.append(process)
-        notes += told
-    return processes, notes
+        planned.append(process)
+    return planned
 
 
 def _ranks(
-    request: JobRequest, role: RoleRequest, found: Counts
-) -> tuple[list[Process], list[str]]:
-    prepared = PreparedLine(line=role.command)
-    processes: list[Process] = []
-    notes: list[str] = []
+    request: JobRequest, role: RoleRequest, prepared: PreparedLine, found: Counts
+) -> list[PlannedProcess]:
+    planned = []
     for rank in range(found.processes):
         node, local_rank = divmod(rank, found.per_instance)
-        process, told = process_of(
+        process = process_of(
             request,
             role,
             prepared,
-            Process(
-                name=f"{role.name}-{rank}",
-                role=role.name,
-                node=node,
-                command="",
-                rank=rank,
-                is_awaited=request.success != "chief" or rank == 0,
-                resources=share(role.resources, found.per_instance),
-            ),
+            rank,
             who={
-                **_meeting_point(request, role, found),
+                **_meeting_point(request, found),
                 "NODE_RANK": str(node),
                 "RANK": str(rank),
                 "LOCAL_RANK": str(local_rank),
                 "LOCAL_WORLD_SIZE": str(found.per_instance),
             },
+            node=node,
+            rank=rank,
+            is_awaited=request.success != "chief" or rank == 0,
+            resources=share(role.resources, found.per_instance),
         )
-        processes.append(process)
-        notes += told
-    return processes, notes
+        planned.append(process)
+    return planned
 
 
-def _meeting_point(request: JobRequest, role: RoleRequest, found: Counts) -> dict[str, str]:
+def _meeting_point(request: JobRequest, found: Counts) -> dict[str, str]:
     """Return the variables that are the same everywhere; the document may name another place."""
-    said = {**request.environment, **role.environment}
     variables = {"MASTER_ADDR": MASTER_ADDRESS, "MASTER_PORT": MASTER_PORT}
-    kept = {name: value for name, value in variables.items() if name not in said}
+    kept = {name: value for name, value in variables.items() if name not in request.environment}
     return {**kept, "WORLD_SIZE": str(found.processes)}
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rankwise.errors import InputError
 from rankwise.launch.rewriting import PreparedLine
 from rankwise.plan import Process, Resources, Restart, RuntimeChoice, Task
-from rankwise.wording import hint
+from rankwise.wording import counted, hint
 
 if TYPE_CHECKING:
     from rankwise.launch.commandline import Launch
@@ -34,7 +35,6 @@ class RoleRequest:
     runtime: RuntimeChoice = RuntimeChoice()
     resources: Resources = Resources()
     """Of one replica."""
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,6 @@ class Facts:
     """What is known about the machine on which the job is to run."""
 
     cores: int = 1
-    gpus: int = 0
     has_mpi4py: bool = False
     """Whether the Python that the job would find has it."""
     srun_plugin: str | None = None
@@ -75,57 +74,51 @@ class Facts:
     """Whether each replica of a role has a place of its own, and the launcher too."""
     mpi_family: Family = "unknown"
     """Whose the mpirun is that the job would find."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that all processes there need; those of the job and of its document go before."""
+
+
+PlannedProcess = tuple[Process, Sequence[str]]
+"""A process, and notes about it."""
 
 
 def assemble(
     request: JobRequest,
-    processes: Sequence[Process],
+    planned: Sequence[PlannedProcess],
     *,
-    nodes: int,
-    resources: Resources,
     notes: Iterable[str],
     environment: Mapping[str, str] | None = None,
-    files: Mapping[str, str] | None = None,
-    width: int = 0,
+    **more: Any,
 ) -> Task:
     """Make the task; the variables of the document go before those given here.
 
-    Raises InputError if roles differ in what a task has only one of.
+    `more` are fields of the task. Raises InputError if roles differ in what a task has only one of.
     """
+    told = (note for _, own in planned for note in own)
     return Task(
         key=request.key,
-        processes=tuple(processes),
-        nodes=nodes,
-        width=width,
+        processes=tuple(process for process, _ in planned),
         code=_code(request),
         folder=request.folder,
-        files=dict(files or {}),
         environment={**(environment or {}), **request.environment},
         secrets=request.secrets,
-        resources=resources,
         compute=request.compute,
         runtime=_runtime(request),
         timeout=request.timeout,
         restart=request.restart,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys([*notes, *told])),
         tags=dict(request.tags),
+        **more,
     )
 
 
 def commanding_role(request: JobRequest, *names: str) -> RoleRequest:
     """Return the role whose command is run: the first of these names, or else the first at all."""
     with_command = [role for role in request.roles if role.command.strip()]
-    for name in names:
-        for role in with_command:
-            if role.name == name:
-                return role
     if not with_command:
         raise InputError(
             f"{request.name}: no role has a command: write one, as `command: python train.py`"
         )
-    return with_command[0]
+    named = (role for name in names for role in with_command if role.name == name)
+    return next(named, with_command[0])
 
 
 def unused_commands(request: JobRequest, used: RoleRequest) -> list[str]:
@@ -141,17 +134,19 @@ def process_of(
     request: JobRequest,
     role: RoleRequest,
     prepared: PreparedLine,
-    process: Process,
+    number: int,
     *,
     who: Mapping[str, str],
     defaults: Mapping[str, str] | None = None,
-) -> tuple[Process, list[str]]:
-    """Return a process its command and variables, with notes about them.
+    **more: Any,
+) -> PlannedProcess:
+    """Return a process of a role with its command and variables, and notes about them.
 
     `who` are the variables that say which process it is; whatever the document says, they win:
     with another RANK, ranks would not find each other. Before `defaults`, the document's win.
+    `more` are fields of the process.
     """
-    said = {**request.environment, **role.environment}
+    said = request.environment
     notes = [
         f"variables: {name} is set for each process: {said[name]!r} of the document is not used"
         for name in who
@@ -159,11 +154,12 @@ def process_of(
     ]
     added = {**(defaults or {}), **prepared.environment}
     kept = {name: value for name, value in added.items() if name not in said}
-    environment = {**role.environment, **kept, **who}
-    known = {**request.environment, **environment}
-    notes += prepared.word_notes(known)
+    environment = {**kept, **who}
+    known = {**said, **environment}
+    named = {"name": f"{role.name}-{number}", "role": role.name, "resources": role.resources}
     command = prepared.for_process(known)
-    return dataclasses.replace(process, command=command, environment=environment), notes
+    process = Process(**{**named, **more}, command=command, environment=environment)
+    return process, [*notes, *prepared.word_notes(known)]
 
 
 def share(resources: Resources, count: int) -> Resources:
@@ -251,7 +247,7 @@ def instances_of(request: JobRequest, launch: Launch | None) -> tuple[int, tuple
             f"{request.name}: {count} instances are more than {_MOST_INSTANCES}: check "
             "`instance_count`, `num_replicas` and the numbers in the command"
         )
-    return count, (f"{_many(count, 'instance')}: {note}",) if note else ()
+    return count, (f"{counted(count, 'instance')}: {note}",) if note else ()
 
 
 def _instances(request: JobRequest, launch: Launch | None) -> tuple[int, str]:
@@ -265,7 +261,7 @@ def _instances(request: JobRequest, launch: Launch | None) -> tuple[int, str]:
     gpus = role.resources.gpus
     if launch is not None and launch.processes is not None and gpus:
         count = math.ceil(launch.processes / gpus)
-        return count, f"{_np(launch)} with {_many(gpus, 'GPU')} each"
+        return count, f"{_np(launch)} with {counted(gpus, 'GPU')} each"
     return 1, ""
 
 
@@ -281,24 +277,23 @@ def _per_instance(
             )
         return said, ()
     count, why = _derived_per_instance(request, facts, launch, instances)
-    return count, (f"{_many(count, 'process')} per instance: {why}",)
+    return count, (f"{counted(count, 'process')} per instance: {why}",)
 
 
 def _derived_per_instance(
     request: JobRequest, facts: Facts, launch: Launch | None, instances: int
 ) -> tuple[int, str]:
-    gpus, cores = _equipment(request, facts, instances)
-    by_gpus = gpus, f"one for each of {_many(gpus, 'GPU')}"
-    by_cores = cores, f"one for each of {_many(cores, 'core')}"
+    claimed = instance_role(request).resources
+    gpus, cores = claimed.gpus, math.ceil(claimed.cores) or max(facts.cores // instances, 1)
+    by_gpus = gpus, f"one for each of {counted(gpus, 'GPU')}"
+    by_cores = cores, f"one for each of {counted(cores, 'core')}"
     if launch is not None:
         if launch.processes is not None:
             return _share(launch, launch.processes, instances)
         wanted = launch.processes_per_node
         if (number := launch.count_per_node) is not None:
-            return (
-                number,
-                f"--nproc_per_node {number}" if launch.is_torch else "as the command says",
-            )
+            why = f"--nproc_per_node {number}" if launch.is_torch else "as the command says"
+            return number, why
         if wanted in ("gpu", "auto") and gpus:
             return by_gpus
         if launch.is_torch and wanted is None:
@@ -306,17 +301,10 @@ def _derived_per_instance(
     return by_gpus if gpus else by_cores
 
 
-def _equipment(request: JobRequest, facts: Facts, instances: int) -> tuple[int, int]:
-    """Return the GPUs and cores of one instance."""
-    claimed = instance_role(request).resources
-    cores = math.ceil(claimed.cores) or facts.cores // instances
-    return claimed.gpus, max(cores, 1)
-
-
 def _share(launch: Launch, processes: int, instances: int) -> tuple[int, str]:
     count = math.ceil(processes / instances)
     uneven = " (not even: not all places are taken)" if processes % instances else ""
-    return count, f"{_np(launch)} over {_many(instances, 'instance')}{uneven}"
+    return count, f"{_np(launch)} over {counted(instances, 'instance')}{uneven}"
 
 
 def _conflicts(
@@ -329,9 +317,9 @@ def _conflicts(
     notes = []
     if launch.processes is not None and launch.processes > places:
         notes.append(
-            f"oversubscribed: {_np(launch)} on {_many(instances, 'instance')} with "
-            f"{_many(per_instance, 'process')} each is {launch.processes - places} more than there "
-            "are places"
+            f"oversubscribed: {_np(launch)} on {counted(instances, 'instance')} with "
+            f"{counted(per_instance, 'process')} each is {launch.processes - places} more than "
+            "there are places"
         )
     wanted = launch.count_per_node
     said = request.process_count_per_instance
@@ -349,21 +337,17 @@ def _conflicting_nodes(request: JobRequest, launch: Launch, instances: int) -> l
     if least > instances:
         raise InputError(
             f"{request.name}: the command waits for {least} nodes (--nnodes), and there are "
-            f"{_many(instances, 'instance')}: set `instance_count: {least}` or --nnodes {instances}"
+            f"{counted(instances, 'instance')}: set `instance_count: {least}` or "
+            f"--nnodes {instances}"
         )
     if most < instances:
-        wanted, there_are = _many(most, "node"), _many(instances, "instance")
+        wanted, there_are = counted(most, "node"), counted(instances, "instance")
         return [f"the command wants {wanted} (--nnodes), and it runs on each of {there_are}"]
     return []
 
 
 def _np(launch: Launch) -> str:
     return f"-n {launch.processes}" if launch.dialect == "srun" else f"-np {launch.processes}"
-
-
-def _many(count: int, what: str) -> str:
-    plural = f"{what}es" if what.endswith("s") else f"{what}s"
-    return f"{count} {what if count == 1 else plural}"
 
 
 _EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
@@ -375,8 +359,6 @@ def with_inputs(request: JobRequest) -> JobRequest:
 
     Raises InputError, with a line for each reference that leads nowhere.
     """
-    if not _has_expressions(request):
-        return request
     problems: list[str] = []
 
     def fill(text: str, where: str) -> str:
@@ -384,28 +366,16 @@ def with_inputs(request: JobRequest) -> JobRequest:
             lambda found: _value(found, request.inputs, f"{request.name}: {where}", problems), text
         )
 
-    def fill_all(variables: Mapping[str, str], where: str) -> dict[str, str]:
-        return {name: fill(value, f"{where}{name}") for name, value in variables.items()}
-
     roles = tuple(
-        dataclasses.replace(
-            role,
-            command=fill(role.command, f"the command of {role.name}"),
-            environment=fill_all(role.environment, f"the variable of {role.name} "),
-        )
+        dataclasses.replace(role, command=fill(role.command, f"the command of {role.name}"))
         for role in request.roles
     )
-    environment = fill_all(request.environment, "the variable ")
+    environment = {
+        name: fill(value, f"the variable {name}") for name, value in request.environment.items()
+    }
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     return dataclasses.replace(request, roles=roles, environment=environment)
-
-
-def _has_expressions(request: JobRequest) -> bool:
-    texts = [role.command for role in request.roles]
-    for variables in (request.environment, *(role.environment for role in request.roles)):
-        texts += variables.values()
-    return any("${{" in text for text in texts)
 
 
 def _value(found: re.Match[str], inputs: Mapping[str, str], where: str, problems: list[str]) -> str:
@@ -434,27 +404,28 @@ def plain_task(request: JobRequest, facts: Facts) -> Task:
     role = commanding_role(request)
     instances, notes = instances_of(request, None)
     prepared = PreparedLine(line=role.command)
-    processes, told = [], [*notes, *unused_commands(request, role)]
-    for node in range(instances):
-        process, said = process_of(
-            request,
-            role,
-            prepared,
-            Process(
-                name=f"{role.name}-{node}",
-                role=role.name,
-                node=node,
-                command="",
-                rank=node,
-                resources=role.resources,
-            ),
-            who={"NODE_RANK": str(node)},
+    planned = [
+        process_of(
+            request, role, prepared, node, who={"NODE_RANK": str(node)}, node=node, rank=node
         )
-        processes.append(process)
-        told += said
+        for node in range(instances)
+    ]
     return assemble(
-        request, processes, nodes=instances, resources=role.resources * instances, notes=told
+        request,
+        planned,
+        nodes=instances,
+        resources=role.resources * instances,
+        notes=[*notes, *unused_commands(request, role)],
     )
+
+
+_PLANNERS: Mapping[Kind, str] = {
+    "plain": "jobs:plain_task",
+    "mpi": "mpi_jobs:mpi_task",
+    "pytorch": "framework_jobs:pytorch_task",
+    "tensorflow": "framework_jobs:tensorflow_task",
+}
+"""What plans each kind of jobs. Only where ranks are to be started, launchers are loaded."""
 
 
 def task_for(request: JobRequest, facts: Facts | None = None) -> Task:
@@ -462,27 +433,6 @@ def task_for(request: JobRequest, facts: Facts | None = None) -> Task:
 
     The same request and facts give the same task: nothing is looked up, started or written.
     """
-    facts = facts or Facts()
-    task = _planner_for(request.kind)(with_inputs(request), facts)
-    if not facts.environment:
-        return task
-    return dataclasses.replace(task, environment={**facts.environment, **task.environment})
-
-
-def _planner_for(kind: Kind) -> Callable[[JobRequest, Facts], Task]:
-    """Return what plans such jobs; only where ranks are to be started, launchers are loaded."""
-    match kind:
-        case "plain":
-            return plain_task
-        case "mpi":
-            from rankwise.launch.mpi_jobs import mpi_task
-
-            return mpi_task
-        case "pytorch":
-            from rankwise.launch.framework_jobs import pytorch_task
-
-            return pytorch_task
-        case "tensorflow":
-            from rankwise.launch.framework_jobs import tensorflow_task
-
-            return tensorflow_task
+    planner = pkgutil.resolve_name(f"rankwise.launch.{_PLANNERS[request.kind]}")
+    task: Task = planner(with_inputs(request), facts or Facts())
+    return task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
@@ -26,8 +26,6 @@ class LauncherOptions:
     style: Style
     arguments: Mapping[str, int]
     """How many arguments each takes."""
-    more: Mapping[str, int] = field(default_factory=dict)
-    """Those of a related launcher, which people write too."""
     processes: Sequence[str] = ()
     """Those that say how many processes there are in all."""
     per_node: Sequence[str] = ()
@@ -39,7 +37,7 @@ class LauncherOptions:
 
     def arguments_of(self, name: str) -> int | None:
         """Return how many arguments an option takes; None if there is no such option."""
-        return self.arguments.get(name, self.more.get(name))
+        return self.arguments.get(name)
 
     def full_name(self, name: str) -> str:
         """Complete a name that is shortened, where that is allowed and clear."""
@@ -126,7 +124,6 @@ _TORCHRUN = _table(
     redirects role shutdown-timeout signals-to-handle start-method t tee
     """,
 )
-_LAUNCH = _TORCHRUN | {"use-env": 0, "logdir": 1}
 # Letters that may have an argument have it at once (`-K0`), names only after `=`: none follows.
 _SRUN = _table(
     none="""
@@ -162,23 +159,25 @@ _TORCH_OUTPUT = """
 """
 _HOROVODRUN_OUTPUT = "output-filename prefix-timestamp prefix-output-with-timestamp"
 
+# People write the options of one MPI for another: where both have one, it is this launcher's own.
+_MPI = LauncherOptions(
+    style="dashes",
+    arguments=_HYDRA | _OPEN_MPI,
+    processes=("np", "n", "c"),
+    per_node=("npernode", "N", "ppn", "perhost"),
+    output=_MPI_OUTPUT.split(),
+)
+_TORCH = LauncherOptions(
+    style="argparse",
+    arguments=_TORCHRUN,
+    per_node=("nproc-per-node",),
+    nodes=("nnodes",),
+    output=_TORCH_OUTPUT.split(),
+)
+
 TABLES: Mapping[Dialect, LauncherOptions] = {
-    "openmpi": LauncherOptions(
-        style="dashes",
-        arguments=_OPEN_MPI,
-        more=_HYDRA,
-        processes=("np", "n", "c"),
-        per_node=("npernode", "N", "ppn", "perhost"),
-        output=_MPI_OUTPUT.split(),
-    ),
-    "hydra": LauncherOptions(
-        style="dashes",
-        arguments=_HYDRA,
-        more=_OPEN_MPI,
-        processes=("np", "n", "c"),
-        per_node=("ppn", "perhost", "npernode", "N"),
-        output=_MPI_OUTPUT.split(),
-    ),
+    "openmpi": _MPI,
+    "hydra": replace(_MPI, arguments=_OPEN_MPI | _HYDRA),
     "horovodrun": LauncherOptions(
         style="argparse",
         arguments=_HOROVODRUN,
@@ -194,20 +193,8 @@ TABLES: Mapping[Dialect, LauncherOptions] = {
         nodes=("N", "nodes"),
         output=("o", "output", "e", "error", "l", "label"),
     ),
-    "torchrun": LauncherOptions(
-        style="argparse",
-        arguments=_TORCHRUN,
-        per_node=("nproc-per-node",),
-        nodes=("nnodes",),
-        output=_TORCH_OUTPUT.split(),
-    ),
-    "torch.distributed.launch": LauncherOptions(
-        style="argparse",
-        arguments=_LAUNCH,
-        per_node=("nproc-per-node",),
-        nodes=("nnodes",),
-        output=_TORCH_OUTPUT.split(),
-    ),
+    "torchrun": _TORCH,
+    "torch.distributed.launch": replace(_TORCH, arguments=_TORCHRUN | {"use-env": 0, "logdir": 1}),
 }
 
 ELSEWHERE = frozenset({"app", "configfile", "multi-prog"})
@@ -226,7 +213,6 @@ _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 _MODULE = re.compile(r"-[bBdEIOqsSuvxP]*m(.*)")
 PYTHON_FLAGS = re.compile(r"-[bBdEIOqsSuvxP]+")
 
-_MPI_NAMES = frozenset({"mpirun", "mpiexec"})
 _NAMES: Mapping[str, Dialect] = {
     **dict.fromkeys(("orterun", "prterun", "mpirun.openmpi", "mpiexec.openmpi"), "openmpi"),
     **dict.fromkeys(("mpiexec.hydra", "mpirun.mpich", "mpiexec.mpich"), "hydra"),
@@ -277,7 +263,7 @@ def is_python(word: Word) -> bool:
 
 def _launcher_at(words: Sequence[Word], place: int, family: Family) -> FoundLauncher | None:
     name, path = _base(words[place]), words[place].text or ""
-    if name in _MPI_NAMES:
+    if name in ("mpirun", "mpiexec"):
         dialect: Dialect = "hydra" if family in ("mpich", "intel") else "openmpi"
         return FoundLauncher(dialect, name, path, place + 1)
     if name in _NAMES:
@@ -292,12 +278,9 @@ def _module_of_python(words: Sequence[Word], place: int) -> FoundLauncher | None
         if found := _MODULE.fullmatch(text):
             at += not found[1]
             module = found[1] or (words[at].text if at < len(words) else None) or ""
-            dialect = _MODULES.get(module)
-            return (
-                FoundLauncher(dialect, module, module, at + 1, words[place].raw)
-                if dialect
-                else None
-            )
+            if module not in _MODULES:
+                return None
+            return FoundLauncher(_MODULES[module], module, module, at + 1, words[place].raw)
         if text in ("-W", "-X"):
             at += 2
         elif PYTHON_FLAGS.fullmatch(text) or text.startswith(("-W", "-X")):

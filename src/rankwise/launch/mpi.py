@@ -314,6 +314,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self) -> None:
         self.worlds: dict[str, object] = {}
         """What was replaced in the module, if it was loaded."""
+        self._real: Any = None
+        """The loader of the real module, once that was found."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -327,24 +329,18 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         finally:
             sys.meta_path.insert(0, self)
         if found is not None and found.loader is not None:
-            found.loader = _Loader(found.loader, self)
+            self._real, found.loader = found.loader, self
         return found
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, real: Any, finder: _Finder) -> None:
-        self._real = real
-        self._finder = finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         module: ModuleType | None = self._real.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
         self._real.exec_module(module)
-        self._finder.worlds = replace_world(module)
+        self.worlds = replace_world(module)
 
 
 def _refusal(name: str, *, is_method: bool) -> object:

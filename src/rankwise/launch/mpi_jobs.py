@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 
-from rankwise.launch.commandline import Launch, ReadCommand, read_command
+from rankwise.launch.commandline import Launch, read_command
 from rankwise.launch.jobs import (
     Counts,
     Facts,
@@ -22,7 +23,7 @@ from rankwise.launch.jobs import (
 from rankwise.launch.mpiexec import Family, Mpiexec
 from rankwise.launch.rewriting import in_shell, prepare, substitute
 from rankwise.launch.shell import Edit, apply, read, skip_prefixes
-from rankwise.plan import Process, Resources, Task, later
+from rankwise.plan import Resources, Task, later
 
 
 def by_srun(
@@ -66,7 +67,7 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
     """Plan an MPI job: a launcher on the first node, which starts the ranks on all."""
     role = commanding_role(request, "launcher")
     family = facts.mpi_family
-    said = {**request.environment, **role.environment}
+    said = request.environment
     reading = read_command(role.command, family, said)
     found = counts(request, facts, reading.launch)
     line, notes = role.command, [*found.notes, *unused_commands(request, role)]
@@ -82,33 +83,29 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
     own = Resources() if role is instance_role(request) else role.resources
     # The launcher claims less than the ranks do: where it can be, it is by itself.
     is_apart = facts.has_pods and (found.instances > 1 or role is not instance_role(request))
-    launcher, told = process_of(
+    launcher = process_of(
         request,
-        role,
+        replace(role, name="launcher"),
         prepared,
-        Process(
-            name="launcher-0",
-            role="launcher",
-            node=found.instances if is_apart else 0,
-            command="",
-            speaks_for_ranks=request.success == "launcher",
-            resources=own,
-        ),
+        0,
         who=_VARIABLES,
+        node=found.instances if is_apart else 0,
+        speaks_for_ranks=request.success == "launcher",
+        resources=own,
     )
     return assemble(
         request,
         [launcher],
         nodes=found.instances + is_apart,
         width=found.processes,
-        files={"hostfile": hostfile(family, found, _named(reading))},
-        environment=mpi_variables(family, said, names_hosts=_names_hosts(line)),
+        files={"hostfile": hostfile(family, found, reading.launch)},
+        environment=mpi_variables(family, said, names_hosts=bool(_HOST_OPTIONS.search(line))),
         resources=_resources(request, role, found.instances),
-        notes=[*notes, *prepared.notes, *told],
+        notes=[*notes, *prepared.notes],
     )
 
 
-def hostfile(family: Family, found: Counts, launcher: str = "") -> str:
+def hostfile(family: Family, found: Counts, launch: Launch | None = None) -> str:
     """Write the file of hosts, as the launcher reads it.
 
     Where it is not known whose the launcher is, each host stands there as often as it has places:
@@ -116,7 +113,8 @@ def hostfile(family: Family, found: Counts, launcher: str = "") -> str:
     """
     hosts = [later(f"host:{node}") for node in range(found.instances)]
     places = found.per_instance
-    if launcher == "horovodrun" or family in ("openmpi4", "openmpi5"):
+    is_horovod = launch is not None and launch.launcher == "horovodrun"
+    if is_horovod or family in ("openmpi4", "openmpi5"):
         lines = [f"{host} slots={places}" for host in hosts]
     elif family in ("mpich", "intel"):
         lines = [f"{host}:{places}" for host in hosts]
@@ -140,8 +138,8 @@ def mpi_variables(
         variables |= Mpiexec(path="", family=one).environment(present)
         own = _UNBOUND.get(one, {})
         variables |= {name: value for name, value in own.items() if name not in present}
-        variables |= {} if names_hosts else _DEFAULT_HOSTS.get(one, {})
-        variables |= virtual_node_variables(one)
+        variables |= {} if names_hosts else _DEFAULT_HOSTS[one]
+        variables |= _AGENTS[one]
     return variables
 
 
@@ -157,30 +155,17 @@ _DEFAULT_HOSTS: Mapping[Family, Mapping[str, str]] = {
     "mpich": {"HYDRA_HOST_FILE": HOSTFILE},
     "intel": {"I_MPI_HYDRA_HOST_FILE": HOSTFILE},
 }
+# By these, a launcher starts what runs on other nodes. Where we may not have a host name of our
+# own, even the first node is another one to it.
 _AGENTS: Mapping[Family, Mapping[str, str]] = {
     "openmpi4": {"OMPI_MCA_plm_rsh_agent": NODE_PROGRAM},
     "openmpi5": {"PRTE_MCA_plm_ssh_agent": NODE_PROGRAM},
     "mpich": {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": NODE_PROGRAM},
-    "intel": {
-        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": NODE_PROGRAM,
-    },
+    "intel": {"I_MPI_HYDRA_BOOTSTRAP": "ssh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": NODE_PROGRAM},
 }
 _HOST_OPTIONS = re.compile(
     r"(?:^|\s)--?(?:hostfile|machinefile|default-hostfile|hostlist|hosts?|H|f|machine)(?:[\s=]|$)"
 )
-
-
-def virtual_node_variables(family: Family) -> Mapping[str, str]:
-    """Return the variables by which a launcher starts what runs on other nodes.
-
-    Where we may not have a host name of our own, even the first node is another one to it.
-    """
-    return _AGENTS.get(family, {})
-
-
-def _names_hosts(line: str) -> bool:
-    return _HOST_OPTIONS.search(line) is not None
 
 
 def generated(command: str, processes: int) -> str:
@@ -202,10 +187,6 @@ def _is_program(line: str) -> bool:
     rest = apply(line, [Edit(word.start, word.end) for word in words])
     is_fixed = all(word.text is not None for word in words)
     return is_fixed and not rest.strip() and next(skip_prefixes(words), None) == 0
-
-
-def _named(reading: ReadCommand) -> str:
-    return reading.launch.launcher if reading.launch else ""
 
 
 def _resources(request: JobRequest, launcher: RoleRequest, instances: int) -> Resources:

@@ -32,16 +32,18 @@ _SHARED_PREFIXES = frozenset(map(Path, ("/", "/usr", "/usr/local")))
 _VERSION_SECONDS = 20.0
 
 _LIBRARY_FILE = re.compile(r"libmpi(?:ch|_abi|_cray\w*|_gnu\w*|_intel\w*)?\.so")
+# The groups are the major versions; their names stand for the MPIs in _KINDS.
 _LIBRARY_VERSION = re.compile(
-    r"(?P<name>MPICH) Version:\s*v?(?P<major>\d+)"
-    r"|(?P<open>Open MPI) v?(?P<open_major>\d+)"
-    r"|(?P<intel>Intel\(R\) MPI Library) (?P<intel_major>\d+)"
+    r"MPICH Version:\s*v?(?P<mpich>\d+)"
+    r"|Open MPI v?(?P<open>\d+)"
+    r"|Intel\(R\) MPI Library (?P<intel>\d+)"
 )
 _LAUNCHER_VERSION = re.compile(
-    r"(?P<name>HYDRA) build details:\s*Version:\s*v?(?P<major>\d+)"
-    r"|(?P<open>Open MPI|OpenRTE)\) v?(?P<open_major>\d+)"
-    r"|(?P<intel>Intel\(R\) MPI Library) .*?Version (?P<intel_major>\d+)"
+    r"HYDRA build details:\s*Version:\s*v?(?P<mpich>\d+)"
+    r"|(?:Open MPI|OpenRTE)\) v?(?P<open>\d+)"
+    r"|Intel\(R\) MPI Library .*?Version (?P<intel>\d+)"
 )
+_KINDS = {"mpich": "MPICH", "open": "Open MPI", "intel": "Intel MPI"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +136,7 @@ def find_mpiexec(library_version: str, library_path: str | None) -> Mpiexec:
     `library_version` is what MPI.Get_library_version() says, `library_path` what loaded_library()
     does. RANKWISE_MPIEXEC goes before all. Raises MpiMissing, which names what was looked at.
     """
-    kind = _kind_of_library(library_version)
+    kind = _kind(_LIBRARY_VERSION.search(library_version))
     if override := os.environ.get(OVERRIDE):
         return _overridden(override, kind)
     prefix = _own_prefix(library_path)
@@ -216,10 +218,6 @@ def _own_prefix(library_path: str | None) -> Path | None:
     return folder.parent / "bin" if len(majors) <= 1 else None
 
 
-def _kind_of_library(version: str) -> _Kind | None:
-    return _kind(_LIBRARY_VERSION.search(version))
-
-
 def _kind_of_launcher(path: Path) -> _Kind | None:
     """Ask an mpiexec which MPI it is of; None if it does not say."""
     try:
@@ -241,10 +239,6 @@ def _kind_of_launcher(path: Path) -> _Kind | None:
 
 
 def _kind(found: re.Match[str] | None) -> _Kind | None:
-    if found is None:
+    if found is None or found.lastgroup is None:
         return None
-    if found["open"]:
-        return _Kind("Open MPI", int(found["open_major"]))
-    if found["intel"]:
-        return _Kind("Intel MPI", int(found["intel_major"]))
-    return _Kind("MPICH", int(found["major"]))
+    return _Kind(_KINDS[found.lastgroup], int(found[found.lastgroup]))

@@ -208,15 +208,11 @@ def fixes_for(line: str, launch: Launch, family: Family) -> list[Fix]:
             fixes += _for_hydra(line, segment, family, to_set)
         elif launch.dialect == "openmpi" and family in ("openmpi4", "openmpi5"):
             fixes += _for_open_mpi(line, segment, family)
-        elif family == "unknown" and _is_for_open_mpi(segment):
+        elif family == "unknown" and segment.options_named(*_ONLY_OPEN_MPI):
             # Whichever version it is: the older ones take two dashes as well.
             for option in segment.options:
                 fixes += _with_two_dashes(line, option) if option.name in _TWO_DASHES else ()
     return fixes
-
-
-def _is_for_open_mpi(segment: Segment) -> bool:
-    return any(option.name in _ONLY_OPEN_MPI for option in segment.options)
 
 
 def notes_for(fixes: Sequence[Fix], launch: Launch, family: Family) -> list[str]:
@@ -328,9 +324,7 @@ def _renamed(line: str, option: Option, now: str, name: str = "") -> Fix:
     was = line[option.start : option.end]
     rest = line[end : option.end]
     if rest.startswith("="):
-        return Fix(
-            name or option.name, was, Edit(option.start, end + 1, f"{now} "), f"{now} {rest[1:]}"
-        )
+        end, now, rest = end + 1, f"{now} ", rest[1:]
     return Fix(name or option.name, was, Edit(option.start, end, now), now + rest)
 
 
@@ -401,14 +395,17 @@ def prepare(
     if has_mpi4py and (aborting := ending_all(launch)):
         edits += aborting
         notes.append(NOTE)
+    environment = {}
     wrapped = wrapping(line, launch) if wrap else "another launcher numbers the ranks of this job"
     if isinstance(wrapped, str):
         notes.append(f"ranks: {launch.launcher}: {wrapped}: the exit code will be the launcher's")
-        return PreparedLine(line=line, launch=launch, edits=tuple(edits), notes=tuple(notes))
+    else:
+        edits += wrapped
+        environment = {OUTPUT_VARIABLE: "own"} if launch.keeps_output else {}
     return PreparedLine(
         line=line,
         launch=launch,
-        edits=(*edits, *wrapped),
-        environment={OUTPUT_VARIABLE: "own"} if launch.keeps_output else {},
+        edits=tuple(edits),
+        environment=environment,
         notes=tuple(notes),
     )

@@ -174,7 +174,7 @@ class _Reader:
                 self._at = self._after_single(start + 1)
                 return self._text[start + 1 : self._at - 1]
             case '"':
-                self._at = self._after_double(start + 1)
+                self._at = self._after(start + 1, '"', 0)
                 return _inside_double(self._text[start + 1 : self._at - 1])
             case "\\":
                 self._at = start + 2
@@ -191,19 +191,6 @@ class _Reader:
             raise _Unreadable
         return end + 1
 
-    def _after_double(self, at: int, depth: int = 0) -> int:
-        while at < len(self._text):
-            match self._text[at]:
-                case '"':
-                    return at + 1
-                case "\\":
-                    at += 2
-                case "$" | "`":
-                    at = self._after_expansion(at, depth)
-                case _:
-                    at += 1
-        raise _Unreadable
-
     def _after_expansion(self, at: int, depth: int) -> int:
         """Find the end of what begins with a dollar or a backtick."""
         # In the quotes of $'…' other rules hold, and not in every shell.
@@ -219,7 +206,7 @@ class _Reader:
         return variable.end() if variable else at + 1
 
     def _after(self, at: int, closing: str, depth: int) -> int:
-        """Find the end of a nested part."""
+        """Find the end of what double quotes, brackets or backticks enclose."""
         if depth > _DEEPEST:
             raise _Unreadable
         while at < len(self._text):
@@ -228,12 +215,14 @@ class _Reader:
                 return at + 1
             if character == "\\":
                 at += 2
+            elif character in "$`":
+                at = self._after_expansion(at, depth + (closing != '"'))
+            elif closing == '"':
+                at += 1
             elif character == "'":
                 at = self._after_single(at + 1)
             elif character == '"':
-                at = self._after_double(at + 1, depth + 1)
-            elif character in "$`":
-                at = self._after_expansion(at, depth + 1)
+                at = self._after(at + 1, '"', depth + 1)
             elif character == "(" and closing == ")":
                 at = self._after(at + 1, ")", depth + 1)
             else:

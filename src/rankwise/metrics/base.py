@@ -59,8 +59,8 @@ def number_in(word: str) -> float | None:
 
 def numbers_in(line: str) -> list[float]:
     """Return the numbers that a line consists of; empty if there is anything else in it."""
-    numbers = [number_in(word) for word in line.split()]
-    return [] if None in numbers else [number for number in numbers if number is not None]
+    words = line.split()
+    return [float(word) for word in words] if all(map(_NUMBER.fullmatch, words)) else []
 
 
 def size_in(number: float) -> int | None:
@@ -71,29 +71,19 @@ def size_in(number: float) -> int | None:
 NONE = "1"
 """The unit of plain numbers."""
 
-_SPELLINGS = {
-    "us": "us",
-    "µs": "us",
-    "μs": "us",
-    "usec": "us",
-    "ns": "ns",
-    "nsec": "ns",
-    "ms": "ms",
-    "msec": "ms",
-    "s": "s",
-    "sec": "s",
-    "secs": "s",
-    "seconds": "s",
-    "mb/s": "MB/s",
-    "mbytes/sec": "MB/s",
-    "gb/s": "GB/s",
-    "gbytes/sec": "GB/s",
-    "messages/s": "messages/s",
-    "msg/sec": "messages/s",
+_WRITTEN = {
+    "us": "us µs μs usec",
+    "ns": "ns nsec",
+    "ms": "ms msec",
+    "s": "s sec secs seconds",
+    "MB/s": "mb/s mbytes/sec",
+    "GB/s": "gb/s gbytes/sec",
+    "messages/s": "messages/s msg/sec",
     "tasks/s": "tasks/s",
     "%": "%",
-    "bytes": "B",
+    "B": "bytes",
 }
+_SPELLINGS = {word: unit for unit, words in _WRITTEN.items() for word in words.split()}
 # Of the same letters, these are bits: they stay what they are.
 _BITS = re.compile(r"[KMGTP]?b(it)?s?(/s|/sec|ps)?")
 _TIMES = {"ns", "us", "ms", "s", "min", "h"}
@@ -138,14 +128,13 @@ class _Series:
     """What a program says that they come to; None: their median."""
 
     def sample(self, name: str) -> Sample:
-        many = len(self.values) > 1
         return Sample(
             metric=name,
             unit=self.unit,
             better=self.better,
             point=self.point,
             value=median(self.values) if self.value is None else self.value,
-            raw=tuple(self.values) if many else (),
+            raw=tuple(self.values) if len(self.values) > 1 else (),
         )
 
 
@@ -175,9 +164,8 @@ class Collector:
         self._seen.add(metric)
         metric, unit = plain(metric)[:_LONGEST_NAME], self._unit(plain(metric), plain(unit))
         where = f" at {_in_words(point)}" if point else ""
-        if not all(map(math.isfinite, (value, *raw))):
-            bad = next(number for number in (value, *raw) if not math.isfinite(number))
-            self.fault(f"{metric}{where} is {bad}, which is no value")
+        if bad := [number for number in (value, *raw) if not math.isfinite(number)]:
+            self.fault(f"{metric}{where} is {bad[0]}, which is no value")
         elif not metric:
             self.fault("there is a value without a name: say `name`")
         elif not unit:
@@ -260,10 +248,11 @@ def _read_safely(wish: Metric, text: str) -> ParsedMetrics:
     try:
         parsed: object = read(wish, text)
     except Exception as error:  # Whatever the code of another package raises.
-        return ParsedMetrics(faults=(f"{wish.parser} failed: {type(error).__name__}: {error}",))
-    if isinstance(parsed, ParsedMetrics):
-        return parsed
-    said = f"{wish.parser} returned {type(parsed).__name__} in place of ParsedMetrics"
+        said = f"{wish.parser} failed: {type(error).__name__}: {error}"
+    else:
+        if isinstance(parsed, ParsedMetrics):
+            return parsed
+        said = f"{wish.parser} returned {type(parsed).__name__} in place of ParsedMetrics"
     return ParsedMetrics(faults=(said,))
 
 

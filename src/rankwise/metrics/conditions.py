@@ -6,9 +6,7 @@ plain data that goes into JSON. What a machine does not tell is not there.
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -16,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rankwise import __version__
+from rankwise.errors import ComputeFailure
+from rankwise.git import git
 
 _GIT_SECONDS = 10.0
 _MICROSECONDS = 1e6
@@ -93,9 +93,8 @@ def versions_in(prefix: Path) -> Mapping[str, str]:
             found["mpi"] = f"{name} {version}"
         elif name in _LIBRARIES:
             found[name] = version
-    if prefix == Path(sys.prefix):
-        found["python"] = platform.python_version()
-    elif python := _python_of(prefix):
+    is_ours = prefix == Path(sys.prefix)
+    if python := platform.python_version() if is_ours else _python_of(prefix):
         found["python"] = python
     return found
 
@@ -140,17 +139,8 @@ def _python_of(prefix: Path) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
+    no_locks = {"GIT_OPTIONAL_LOCKS": "0"}
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_GIT_SECONDS,
-            check=False,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return git(*arguments, folder=folder, environment=no_locks, seconds=_GIT_SECONDS).strip()
+    except ComputeFailure:
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""

@@ -14,7 +14,7 @@ from typing import Any
 from rankwise.checks.call_function import call
 from rankwise.checks.sources import TooLong, at_most
 from rankwise.metrics.base import Collector, ParsedMetrics, number_in, plain
-from rankwise.metrics.json_formats import better, mappings, number, point
+from rankwise.metrics.json_formats import add_mapping, mappings, number
 from rankwise.plan import Metric
 
 _LAST_CHARACTERS = 500
@@ -31,26 +31,18 @@ def read_python(wish: Metric, text: str) -> ParsedMetrics:
     if isinstance(answer, dict):
         answer = [{"metric": name, "value": value} for name, value in answer.items()]
     for each in mappings(answer):
-        value, name = number(each.get("value")), str(each.get("metric", wish.name))
-        if value is None:
-            found.fault(
-                f"{wish.function} gave {each.get('value')!r} for {name}, which is no number"
-            )
+        name, value = str(each.get("metric", wish.name)), each.get("value")
+        if number(value) is None:
+            found.fault(f"{wish.function} gave {value!r} for {name}, which is no number")
         else:
-            found.add(
-                name,
-                value,
-                str(each.get("unit", "")),
-                better=better(each.get("better")),
-                point=point(each.get("point")),
-            )
+            add_mapping(found, name, each)
     return found.parsed()
 
 
 def _call(wish: Metric, text: str) -> Any:
     with tempfile.TemporaryDirectory(prefix="rankwise-metrics-") as folder:
         output = Path(folder) / "output"
-        output.write_text(text, errors="surrogateescape")
+        output.write_text(text, "utf-8", "surrogateescape")
         given = {"output": [str(output)], "folder": str(Path.cwd())}
         done = call(wish.function, given, work=None, seconds=wish.seconds, is_check=False)
     if done.exit_code is None:

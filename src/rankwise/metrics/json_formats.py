@@ -70,34 +70,39 @@ def read_json_lines(wish: Metric, text: str) -> ParsedMetrics:
 def _add_line(found: Collector, wish: Metric, shown: dict[str, Any]) -> None:
     at = {name: shown[name] for name in wish.axes if name in shown}
     if isinstance(name := shown.get("metric"), str):
-        value = number(shown.get("value"))
-        if value is None:
-            found.fault(f"the value of {name} is {shown.get('value')!r}, which is no number")
-            return
-        unit, where = str(shown.get("unit", "")), {**mapping(shown.get("point")), **at}
-        found.add(name, value, unit, better=better(shown.get("better")), point=point(where))
+        add_mapping(found, name, {**shown, "point": {**mapping(shown.get("point")), **at}})
         return
     for name in wish.only:
-        if name not in shown:
-            continue
-        value = number(shown[name])
-        if value is None:
-            found.fault(f"the value of {name} is {shown[name]!r}, which is no number")
-        else:
-            found.add(name, value, "", point=point(at))
+        if name in shown:
+            add_mapping(found, name, {"value": shown[name], "point": at})
+
+
+def add_mapping(found: Collector, name: str, shown: dict[str, Any]) -> None:
+    """Take a value with its unit, its direction and its place on axes, as far as they are said."""
+    value = number(shown.get("value"))
+    if value is None:
+        found.fault(f"the value of {name} is {shown.get('value')!r}, which is no number")
+    else:
+        unit, where = str(shown.get("unit", "")), point(shown.get("point"))
+        found.add(name, value, unit, better=better(shown.get("better")), point=where)
 
 
 def read_pytest_benchmark(wish: Metric, text: str) -> ParsedMetrics:
     """Read what `--benchmark-json` has written; rounds are there with `--benchmark-save-data`."""
     found = Collector(wish)
-    try:
-        shown = mapping(load(text))
-    except ValueError as error:
-        found.fault(f"{wish.on} is no JSON of pytest-benchmark: {error}")
-        return found.parsed()
+    shown = _whole(found, text, f"{wish.on} is no JSON of pytest-benchmark")
     for benchmark in mappings(shown.get("benchmarks")):
         _add_benchmark(found, benchmark)
     return found.parsed()
+
+
+def _whole(found: Collector, text: str, otherwise: str) -> dict[str, Any]:
+    """Read a text that is one object; what is none is a fault."""
+    try:
+        return mapping(load(text))
+    except ValueError as error:
+        found.fault(f"{otherwise}: {error}")
+        return {}
 
 
 def _add_benchmark(found: Collector, benchmark: dict[str, Any]) -> None:
@@ -126,11 +131,7 @@ _UNIT = 4
 def read_reframe(wish: Metric, text: str) -> ParsedMetrics:
     """Read what `--report-file` has written."""
     found = Collector(wish)
-    try:
-        shown = mapping(load(text))
-    except ValueError as error:
-        found.fault(f"{wish.on} is no report of ReFrame: {error}")
-        return found.parsed()
+    shown = _whole(found, text, f"{wish.on} is no report of ReFrame")
     for run in mappings(shown.get("runs")):
         for case in mappings(run.get("testcases")):
             _add_case(found, case)
@@ -156,8 +157,5 @@ def _values(case: dict[str, Any]) -> Iterator[tuple[str, str, float | None, str]
             yield where, name, number(given[0]), str(given[_UNIT] or "")
     # Reports of ReFrame 3 and earlier 4.
     for variable in mappings(case.get("perfvars")):
-        yield "", str(variable.get("name")), number(variable.get("value")), _unit(variable)
-
-
-def _unit(variable: dict[str, Any]) -> str:
-    return str(variable.get("unit") or "")
+        unit = str(variable.get("unit") or "")
+        yield "", str(variable.get("name")), number(variable.get("value")), unit

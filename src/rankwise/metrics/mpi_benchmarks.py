@@ -33,8 +33,6 @@ _UNITS: tuple[tuple[str, str, Better], ...] = (
     ("STREAM_Triad", "GB/s", "higher"),
     ("Latency_usec", "us", "lower"),
     ("Bandwidth_GBytes", "GB/s", "higher"),
-    ("HPL_time", "s", "lower"),
-    ("PTRANS_time", "s", "lower"),
     ("_time", "s", "lower"),
 )
 
@@ -49,7 +47,8 @@ def read_hpcc(wish: Metric, text: str) -> ParsedMetrics:
         elif is_inside:
             name, _, shown = line.strip().partition("=")
             value = number_in(shown.strip())
-            if value is not None and (known := _known(name)) and not _was_left_out(value):
+            # HPCC writes -1 for a part that did not run.
+            if value not in (None, -1) and (known := _known(name)):
                 found.add(name, value, known[0], better=known[1])
             elif name == "Success" and value != 1:
                 found.fault("HPCC says that the run was no success (Success=0)")
@@ -58,11 +57,6 @@ def read_hpcc(wish: Metric, text: str) -> ParsedMetrics:
 
 def _known(name: str) -> tuple[str, Better] | None:
     return next(((unit, better) for part, unit, better in _UNITS if part in name), None)
-
-
-def _was_left_out(value: float) -> bool:
-    """Return whether a part did not run: HPCC writes -1 for it."""
-    return value == -1
 
 
 _BENCHMARK = re.compile(r"#\s*Benchmarking\s+(?P<name>\S{1,60})")
@@ -132,7 +126,8 @@ def read_mpi4py_bench(wish: Metric, text: str) -> ParsedMetrics:
     names = _PINGPONG
     for line in lines_of(text):
         if line.startswith("#"):
-            names = _of_title(line, names)
+            titled = (known for title, known in _FIRST.items() if line.startswith(title))
+            names = next(titled, names)
         elif ring := _RING.search(line):
             _add_ring(found, ring.groupdict())
         else:
@@ -142,10 +137,6 @@ def read_mpi4py_bench(wish: Metric, text: str) -> ParsedMetrics:
                 times = numbers_in(second.replace("±", " ")) if bar else []
                 _add_sizes(found, names, rates, times)
     return found.parsed()
-
-
-def _of_title(line: str, names: tuple[str, str, str]) -> tuple[str, str, str]:
-    return next((known for title, known in _FIRST.items() if line.startswith(title)), names)
 
 
 def _add_sizes(
@@ -173,10 +164,8 @@ _OSU_COLUMN = re.compile(r"(?P<name>[^\s\[(][^\[(]*?)? ?[\[(](?P<unit>[^\])]+)[\
 _COUNTS = ("iterations", "samples")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    metric: str
-    unit: str
+_Column = tuple[str, str]
+"""A metric and its unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,21 +212,17 @@ def _column(title: str, word: str, found: Collector) -> _Column | None:
     name, unit = (shown["name"] or "", shown["unit"]) if shown else ("", word)
     metric = _slug(title)
     if not is_known(unit):
-        return _Column(metric=_slug(f"{title} {word}"), unit="")
-    unit, meant = spell(unit), _unit_of(title)
+        return _slug(f"{title} {word}"), ""
+    unit = spell(unit)
     if "message rate" in title.lower():
-        return _Column(metric="message_rate" if unit == "messages/s" else "bandwidth", unit=unit)
-    if meant == "MB/s" and unit == "us" and "latency" in name.lower():
+        return "message_rate" if unit == "messages/s" else "bandwidth", unit
+    if "bandwidth" in title.lower() and unit == "us" and "latency" in name.lower():
         found.remark(
             f"the table `{title}` has the header `{word}`, but its title says bandwidth: "
             "its values are taken for MB/s"
         )
-        return _Column(metric=metric, unit=meant)
-    return _Column(metric=_metric_of_column(metric, name), unit=unit)
-
-
-def _unit_of(title: str) -> str:
-    return "MB/s" if "bandwidth" in title.lower() else "us" if "latency" in title.lower() else ""
+        return metric, "MB/s"
+    return _metric_of_column(metric, name), unit
 
 
 def _metric_of_column(metric: str, name: str) -> str:
@@ -255,10 +240,7 @@ def _add_osu(found: Collector, table: _Table, numbers: Sequence[float]) -> None:
     if len(values) != len(table.columns) or (table.has_size and size is None):
         # Some other line of numbers, which has nothing to do with the table.
         return
+    point = {} if size is None else {"size": size}
     for column, value in zip(table.columns, values, strict=True):
         if column is not None:
-            found.add(column.metric, value, column.unit, point=_at(size))
-
-
-def _at(size: int | None) -> dict[str, int]:
-    return {} if size is None else {"size": size}
+            found.add(column[0], value, column[1], point=point)

@@ -303,18 +303,17 @@ def facts_for(request: JobRequest, site: Site) -> Facts:
         # As many nodes as it wants, each with what a node of the cluster has.
         count = request.instance_count or 1
         node = node_of(choice) or machine()
-        facts = Facts(cores=max(1, int(node.cores)) * count, gpus=node.gpus * count)
+        facts = Facts(cores=max(1, int(node.cores)) * count)
     elif choice.backend == KUBERNETES:
         # Nothing is asked for a plan: only what is told is known of it.
         return Facts(
             cores=max(1, int(choice.cores or 1)),
-            gpus=choice.gpus or 0,
             has_pods=True,
             mpi_family=_FAMILIES.get(choice.kubernetes.mpi, "unknown"),
         )
     else:
         capacity = choice.capacity(machine())
-        facts = Facts(cores=max(1, int(capacity.cores)), gpus=capacity.gpus)
+        facts = Facts(cores=max(1, int(capacity.cores)))
     if request.kind == "mpi":
         facts = dataclasses.replace(
             facts,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
@@ -46,16 +46,8 @@ class Runtime(Protocol):
         """
 
 
-def as_it_is(
-    command: Command,
-    *,
-    folder: str,
-    mounts: Sequence[str] = (),
-    names: Iterable[str] = (),
-    gpus: int = 0,
-) -> Command:
+def as_it_is(command: Command, **_around: Any) -> Command:
     """Leave a command alone: it needs nothing around it."""
-    del folder, mounts, names, gpus
     return command
 
 
@@ -98,17 +90,8 @@ class Modules:
 
     names: tuple[str, ...]
 
-    def __call__(
-        self,
-        command: Command,
-        *,
-        folder: str,
-        mounts: Sequence[str] = (),
-        names: Iterable[str] = (),
-        gpus: int = 0,
-    ) -> Command:
+    def __call__(self, command: Command, **_around: Any) -> Command:
         """Return the command of a shell that loads them where it is started."""
-        del folder, mounts, names, gpus
         inner = ("/bin/sh", "-c", command) if isinstance(command, str) else command
         return ("bash", "-c", _SCRIPT, "rankwise", str(len(self.names)), *self.names, *inner)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -78,9 +79,13 @@ def _has(path: Path, text: str) -> bool:
 def prepare_current(choice: RuntimeChoice, say: Say) -> PreparedRuntime:
     """Have commands find this interpreter as `python`."""
     del choice, say
-    path = folders_for(sys.executable)
-    if sys.prefix != sys.base_prefix:
-        return PreparedRuntime(path=path, environment={"VIRTUAL_ENV": sys.prefix})
+    return _prepared(sys.executable, sys.prefix, sys.base_prefix)
+
+
+def _prepared(executable: str, prefix: str, base: str) -> PreparedRuntime:
+    path = folders_for(executable)
+    if prefix != base:
+        return PreparedRuntime(path=path, environment={"VIRTUAL_ENV": prefix})
     # Another environment may be active than the one that rankwise was called from.
     return PreparedRuntime(path=path, unset=("VIRTUAL_ENV",))
 
@@ -97,18 +102,14 @@ def prepare_python(choice: RuntimeChoice, say: Say) -> PreparedRuntime:
     """Have commands find that interpreter as `python`."""
     del say
     executable = _executable(choice)
-    prefix, base = _prefixes(choice, executable)
-    path = folders_for(str(executable))
-    if prefix != base:
-        environment = {"VIRTUAL_ENV": prefix}
-        return PreparedRuntime(path=path, environment=environment, unset=("PYTHONHOME",))
-    return PreparedRuntime(path=path, unset=("PYTHONHOME", "VIRTUAL_ENV"))
+    found = _prepared(str(executable), *_prefixes(choice, executable))
+    return dataclasses.replace(found, unset=("PYTHONHOME", *found.unset))
 
 
 def _executable(choice: RuntimeChoice) -> Path:
     path = Path(choice.python)
     if path.is_dir():
-        for name in ("python", "python3"):
+        for name in _NAMES:
             if (path / "bin" / name).exists():
                 return path / "bin" / name
         raise _failure(choice, f"the folder {path} has no bin/python")

@@ -30,12 +30,7 @@ _LOOK_SECONDS = 0.1
 
 
 def made_once(
-    folder: Path,
-    make: Make,
-    *,
-    is_sound: Callable[[Path], bool],
-    say: Say,
-    what: str,
+    folder: Path, make: Make, *, is_sound: Callable[[Path], bool], say: Say, what: str
 ) -> Path:
     """Return `folder/content`, which `make` has made now or some time before.
 
@@ -44,15 +39,16 @@ def made_once(
     in its final place, since an environment that is moved loses the way to its interpreter.
     What it returns is kept for people to read. ComputeFailure: the folder cannot be written.
     """
-    content = folder / "content"
-    if _is_complete(folder) and is_sound(content):
+    content, complete = folder / "content", folder / COMPLETE
+    if complete.exists() and is_sound(content):
         return content
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder, say, what) as file:
-            if not (_is_complete(folder) and is_sound(content)):
-                (folder / COMPLETE).unlink(missing_ok=True)
-                _mark_complete(folder, _make_anew(content, make, file))
+            if not (complete.exists() and is_sound(content)):
+                complete.unlink(missing_ok=True)
+                about = _make_anew(content, make, file)
+                write_file(complete, json.dumps(about, indent=2) + "\n")
     except OSError as error:
         raise ComputeFailure(
             f"{what} cannot be kept in {folder}: {error.strerror}; make room there, or set "
@@ -69,14 +65,6 @@ def _make_anew(content: Path, make: Make, lock: int) -> Mapping[str, object]:
     except BaseException:
         shutil.rmtree(content, ignore_errors=True)  # the disk may be full of it
         raise
-
-
-def _is_complete(folder: Path) -> bool:
-    return (folder / COMPLETE).exists()
-
-
-def _mark_complete(folder: Path, about: Mapping[str, object]) -> None:
-    write_file(f"{folder}/{COMPLETE}", json.dumps(about, indent=2) + "\n")
 
 
 @contextlib.contextmanager
@@ -147,6 +135,13 @@ _UV_SETTINGS = (
     *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"),
     *("UV_NO_INDEX", "UV_CONFIG_FILE", "UV_OFFLINE"),
 )
+# What pip calls it, what uv does, and what uv has between several.
+_FROM_PIP = (
+    ("index-url", "UV_DEFAULT_INDEX", " "),
+    ("extra-index-url", "UV_INDEX", " "),
+    ("find-links", "UV_FIND_LINKS", ","),
+    ("trusted-host", "UV_INSECURE_HOST", " "),
+)
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -158,17 +153,12 @@ def settings_for_uv(environ: Mapping[str, str], root: Path = Path("/")) -> dict[
         found["SSL_CERT_FILE"] = pip["cert"]
     if _is_uv_set_up(environ, root):
         return found
-    if "index-url" in pip:
-        found["UV_DEFAULT_INDEX"] = pip["index-url"]
-    if extra := pip.get("extra-index-url", "").split():
-        found["UV_INDEX"] = " ".join(extra)
-        # As pip does: else the first index that has a package at all would hide the others.
-        if "UV_INDEX_STRATEGY" not in environ:
-            found["UV_INDEX_STRATEGY"] = "unsafe-best-match"
-    if links := pip.get("find-links", "").split():
-        found["UV_FIND_LINKS"] = ",".join(links)
-    if hosts := pip.get("trusted-host", "").split():
-        found["UV_INSECURE_HOST"] = " ".join(hosts)
+    for name, variable, separator in _FROM_PIP:
+        if given := pip.get(name, "").split():
+            found[variable] = separator.join(given)
+    # As pip does: else the first index that has a package at all would hide the others.
+    if "UV_INDEX" in found and "UV_INDEX_STRATEGY" not in environ:
+        found["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if pip.get("no-index", "").lower() in _TRUE:
         found["UV_NO_INDEX"] = "1"
     return found
@@ -244,11 +234,8 @@ def prepare(choice: RuntimeChoice, say: Say) -> PreparedRuntime:
         listed = _listed(choice) or "no requirements"
         say(f'making the environment of runtime "{choice.name}" in {place}: {listed}')
         _Maker(choice, lock).make(place)
-        return {
-            "python": choice.python,
-            "requirements": list(choice.requirements),
-            "lock": choice.lock,
-        }
+        kept = ("python", "requirements", "lock")
+        return {name: getattr(choice, name) for name in kept}
 
     environment = made_once(
         folder,
@@ -329,8 +316,7 @@ class _Maker:
 
         Not at once: a lock with hashes allows nothing that has none.
         """
-        lock = self._choice.lock
-        if lock:
+        if lock := self._choice.lock:
             self._check(lock)
             yield lock
             self._check(lock)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
+from itertools import accumulate, product
 
 # The rarest results, so much of all probability together, change no interval that is looked at.
 _NEGLIGIBLE = 1e-3
@@ -114,11 +114,7 @@ def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
     It is exact for few samples, also where some are equal, and a normal approximation for many.
     """
     everything = sorted([*first, *second])
-    # Twice the rank, so that it is a whole number also where several samples share one.
-    ranks = [
-        bisect_left(everything, value) + bisect_right(everything, value) + 1 for value in first
-    ]
-    observed, number, total = sum(ranks), len(first), len(everything)
+    observed, number, total = sum(_ranks(first, everything)), len(first), len(everything)
     middle = number * (total + 1)
     if total <= _EXACT:
         return _exact(everything, number, abs(observed - middle))
@@ -130,6 +126,11 @@ def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
     # Half a rank less: what is counted in whole ranks is compared with a smooth curve.
     away = max(0.0, abs(observed - middle) / 2 - 0.5)
     return math.erfc(away / math.sqrt(2 * spread))
+
+
+def _ranks(values: Sequence[float], everything: Sequence[float]) -> list[int]:
+    """Return twice the ranks: whole numbers also where several samples share one."""
+    return [bisect_left(everything, one) + bisect_right(everything, one) + 1 for one in values]
 
 
 def least_p(first: int, second: int) -> float:
@@ -154,13 +155,10 @@ def adjusted(probabilities: Sequence[float]) -> list[float]:
 
 def _exact(everything: Sequence[float], number: int, away: int) -> float:
     """Count the ways to choose the first group that are at least so far from the middle."""
-    ranks = [
-        bisect_left(everything, value) + bisect_right(everything, value) + 1 for value in everything
-    ]
     # By the number of samples that are chosen: how often each sum of ranks comes out.
     ways: list[Counter[int]] = [Counter() for _ in range(number + 1)]
     ways[0][0] = 1
-    for rank in ranks:
+    for rank in _ranks(everything, everything):
         for chosen in range(number, 0, -1):
             for total, count in ways[chosen - 1].items():
                 ways[chosen][total + rank] += count
@@ -261,23 +259,16 @@ def _measure(pair: Pair) -> _Measured | None:
     first, second = pair.before.values, pair.after.values
     if min(len(first), len(second)) < LEAST_TRIALS:
         return None
-    change = _share(median(first), median(second))
-    if change is None:
+    change = _moved(median(first), median(second))
+    if not math.isfinite(change):
         return None
     # A resample whose median is 0 counts too: it says that the share may be anything.
     weighted = [
         (_moved(before, after), weight * other)
-        for before, weight in bootstrap(first)
-        for after, other in bootstrap(second)
+        for (before, weight), (after, other) in product(bootstrap(first), bootstrap(second))
     ]
     low, high = quantiles(weighted, _TAIL, 1 - _TAIL)
     return _Measured(change=change, low=low, high=high, p=mann_whitney(first, second))
-
-
-def _share(before: float, after: float) -> float | None:
-    """Return by which share something has moved; None if that cannot be said."""
-    share = _moved(before, after)
-    return share if math.isfinite(share) else None
 
 
 def _moved(before: float, after: float) -> float:
@@ -349,10 +340,8 @@ def _verdict(pair: Pair, found: _Measured, p: float, many: int) -> tuple[Compari
     if p > _SIGNIFICANT:
         return ComparisonVerdict.INCONCLUSIVE, _may_be_chance(pair, p, many)
     if not pair.better:
-        return (
-            ComparisonVerdict.INCONCLUSIVE,
-            "it has changed, but `better` does not say what is good",
-        )
+        unclear = "it has changed, but `better` does not say what is good"
+        return ComparisonVerdict.INCONCLUSIVE, unclear
     is_worse = (found.change > 0) == (pair.better == "lower")
     verdict = ComparisonVerdict.REGRESSED if is_worse else ComparisonVerdict.IMPROVED
     return verdict, f"by more than {threshold:.1%}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import time
@@ -12,34 +11,26 @@ from rankwise.engine.reuse import INHERITED
 from rankwise.engine.runs import check_secrets
 from rankwise.plan import NOTIFIED
 from rankwise.planning import plan_from
-from rankwise.steps import guarded
+from rankwise.steps import parser_about_run
 from rankwise.store import Store
 
 _STAGE = "stage"
 
 
-def main() -> int:
+def main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="rankwise.steps detach", description="Submit the tasks of a stage as a run of its own."
-    )
+    parser = parser_about_run("detach", "Submit the tasks of a stage as a run of its own.")
     parser.add_argument("source", help="the document")
     parser.add_argument("stage", help="its stage")
-    parser.add_argument("--store", required=True, help="folder of the store")
-    parser.add_argument("--run", required=True, help="id of the pipeline's run")
     parser.add_argument("--on", default=None, help="compute")
     parser.add_argument("--force", action="store_true", help="run also what has not changed")
     given = parser.parse_args()
-
-    def act() -> None:
-        with Store.open(Path(given.store)) as store:
-            run = _submitted(store, given.run, given.stage)
-            if run is None:
-                run = _submit(store, given.source, given.stage, given.run, given.on)
-        # The engine has it driven: what we start here ends with this attempt.
-        print(f"submitted as {run}; it goes on by itself:  rankwise status {run}")
-
-    return guarded(act)
+    with Store.open(Path(given.store)) as store:
+        run = _submitted(store, given.run, given.stage)
+        if run is None:
+            run = _submit(store, given.source, given.stage, given.run, given.on)
+    # The engine has it driven: what we start here ends with this attempt.
+    print(f"submitted as {run}; it goes on by itself:  rankwise status {run}")
 
 
 def _submitted(store: Store, parent: str, stage: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import shutil
@@ -14,26 +13,18 @@ from pathlib import Path
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.files import digest_of_files, matching
 from rankwise.node.files import Beside, discard
-from rankwise.steps import guarded
-
-_CHUNK_BYTES = 1 << 20
+from rankwise.steps import parser_of
 
 
-def artifacts_main() -> int:
+def artifacts_main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="rankwise.steps artifacts", description="Keep files of a stage as artifacts."
-    )
+    parser = parser_of("artifacts", "Keep files of a stage as artifacts.")
     parser.add_argument("patterns", nargs="+", help="files, in this folder")
     parser.add_argument("--into", required=True, help="where they are to be found")
     parser.add_argument("--objects", required=True, help="where each different file is kept")
     given = parser.parse_args()
-
-    def act() -> None:
-        kept = keep(given.patterns, Path.cwd(), Path(given.into), Path(given.objects))
-        print(f"{len(kept)} artifact{'s' * (len(kept) != 1)} kept in {given.into}")
-
-    return guarded(act)
+    kept = keep(given.patterns, Path.cwd(), Path(given.into), Path(given.objects))
+    print(f"{len(kept)} artifact{'s' * (len(kept) != 1)} kept in {given.into}")
 
 
 def keep(patterns: Sequence[str], folder: Path, into: Path, objects: Path) -> list[str]:
@@ -43,6 +34,8 @@ def keep(patterns: Sequence[str], folder: Path, into: Path, objects: Path) -> li
         found = matching([pattern], folder)
         if not found:
             raise InputError(f"no artifact fits {pattern!r} in {folder}")
+        if found[0].startswith("../"):
+            raise InputError(f"the artifact {found[0]} is outside of {folder}: copy it there first")
         names += [name for name in found if name not in names]
     with Beside(into) as beside:
         discard(beside)
@@ -59,11 +52,9 @@ def keep(patterns: Sequence[str], folder: Path, into: Path, objects: Path) -> li
 def _stored(file: Path, objects: Path) -> Path:
     """Keep a file under the digest of what is in it and of whether it can be run."""
     is_program = bool(file.stat().st_mode & stat.S_IXUSR)
-    digest = hashlib.sha256(b"x" if is_program else b"-")
+    begun = hashlib.sha256(b"x" if is_program else b"-")
     with file.open("rb") as source:
-        while chunk := source.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    name = digest.hexdigest()
+        name = hashlib.file_digest(source, lambda: begun).hexdigest()
     place = objects / name[:2] / name[2:]
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -85,11 +76,9 @@ _KEPT = 10
 """So many caches stay; those that were not used for the longest time go first."""
 
 
-def cache_main() -> int:
+def cache_main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="rankwise.steps cache", description="Restore files from the cache, or keep them there."
-    )
+    parser = parser_of("cache", "Restore files from the cache, or keep them there.")
     parser.add_argument("what", choices=("restore", "save"))
     parser.add_argument("paths", nargs="+", help="what is kept, from this folder")
     parser.add_argument("--store", required=True, help="where caches are kept")
@@ -97,15 +86,11 @@ def cache_main() -> int:
     parser.add_argument("--command", default="", help="what makes it")
     given = parser.parse_args()
     folder, store = Path.cwd(), Path(given.store)
-
-    def act() -> None:
-        name = f"{key_of(given.key, given.command, given.paths, folder)}.tar"
-        if given.what == "restore":
-            restore(store / name, given.paths, folder)
-        else:
-            save(store / name, given.paths, folder)
-
-    return guarded(act)
+    name = f"{key_of(given.key, given.command, given.paths, folder)}.tar"
+    if given.what == "restore":
+        restore(store / name, given.paths, folder)
+    else:
+        save(store / name, given.paths, folder)
 
 
 def key_of(files: Sequence[str], command: str, paths: Sequence[str], folder: Path) -> str:
@@ -137,6 +122,9 @@ def restore(cache: Path, paths: Sequence[str], folder: Path) -> bool:
         print("cache: nothing was kept for these files")
         return False
     except (tarfile.TarError, EOFError) as error:
+        # The next run would take half of it for all of it.
+        for path in paths:
+            discard(str(folder / path))
         raise ComputeFailure(f"{cache} is damaged ({error}): remove it") from error
     os.utime(cache)
     print(f"cache: {', '.join(paths)} put back")
@@ -153,13 +141,20 @@ def save(cache: Path, paths: Sequence[str], folder: Path) -> bool:
     cache.parent.mkdir(parents=True, exist_ok=True)
     with Beside(cache) as beside, tarfile.open(beside, "w") as archive:
         for path in paths:
-            archive.add(folder / path, arcname=path)
+            # An absolute path would become one below the folder.
+            archive.add(folder / path, arcname=os.path.relpath(folder / path, folder))
     _remove_old(cache.parent)
     print(f"cache: {', '.join(paths)} kept")
     return True
 
 
 def _remove_old(folder: Path) -> None:
-    by_use = sorted(folder.glob("*.tar"), key=lambda path: path.stat().st_mtime)
-    for path in by_use[:-_KEPT]:
+    for path in sorted(folder.glob("*.tar"), key=_last_use)[:-_KEPT]:
         path.unlink(missing_ok=True)
+
+
+def _last_use(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0  # Another process has removed it.

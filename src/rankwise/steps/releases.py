@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankwise.errors import InputError
-from rankwise.files import digest_of_files, matching
+from rankwise.files import digest_of_file, matching
 from rankwise.node.files import Locked, rename
-from rankwise.steps import expanded, guarded
+from rankwise.steps import expanded, parser_of
 
 CURRENT = "current"
 _STAGING, _REMOVING, _LINK = ".staging-", ".removing-", ".current-"
@@ -81,18 +80,18 @@ def deploy(source: Path, folder: Path, name: str, *, keep: int) -> Release:
 
 def roll_back(folder: Path, to: str | None = None) -> Release:
     """Put another release in use: the one before the current one, or the one that is named."""
-    found = releases_in(folder)
-    if not found:
+    if not releases_in(folder):
         raise InputError(f"{folder}: there are no releases")
-    names = [release.name for release in found]
-    if to is None:
-        at = next((at for at, release in enumerate(found) if release.is_current), len(found))
-        if not at:
-            raise InputError(f"{folder}: there is no release before {names[0]}, the oldest")
-        to = names[at - 1]
-    elif to not in names:
-        raise InputError(f"{folder}: there is no release {to!r}, only {', '.join(names)}")
     with Locked(folder / _LOCK):
+        found = releases_in(folder)
+        names = [release.name for release in found]
+        if to is None:
+            at = next((at for at, release in enumerate(found) if release.is_current), len(found))
+            if not at:
+                raise InputError(f"{folder}: there is no release before {names[0]}, the oldest")
+            to = names[at - 1]
+        elif to not in names:
+            raise InputError(f"{folder}: there is no release {to!r}, only {', '.join(names)}")
         _switch(folder, to)
     return next(one for one in releases_in(folder) if one.name == to)
 
@@ -127,7 +126,7 @@ def _copy(source: Path, folder: Path, name: str) -> None:
 def _contents(folder: Path) -> dict[str, str]:
     """Say of each file what is in it, and whether it can be run."""
     return {
-        name: f"{digest_of_files([name], folder)} {(folder / name).lstat().st_mode & stat.S_IXUSR}"
+        name: f"{digest_of_file(folder / name)} {(folder / name).lstat().st_mode & stat.S_IXUSR}"
         for name in matching(["."], folder)
         if name != _NOTE
     }
@@ -195,25 +194,18 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def deploy_main() -> int:
+def deploy_main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="rankwise.steps deploy",
-        description="Copy a build to where it stays: all of it or nothing.",
-    )
+    parser = parser_of("deploy", "Copy a build to where it stays: all of it or nothing.")
     parser.add_argument("source", help="folder of the build")
     parser.add_argument("to", help="folder of the releases")
     parser.add_argument("--name", required=True, help="name of the release")
     parser.add_argument("--keep", type=int, default=3, help="how many stay")
     given = parser.parse_args()
-
-    def act() -> None:
-        folder = Path(expanded(given.to)).absolute()
-        before = current_in(folder)
-        release = deploy(
-            Path(expanded(given.source)).absolute(), folder, expanded(given.name), keep=given.keep
-        )
-        was = f", before it {before}" if before and before != release.name else ""
-        print(f"{folder}: {release.name} is in use{was}")
-
-    return guarded(act)
+    folder = Path(expanded(given.to)).absolute()
+    before = current_in(folder)
+    release = deploy(
+        Path(expanded(given.source)).absolute(), folder, expanded(given.name), keep=given.keep
+    )
+    was = f", before it {before}" if before and before != release.name else ""
+    print(f"{folder}: {release.name} is in use{was}")

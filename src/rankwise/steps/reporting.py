@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import time
@@ -14,7 +13,7 @@ from rankwise.notify.delivery import notify
 from rankwise.plugins import REPORT_FORMATS
 from rankwise.reports.model import ReportData, write_report
 from rankwise.reports.rendering import render_markdown
-from rankwise.steps import expanded, guarded
+from rankwise.steps import expanded, parser_about_run
 from rankwise.store import State, Store, TaskRow
 
 # The other formats of ours are for a CI, and were Markdown here before they were there.
@@ -66,34 +65,26 @@ def _artifacts(folder: Path) -> list[str]:
     )
 
 
-def notify_main() -> int:
+def notify_main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="rankwise.steps notify", description="Send a message about a run."
-    )
+    parser = parser_about_run("notify", "Send a message about a run.")
     parser.add_argument("--to", action="append", default=[], help="a name in rankwise.toml")
     parser.add_argument("--command", default="", help="a line that has the message as its input")
     parser.add_argument("--file", default="", help="a file to which the message is added")
-    parser.add_argument("--store", required=True, help="folder of the store")
-    parser.add_argument("--run", required=True, help="id of the run")
     given = parser.parse_args()
-
-    def act() -> None:
-        with Store.open(Path(given.store), read_only=True) as store:
-            message = standing(store, given.run)
-            print(message, flush=True)
-            if given.to:
-                _deliver(store, given.run, given.to)
-        if given.file:
-            with Path(expanded(given.file)).open("a") as file:
-                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
-        if given.command:
-            line = ["/bin/sh", "-c", given.command]
-            done = subprocess.run(line, input=f"{message}\n", text=True, check=False)
-            if done.returncode:
-                raise ComputeFailure(f"nobody was told: exit code {done.returncode}")
-
-    return guarded(act)
+    with Store.open(Path(given.store), read_only=True) as store:
+        message = standing(store, given.run)
+        print(message, flush=True)
+        if given.to:
+            _deliver(store, given.run, given.to)
+    said = f"{message}\n".encode(errors="backslashreplace")
+    if given.file:
+        with Path(expanded(given.file)).open("ab") as file:
+            file.write(time.strftime("%Y-%m-%d %H:%M:%S ").encode() + said)
+    if given.command:
+        done = subprocess.run(["/bin/sh", "-c", given.command], input=said, check=False)
+        if done.returncode:
+            raise ComputeFailure(f"nobody was told: exit code {done.returncode}")
 
 
 def _deliver(store: Store, run: str, names: list[str]) -> None:
@@ -102,28 +93,20 @@ def _deliver(store: Store, run: str, names: list[str]) -> None:
         raise ComputeFailure("not everybody was told: rankwise notify --retry tries again")
 
 
-def report_main() -> int:
+def report_main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="rankwise.steps report", description="Write the report of a run."
-    )
+    parser = parser_about_run("report", "Write the report of a run.")
     parser.add_argument(
         "to",
         help="the file; .html, .pdf, .json and formats of other packages get that, others Markdown",
     )
-    parser.add_argument("--store", required=True, help="folder of the store")
-    parser.add_argument("--run", required=True, help="id of the run")
     given = parser.parse_args()
-
-    def act() -> None:
-        place = Path(expanded(given.to))
-        with Store.open(Path(given.store), read_only=True) as store:
-            print(page(store, given.run))
-            content = _content(store, given.run, place)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(place, content)
-
-    return guarded(act)
+    place = Path(expanded(given.to))
+    with Store.open(Path(given.store), read_only=True) as store:
+        print(page(store, given.run))
+        content = _content(store, given.run, place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(place, content)
 
 
 def _content(store: Store, run: str, place: Path) -> bytes:

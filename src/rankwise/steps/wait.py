@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import signal
@@ -12,8 +11,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Literal
 
-from rankwise.errors import ComputeFailure
-from rankwise.steps import attempt_folder, guarded
+from rankwise.errors import ComputeFailure, InputError
+from rankwise.steps import attempt_folder, parser_of
 
 _JOB = "JOB"
 # A batch system that is restarted does not answer for a while.
@@ -49,11 +48,9 @@ class BatchCommands:
         return "done" if re.search(self.done, answer) else "goes on"
 
 
-def main() -> int:
+def main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="rankwise.steps wait", description="Wait for jobs of a batch system."
-    )
+    parser = parser_of("wait", "Wait for jobs of a batch system.")
     parser.add_argument("--submit", required=True, help="the line that submits")
     parser.add_argument("--state", required=True, help="the line that tells the state of $JOB")
     parser.add_argument("--job", default="[0-9]+", help="where the number is in what submit says")
@@ -61,23 +58,18 @@ def main() -> int:
     parser.add_argument("--failed", default="", help="what it is like after a failure")
     parser.add_argument("--cancel", default="", help="the line that ends $JOB")
     parser.add_argument("--interval", type=float, default=5.0, help="seconds between two looks")
-    parser.add_argument("--gone", action="store_true", help="no answer any more means done")
-    given = parser.parse_args()
-    wish = BatchCommands(
-        submit=given.submit,
-        state=given.state,
-        job=given.job,
-        done=given.done,
-        failed=given.failed,
-        cancel=given.cancel,
-        interval=given.interval,
-        is_done_when_gone=given.gone,
+    parser.add_argument(
+        "--gone",
+        action="store_true",
+        dest="is_done_when_gone",
+        help="no answer any more means done",
     )
-    return guarded(lambda: submit_and_wait(wish))
+    submit_and_wait(BatchCommands(**vars(parser.parse_args())))
 
 
 def submit_and_wait(wish: BatchCommands) -> None:
     """Submit it and return when it is done; raises ComputeFailure if it is not well."""
+    _check_patterns(wish)
     job = _submit(wish)
     print(f"submitted as {job}", flush=True)
 
@@ -89,14 +81,24 @@ def submit_and_wait(wish: BatchCommands) -> None:
         _wait(wish, job)
     except KeyboardInterrupt:
         if wish.cancel:
-            _say(wish.cancel, job)
+            _said(wish.cancel, job)
             print(f"{job} was told to end")
         raise ComputeFailure(f"ended while {job} was not done") from None
 
 
+def _check_patterns(wish: BatchCommands) -> None:
+    """Raise InputError for a wrong pattern: after the submit, nothing would wait for the job."""
+    for name, pattern in (("job", wish.job), ("done", wish.done), ("failed", wish.failed)):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            said = f"`{name}`: {pattern!r} is no regular expression: {error}"
+            raise InputError(said) from None
+
+
 def _submit(wish: BatchCommands) -> str:
     folder = attempt_folder()
-    said = _say(wish.submit, "")
+    said, _ = _said(wish.submit, "")
     if said is None:
         raise ComputeFailure(f"could not submit: {wish.submit}")
     found = re.search(wish.job, said)
@@ -131,13 +133,11 @@ def _wait(wish: BatchCommands, job: str) -> None:
         interval = min(interval * _SLOWER, wish.interval * _SLOWEST)
 
 
-def _say(line: str, job: str) -> str | None:
-    """Run a line and give what it says; None: it has failed, and has said why itself."""
-    return _said(line, job)[0]
-
-
 def _said(line: str, job: str) -> tuple[str | None, bool]:
-    """Run a line and give what it says, and whether there was anything to run."""
+    """Run a line and give what it says, and whether there was anything to run.
+
+    None in place of what it says: it has failed, and has said why itself.
+    """
     done = subprocess.run(
         ["/bin/sh", "-c", line],
         stdin=subprocess.DEVNULL,

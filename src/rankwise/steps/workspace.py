@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from rankwise.errors import ComputeFailure, InputError, RankwiseError
 from rankwise.git import changes_in, folder_for, git, without_login
-from rankwise.steps import expanded, guarded, identity_at, leave, note_identity, refuse_secrets
+from rankwise.runtimes.uv import texts_of
+from rankwise.steps import expanded, identity_at, leave, note_identity, parser_of, refuse_secrets
 
 _NOTE = "rankwise-identity"
 
 
-def checkout_main() -> int:
+def checkout_main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="rankwise.steps checkout", description="Check out a commit."
-    )
+    parser = parser_of("checkout", "Check out a commit.")
     parser.add_argument("repository", help="its address, or a folder")
     parser.add_argument("--ref", default="", help="branch, tag or commit")
     parser.add_argument("--into", default="", help="the folder")
     parser.add_argument("--clean", action="store_true", help="throw away what was changed there")
     given = parser.parse_args()
-
-    def act() -> None:
-        repository = expanded(given.repository)
-        folder = Path(expanded(given.into or folder_for(repository))).absolute()
-        is_there = (folder / ".git").exists()
-        commit, is_changed = check_out(repository, folder, expanded(given.ref), clean=given.clean)
-        print(f"{folder}: {git('log', '-1', '--format=%h %s', folder=folder).strip()}")
-        is_new = is_changed or not is_there
-        note_identity(identity_at(folder / ".git" / _NOTE, commit, is_new=is_new))
-        leave({"GIT_COMMIT": commit})
-
-    return guarded(act)
+    repository = expanded(given.repository)
+    folder = Path(expanded(given.into or folder_for(repository))).absolute()
+    is_there = (folder / ".git").exists()
+    commit, is_changed = check_out(repository, folder, expanded(given.ref), clean=given.clean)
+    print(f"{folder}: {git('log', '-1', '--format=%h %s', folder=folder).strip()}")
+    is_new = is_changed or not is_there
+    note_identity(identity_at(folder / ".git" / _NOTE, commit, is_new=is_new))
+    leave({"GIT_COMMIT": commit})
 
 
 def check_out(repository: str, folder: Path, ref: str, *, clean: bool) -> tuple[str, bool]:
@@ -48,6 +43,9 @@ def check_out(repository: str, folder: Path, ref: str, *, clean: bool) -> tuple[
     Gives the commit, and whether anything was removed that was built there.
     """
     repository, login = without_login(repository)
+    if Path(repository).exists():
+        # As `git clone` does: git takes what is relative from the new folder on.
+        repository = str(Path(repository).absolute())
     refuse_secrets("the address", repository)
     refuse_secrets("`ref`", ref)
     if (folder / ".git").exists():
@@ -97,37 +95,31 @@ def _commit(folder: Path, ref: str) -> str:
 _STAMP = ".rankwise-runtime"
 
 
-def runtime_main() -> int:
+def runtime_main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="rankwise.steps runtime", description="Make the environment of a stage."
-    )
+    parser = parser_of("runtime", "Make the environment of a stage.")
     parser.add_argument("into", help="its folder")
     parser.add_argument("--python", default="", help="the Python to make it from")
     parser.add_argument("--requirements", action="append", default=[], help="file of packages")
     parser.add_argument("--package", action="append", default=[], help="a package")
     parser.add_argument("--site-packages", action="store_true", help="see those of that Python")
     given = parser.parse_args()
-
-    def act() -> None:
-        folder = Path(expanded(given.into)).absolute()
-        identity = make(
-            folder,
-            _interpreter(expanded(given.python)),
-            packages=given.package,
-            requirements=[Path(expanded(name)) for name in given.requirements],
-            with_site=given.site_packages,
-        )
-        note_identity(identity)
-        leave(
-            {
-                "VIRTUAL_ENV": str(folder),
-                "PATH": f"{folder / 'bin'}:{os.environ.get('PATH', os.defpath)}",
-                "PYTHONHOME": None,
-            }
-        )
-
-    return guarded(act)
+    folder = Path(expanded(given.into)).absolute()
+    identity = make(
+        folder,
+        _interpreter(expanded(given.python)),
+        packages=given.package,
+        requirements=[Path(expanded(name)) for name in given.requirements],
+        with_site=given.site_packages,
+    )
+    note_identity(identity)
+    leave(
+        {
+            "VIRTUAL_ENV": str(folder),
+            "PATH": f"{folder / 'bin'}:{os.environ.get('PATH', os.defpath)}",
+            "PYTHONHOME": None,
+        }
+    )
 
 
 def make(
@@ -144,7 +136,7 @@ def make(
             raise InputError(f"there is no file {file}")
     # Without site: what is installed there may print as it starts, and the answer is kept.
     version = _run([python, "-I", "-S", "-c", "import sys; print(sys.version, sys.base_prefix)"])
-    wanted = [version, str(with_site), *packages, *(file.read_text() for file in requirements)]
+    wanted = [version, str(with_site), *packages, *chain(*map(texts_of, requirements))]
     stamp = hashlib.sha256("\0".join(wanted).encode()).hexdigest()
     if _stamp_of(folder) == stamp:
         print(f"{folder}: as it was")

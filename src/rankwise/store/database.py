@@ -19,11 +19,36 @@ if TYPE_CHECKING:
     from rankwise.node.output import Redactor
 
 _ELSEWHERE = "or choose another store with --store"
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+_UNWRITABLE = (
+    "the store cannot be written. Get the right to write {folder} and the files in it "
+    f"(a disk that is mounted read-only does not give it), {_ELSEWHERE}."
+)
+_IN_WORDS = {
+    **dict.fromkeys(
+        _BUSY,
+        "another process has kept the store locked for {patience:g} s. "
+        "`fuser {path}` shows who has it open: let it go on or end it, then try again.",
+    ),
+    sqlite3.SQLITE_FULL: "the disk is full. Free some space and try again; what was stored is "
+    "kept.",
+    sqlite3.SQLITE_IOERR: "the store cannot be read or written ({name}). The disk may be full, "
+    "over its quota or broken: free some space, or see to it, and try again.",
+    sqlite3.SQLITE_READONLY: _UNWRITABLE,
+    sqlite3.SQLITE_PERM: _UNWRITABLE,
+    sqlite3.SQLITE_CANTOPEN: "the store cannot be opened. Get the rights to read and write "
+    f"{{folder}} and the files in it, {_ELSEWHERE}.",
+    sqlite3.SQLITE_NOTADB: "this file is not a store of rankwise, nor any database. "
+    f"Move it away, {_ELSEWHERE}.",
+    sqlite3.SQLITE_CORRUPT: "the store is damaged ({error}). Move {path} away, and {path.name}-wal "
+    f"and {{path.name}}-shm with it, {_ELSEWHERE}; logs and outcomes in {{folder}}/runs are not "
+    "touched.",
+}
 
 
 def is_busy(error: sqlite3.Error) -> bool:
     """Return whether others are at it, so that a later try may do."""
-    return _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+    return _code(error) in _BUSY
 
 
 def is_shut(error: sqlite3.Error) -> bool:
@@ -33,7 +58,10 @@ def is_shut(error: sqlite3.Error) -> bool:
 
 def describe(path: Path, error: sqlite3.Error, *, patience: float) -> StoreFailure:
     """Make the failure that a person sees of an error of SQLite."""
-    return StoreFailure(f"{path}: {_describe(path, error, patience)}")
+    words = _IN_WORDS.get(_code(error), "the store has failed: {error} ({name}).")
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    said = words.format(path=path, folder=path.parent, error=error, name=name, patience=patience)
+    return StoreFailure(f"{path}: {said}")
 
 
 def describe_os_error(path: Path, error: OSError) -> StoreFailure:
@@ -47,58 +75,12 @@ def describe_os_error(path: Path, error: OSError) -> StoreFailure:
 
 def not_writable(path: Path) -> StoreFailure:
     """Say that a store can be read at most."""
-    return StoreFailure(f"{path}: {_not_writable(path)}")
-
-
-def _not_writable(path: Path) -> str:
-    return (
-        f"the store cannot be written. Get the right to write {path.parent} and the files in it "
-        f"(a disk that is mounted read-only does not give it), {_ELSEWHERE}."
-    )
-
-
-def _describe(path: Path, error: sqlite3.Error, patience: float) -> str:
-    match _code(error):
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
-            return (
-                f"another process has kept the store locked for {patience:g} s. "
-                f"`fuser {path}` shows who has it open: let it go on or end it, then try again."
-            )
-        case sqlite3.SQLITE_FULL:
-            return "the disk is full. Free some space and try again; what was stored is kept."
-        case sqlite3.SQLITE_IOERR:
-            return (
-                f"the store cannot be read or written ({_name(error)}). The disk may be full, over "
-                "its quota or broken: free some space, or see to it, and try again."
-            )
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
-            return _not_writable(path)
-        case sqlite3.SQLITE_CANTOPEN:
-            return (
-                f"the store cannot be opened. Get the rights to read and write {path.parent} and "
-                f"the files in it, {_ELSEWHERE}."
-            )
-        case sqlite3.SQLITE_NOTADB:
-            return (
-                "this file is not a store of rankwise, nor any database. "
-                f"Move it away, {_ELSEWHERE}."
-            )
-        case sqlite3.SQLITE_CORRUPT:
-            return (
-                f"the store is damaged ({error}). Move {path} away, and {path.name}-wal and "
-                f"{path.name}-shm with it, {_ELSEWHERE}; logs and outcomes in "
-                f"{path.parent / 'runs'} are not touched."
-            )
-    return f"the store has failed: {error} ({_name(error)})."
+    return StoreFailure(f"{path}: {_UNWRITABLE.format(folder=path.parent)}")
 
 
 def _code(error: sqlite3.Error) -> int:
     """Return the primary code; errors of Python's own module have none."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-
-
-def _name(error: sqlite3.Error) -> str:
-    return str(getattr(error, "sqlite_errorname", type(error).__name__))
 
 
 Row = tuple[Any, ...]

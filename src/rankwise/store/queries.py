@@ -18,6 +18,7 @@ from rankwise.store.database import (
     TASKS,
     TASKS_WITH_BODIES,
     Database,
+    Table,
     where_all,
 )
 from rankwise.store.rows import (
@@ -56,14 +57,18 @@ RESULT_ORDERS = {
 """The same of single tests."""
 
 
+_LAST_RESULTS = (
+    "FROM results JOIN tasks ON tasks.run = results.run AND tasks.key = results.task "
+    "AND tasks.attempts = results.attempt"
+)
+
+
 class Difference(NamedTuple):
     """A task of two runs that came out otherwise."""
 
     key: str
     before: State
     after: State
-    seconds_before: float | None
-    seconds_after: float | None
 
 
 class TaskNode(NamedTuple):
@@ -217,26 +222,30 @@ class Pages:
         where.add("results.run = ?", run)
         where.add_states("results.state", wanted.states)
         where.add_words(("results.name", "results.task"), wanted.words)
-        source = (
-            "FROM results JOIN tasks ON tasks.run = results.run AND tasks.key = results.task "
-            f"AND tasks.attempts = results.attempt WHERE {where}"
-        )
-        rows = self._database.rows(
-            f"SELECT task, name, results.state, seconds, message {source} "
-            f"ORDER BY {RESULT_ORDERS[order]} LIMIT ? OFFSET ?",
-            (*where.values, limit, offset),
-        )
-        found = [
+        rest = f"WHERE {where} ORDER BY {RESULT_ORDERS[order]} LIMIT ? OFFSET ?"
+        found = self._results(rest, (*where.values, limit, offset))
+        count = f"SELECT count(*) {_LAST_RESULTS} WHERE {where}"
+        return RowPage(found, self._database.number(count, where.values))
+
+    def results(self, run: str) -> dict[str, list[ResultRow]]:
+        """Return the single tests of each task that has any, those of its last attempt."""
+        results: dict[str, list[ResultRow]] = {}
+        rest = f"WHERE results.run = ? ORDER BY {RESULT_ORDERS['plan']}"
+        for task, row in self._results(rest, (run,)):
+            results.setdefault(task, []).append(row)
+        return results
+
+    def _results(self, rest: str, values: Sequence[Any]) -> list[tuple[str, ResultRow]]:
+        select = f"SELECT task, name, results.state, seconds, message {_LAST_RESULTS} {rest}"
+        return [
             (str(task), ResultRow(name=name, state=State(state), seconds=took, message=message))
-            for task, name, state, took, message in rows
+            for task, name, state, took, message in self._database.rows(select, values)
         ]
-        return RowPage(found, self._database.number(f"SELECT count(*) {source}", where.values))
 
     def result_counts(self, run: str) -> dict[State, int]:
         """Count the single tests of a run in each state that there is."""
         rows = self._database.rows(
-            "SELECT results.state, count(*) FROM results JOIN tasks ON tasks.run = results.run "
-            "AND tasks.key = results.task AND tasks.attempts = results.attempt "
+            f"SELECT results.state, count(*) {_LAST_RESULTS} "
             "WHERE results.run = ? GROUP BY results.state",
             (run,),
         )
@@ -269,14 +278,10 @@ class Pages:
             "WHERE a.run = ? AND a.state != b.state"
         )
         rows = self._database.rows(
-            "SELECT a.key, a.state, b.state, a.ended - a.started, b.ended - b.started "
-            f"{source} ORDER BY a.position LIMIT ?",
+            f"SELECT a.key, a.state, b.state {source} ORDER BY a.position LIMIT ?",
             (after, before, limit),
         )
-        found = [
-            Difference(str(key), State(old), State(new), took, takes)
-            for key, old, new, took, takes in rows
-        ]
+        found = [Difference(str(key), State(old), State(new)) for key, old, new in rows]
         total = self._database.number(f"SELECT count(*) {source}", (after, before))
         return RowPage(found, total)
 
@@ -302,14 +307,11 @@ class Queries:
             raise self._no_run(run)
         return found
 
-    def runs(
-        self, limit: int = 20, *, name: str | None = None, experiment: str | None = None
-    ) -> list[RunRow]:
+    def runs(self, limit: int = 20, *, name: str | None = None) -> list[RunRow]:
         """Return the newest runs, the newest one first."""
-        asked = {"name": name, "experiment": experiment}
-        given = {column: value for column, value in asked.items() if value is not None}
-        rest = f"WHERE {where_all(given)} ORDER BY serial DESC LIMIT ?"
-        return self._database.all(RUNS, rest, (*given.values(), limit))
+        which = {} if name is None else {"name": name}
+        rest = f"WHERE {where_all(which)} ORDER BY serial DESC LIMIT ?"
+        return self._database.all(RUNS, rest, (*which.values(), limit))
 
     def last_run(self) -> RunRow | None:
         """Return the newest run."""
@@ -371,17 +373,19 @@ class Queries:
 
     def task_row(self, run: str, key: str) -> TaskRow:
         """Return what became of a task; raises InputError if there is none."""
-        found = self._database.first(TASKS, "WHERE run = ? AND key = ?", (run, key))
-        if found is None:
-            raise self._no_task(run, key)
-        return found
+        return self._task(TASKS, run, key)
 
     def task(self, run: str, key: str) -> Task:
         """Return a task as it was planned; raises InputError if there is none."""
-        found = self._database.first(TASKS_WITH_BODIES, "WHERE run = ? AND key = ?", (run, key))
-        if found is None or found.body is None:
+        body = self._task(TASKS_WITH_BODIES, run, key).body
+        assert body is not None
+        return body
+
+    def _task(self, table: Table[TaskRow], run: str, key: str) -> TaskRow:
+        found = self._database.first(table, "WHERE run = ? AND key = ?", (run, key))
+        if found is None:
             raise self._no_task(run, key)
-        return found.body
+        return found
 
     def attempts(self, run: str, task: str | None = None) -> list[AttemptRow]:
         """Return the attempts of a task, or of all tasks, in the order in which they began."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -82,6 +82,9 @@ _SAMPLES = Table(
 )
 
 
+_OF_RUN = "run_serial = (SELECT serial FROM runs WHERE id = ?)"
+
+
 class SampleWrites(Changes):
     """Adds to what was measured."""
 
@@ -143,11 +146,9 @@ class SampleQueries:
 
     _database: Database
 
-    def series(
-        self, *, metric: str | None = None, name: str | None = None, case: str | None = None
-    ) -> list[SeriesRow]:
+    def series(self, *, metric: str | None = None, name: str | None = None) -> list[SeriesRow]:
         """Return the series there are, in a stable order."""
-        asked = {"metric": metric, "name": name, "case_name": case}
+        asked = {"metric": metric, "name": name}
         given = {column: value for column, value in asked.items() if value is not None}
         rest = f"WHERE {where_all(given)} ORDER BY id"
         return self._database.all(_SERIES, rest, tuple(given.values()))
@@ -161,31 +162,19 @@ class SampleQueries:
             (series, series, limit),
         )
 
-    def samples_of_run(self, run: str, series: Collection[int] = ()) -> list[SampleRow]:
-        """Return all samples of a run, or those that belong to some series."""
-        found = self._samples(
-            "WHERE samples.run_serial = (SELECT serial FROM runs WHERE id = ?)", (run,)
-        )
-        return [row for row in found if not series or row.series in series]
+    def samples_of_run(self, run: str) -> list[SampleRow]:
+        """Return all samples of a run."""
+        return self._samples(f"WHERE samples.{_OF_RUN}", (run,))
 
     def has_samples(self, run: str) -> bool:
         """Return whether a run has measured anything."""
-        return bool(
-            self._database.row(
-                "SELECT 1 FROM samples "
-                "WHERE run_serial = (SELECT serial FROM runs WHERE id = ?) LIMIT 1",
-                (run,),
-            )
-        )
+        return bool(self._database.row(f"SELECT 1 FROM samples WHERE {_OF_RUN} LIMIT 1", (run,)))
 
     def conditions(self, run: str) -> dict[tuple[str, int], dict[str, object]]:
         """Give under which conditions the attempts of a run have measured, by task and number."""
-        rows = self._database.rows(
-            "SELECT task, attempt, body FROM conditions "
-            "WHERE run_serial = (SELECT serial FROM runs WHERE id = ?)",
-            (run,),
-        )
-        return {(row[0], row[1]): json.loads(row[2]) for row in rows}
+        select = f"SELECT task, attempt, body FROM conditions WHERE {_OF_RUN}"
+        rows = self._database.rows(select, (run,))
+        return {(task, attempt): json.loads(body) for task, attempt, body in rows}
 
     def _samples(self, where: str, values: Sequence[object]) -> list[SampleRow]:
         order = "ORDER BY samples.run_serial, samples.trial, samples.rowid"

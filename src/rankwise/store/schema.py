@@ -200,8 +200,8 @@ def read_version(database: Database) -> int:
         "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_master)"
         " FROM pragma_user_version, pragma_application_id"
     )
-    is_empty = not tables
-    if application != _APPLICATION and not (is_empty and version == application == 0):
+    is_empty = version == application == tables == 0
+    if application != _APPLICATION and not is_empty:
         raise StoreFailure(
             f"{database.path}: this is the database of another program, not a store of rankwise. "
             "Move it away, or choose another store with --store."
@@ -215,15 +215,8 @@ def read_version(database: Database) -> int:
     return int(version)
 
 
-def bring_up_to_date(database: Database) -> None:
-    """Take the steps that a store lacks, all or none; another process may do so meanwhile."""
-    if read_version(database) < len(STEPS):
-        with database.together():
-            _take_steps(database)
-
-
 def _take_steps(database: Database) -> None:
-    # Only now it cannot change any more.
+    """Take the steps that a store lacks; another process may have done so meanwhile."""
     version = read_version(database)
     for number, step in enumerate(STEPS[version:], start=version + 1):
         for statement in step.statements:
@@ -259,7 +252,9 @@ def open_for_writing(path: Path, *, patience: float) -> Database:
         # Where the file system cannot share memory, SQLite stays with what works there.
         database.rows("PRAGMA journal_mode = WAL")
         database.change("PRAGMA synchronous = NORMAL")
-        bring_up_to_date(database)
+        if read_version(database) < len(STEPS):
+            with database.together():
+                _take_steps(database)
         # Not sooner: a step may have to put a new table in an old one's place.
         database.change("PRAGMA foreign_keys = ON")
         database.expect(len(STEPS))
@@ -288,19 +283,18 @@ def open_for_reading(path: Path, *, patience: float) -> Database:
 
 
 def _connect_for_reading(path: Path, *, patience: float) -> tuple[Database, int]:
-    database = Database.connect(path, "mode=ro", patience=patience)
     try:
-        return database, read_version(database)
+        return _connect_with("mode=ro", path, patience)
     except StoreFailure as failure:
-        database.close()
         if not _is_at_rest_for_good(path, failure):
             raise
-    except BaseException:
-        database.close()
-        raise
     # Readers write, too: into the memory that they share with writers. Where nobody can write,
     # there is nothing to share.
-    database = Database.connect(path, "mode=ro&immutable=1", patience=patience)
+    return _connect_with("mode=ro&immutable=1", path, patience)
+
+
+def _connect_with(options: str, path: Path, patience: float) -> tuple[Database, int]:
+    database = Database.connect(path, options, patience=patience)
     try:
         return database, read_version(database)
     except BaseException:

@@ -44,8 +44,7 @@ def driving(folder: Path, run: str) -> Iterator[None]:
     file = _open(path)
     try:
         _lock(file, folder, run)
-        os.ftruncate(file, 0)
-        os.pwrite(file, str(os.getpid()).encode(), 0)
+        _note_pid(file)
         yield
     finally:
         os.close(file)
@@ -62,8 +61,7 @@ def looking(folder: Path, run: str) -> Iterator[None]:
     try:
         if not lock(own, waits=False):
             raise BeingDriven(run, _pid_in(folder / _LOOK_LOCK))
-        os.ftruncate(own, 0)
-        os.pwrite(own, str(os.getpid()).encode(), 0)
+        _note_pid(own)
         if not lock(file, waits=False, is_shared=True):
             raise BeingDriven(run, _pid_in(folder / _LOCK))
         yield
@@ -95,6 +93,11 @@ def _lock(file: int, folder: Path, run: str) -> None:
                 f"{_LOOKERS_SECONDS:g} s, and hangs or is stopped; end that process and try again"
             )
         time.sleep(0.01)
+
+
+def _note_pid(file: int) -> None:
+    os.ftruncate(file, 0)
+    os.pwrite(file, str(os.getpid()).encode(), 0)
 
 
 def _pid_in(path: Path) -> str:

@@ -42,17 +42,9 @@ class AttemptWrites(Changes):
             number = self._database.number(
                 "SELECT attempts FROM tasks WHERE run = ? AND key = ?", which
             )
-            row = {
-                "run": run,
-                "task": task,
-                "number": number,
-                "state": State.SUBMITTING,
-                "marker": marker,
-                "folder": str(folder),
-                "begun": now,
-                "reason": "",
-            }
-            self._insert("attempts", tuple(row), [tuple(row.values())])
+            columns = ("run", "task", "number", "state", "marker", "folder", "begun", "reason")
+            row = (run, task, number, State.SUBMITTING, marker, str(folder), now, "")
+            self._insert("attempts", columns, [row])
             self.add_event(run, "attempt_begun", {"task": task, "attempt": number}, now=now)
         return number
 
@@ -174,21 +166,6 @@ class Results(Changes):
                 for position, one in enumerate(results)
             ]
             self._insert("results", _COLUMNS, rows)
-
-    def results(self, run: str) -> dict[str, list[ResultRow]]:
-        """Return the single tests of each task that has any, those of its last attempt."""
-        found = self._database.rows(
-            "SELECT task, name, results.state, seconds, message FROM results "
-            "JOIN tasks ON tasks.run = results.run AND tasks.key = results.task "
-            "AND tasks.attempts = results.attempt "
-            "WHERE results.run = ? ORDER BY tasks.position, results.position",
-            (run,),
-        )
-        results: dict[str, list[ResultRow]] = {}
-        for task, name, state, seconds, message in found:
-            row = ResultRow(name=name, state=State(state), seconds=seconds, message=message)
-            results.setdefault(task, []).append(row)
-        return results
 
     def last_run_of(self, source: str) -> str | None:
         """Return the newest run of a document that is over or has begun; None: there is none."""
