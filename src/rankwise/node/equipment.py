@@ -187,9 +187,7 @@ def environment_for(choice: dict[str, Any], root: str) -> str:
 
 
 def make_environment(choice: dict[str, Any], content: str, root: str) -> None:
-    listed = f"{os.path.dirname(content)}/requirements.txt"
-    with open(listed, "w", encoding="utf-8") as file:
-        file.write("".join(f"{one}\n" for one in choice["requirements"]))
+    place = os.path.dirname(content)
     python = f"{content}/bin/python"
     if uv := find_uv(root):
         wanted = choice["python"] or choice["host_python"]
@@ -203,11 +201,13 @@ def make_environment(choice: dict[str, Any], content: str, root: str) -> None:
     # One by one: a lock with hashes allows nothing that has none.
     if choice["locked"]:
         name, text = choice["locked"]
-        lock = f"{os.path.dirname(content)}/{os.path.basename(name)}"
-        with open(lock, "w", encoding="utf-8") as file:
-            file.write(text)
+        # Its name tells what kind it is, and may be that of any file of ours.
+        lock = f"{place}/locked/{os.path.basename(name)}"
+        write_file(lock, text)
         call(choice, [*install, "-r", lock])
     if choice["requirements"]:
+        listed = f"{place}/requirements.txt"
+        write_file(listed, "".join(f"{one}\n" for one in choice["requirements"]))
         call(choice, [*install, "-r", listed])
 
 
