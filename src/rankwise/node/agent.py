@@ -121,7 +121,8 @@ def hello(request: dict[str, Any]) -> dict[str, Any]:
         path = os.path.join(attempts, name)
         is_tombstone = os.path.isdir(path) and os.listdir(path) == ["claim"]
         if is_tombstone and os.path.getmtime(path) < time.time() - _TOMBSTONE_SECONDS:
-            remove({"root": request["root"], "marker": name})
+            discard(path)
+            discard(f"{path}.lock")
     return inventory()
 
 
