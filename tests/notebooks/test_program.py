@@ -203,6 +203,7 @@ def test_the_values_of_secrets_are_in_nothing_that_a_notebook_leaves(
     outputs = [
         {"output_type": "stream", "name": "stdout", "text": "\n".join(shown)},
         {"output_type": "error", "ename": "E", "evalue": value, "traceback": [f"E: {value}"]},
+        {"output_type": "display_data", "data": {"image/svg+xml": f"<svg>{value}</svg>"}},
     ]
     made = book(("show()", {"outputs": outputs}))
     junit = tmp_path / "out" / "results.xml"

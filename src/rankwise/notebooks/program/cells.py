@@ -143,14 +143,14 @@ def as_script(notebook: Any, injected: int | None = None) -> tuple[str, str]:
 
 
 def _redact_outputs(data: Any) -> Any:
-    """Keep secrets out of what cells have shown, pictures apart."""
+    """Keep secrets out of what cells have shown, but for pictures that are no text."""
     if isinstance(data, str):
         return without_secrets(data)
     if isinstance(data, list):
         return [_redact_outputs(one) for one in data]
     if isinstance(data, dict):
         for name in data:
-            if not str(name).startswith("image/"):
+            if not str(name).startswith("image/") or name == "image/svg+xml":
                 data[name] = _redact_outputs(data[name])
     return data
 
