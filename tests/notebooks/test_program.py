@@ -355,6 +355,38 @@ def test_a_pdf_is_set_by_typst_where_there_is_no_browser(
     assert pdf_of(made, tmp_path / "none.html").startswith(b"%PDF")
 
 
+@pytest.mark.parametrize("data", [{"image/png": "AAAA"}, {"image/svg+xml": "<svg"}])
+def test_a_picture_that_typst_cannot_read_is_a_reason_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: dict[str, str]
+) -> None:
+    pytest.importorskip("typst")
+    monkeypatch.setattr(artifacts, "find_browser", lambda: "")
+    made = book("plot()")
+    made.cells[0].outputs = [{"output_type": "display_data", "data": data}]
+    with pytest.raises(NotebookFailure, match=r"typst has made no PDF: failed to \w+"):
+        pdf_of(made, tmp_path / "none.html")
+
+
+def test_what_cannot_be_left_for_a_fault_of_ours_does_not_look_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> str:
+        raise ZeroDivisionError("of the test")
+
+    monkeypatch.setattr(artifacts, "page_of", broken)
+    nobody: Any = None
+    one = dataclasses.replace(order(tmp_path), junit=tmp_path / "out" / "results.xml", html=True)
+    one.out.mkdir()
+    run = NotebookRun(one, nobody, is_quiet=True)
+    run.notebook = book("1")
+    leave(run)
+    assert run.result.outcome == "internal error"
+    said = json.loads((one.out / "outcome.json").read_text())
+    assert said["reason"] == "ZeroDivisionError: of the test"
+    assert "failure" in (one.out / "results.xml").read_text()
+    assert (one.out / "one.ipynb").exists()
+
+
 def test_a_file_is_written_as_a_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from .notebook_results import (
     NotebookResult,
     counted,
     number_of,
+    own_fault,
     plain,
     readable,
     without_secrets,
@@ -68,6 +69,8 @@ def leave(run: NotebookRun) -> None:
             with contextlib.suppress(OSError):
                 (order.out / name).unlink()
         result.files = []
+    except Exception as error:
+        result.add(own_fault(error))
     finally:
         _leave_results(result)
 
@@ -82,9 +85,7 @@ def _leave_pages(run: NotebookRun) -> None:
             write(order.out / f"{order.stem}.pdf", pdf_of(run.notebook, page))
             result.files.append(f"{order.stem}.pdf")
         except NotebookFailure as trouble:
-            result.notes.append(trouble.reason)
-            if result.outcome == PASSED:
-                result.take(trouble)
+            result.add(trouble)
 
 
 def _leave_results(result: NotebookResult) -> None:
@@ -396,5 +397,9 @@ def _typeset(notebook: Any) -> bytes:
             cells += [{"kind": "picture", "text": name} for name in pictures.get(index, ())]
         source = Path(folder, "notebook.typ")
         source.write_text(_TYPST, encoding="utf-8")
-        made: bytes = typst.compile(source, sys_inputs={"cells": json.dumps(cells)}, format="pdf")
+        try:
+            words = {"cells": json.dumps(cells)}
+            made: bytes = typst.compile(source, sys_inputs=words, format="pdf")
+        except RuntimeError as error:
+            raise NotebookFailure(CANNOT_WRITE, f"typst has made no PDF: {error}") from None
     return made

@@ -9,7 +9,6 @@ import importlib.util
 import json
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,12 @@ from .notebook_results import (
     CANNOT_WRITE,
     DIFFERS,
     ERROR,
-    INTERNAL,
     NEEDS_INPUT,
     PASSED,
     NotebookFailure,
     NotebookOrder,
     NotebookResult,
+    own_fault,
     say,
 )
 
@@ -74,9 +73,8 @@ class NotebookRunner:
             run.blame(NotebookFailure(CANCELLED, "it was ended from outside"))
             leave(run)
             raise
-        except Exception as error:  # our own fault must not look like a pass either
-            where = traceback.format_exc()
-            run.blame(NotebookFailure(INTERNAL, f"{type(error).__name__}: {error}", details=where))
+        except Exception as error:
+            run.blame(own_fault(error))
         leave(run)
         return run.result
 
