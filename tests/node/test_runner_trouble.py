@@ -122,3 +122,11 @@ def test_an_error_of_our_own_is_an_outcome_too(tmp_path: Path) -> None:
 def test_what_it_writes_can_be_read(value: object) -> None:
     assert json.loads(files.to_json({"key": value})) == {"key": value}
     assert files.parse(files.to_json({"key": value})) == {"key": value}
+
+
+def test_after_an_error_of_our_own_nothing_is_left_outside_of_the_folder(tmp_path: Path) -> None:
+    """A folder whose name shells would not understand has another one in /tmp meanwhile."""
+    (tmp_path / "a b").mkdir()
+    attempt = Attempt(tmp_path / "a b", process("worker-0", "true", node=5))
+    assert attempt.run()["exit_code"] == 3
+    assert [one.name for one in Path("/tmp").iterdir() if attempt.marker in one.name] == []

@@ -18,7 +18,6 @@ from .files import (
     end_of_log,
     own_command,
     read_json,
-    remove_link,
     say,
     shared_memory,
     temporary,
@@ -295,9 +294,6 @@ class Runner:
         self._ranks.look()
         end = self._judge()
         self._ranks.complete(self._records, end)
-        for path in (shared_memory(self._order.marker), temporary(self._order.marker)):
-            discard(path)
-        remove_link(f"{temporary(self._order.marker)}.folder")
         return end
 
     def _running(self) -> list[RunningProcess]:
@@ -530,5 +526,8 @@ def run_order(folder: str, given: Mapping[str, str] | None = None) -> int:
 
         traceback.print_exc()
         sweep(order.marker, is_reaper=is_reaper)
+    place = temporary(order.marker)
+    for path in (shared_memory(order.marker), place, f"{place}.folder"):
+        discard(path)
     runner.close({**end, "started": started, "ended": time.time()})
     return int(end["exit_code"]) & 0xFF or int(end["outcome"] != "passed")
