@@ -102,6 +102,22 @@ def test_a_notebook_in_python_runs_with_the_python_of_the_runtime(
     assert choice.command[0] == str(python)
 
 
+@pytest.mark.parametrize("name", ["rankwise", "kernelspec", "language_info", "execution"])
+def test_metadata_that_are_no_table_count_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/{name}")
+    text = json.dumps(notebook("1", metadata={name: "yes"}))
+    (tmp_path / "one.ipynb").write_text(text)
+    nobody: Any = None
+    run = NotebookRun(order(tmp_path), nobody, is_quiet=True)
+    choice = run.read()
+    assert choice is not None
+    assert choice.name == "/python"
+    assert run.limit() == 600
+    assert run._cell_limit(run.notebook.cells[0]) is None
+
+
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [

@@ -18,6 +18,12 @@ from .notebook_results import UNREADABLE, NotebookFailure, number_of, plain, wit
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
 
 
+def section(metadata: Any, name: str) -> Mapping[str, Any]:
+    """Return a table of metadata; what is there instead of one counts as none."""
+    found = metadata.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def tags_of(cell: Any) -> list[str]:
     tags = cell.metadata.get("tags") or ()
     return [str(tag) for tag in tags] if isinstance(tags, (list, tuple)) else []

@@ -20,6 +20,7 @@ from .cells import (
     is_compared,
     read_notebook,
     redacted,
+    section,
     tags_of,
 )
 from .kernels import MARKER, Kernel, KernelChoice, KernelSupervisor, choose_kernel, kill_group
@@ -80,7 +81,7 @@ class NotebookRun:
         """Read the notebook and find its kernel; None: it is not to be run."""
         try:
             self.notebook = read_notebook(self.order.notebook)
-            own = self.notebook.metadata.get("rankwise") or {}
+            own = section(self.notebook.metadata, "rankwise")
             self._before = json.loads(json.dumps(self.notebook.cells))
             self.result.injected = inject(self.notebook, self.order.parameters)
             for index, cell in enumerate(self.notebook.cells):
@@ -180,7 +181,7 @@ class NotebookRun:
             raise differing
 
     def _make_client(self, kernel: Kernel) -> Any:
-        execution = self.notebook.metadata.get("execution") or {}
+        execution = section(self.notebook.metadata, "execution")
         client = _executor_class()(
             self.notebook,
             log=self.log,
@@ -198,7 +199,7 @@ class NotebookRun:
 
     def limit(self) -> float | None:
         """Return the seconds for all cells; None: no limit."""
-        own = (self.notebook.metadata.get("rankwise") or {}).get("timeout")
+        own = section(self.notebook.metadata, "rankwise").get("timeout")
         said = _first_number(self.order.timeout, own, DEFAULT_TIMEOUT)
         return said or None
 
@@ -206,11 +207,11 @@ class NotebookRun:
         """Return the seconds for one cell; what is nearer to it counts."""
         whole = self.notebook.metadata
         said = _first_number(
-            (cell.metadata.get("rankwise") or {}).get("timeout"),
-            (cell.metadata.get("execution") or {}).get("timeout"),
+            section(cell.metadata, "rankwise").get("timeout"),
+            section(cell.metadata, "execution").get("timeout"),
             self.order.cell_timeout,
-            (whole.get("rankwise") or {}).get("cell_timeout"),
-            (whole.get("execution") or {}).get("timeout"),
+            section(whole, "rankwise").get("cell_timeout"),
+            section(whole, "execution").get("timeout"),
         )
         return said if said is not None and said > 0 else None
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .cells import section
 from .notebook_results import (
     MISSING_KERNEL,
     NO_START,
@@ -159,8 +160,8 @@ def choose_kernel(notebook: Any, order: NotebookOrder) -> KernelChoice:
     Those in Python run with the interpreter of the runtime, whatever the kernel was called where
     they were written. Raises NotebookFailure if there is none.
     """
-    spec = notebook.metadata.get("kernelspec") or {}
-    said = notebook.metadata.get("language_info") or {}
+    spec = section(notebook.metadata, "kernelspec")
+    said = section(notebook.metadata, "language_info")
     name = str(spec.get("name") or "")
     language = str(spec.get("language") or said.get("name") or "").lower()
     if name == "python2":
