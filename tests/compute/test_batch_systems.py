@@ -78,7 +78,7 @@ class KeeperStandIn:
     def __init__(self, name: str, cores: int, command: Sequence[str]) -> None:
         del command
         self.name, self.cores = name, cores
-        self._heard, self._told = os.pipe()
+        self.output, self._told = os.pipe()
         self._ended: list[str] = []
 
     def say(self, word: str, folder: str) -> None:
@@ -87,11 +87,8 @@ class KeeperStandIn:
         self._ended.append(folder)
         os.write(self._told, b"!")
 
-    def output(self) -> int:
-        return self._heard
-
     def ended(self) -> list[str]:
-        os.read(self._heard, 1)
+        os.read(self.output, 1)
         if not self._ended:
             self.agent.end()
             return []

@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 
-from .files import Locked, discard, give_up, own_command, read_json, rename, to_json, write_file
+from .files import Locked, discard, give_up, own_command, read_json, redirect, rename, write_file
 from .outcome import write_end
 from .processes import sweep_marked
 
@@ -69,6 +69,11 @@ def birth_of(pid: int) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return ""
     return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def is_alive(going: dict[str, Any]) -> bool:
+    """Return whether the process that was written down is there, and no other of its number."""
+    return bool(going) and birth_of(going["pid"]) == going["birth"] != ""
 
 
 def boot() -> str:
@@ -214,7 +219,7 @@ def unpack(source: Any, folder: str) -> None:
                 parcel.extract(member, beside, **trusting)
         if not os.path.exists(f"{beside}/{WHOLE}"):
             raise EOFError("the connection ended before all was here")
-        write_file(f"{beside}/.came", to_json(came_with(beside)))
+        write_file(f"{beside}/.came", json.dumps(came_with(beside)))
         rename(beside, folder)
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         discard(beside)
@@ -248,12 +253,10 @@ def launch(request: dict[str, Any], folder: str, secrets: bytes) -> None:
             os._exit(0)
         os.setpgid(0, 0)
         # What is open here is a line to the client, which must not wait for us.
-        log = os.open(f"{folder}/runner.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         held = os.memfd_create("secrets")
         os.write(held, secrets)
         os.lseek(held, 0, os.SEEK_SET)
-        for number, file in ((0, held), (1, log), (2, log)):
-            os.dup2(file, number)
+        redirect(folder, held)
         os.closerange(3, 256)
         become_runner(request, folder)
     except BaseException:
@@ -270,7 +273,7 @@ def become_runner(request: dict[str, Any], folder: str) -> None:
 
     pid = os.getpid()
     about = {"pid": pid, "birth": birth_of(pid), "boot": boot(), "host": os.uname().nodename}
-    write_file(f"{folder}/{GOING}", to_json(about))
+    write_file(f"{folder}/{GOING}", json.dumps(about))
     try:
         equip(folder, request["root"])
     except (CannotEquip, OSError, ValueError, LookupError) as reason:
@@ -284,12 +287,12 @@ def become_runner(request: dict[str, Any], folder: str) -> None:
 def state_of(folder: str) -> dict[str, Any]:
     """Say how an attempt stands; OSError: that cannot be told here, or now."""
     going = read(f"{folder}/{GOING}")
-    is_alive = bool(going) and birth_of(going["pid"]) == going["birth"] != ""
+    is_running = is_alive(going)
     has_begun = exists(f"{folder}/claim")
     # In this order: its runner writes the end before it leaves.
     if exists(f"{folder}/end.json"):
         state = "over"
-    elif is_alive:
+    elif is_running:
         state = "running"
     else:
         here = os.uname().nodename
@@ -298,9 +301,8 @@ def state_of(folder: str) -> dict[str, Any]:
             raise OSError(f"it was started on {going['host']}, and {here} answers")
         state = "lost" if going else "absent"
     was_restarted = bool(going) and going["boot"] != boot()
-    return {"state": state, "has_begun": has_begun, "was_restarted": was_restarted} | {
-        "pid": going.get("pid", 0)
-    }
+    about = {"state": state, "has_begun": has_begun, "was_restarted": was_restarted}
+    return {**about, "pid": going.get("pid", 0)}
 
 
 def look(request: dict[str, Any]) -> dict[str, Any]:
@@ -464,7 +466,7 @@ def end(request: dict[str, Any]) -> dict[str, Any]:
 
 def signal_runner(folder: str, number: int) -> None:
     going = read(f"{folder}/{GOING}")
-    if going and birth_of(going["pid"]) == going["birth"] != "":
+    if is_alive(going):
         # What makes a runtime ready has processes of its own; a runner ends its own by itself.
         send: Callable[[int, int], None] = os.killpg if number == signal.SIGKILL else os.kill
         with contextlib.suppress(OSError):

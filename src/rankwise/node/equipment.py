@@ -59,12 +59,26 @@ def memory() -> int:
 
 def gpus() -> list[str]:
     """Name the GPUs as CUDA_VISIBLE_DEVICES does."""
-    question = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    said = ask(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], 30) or ""
+    return [line.strip() for line in said.splitlines() if line.strip().isdecimal()]
+
+
+def ask(command: Sequence[str], seconds: float = _ASK_SECONDS) -> str | None:
+    """Return what a command says; None: it cannot be run, or does not end well."""
     try:
-        said = subprocess.run(question, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(
+            command,
+            cwd="/",
+            stdin=subprocess.DEVNULL,  # What is open as our input is for the runner.
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in said.stdout.splitlines() if line.strip().isdecimal()]
+        return None
+    return done.stdout
 
 
 def find_uv(root: str) -> str:
@@ -109,18 +123,7 @@ def tools_for(choice: dict[str, Any], executable: str, root: str) -> str:
 def has_packages(executable: str, names: Sequence[str]) -> bool:
     """Ask an interpreter whether it has packages."""
     line = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
-    try:
-        done = subprocess.run(
-            [executable, "-c", line, *names],
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_ASK_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return ask([executable, "-c", line, *names]) is not None
 
 
 def interpreter(choice: dict[str, Any]) -> str:
@@ -227,11 +230,7 @@ def get_image(choice: dict[str, Any]) -> None:
     engine, image = choice["engine"], choice["image"]
     if os.path.basename(engine) == "apptainer":  # which gets it at its first use
         return
-    inspect = [engine, "image", "inspect", image]
-    # What is open as our input is for the runner.
-    if subprocess.run(
-        inspect, stdin=subprocess.DEVNULL, capture_output=True, check=False
-    ).returncode:
+    if ask([engine, "image", "inspect", image]) is None:
         call(choice, [engine, "pull", image])
 
 

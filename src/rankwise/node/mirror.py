@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from .files import rename
 
@@ -28,8 +28,7 @@ _GREATEST_EVER = 16 << 20
 _NOTICE_BYTES = 200
 # An earlier part of a log has another name: the oldest first.
 _PARTS = (".first", ".1", "")
-_OURS = ("order.json", "placement.json", "claim")
-_NEVER = ("heartbeat",)
+_NEVER = ("order.json", "placement.json", "claim", "heartbeat")
 _END = "end.json"
 
 
@@ -133,12 +132,7 @@ def whole_file(path: str, data: bytes) -> Iterator[Frame]:
     """Return the frames of a file that is sent as a whole."""
     pieces = [data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES)] or [b""]
     for number, piece in enumerate(pieces):
-        yield {
-            "path": path,
-            "at": number * _PIECE_BYTES,
-            "whole": len(data),
-            **_as_text(piece),
-        }
+        yield {"path": path, "at": number * _PIECE_BYTES, "whole": len(data), **_as_text(piece)}
 
 
 def new_files(folder: str, since: float, *, name: str, most: int) -> Iterator[Frame]:
@@ -198,32 +192,24 @@ class Taker:
         elif "whole" in frame:
             self._take_whole(path, frame)
         elif "at" in frame:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-            try:
+            with _opened(path) as file:
                 _fill_gap(file, int(frame["at"]))
-                _write_all(file, _data(frame), int(frame["at"]))
-            finally:
-                os.close(file)
+                file.write(_data(frame))
         elif "size" in frame:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-            try:
-                os.ftruncate(file, int(frame["size"]))
-            finally:
-                os.close(file)
+            with _opened(path) as file:
+                file.truncate(int(frame["size"]))
 
     def _take_whole(self, path: str, frame: Frame) -> None:
         """Write a file beside its place, and move it there when all of it is there."""
         beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)[:60]}.part")
         at, data = int(frame["at"]), _data(frame)
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if at == 0 else 0)
-        file = os.open(beside, flags, 0o666)
-        try:
-            have = os.fstat(file).st_size if self._trusts_pieces else 0
+        with _opened(beside) as file:
+            have = file.seek(0, os.SEEK_END) if self._trusts_pieces else 0
             if at and at != self._next.get(path, min(at, have)):
                 raise ValueError("a part of it was lost on the way")
-            _write_all(file, data, at)
-        finally:
-            os.close(file)
+            file.seek(at)
+            file.write(data)
+            file.truncate()
         self._next[path] = at + len(data)
         if at + len(data) >= int(frame["whole"]):
             rename(beside, path)
@@ -242,20 +228,18 @@ class Taker:
         return place
 
 
-def _write_all(file: int, data: bytes, at: int) -> None:
-    """Write all of it; a disk that becomes full takes a part first."""
-    while data:
-        count = os.pwrite(file, data, at)
-        data, at = data[count:], at + count
+def _opened(path: str) -> BinaryIO:
+    """Open a file to write anywhere in it; what is there stays."""
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb")
 
 
-def _fill_gap(file: int, at: int) -> None:
-    """Say in a log what is missing before a place, where frames were lost."""
-    size = os.fstat(file).st_size
-    if size < at:
-        notice = f"\n[rankwise: {at - size} bytes are left out here]\n".encode()
-        os.pwrite(file, (b" " * (at - size))[: max(0, at - size - len(notice))], size)
-        os.pwrite(file, notice[: at - size], max(size, at - len(notice)))
+def _fill_gap(file: BinaryIO, at: int) -> None:
+    """Go to a place in a log, and say what is missing before it, where frames were lost."""
+    missing = at - file.seek(0, os.SEEK_END)
+    if missing > 0:
+        notice = f"\n[rankwise: {missing} bytes are left out here]\n".encode()
+        file.write(notice[:missing].rjust(missing))
+    file.seek(at)
 
 
 def to_line(frame: Frame) -> str:
@@ -296,7 +280,7 @@ def _listed(folder: str) -> Iterable[str]:
 
 
 def _is_left_out(name: str) -> bool:
-    return name.startswith(("claim.", ".")) or name.endswith(".new") or name in (*_OURS, *_NEVER)
+    return name.startswith(("claim.", ".")) or name.endswith(".new") or name in _NEVER
 
 
 def _log_of(path: str) -> str | None:

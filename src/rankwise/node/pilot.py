@@ -49,32 +49,27 @@ class PilotNode:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._input, self.output = self.process.stdin, self.process.stdout.fileno()
         self._rest = b""
 
     def say(self, word: str, folder: str) -> None:
-        assert self.process.stdin is not None
         # If its node is lost, the orders there end with it.
         with contextlib.suppress(OSError):
-            self.process.stdin.write(f"{to_json({word: folder})}\n".encode())
-            self.process.stdin.flush()
+            self._input.write(f"{to_json({word: folder})}\n".encode())
+            self._input.flush()
 
     def hang_up(self) -> None:
-        assert self.process.stdin is not None
         with contextlib.suppress(OSError):
-            self.process.stdin.close()
-
-    def output(self) -> int:
-        assert self.process.stdout is not None
-        return self.process.stdout.fileno()
+            self._input.close()
 
     def ended(self) -> list[str] | None:
         """Return the folders of orders that have ended; None: the keeper itself has."""
-        data = os.read(self.output(), 65536)
+        data = os.read(self.output, 65536)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        ended = [
-            line.decode().removeprefix("ended ") for line in lines if line.startswith(b"ended ")
-        ]
-        return ended if data else None
+        said = [line.decode().partition(" ") for line in lines]
+        return [folder for word, _, folder in said if word == "ended"] if data else None
 
 
 class Agent:
@@ -102,7 +97,7 @@ class Agent:
         ]
         self._poll = select.poll()
         for keeper in self._keepers:
-            self._poll.register(keeper.output(), select.POLLIN)
+            self._poll.register(keeper.output, select.POLLIN)
 
     def end(self, *_: object) -> None:
         """Have everything end: somebody wants that, or the time is up."""
@@ -202,7 +197,7 @@ class Agent:
         has_news = False
         for source, _ in self._poll.poll(seconds * 1000):
             has_news = True
-            keeper = next(one for one in self._keepers if one.output() == source)
+            keeper = next(one for one in self._keepers if one.output == source)
             ended = keeper.ended()
             if ended is None:
                 self._poll.unregister(source)

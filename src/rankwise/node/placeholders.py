@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .order import Order, ProcessOrder
+    from .order import Order
 
 # Below the ports that the kernel gives out by itself.
 PORTS = range(20000, 32768)
@@ -183,10 +183,6 @@ def common_environment(order: Order, marks: Marks) -> dict[str, str]:
             node.host or node.name for node in order.nodes if not node.is_apart
         ),
     }
-
-
-def own_variables(process: ProcessOrder, marks: Marks) -> dict[str, str]:
-    return marks.fill_in_all(process.environment)
 
 
 def arguments_of(command: str | Sequence[str], marks: Marks) -> list[str]:

@@ -28,6 +28,8 @@ SWEEP_SECONDS = 10.0
 KEEPER_SECONDS = 5.0
 KEEPER, CLEANERS = b"(conmon", (b"(conmon", b"(podman", b"(runc", b"(crun")
 CANNOT_START, NOT_FOUND = 126, 127
+# The exit code if it is us who cannot go on.
+OUR_FAULT = 3
 # The answer of another node that is asked whether processes are gone.
 STILL_THERE = 75
 
@@ -331,7 +333,6 @@ def leftovers(marker: str, *, with_own: bool = True) -> tuple[list[int], list[in
 
     Gives all, and those among them that clear up after containers whose processes are dead.
     """
-    wanted = f"RANKWISE_ATTEMPT={marker}".encode()
     parents: dict[int, int] = {}
     dead, found, keepers, cleaners = {os.getpid()}, set(), set(), set()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
@@ -346,9 +347,8 @@ def leftovers(marker: str, *, with_own: bool = True) -> tuple[list[int], list[in
                 keepers.add(int(name))
             if about.endswith(CLEANERS):
                 cleaners.add(int(name))
-            with open(f"/proc/{name}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0"):
-                    found.add(int(name))
+            if has_marker(int(name), marker):
+                found.add(int(name))
         except (OSError, ValueError):
             continue
     kept = set(keepers)

@@ -19,6 +19,7 @@ from .processes import (
     ENDING_SIGNALS,
     FORWARDED_SIGNALS,
     LIBC,
+    OUR_FAULT,
     PR_SET_CHILD_SUBREAPER,
     Child,
     be_prompt,
@@ -33,7 +34,7 @@ from .processes import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, MutableMapping, Sequence
     from typing import Any
 
     from .machine import UsageMeter
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 # How long records are tried to be written while that fails: a launcher waits for its ranks.
 PATIENCE_SECONDS = 5.0
-OUR_FAULT, SSH_FAULT = 3, 255
+SSH_FAULT = 255
 RANK_VARIABLES = (
     *("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"),
     *("HOROVOD_RANK", "RANK", "SLURM_PROCID"),
@@ -82,6 +83,16 @@ def settle(order: Order, number: int) -> bool:
     if has_own_name(node) and (len(order.nodes) == 1 or node.reach is not None):
         return True
     return take_host_name(node.name, f"{order.folder}/etc-hosts")
+
+
+def enter_node(order: Order, number: int, environment: MutableMapping[str, str]) -> None:
+    """Begin a process of the order: in a session of its own, without input, on its node."""
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if settle(order, number):
+        # A launcher hands it on to its daemons, which need names that tell them apart.
+        for name in TEMPORARY_VARIABLES:
+            environment.setdefault(name, temporary(order.marker))
 
 
 def has_own_name(node: NodeOrder) -> bool:
@@ -430,11 +441,7 @@ class RemoteProcess(WatchedRank):
 
     def prepare(self) -> None:
         """Put it on its node, as a runner does."""
-        os.setsid()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        if settle(self._order, self._node):
-            for name in TEMPORARY_VARIABLES:
-                os.environ.setdefault(name, temporary(self._order.marker))
+        enter_node(self._order, self._node, os.environ)
 
     def has_log(self) -> bool:
         return True
