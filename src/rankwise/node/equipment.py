@@ -128,21 +128,18 @@ def has_packages(executable: str, names: Sequence[str]) -> bool:
 
 def interpreter(choice: dict[str, Any]) -> str:
     path = str(choice["python"])
-    if os.path.isdir(path):
-        path = next(
-            (one for one in (f"{path}/bin/python", f"{path}/bin/python3") if exists(one)), ""
-        )
-    if not exists(path):
-        raise CannotEquip(
-            f'runtime "{choice["name"]}": {choice["python"]} is no Python on '
-            f"{os.uname().nodename}; "
-            f"`python` of its table in rankwise.toml must name one that the machine has"
-        )
-    return path
+    inside = [f"{path}/bin/python", f"{path}/bin/python3"]
+    for one in inside if os.path.isdir(path) else [path]:
+        if exists(one):
+            return one
+    raise CannotEquip(
+        f'runtime "{choice["name"]}": {path} is no Python on {os.uname().nodename}; '
+        f"`python` of its table in rankwise.toml must name one that the machine has"
+    )
 
 
 def exists(path: str) -> bool:
-    return bool(path) and os.access(path, os.X_OK)
+    return os.access(path, os.X_OK)
 
 
 def placement_for(executable: str, root: str, *, is_first: bool) -> Placement:

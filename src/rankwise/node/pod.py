@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .files import own_command, write_file
+from .files import own_command, read_record, write_file
 from .mirror import FolderMirror, Frame, Taker, new_files, to_line
 from .order import ORDER, Order, Placement
 from .outcome import LOST, write_end
@@ -373,13 +373,8 @@ class Head:
 
     def _note_loss(self) -> None:
         """Don't let a success be written down of which a part is missing."""
-        path = f"{self._pod.folder}/{_END}"
-        try:
-            with open(path, encoding="utf-8") as file:
-                end = json.load(file)
-        except (OSError, ValueError):
-            return
-        if end.get("outcome") == "passed":
+        end = read_record(f"{self._pod.folder}/{_END}", "outcome")
+        if end and end["outcome"] == "passed":
             node, why = next(iter(self._lost.items()))
             pod = self._others[node][1].get("pod") or f"of node {node}"
             reason = f"pod {pod} was gone before all that it had was brought: {why}"
@@ -398,14 +393,16 @@ class ContainerLog:
         self._writing = threading.Lock()
 
     def put(self, frame: Frame) -> None:
+        """Write a frame, or what is of interest in it."""
         with self._writing:
-            self._put(frame)
+            if self._has_frames:
+                self._number += 1
+                self._write(to_line({"n": self._number, **frame}) + "\n")
+            else:
+                self._tell(frame)
 
-    def _put(self, frame: Frame) -> None:
-        if self._has_frames:
-            self._number += 1
-            self._write(to_line({"n": self._number, **frame}) + "\n")
-        elif "left_out" in frame:
+    def _tell(self, frame: Frame) -> None:
+        if "left_out" in frame:
             say(f"{frame['left_out']} stays in its pod: {frame.get('why', 'it is too large')}")
         elif "note" in frame:
             words = ": ".join(str(frame[key]) for key in ("pod", "why") if frame.get(key))

@@ -199,11 +199,9 @@ def keep_apart(marker: str, node: str) -> None:
     except OSError as error:
         say(f"rankwise-node: cannot make {memory}: {error.strerror}")
         return
-    for name in SHARED_MEMORY_VARIABLES:
-        os.environ.setdefault(name, memory)
-    for name in TEMPORARY_VARIABLES:
-        os.environ.setdefault(name, files)
-    for name, value in NODE_BY_NODE.items():
+    places = dict.fromkeys(SHARED_MEMORY_VARIABLES, memory)
+    places |= dict.fromkeys(TEMPORARY_VARIABLES, files)
+    for name, value in {**places, **NODE_BY_NODE}.items():
         os.environ.setdefault(name, value)
 
 

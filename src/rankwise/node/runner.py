@@ -41,13 +41,7 @@ from .outcome import (
     spoken,
 )
 from .output import OutputStream, Redactor, drop_secrets
-from .placeholders import (
-    Marks,
-    arguments_of,
-    check_secrets,
-    common_environment,
-    write_files,
-)
+from .placeholders import check_secrets, prepare
 from .processes import (
     ENDING_SIGNALS,
     OUR_FAULT,
@@ -64,7 +58,7 @@ from .processes import (
     sweep,
     wake_up_by_signals,
 )
-from .rank import enter_node, node_variables
+from .rank import enter_node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,33 +163,20 @@ class Runner:
 
     def start(self, secrets: Mapping[str, str]) -> None:
         """Start all processes, or none if somebody has cancelled it already."""
-        order, marks = self._order, Marks(self._order)
+        order = self._order
         self._before = machine_reading() if order.is_measured else None
-        write_files(order, marks)
-        common = common_environment(order, marks)
         # All before the first one starts: a wrong mark must not leave half of them.
-        prepared = [
-            (
-                process,
-                arguments_of(process.about.command, marks),
-                marks.fill_in_all(process.about.environment),
-            )
-            for process in self.processes
-        ]
-        fixed = dict(secrets)
+        prepared = prepare(order)
         # Once for all: to spell a long key in many ways takes its time.
         redactor = Redactor(list(secrets.values()))
-        if secrets:
-            fixed["RANKWISE_SECRETS"] = ",".join(secrets)
-        for process, command, variables in prepared:
-            own = node_variables(order, process.about.node)
-            environment = {**common, **variables, **own, **fixed}
+        fixed = {**secrets, "RANKWISE_SECRETS": ",".join(secrets)} if secrets else {}
+        for process, (command, variables) in zip(self.processes, prepared, strict=True):
             if self.signals:
                 self.cause = "cancelled"
                 process.is_ended_by_us = True
                 process.fail("it was cancelled before it started")
             else:
-                self._start(process, command, environment, redactor.twin())
+                self._start(process, command, {**variables, **fixed}, redactor.twin())
             self._note_start(process)
         be_prompt()
         now = time.monotonic()

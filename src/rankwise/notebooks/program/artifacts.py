@@ -25,7 +25,6 @@ from .notebook_results import (
     CellResult,
     NotebookFailure,
     NotebookResult,
-    counted,
     number_of,
     own_fault,
     plain,
@@ -110,44 +109,34 @@ def junit_of(result: NotebookResult) -> bytes:
             CellResult(0, result.outcome, "failed", reason=result.reason, details=result.details)
         )
     states = [case.state for case in cases]
-    suite = ElementTree.Element(
-        "testsuite",
-        name=_NO_XML.sub("?", result.order.stem),
-        tests=str(len(cases)),
-        failures=str(states.count("failed")),
-        errors="0",
-        skipped=str(states.count("skipped")),
-        time=f"{result.seconds:.3f}",
-    )
+    counts = {
+        "tests": str(len(cases)),
+        "failures": str(states.count("failed")),
+        "errors": "0",
+        "skipped": str(states.count("skipped")),
+    }
+    name = result.order.stem
+    root = ElementTree.Element("testsuites")
+    suite = _element(root, "testsuite", name=name, **counts, time=f"{result.seconds:.3f}")
     sources = sources_of_failed(result)
     for case in cases:
         title = f"cell {case.cell}: {case.title}" if case.cell else case.title
-        element = ElementTree.SubElement(
-            suite,
-            "testcase",
-            classname=_NO_XML.sub("?", result.order.stem),
-            name=_NO_XML.sub("?", title),
-            time=f"{case.seconds:.3f}",
-        )
+        seconds = f"{case.seconds:.3f}"
+        element = _element(suite, "testcase", classname=name, name=title, time=seconds)
         if case.state == "failed":
-            text = "\n\n".join(
-                filter(None, [case.reason, sources.get(case.cell), case.details[-2000:]])
-            )
-            fault = ElementTree.SubElement(
-                element,
-                "failure",
-                message=_NO_XML.sub("?", case.reason),
-                type=_NO_XML.sub("?", result.outcome),
-            )
-            fault.text = _NO_XML.sub("?", text)
+            parts = [case.reason, sources.get(case.cell), case.details[-2000:]]
+            fault = _element(element, "failure", message=case.reason, type=result.outcome)
+            fault.text = _NO_XML.sub("?", "\n\n".join(filter(None, parts)))
         elif case.state in ("skipped", "not run"):
-            ElementTree.SubElement(
-                element, "skipped", message=_NO_XML.sub("?", case.reason or "not run")
-            )
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
+            _element(element, "skipped", message=case.reason or "not run")
     whole: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return whole
+
+
+def _element(parent: ElementTree.Element, tag: str, **attributes: str) -> ElementTree.Element:
+    """Add an element, without the characters that XML does not know."""
+    clean = {name: _NO_XML.sub("?", value) for name, value in attributes.items()}
+    return ElementTree.SubElement(parent, tag, clean)
 
 
 def sources_of_failed(result: NotebookResult) -> dict[int, str]:
@@ -325,18 +314,11 @@ def pdf_of(notebook: Any, page: Path) -> bytes:
 def _printed(browser: str, page: Path) -> bytes:
     with tempfile.TemporaryDirectory(prefix="rankwise-pdf-", ignore_cleanup_errors=True) as folder:
         made = Path(folder) / "page.pdf"
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        options += ["--no-first-run", f"--user-data-dir={folder}/profile"]
+        options += ["--no-pdf-header-footer", f"--print-to-pdf={made}"]
         process = subprocess.Popen(
-            [
-                *(
-                    browser,
-                    "--headless",
-                    "--no-sandbox",
-                    "--disable-gpu",
-                    "--disable-dev-shm-usage",
-                ),
-                *("--no-first-run", f"--user-data-dir={folder}/profile", "--no-pdf-header-footer"),
-                *(f"--print-to-pdf={made}", page.absolute().as_uri()),
-            ],
+            [browser, *options, page.absolute().as_uri()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -347,7 +329,7 @@ def _printed(browser: str, page: Path) -> bytes:
         try:
             said = process.communicate(timeout=PDF_SECONDS)[1].decode(errors="replace")
         except subprocess.TimeoutExpired:
-            said = f"it took longer than {counted(PDF_SECONDS)}"
+            said = f"it took longer than {PDF_SECONDS:g} s"
         finally:
             kill_group(process.pid)
             process.wait()

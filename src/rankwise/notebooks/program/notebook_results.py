@@ -169,11 +169,6 @@ def readable(text: str) -> str:
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
 
 
-def counted(seconds: float) -> str:
-    """Return a time limit in words."""
-    return f"{seconds:g} s"
-
-
 # What is left behind
 
 
