@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -130,3 +131,10 @@ def test_after_an_error_of_our_own_nothing_is_left_outside_of_the_folder(tmp_pat
     attempt = Attempt(tmp_path / "a b", process("worker-0", "true", node=5))
     assert attempt.run()["exit_code"] == 3
     assert [one.name for one in Path("/tmp").iterdir() if attempt.marker in one.name] == []
+
+
+def test_a_folder_whose_name_is_no_text_is_as_good_as_any(tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"caf\xe9")
+    place.mkdir()
+    end = Attempt(place, process("worker-0", "true"), nodes=2).run()
+    assert (end["outcome"], end["reason"]) == ("passed", "")

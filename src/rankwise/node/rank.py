@@ -108,7 +108,7 @@ def take_host_name(name: str, hosts: str) -> bool:
     if not hasattr(LIBC, "unshare") or LIBC.unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0:
         return False
     # What is mounted later outside is to be seen inside, but not the other way round.
-    steps = ((b"none", b"/", MS_REC | MS_SLAVE), (hosts.encode(), b"/etc/hosts", MS_BIND))
+    steps = ((b"none", b"/", MS_REC | MS_SLAVE), (os.fsencode(hosts), b"/etc/hosts", MS_BIND))
     for source, target, flags in steps:
         if LIBC.mount(source, target, None, ctypes.c_ulong(flags), None) != 0:
             return False
