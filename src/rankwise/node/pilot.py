@@ -20,13 +20,14 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 from . import batch
 from .dialect import read_dialect
 from .files import own_command, rename, to_json
-from .order import read_order
+from .order import BAD_ORDER, read_order
 from .outcome import LOST, write_end
 from .start import run_starter
 
@@ -176,16 +177,26 @@ class Agent:
                 refused.add(size)
                 continue
             del self._waiting[name]
-            folder = order["folder"]
+            started = True
+            folder, names = order["folder"], [one.name for one in keepers]
+            try:
+                batch.write_placement(read_order(folder), self._allocation, names)
+            except BAD_ORDER as error:
+                self._refuse(name, folder, f"the pilot cannot begin with it: {error!r}")
+                continue
             for keeper in keepers:
                 keeper.cores -= order["cores"]
             self._running[name] = folder, keepers, order["cores"]
-            batch.write_placement(
-                read_order(folder), self._allocation, [one.name for one in keepers]
-            )
             keepers[0].say("start", folder)
-            started = True
         return started
+
+    def _refuse(self, name: str, folder: str, reason: str) -> None:
+        """Do without an order that cannot be begun: others are under way."""
+        print(f"rankwise: {folder}: {reason}", file=sys.stderr, flush=True)
+        # Where not even that can be written, the client sees the end of this job.
+        with contextlib.suppress(OSError):
+            write_end(folder, "lost", LOST, reason)
+            (self._taken / name).unlink()
 
     def _room_for(self, nodes: int, cores: int) -> list[PilotNode] | None:
         """Find nodes with so many free cores: those with the fewest that will do."""
