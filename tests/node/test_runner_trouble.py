@@ -80,10 +80,11 @@ def test_it_gives_up_in_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str
 
 
 def test_a_folder_that_is_removed_is_made_again(tmp_path: Path) -> None:
-    line = f"while ! [ -e {tmp_path}/go ]; do sleep 0.05; done; echo after; exit 7"
-    attempt = Attempt(tmp_path, process("worker-0", line), heartbeat=3600.0)
+    line = f"touch {tmp_path}/here; while ! [ -e {tmp_path}/go ]; do sleep 0.05; done; echo after"
+    attempt = Attempt(tmp_path, process("worker-0", f"{line}; exit 7"), heartbeat=3600.0)
     job = attempt.start()
     attempt.wait_for("processes/worker-0/heartbeat")
+    wait_until((tmp_path / "here").exists)
     # At once: the runner may write into it at any moment.
     attempt.folder.rename(tmp_path / "removed")
     shutil.rmtree(tmp_path / "removed")

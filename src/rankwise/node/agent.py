@@ -22,6 +22,7 @@ import sys
 import time
 
 from .files import Locked, discard, give_up, own_command, read_json, redirect, rename, write_file
+from .mirror import is_log, news_of
 from .outcome import write_end
 from .processes import sweep_marked
 
@@ -44,7 +45,6 @@ _STAY = (
     *(WHOLE, ".came", GOING, "claim", "order.json", "placement.json", "runtime.json", "end.json"),
 )
 _LOG_BYTES = 512 * 1024
-_PIECE_BYTES = 128 * 1024
 _LOOK_SECONDS = 0.03
 _START_SECONDS = 30.0
 _TOMBSTONE_SECONDS = 86400.0
@@ -321,53 +321,6 @@ def look(request: dict[str, Any]) -> dict[str, Any]:
         if is_new or time.monotonic() >= deadline:
             return {"attempts": found}
         time.sleep(_LOOK_SECONDS)
-
-
-def news_of(folder: str, known: dict[str, list[int]], left: list[int]) -> list[list[Any]]:
-    """Give pieces of logs that are not known: name, inode, offset, how long it is now, bytes."""
-    found = []
-    for path in log_files(folder):
-        try:
-            with open(os.path.join(folder, path), "rb") as file:
-                status = os.fstat(file.fileno())
-                inode, have = known.get(path, [0, 0])
-                if inode != status.st_ino:
-                    moved = [size for number, size in known.values() if number == status.st_ino]
-                    have = moved[0] if moved else 0
-                elif status.st_size == have:
-                    continue
-                if status.st_size < have:
-                    have = 0
-                file.seek(have)
-                data = file.read(min(_PIECE_BYTES, left[0]))
-        except OSError:
-            continue
-        left[0] -= len(data)
-        text = base64.b64encode(data).decode()
-        found.append([path, status.st_ino, have, status.st_size, text])
-    return found
-
-
-def log_files(folder: str) -> Iterator[str]:
-    """Name the logs, those first that were put aside."""
-    if os.path.exists(f"{folder}/runner.log"):
-        yield "runner.log"
-    try:
-        places = sorted(os.listdir(f"{folder}/processes"))
-    except OSError:
-        return
-    for place in places:
-        try:
-            names = os.listdir(f"{folder}/processes/{place}")
-        except OSError:
-            continue
-        logs = [name for name in names if is_log(name)]
-        for name in sorted(logs, key=lambda one: (one.endswith(".log"), not one.endswith("first"))):
-            yield f"processes/{place}/{name}"
-
-
-def is_log(name: str) -> bool:
-    return name.endswith((".log", ".log.1", ".log.first"))
 
 
 def fetch(request: dict[str, Any]) -> None:

@@ -91,6 +91,14 @@ def read_record(path: str, *needed: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and record.keys() >= {*needed} else None
 
 
+def listed(folder: str) -> list[str]:
+    """Return the names in a folder, in order; none if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
 class Beside:
     """A name beside a path, for a file or a folder that is moved there when the block has made it.
 

@@ -11,15 +11,20 @@ import base64
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
 
-from .files import rename
+from .files import listed, rename
 
-Frame = dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, BinaryIO, TypeAlias
+
+Frame: TypeAlias = "dict[str, Any]"
 
 _PIECE_BYTES = 6000
 """As a line of text, shorter than what a container's log keeps in one piece."""
+_NEWS_BYTES = 128 * 1024
+"""The most of a log in one answer to a client that asks again and again."""
 _GREATEST_WHOLE = 1 << 20
 """What is larger is sent once, when nothing more is written to it."""
 _GREATEST_EVER = 16 << 20
@@ -64,10 +69,7 @@ class FolderMirror:
             if path == _END and not is_last:
                 continue
             try:
-                if _log_of(path) is None:
-                    yield from self._whole(path, is_last=is_last)
-                else:
-                    yield from self._log(path)
+                yield from self._log(path) if is_log(path) else self._whole(path, is_last=is_last)
             except FileNotFoundError:
                 # It was there a moment ago.
                 continue
@@ -78,11 +80,11 @@ class FolderMirror:
             os.close(self._logs.pop(key).file)
 
     def _paths(self) -> Iterator[str]:
-        for name in () if self._is_partial else _listed(self._folder):
+        for name in () if self._is_partial else listed(self._folder):
             if os.path.isfile(f"{self._folder}/{name}") and not _is_left_out(name):
                 yield name
-        for process in _listed(f"{self._folder}/processes"):
-            for name in _listed(f"{self._folder}/processes/{process}"):
+        for process in listed(f"{self._folder}/processes"):
+            for name in listed(f"{self._folder}/processes/{process}"):
                 if not _is_left_out(name):
                     yield f"processes/{process}/{name}"
 
@@ -126,6 +128,45 @@ class FolderMirror:
                 break
             yield {"path": path, "at": log.size, **_as_text(data)}
             log.size += len(data)
+
+
+def news_of(folder: str, known: dict[str, list[int]], left: list[int]) -> list[list[Any]]:
+    """Give pieces of logs that are not known: name, inode, offset, how long it is now, bytes."""
+    found = []
+    for path in log_files(folder):
+        try:
+            with open(os.path.join(folder, path), "rb") as file:
+                status = os.fstat(file.fileno())
+                inode, have = known.get(path, [0, 0])
+                if inode != status.st_ino:
+                    moved = [size for number, size in known.values() if number == status.st_ino]
+                    have = moved[0] if moved else 0
+                elif status.st_size == have:
+                    continue
+                if status.st_size < have:
+                    have = 0
+                file.seek(have)
+                data = file.read(min(_NEWS_BYTES, left[0]))
+        except OSError:
+            continue
+        left[0] -= len(data)
+        text = base64.b64encode(data).decode()
+        found.append([path, status.st_ino, have, status.st_size, text])
+    return found
+
+
+def log_files(folder: str) -> Iterator[str]:
+    """Name the logs, those first that were put aside."""
+    if os.path.exists(f"{folder}/runner.log"):
+        yield "runner.log"
+    for place in listed(f"{folder}/processes"):
+        logs = filter(is_log, listed(f"{folder}/processes/{place}"))
+        for name in sorted(logs, key=_oldest_first):
+            yield f"processes/{place}/{name}"
+
+
+def is_log(path: str) -> bool:
+    return _log_of(path) is not None
 
 
 def whole_file(path: str, data: bytes) -> Iterator[Frame]:
@@ -270,13 +311,6 @@ def _data(frame: Frame) -> bytes:
     if "text" in frame:
         return str(frame["text"]).encode(errors="surrogateescape")
     return base64.b64decode(frame.get("data", ""))
-
-
-def _listed(folder: str) -> Iterable[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def _is_left_out(name: str) -> bool:

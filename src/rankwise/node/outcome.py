@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from .files import Records, end_of_log, own_command, read_record, say, to_json, write_file
+from .files import Records, end_of_log, listed, own_command, read_record, say, to_json, write_file
 from .processes import STILL_THERE, ending, has_marker, signal, signal_name
 
 TYPE_CHECKING = False
@@ -148,11 +148,8 @@ class RankRecords:
                 self._ended[name] = {**record, "by_us": by_us, "who": name}
 
     def names(self) -> list[str]:
-        try:
-            found = os.listdir(self._folder)
-        except OSError:
-            return []
-        return [name for name in found if name.startswith("rank-") and name not in self._others]
+        found = [name for name in listed(self._folder) if name.startswith("rank-")]
+        return [name for name in found if name not in self._others]
 
     def missing(self) -> dict[str, dict[str, Any]]:
         """Return the starts of the ranks that have left no record of their end."""

@@ -176,7 +176,7 @@ class Runner:
                 process.is_ended_by_us = True
                 process.fail("it was cancelled before it started")
             else:
-                self._start(process, command, {**variables, **fixed}, redactor.twin())
+                self._start(process, command, {**variables, **fixed}, redactor)
             self._note_start(process)
         be_prompt()
         now = time.monotonic()

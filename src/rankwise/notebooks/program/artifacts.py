@@ -152,11 +152,11 @@ def sources_of_failed(result: NotebookResult) -> dict[int, str]:
     return found
 
 
-def numbered(source: str, most: int = 1500) -> str:
+def numbered(source: str) -> str:
     """Return a source with the numbers of its lines."""
     lines = [f"{number:4} | {line}" for number, line in enumerate(source.splitlines(), 1)]
     text = "\n".join(lines)
-    return text if len(text) <= most else text[:most] + "\n     | …"
+    return text if len(text) <= 1500 else text[:1500] + "\n     | …"
 
 
 PDF_SECONDS = 120.0
