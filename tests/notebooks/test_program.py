@@ -403,6 +403,18 @@ def test_what_cannot_be_left_for_a_fault_of_ours_does_not_look_passed(
     assert (one.out / "one.ipynb").exists()
 
 
+def test_what_is_there_from_another_time_is_not_taken_for_ours(tmp_path: Path) -> None:
+    """Whoever kills the program must not find that an earlier run has passed."""
+    one = dataclasses.replace(order(tmp_path), junit=tmp_path / "junit" / "results.xml")
+    left = [one.out / "one.ipynb", one.out / "one.html", one.out / "outcome.json"]
+    left += [tmp_path / "junit" / "results.xml"]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert command_line._make_room(one) == ""
+    assert [path for path in left if path.exists()] == []
+
+
 def test_a_file_is_written_as_a_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,9 +108,11 @@ def _make_room(order: NotebookOrder) -> str:
         return f"it would take the place of the notebook in {order.out}: choose another folder"
     try:
         order.out.mkdir(parents=True, exist_ok=True)
-        for name in (order.notebook.name, f"{order.stem}.html", "outcome.json"):
+        names = (order.notebook.name, f"{order.stem}.html", "outcome.json")
+        for path in (*(order.out / name for name in names), order.junit):
             # What is there from another time must not be taken for ours.
-            (order.out / name).unlink(missing_ok=True)
+            if path is not None:
+                path.unlink(missing_ok=True)
     except OSError as error:
         return f"cannot write {order.out}: {error.strerror}"
     return ""
