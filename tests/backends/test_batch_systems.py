@@ -78,7 +78,7 @@ class KeeperStandIn:
     def __init__(self, name: str, cores: int, command: Sequence[str]) -> None:
         del command
         self.name, self.cores = name, cores
-        self._heard, self._told = os.pipe()
+        self.output, self._told = os.pipe()
         self._ended: list[str] = []
 
     def say(self, word: str, folder: str) -> None:
@@ -87,11 +87,8 @@ class KeeperStandIn:
         self._ended.append(folder)
         os.write(self._told, b"!")
 
-    def output(self) -> int:
-        return self._heard
-
     def ended(self) -> list[str]:
-        os.read(self._heard, 1)
+        os.read(self.output, 1)
         if not self._ended:
             self.agent.end()
             return []
@@ -111,6 +108,14 @@ class AllocationStandIn:
 
     def cores(self) -> list[int]:
         return [4]
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a pilot without a batch system."""
+    monkeypatch.setattr(pilot, "read_dialect", lambda: None)
+    monkeypatch.setattr(node_batch, "write_placement", lambda *_: None)
+    monkeypatch.setattr(node_batch, "BatchAllocation", AllocationStandIn)
+    monkeypatch.setattr(pilot, "PilotNode", KeeperStandIn)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +138,8 @@ def test_a_pilot_that_is_ended_right_after_a_task_begins_again_with_it(
     is_begun_again: bool,
 ) -> None:
     """A batch system that puts a job back ends one process after the other, the pilot last."""
-    monkeypatch.setattr(pilot, "read_dialect", lambda: None)
+    stand_in(monkeypatch)
     monkeypatch.setattr(pilot, "read_order", lambda folder: None)
-    monkeypatch.setattr(node_batch, "write_placement", lambda *_: None)
-    monkeypatch.setattr(node_batch, "BatchAllocation", AllocationStandIn)
-    monkeypatch.setattr(pilot, "PilotNode", KeeperStandIn)
     monkeypatch.setattr(pilot, "DOUBT_SECONDS", doubt, raising=False)
     for inner in ("inbox", "taken", "attempt"):
         (tmp_path / inner).mkdir()
@@ -147,6 +149,32 @@ def test_a_pilot_that_is_ended_right_after_a_task_begins_again_with_it(
     KeeperStandIn.agent = agent = pilot.Agent(tmp_path, 1e9)
     agent.run()
     assert (tmp_path / "taken" / "1-rw-1").exists() == is_begun_again
+
+
+def test_an_order_that_cannot_be_read_does_not_end_the_pilot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(folder: str) -> None:
+        if folder.endswith("bad"):
+            raise FileNotFoundError(f"{folder}/order.json")
+
+    stand_in(monkeypatch)
+    monkeypatch.setattr(pilot, "read_order", read)
+    for inner in ("inbox", "taken", "bad", "good"):
+        (tmp_path / inner).mkdir()
+    for number, name in enumerate(("bad", "good")):
+        order = {"folder": str(tmp_path / name), "nodes": 1, "cores": 4}
+        (tmp_path / "inbox" / f"{number}-rw-{number}").write_text(json.dumps(order))
+    KeeperStandIn.end = {"outcome": "passed", "signal": None}
+    KeeperStandIn.agent = agent = pilot.Agent(tmp_path, 1e9)
+    agent.run()
+    ends = {
+        name: json.loads((tmp_path / name / "end.json").read_text()) for name in ("bad", "good")
+    }
+    assert ends["good"]["outcome"] == "passed"
+    assert ends["bad"]["outcome"] == "lost"
+    assert "the pilot cannot begin with it: FileNotFoundError" in ends["bad"]["reason"]
+    assert list((tmp_path / "taken").iterdir()) == []
 
 
 def test_variables_of_the_system_are_not_passed_on(place: Place) -> None:

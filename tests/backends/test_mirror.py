@@ -14,7 +14,8 @@ import pytest
 
 from rankwise.backends.remote.packing import AttemptMirror
 from rankwise.logs import LogFollower
-from rankwise.node.agent import FETCHED, news_of
+from rankwise.node.agent import FETCHED
+from rankwise.node.mirror import news_of
 
 _LOG = "processes/worker-0/output.log"
 

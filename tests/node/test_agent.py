@@ -214,3 +214,14 @@ def test_a_folder_is_kept_where_something_of_it_is_nowhere_else(root: Path) -> N
     assert (place / "bad").exists()
     assert ask(root, "remove")["is_gone"]
     assert not place.exists()
+
+
+def test_what_says_that_an_attempt_never_begins_is_forgotten_after_a_day(root: Path) -> None:
+    ask(root, "abandon")
+    place = root / "attempts" / _MARKER
+    ask(root, "hello")
+    assert place.is_dir()
+    old = time.time() - 90_000
+    os.utime(place, (old, old))
+    ask(root, "hello")
+    assert list((root / "attempts").iterdir()) == []

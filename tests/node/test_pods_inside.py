@@ -30,7 +30,14 @@ from rankwise.node.mirror import (
 from rankwise.node.output import ProcessLog
 from rankwise.node.pod import ContainerLog, Pod
 from rankwise.node.pod_worker import Worker
-from rankwise.node.wire import PodConnection, PodConnectionError, answer, call, listen
+from rankwise.node.wire import (
+    PodConnection,
+    PodConnectionError,
+    answer,
+    answer_all,
+    call,
+    listen,
+)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -404,7 +411,7 @@ def test_a_caller_hears_of_an_end_once_the_head_has_the_records(
 
     def answer_calls() -> None:
         with contextlib.suppress(OSError):  # The door is closed at the end.
-            worker._open(door)
+            answer_all(door, worker._serve)
 
     with listen("127.0.0.1", 0) as door:
         threading.Thread(target=answer_calls, daemon=True).start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -79,10 +80,11 @@ def test_it_gives_up_in_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str
 
 
 def test_a_folder_that_is_removed_is_made_again(tmp_path: Path) -> None:
-    line = f"while ! [ -e {tmp_path}/go ]; do sleep 0.05; done; echo after; exit 7"
-    attempt = Attempt(tmp_path, process("worker-0", line), heartbeat=3600.0)
+    line = f"touch {tmp_path}/here; while ! [ -e {tmp_path}/go ]; do sleep 0.05; done; echo after"
+    attempt = Attempt(tmp_path, process("worker-0", f"{line}; exit 7"), heartbeat=3600.0)
     job = attempt.start()
     attempt.wait_for("processes/worker-0/heartbeat")
+    wait_until((tmp_path / "here").exists)
     # At once: the runner may write into it at any moment.
     attempt.folder.rename(tmp_path / "removed")
     shutil.rmtree(tmp_path / "removed")
@@ -122,3 +124,18 @@ def test_an_error_of_our_own_is_an_outcome_too(tmp_path: Path) -> None:
 def test_what_it_writes_can_be_read(value: object) -> None:
     assert json.loads(files.to_json({"key": value})) == {"key": value}
     assert files.parse(files.to_json({"key": value})) == {"key": value}
+
+
+def test_after_an_error_of_our_own_nothing_is_left_outside_of_the_folder(tmp_path: Path) -> None:
+    """A folder whose name shells would not understand has another one in /tmp meanwhile."""
+    (tmp_path / "a b").mkdir()
+    attempt = Attempt(tmp_path / "a b", process("worker-0", "true", node=5))
+    assert attempt.run()["exit_code"] == 3
+    assert [one.name for one in Path("/tmp").iterdir() if attempt.marker in one.name] == []
+
+
+def test_a_folder_whose_name_is_no_text_is_as_good_as_any(tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"caf\xe9")
+    place.mkdir()
+    end = Attempt(place, process("worker-0", "true"), nodes=2).run()
+    assert (end["outcome"], end["reason"]) == ("passed", "")

@@ -102,6 +102,22 @@ def test_a_notebook_in_python_runs_with_the_python_of_the_runtime(
     assert choice.command[0] == str(python)
 
 
+@pytest.mark.parametrize("name", ["rankwise", "kernelspec", "language_info", "execution"])
+def test_metadata_that_are_no_table_count_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/{name}")
+    text = json.dumps(notebook("1", metadata={name: "yes"}))
+    (tmp_path / "one.ipynb").write_text(text)
+    nobody: Any = None
+    run = NotebookRun(order(tmp_path), nobody, is_quiet=True)
+    choice = run.read()
+    assert choice is not None
+    assert choice.name == "/python"
+    assert run.limit() == 600
+    assert run._cell_limit(run.notebook.cells[0]) is None
+
+
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
@@ -203,6 +219,7 @@ def test_the_values_of_secrets_are_in_nothing_that_a_notebook_leaves(
     outputs = [
         {"output_type": "stream", "name": "stdout", "text": "\n".join(shown)},
         {"output_type": "error", "ename": "E", "evalue": value, "traceback": [f"E: {value}"]},
+        {"output_type": "display_data", "data": {"image/svg+xml": f"<svg>{value}</svg>"}},
     ]
     made = book(("show()", {"outputs": outputs}))
     junit = tmp_path / "out" / "results.xml"
@@ -352,6 +369,50 @@ def test_a_pdf_is_set_by_typst_where_there_is_no_browser(
         {"output_type": "display_data", "data": {"image/png": PIXEL}},
     ]
     assert pdf_of(made, tmp_path / "none.html").startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("data", [{"image/png": "AAAA"}, {"image/svg+xml": "<svg"}])
+def test_a_picture_that_typst_cannot_read_is_a_reason_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: dict[str, str]
+) -> None:
+    pytest.importorskip("typst")
+    monkeypatch.setattr(artifacts, "find_browser", lambda: "")
+    made = book("plot()")
+    made.cells[0].outputs = [{"output_type": "display_data", "data": data}]
+    with pytest.raises(NotebookFailure, match=r"typst has made no PDF: failed to \w+"):
+        pdf_of(made, tmp_path / "none.html")
+
+
+def test_what_cannot_be_left_for_a_fault_of_ours_does_not_look_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> str:
+        raise ZeroDivisionError("of the test")
+
+    monkeypatch.setattr(artifacts, "page_of", broken)
+    nobody: Any = None
+    one = dataclasses.replace(order(tmp_path), junit=tmp_path / "out" / "results.xml", html=True)
+    one.out.mkdir()
+    run = NotebookRun(one, nobody, is_quiet=True)
+    run.notebook = book("1")
+    leave(run)
+    assert run.result.outcome == "internal error"
+    said = json.loads((one.out / "outcome.json").read_text())
+    assert said["reason"] == "ZeroDivisionError: of the test"
+    assert "failure" in (one.out / "results.xml").read_text()
+    assert (one.out / "one.ipynb").exists()
+
+
+def test_what_is_there_from_another_time_is_not_taken_for_ours(tmp_path: Path) -> None:
+    """Whoever kills the program must not find that an earlier run has passed."""
+    one = dataclasses.replace(order(tmp_path), junit=tmp_path / "junit" / "results.xml")
+    left = [one.out / "one.ipynb", one.out / "one.html", one.out / "outcome.json"]
+    left += [tmp_path / "junit" / "results.xml"]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert command_line._make_room(one) == ""
+    assert [path for path in left if path.exists()] == []
 
 
 def test_a_file_is_written_as_a_whole_or_not_at_all(

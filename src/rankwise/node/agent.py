@@ -21,7 +21,8 @@ import signal
 import sys
 import time
 
-from .files import Locked, discard, give_up, own_command, read_json, rename, to_json, write_file
+from .files import Locked, discard, give_up, own_command, read_json, redirect, rename, write_file
+from .mirror import is_log, news_of
 from .outcome import write_end
 from .processes import sweep_marked
 
@@ -44,7 +45,6 @@ _STAY = (
     *(WHOLE, ".came", GOING, "claim", "order.json", "placement.json", "runtime.json", "end.json"),
 )
 _LOG_BYTES = 512 * 1024
-_PIECE_BYTES = 128 * 1024
 _LOOK_SECONDS = 0.03
 _START_SECONDS = 30.0
 _TOMBSTONE_SECONDS = 86400.0
@@ -69,6 +69,11 @@ def birth_of(pid: int) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return ""
     return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def is_alive(going: dict[str, Any]) -> bool:
+    """Return whether the process that was written down is there, and no other of its number."""
+    return bool(going) and birth_of(going["pid"]) == going["birth"] != ""
 
 
 def boot() -> str:
@@ -121,7 +126,8 @@ def hello(request: dict[str, Any]) -> dict[str, Any]:
         path = os.path.join(attempts, name)
         is_tombstone = os.path.isdir(path) and os.listdir(path) == ["claim"]
         if is_tombstone and os.path.getmtime(path) < time.time() - _TOMBSTONE_SECONDS:
-            remove({"root": request["root"], "marker": name})
+            discard(path)
+            discard(f"{path}.lock")
     return inventory()
 
 
@@ -213,7 +219,7 @@ def unpack(source: Any, folder: str) -> None:
                 parcel.extract(member, beside, **trusting)
         if not os.path.exists(f"{beside}/{WHOLE}"):
             raise EOFError("the connection ended before all was here")
-        write_file(f"{beside}/.came", to_json(came_with(beside)))
+        write_file(f"{beside}/.came", json.dumps(came_with(beside)))
         rename(beside, folder)
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         discard(beside)
@@ -247,12 +253,10 @@ def launch(request: dict[str, Any], folder: str, secrets: bytes) -> None:
             os._exit(0)
         os.setpgid(0, 0)
         # What is open here is a line to the client, which must not wait for us.
-        log = os.open(f"{folder}/runner.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         held = os.memfd_create("secrets")
         os.write(held, secrets)
         os.lseek(held, 0, os.SEEK_SET)
-        for number, file in ((0, held), (1, log), (2, log)):
-            os.dup2(file, number)
+        redirect(folder, held)
         os.closerange(3, 256)
         become_runner(request, folder)
     except BaseException:
@@ -269,7 +273,7 @@ def become_runner(request: dict[str, Any], folder: str) -> None:
 
     pid = os.getpid()
     about = {"pid": pid, "birth": birth_of(pid), "boot": boot(), "host": os.uname().nodename}
-    write_file(f"{folder}/{GOING}", to_json(about))
+    write_file(f"{folder}/{GOING}", json.dumps(about))
     try:
         equip(folder, request["root"])
     except (CannotEquip, OSError, ValueError, LookupError) as reason:
@@ -283,12 +287,12 @@ def become_runner(request: dict[str, Any], folder: str) -> None:
 def state_of(folder: str) -> dict[str, Any]:
     """Say how an attempt stands; OSError: that cannot be told here, or now."""
     going = read(f"{folder}/{GOING}")
-    is_alive = bool(going) and birth_of(going["pid"]) == going["birth"] != ""
+    is_running = is_alive(going)
     has_begun = exists(f"{folder}/claim")
     # In this order: its runner writes the end before it leaves.
     if exists(f"{folder}/end.json"):
         state = "over"
-    elif is_alive:
+    elif is_running:
         state = "running"
     else:
         here = os.uname().nodename
@@ -297,9 +301,8 @@ def state_of(folder: str) -> dict[str, Any]:
             raise OSError(f"it was started on {going['host']}, and {here} answers")
         state = "lost" if going else "absent"
     was_restarted = bool(going) and going["boot"] != boot()
-    return {"state": state, "has_begun": has_begun, "was_restarted": was_restarted} | {
-        "pid": going.get("pid", 0)
-    }
+    about = {"state": state, "has_begun": has_begun, "was_restarted": was_restarted}
+    return {**about, "pid": going.get("pid", 0)}
 
 
 def look(request: dict[str, Any]) -> dict[str, Any]:
@@ -318,53 +321,6 @@ def look(request: dict[str, Any]) -> dict[str, Any]:
         if is_new or time.monotonic() >= deadline:
             return {"attempts": found}
         time.sleep(_LOOK_SECONDS)
-
-
-def news_of(folder: str, known: dict[str, list[int]], left: list[int]) -> list[list[Any]]:
-    """Give pieces of logs that are not known: name, inode, offset, how long it is now, bytes."""
-    found = []
-    for path in log_files(folder):
-        try:
-            with open(os.path.join(folder, path), "rb") as file:
-                status = os.fstat(file.fileno())
-                inode, have = known.get(path, [0, 0])
-                if inode != status.st_ino:
-                    moved = [size for number, size in known.values() if number == status.st_ino]
-                    have = moved[0] if moved else 0
-                elif status.st_size == have:
-                    continue
-                if status.st_size < have:
-                    have = 0
-                file.seek(have)
-                data = file.read(min(_PIECE_BYTES, left[0]))
-        except OSError:
-            continue
-        left[0] -= len(data)
-        text = base64.b64encode(data).decode()
-        found.append([path, status.st_ino, have, status.st_size, text])
-    return found
-
-
-def log_files(folder: str) -> Iterator[str]:
-    """Name the logs, those first that were put aside."""
-    if os.path.exists(f"{folder}/runner.log"):
-        yield "runner.log"
-    try:
-        places = sorted(os.listdir(f"{folder}/processes"))
-    except OSError:
-        return
-    for place in places:
-        try:
-            names = os.listdir(f"{folder}/processes/{place}")
-        except OSError:
-            continue
-        logs = [name for name in names if is_log(name)]
-        for name in sorted(logs, key=lambda one: (one.endswith(".log"), not one.endswith("first"))):
-            yield f"processes/{place}/{name}"
-
-
-def is_log(name: str) -> bool:
-    return name.endswith((".log", ".log.1", ".log.first"))
 
 
 def fetch(request: dict[str, Any]) -> None:
@@ -463,7 +419,7 @@ def end(request: dict[str, Any]) -> dict[str, Any]:
 
 def signal_runner(folder: str, number: int) -> None:
     going = read(f"{folder}/{GOING}")
-    if going and birth_of(going["pid"]) == going["birth"] != "":
+    if is_alive(going):
         # What makes a runtime ready has processes of its own; a runner ends its own by itself.
         send: Callable[[int, int], None] = os.killpg if number == signal.SIGKILL else os.kill
         with contextlib.suppress(OSError):

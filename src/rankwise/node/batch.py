@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 
 from .dialect import Dialect, fill, read_dialect
-from .files import own_command, parse, read_json, rename
+from .files import own_command, parse, read_json, redirect, rename
 from .order import Order, Placement, read_order
+from .processes import OUR_FAULT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 # How long the values of secrets may take: after a job was put back into the queue, the client
 # hands them over once more, if there is one.
 SECRETS_SECONDS = 60.0
-CANNOT = 3
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 # Ends by which nothing is decided, also those by a signal that the batch system may have sent: the
 # job was on its way back into the queue.
@@ -40,16 +40,14 @@ def main(place: str) -> int:
         return _begin(place)
     except (OSError, ValueError, LookupError, subprocess.SubprocessError) as error:
         print(f"rankwise: cannot start here: {error!r}", file=sys.stderr, flush=True)
-        return CANNOT
+        return OUR_FAULT
 
 
 def _begin(place: str) -> int:
     dialect = read_dialect()
     folder = _folder(place, dialect)
     if place.startswith("@"):
-        log = os.open(folder / "runner.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        redirect(str(folder), 0)
     if not make_way(folder, dialect):
         return 0
     allocation = BatchAllocation(dialect)

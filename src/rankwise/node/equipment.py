@@ -59,12 +59,26 @@ def memory() -> int:
 
 def gpus() -> list[str]:
     """Name the GPUs as CUDA_VISIBLE_DEVICES does."""
-    question = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    said = ask(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], 30) or ""
+    return [line.strip() for line in said.splitlines() if line.strip().isdecimal()]
+
+
+def ask(command: Sequence[str], seconds: float = _ASK_SECONDS) -> str | None:
+    """Return what a command says; None: it cannot be run, or does not end well."""
     try:
-        said = subprocess.run(question, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(
+            command,
+            cwd="/",
+            stdin=subprocess.DEVNULL,  # What is open as our input is for the runner.
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in said.stdout.splitlines() if line.strip().isdecimal()]
+        return None
+    return done.stdout
 
 
 def find_uv(root: str) -> str:
@@ -109,37 +123,23 @@ def tools_for(choice: dict[str, Any], executable: str, root: str) -> str:
 def has_packages(executable: str, names: Sequence[str]) -> bool:
     """Ask an interpreter whether it has packages."""
     line = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
-    try:
-        done = subprocess.run(
-            [executable, "-c", line, *names],
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_ASK_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return ask([executable, "-c", line, *names]) is not None
 
 
 def interpreter(choice: dict[str, Any]) -> str:
     path = str(choice["python"])
-    if os.path.isdir(path):
-        path = next(
-            (one for one in (f"{path}/bin/python", f"{path}/bin/python3") if exists(one)), ""
-        )
-    if not exists(path):
-        raise CannotEquip(
-            f'runtime "{choice["name"]}": {choice["python"]} is no Python on '
-            f"{os.uname().nodename}; "
-            f"`python` of its table in rankwise.toml must name one that the machine has"
-        )
-    return path
+    inside = [f"{path}/bin/python", f"{path}/bin/python3"]
+    for one in inside if os.path.isdir(path) else [path]:
+        if exists(one):
+            return one
+    raise CannotEquip(
+        f'runtime "{choice["name"]}": {path} is no Python on {os.uname().nodename}; '
+        f"`python` of its table in rankwise.toml must name one that the machine has"
+    )
 
 
 def exists(path: str) -> bool:
-    return bool(path) and os.access(path, os.X_OK)
+    return os.access(path, os.X_OK)
 
 
 def placement_for(executable: str, root: str, *, is_first: bool) -> Placement:
@@ -187,9 +187,7 @@ def environment_for(choice: dict[str, Any], root: str) -> str:
 
 
 def make_environment(choice: dict[str, Any], content: str, root: str) -> None:
-    listed = f"{os.path.dirname(content)}/requirements.txt"
-    with open(listed, "w", encoding="utf-8") as file:
-        file.write("".join(f"{one}\n" for one in choice["requirements"]))
+    place = os.path.dirname(content)
     python = f"{content}/bin/python"
     if uv := find_uv(root):
         wanted = choice["python"] or choice["host_python"]
@@ -203,11 +201,13 @@ def make_environment(choice: dict[str, Any], content: str, root: str) -> None:
     # One by one: a lock with hashes allows nothing that has none.
     if choice["locked"]:
         name, text = choice["locked"]
-        lock = f"{os.path.dirname(content)}/{os.path.basename(name)}"
-        with open(lock, "w", encoding="utf-8") as file:
-            file.write(text)
+        # Its name tells what kind it is, and may be that of any file of ours.
+        lock = f"{place}/locked/{os.path.basename(name)}"
+        write_file(lock, text)
         call(choice, [*install, "-r", lock])
     if choice["requirements"]:
+        listed = f"{place}/requirements.txt"
+        write_file(listed, "".join(f"{one}\n" for one in choice["requirements"]))
         call(choice, [*install, "-r", listed])
 
 
@@ -227,11 +227,7 @@ def get_image(choice: dict[str, Any]) -> None:
     engine, image = choice["engine"], choice["image"]
     if os.path.basename(engine) == "apptainer":  # which gets it at its first use
         return
-    inspect = [engine, "image", "inspect", image]
-    # What is open as our input is for the runner.
-    if subprocess.run(
-        inspect, stdin=subprocess.DEVNULL, capture_output=True, check=False
-    ).returncode:
+    if ask([engine, "image", "inspect", image]) is None:
         call(choice, [engine, "pull", image])
 
 

@@ -82,6 +82,23 @@ def read_json(path: str) -> Any:
         return parse(file.read())
 
 
+def read_record(path: str, *needed: str) -> dict[str, Any] | None:
+    """Read what somebody has written down; None: it is not there, or has not all that is needed."""
+    try:
+        record = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and record.keys() >= {*needed} else None
+
+
+def listed(folder: str) -> list[str]:
+    """Return the names in a folder, in order; none if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
 class Beside:
     """A name beside a path, for a file or a folder that is moved there when the block has made it.
 
@@ -183,13 +200,6 @@ class Records:
         return True
 
 
-def remove_link(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass  # None was needed.
-
-
 def discard(path: str) -> None:
     """Remove a file, a link or a folder with all that is in it, if it is there and can be."""
     if os.path.isdir(path) and not os.path.islink(path):
@@ -197,7 +207,10 @@ def discard(path: str) -> None:
 
         shutil.rmtree(path, ignore_errors=True)
     else:
-        remove_link(path)
+        try:
+            os.unlink(path)
+        except OSError:
+            pass  # It was not there.
 
 
 class Locked:
@@ -236,31 +249,20 @@ def unlock(file: int) -> None:
 # The claim of an attempt decides who begins with it: a runner, or somebody who gives it up.
 
 
-def take_lock(file: int) -> None:
-    """Lock a file, unless it is where there are no locks: then others must know otherwise."""
-    try:
-        lock(file)
-    except OSError as error:
-        say(f"no lock on the claim: {error.strerror}")
-
-
 def claim(folder: str) -> int | None:
     """Take the attempt; None if somebody else has.
 
     The lock is held by the open file that is given. The file says who has it, for those who want to
     send a signal; that is worth something only while it is locked.
     """
-    new = f"{folder}/claim.{os.getpid()}"
-    file = os.open(new, os.O_WRONLY | os.O_CREAT, 0o666)
+    own = f"{folder}/claim.{os.getpid()}"
+    file = os.open(own, os.O_WRONLY | os.O_CREAT, 0o666)
+    os.write(file, to_json({"pid": os.getpid(), "started": time.time()}).encode())
     try:
-        os.write(file, to_json({"pid": os.getpid(), "started": time.time()}).encode())
-        take_lock(file)
-        os.link(new, f"{folder}/claim")
-    except FileExistsError:
-        return None
-    finally:
-        os.unlink(new)
-    return file
+        lock(file)
+    except OSError as error:
+        say(f"no lock on the claim: {error.strerror}")  # Then others must know otherwise.
+    return file if _is_first(own, folder) else None
 
 
 def give_up(folder: str | os.PathLike[str]) -> bool:
@@ -270,6 +272,11 @@ def give_up(folder: str | os.PathLike[str]) -> bool:
     """
     own = f"{folder}/.claim.{os.getpid()}-{_thread.get_ident()}"
     os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
+    return _is_first(own, folder)
+
+
+def _is_first(own: str, folder: str | os.PathLike[str]) -> bool:
+    """Make a file the claim of an attempt, unless there is one; it has no other name then."""
     try:
         os.link(own, f"{folder}/claim")
     except FileExistsError:
@@ -304,6 +311,13 @@ def end_of_log(path: str) -> bytes:
 def is_plain(path: str) -> bool:
     """Return whether a path means nothing but itself to shells and in PATH."""
     return all((one.isascii() and one.isalnum()) or one in PLAIN for one in path)
+
+
+def redirect(folder: str, source: int) -> None:
+    """Read from an open file from now on, and write to the log of the runner of an attempt."""
+    log = os.open(f"{folder}/runner.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for number, file in ((0, source), (1, log), (2, log)):
+        os.dup2(file, number)
 
 
 def shell_quote(word: str) -> str:

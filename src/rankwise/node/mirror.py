@@ -11,15 +11,20 @@ import base64
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator
-from typing import Any
 
-from .files import rename
+from .files import listed, rename
 
-Frame = dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, BinaryIO, TypeAlias
+
+Frame: TypeAlias = "dict[str, Any]"
 
 _PIECE_BYTES = 6000
 """As a line of text, shorter than what a container's log keeps in one piece."""
+_NEWS_BYTES = 128 * 1024
+"""The most of a log in one answer to a client that asks again and again."""
 _GREATEST_WHOLE = 1 << 20
 """What is larger is sent once, when nothing more is written to it."""
 _GREATEST_EVER = 16 << 20
@@ -28,8 +33,7 @@ _GREATEST_EVER = 16 << 20
 _NOTICE_BYTES = 200
 # An earlier part of a log has another name: the oldest first.
 _PARTS = (".first", ".1", "")
-_OURS = ("order.json", "placement.json", "claim")
-_NEVER = ("heartbeat",)
+_NEVER = ("order.json", "placement.json", "claim", "heartbeat")
 _END = "end.json"
 
 
@@ -65,10 +69,7 @@ class FolderMirror:
             if path == _END and not is_last:
                 continue
             try:
-                if _log_of(path) is None:
-                    yield from self._whole(path, is_last=is_last)
-                else:
-                    yield from self._log(path)
+                yield from self._log(path) if is_log(path) else self._whole(path, is_last=is_last)
             except FileNotFoundError:
                 # It was there a moment ago.
                 continue
@@ -79,11 +80,11 @@ class FolderMirror:
             os.close(self._logs.pop(key).file)
 
     def _paths(self) -> Iterator[str]:
-        for name in () if self._is_partial else _listed(self._folder):
+        for name in () if self._is_partial else listed(self._folder):
             if os.path.isfile(f"{self._folder}/{name}") and not _is_left_out(name):
                 yield name
-        for process in _listed(f"{self._folder}/processes"):
-            for name in _listed(f"{self._folder}/processes/{process}"):
+        for process in listed(f"{self._folder}/processes"):
+            for name in listed(f"{self._folder}/processes/{process}"):
                 if not _is_left_out(name):
                     yield f"processes/{process}/{name}"
 
@@ -129,16 +130,50 @@ class FolderMirror:
             log.size += len(data)
 
 
+def news_of(folder: str, known: dict[str, list[int]], left: list[int]) -> list[list[Any]]:
+    """Give pieces of logs that are not known: name, inode, offset, how long it is now, bytes."""
+    found = []
+    for path in log_files(folder):
+        try:
+            with open(os.path.join(folder, path), "rb") as file:
+                status = os.fstat(file.fileno())
+                inode, have = known.get(path, [0, 0])
+                if inode != status.st_ino:
+                    moved = [size for number, size in known.values() if number == status.st_ino]
+                    have = moved[0] if moved else 0
+                elif status.st_size == have:
+                    continue
+                if status.st_size < have:
+                    have = 0
+                file.seek(have)
+                data = file.read(min(_NEWS_BYTES, left[0]))
+        except OSError:
+            continue
+        left[0] -= len(data)
+        text = base64.b64encode(data).decode()
+        found.append([path, status.st_ino, have, status.st_size, text])
+    return found
+
+
+def log_files(folder: str) -> Iterator[str]:
+    """Name the logs, those first that were put aside."""
+    if os.path.exists(f"{folder}/runner.log"):
+        yield "runner.log"
+    for place in listed(f"{folder}/processes"):
+        logs = filter(is_log, listed(f"{folder}/processes/{place}"))
+        for name in sorted(logs, key=_oldest_first):
+            yield f"processes/{place}/{name}"
+
+
+def is_log(path: str) -> bool:
+    return _log_of(path) is not None
+
+
 def whole_file(path: str, data: bytes) -> Iterator[Frame]:
     """Return the frames of a file that is sent as a whole."""
     pieces = [data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES)] or [b""]
     for number, piece in enumerate(pieces):
-        yield {
-            "path": path,
-            "at": number * _PIECE_BYTES,
-            "whole": len(data),
-            **_as_text(piece),
-        }
+        yield {"path": path, "at": number * _PIECE_BYTES, "whole": len(data), **_as_text(piece)}
 
 
 def new_files(folder: str, since: float, *, name: str, most: int) -> Iterator[Frame]:
@@ -198,32 +233,24 @@ class Taker:
         elif "whole" in frame:
             self._take_whole(path, frame)
         elif "at" in frame:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-            try:
+            with _opened(path) as file:
                 _fill_gap(file, int(frame["at"]))
-                _write_all(file, _data(frame), int(frame["at"]))
-            finally:
-                os.close(file)
+                file.write(_data(frame))
         elif "size" in frame:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-            try:
-                os.ftruncate(file, int(frame["size"]))
-            finally:
-                os.close(file)
+            with _opened(path) as file:
+                file.truncate(int(frame["size"]))
 
     def _take_whole(self, path: str, frame: Frame) -> None:
         """Write a file beside its place, and move it there when all of it is there."""
         beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)[:60]}.part")
         at, data = int(frame["at"]), _data(frame)
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if at == 0 else 0)
-        file = os.open(beside, flags, 0o666)
-        try:
-            have = os.fstat(file).st_size if self._trusts_pieces else 0
+        with _opened(beside) as file:
+            have = file.seek(0, os.SEEK_END) if self._trusts_pieces else 0
             if at and at != self._next.get(path, min(at, have)):
                 raise ValueError("a part of it was lost on the way")
-            _write_all(file, data, at)
-        finally:
-            os.close(file)
+            file.seek(at)
+            file.write(data)
+            file.truncate()
         self._next[path] = at + len(data)
         if at + len(data) >= int(frame["whole"]):
             rename(beside, path)
@@ -242,20 +269,18 @@ class Taker:
         return place
 
 
-def _write_all(file: int, data: bytes, at: int) -> None:
-    """Write all of it; a disk that becomes full takes a part first."""
-    while data:
-        count = os.pwrite(file, data, at)
-        data, at = data[count:], at + count
+def _opened(path: str) -> BinaryIO:
+    """Open a file to write anywhere in it; what is there stays."""
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb")
 
 
-def _fill_gap(file: int, at: int) -> None:
-    """Say in a log what is missing before a place, where frames were lost."""
-    size = os.fstat(file).st_size
-    if size < at:
-        notice = f"\n[rankwise: {at - size} bytes are left out here]\n".encode()
-        os.pwrite(file, (b" " * (at - size))[: max(0, at - size - len(notice))], size)
-        os.pwrite(file, notice[: at - size], max(size, at - len(notice)))
+def _fill_gap(file: BinaryIO, at: int) -> None:
+    """Go to a place in a log, and say what is missing before it, where frames were lost."""
+    missing = at - file.seek(0, os.SEEK_END)
+    if missing > 0:
+        notice = f"\n[rankwise: {missing} bytes are left out here]\n".encode()
+        file.write(notice[:missing].rjust(missing))
+    file.seek(at)
 
 
 def to_line(frame: Frame) -> str:
@@ -288,15 +313,8 @@ def _data(frame: Frame) -> bytes:
     return base64.b64decode(frame.get("data", ""))
 
 
-def _listed(folder: str) -> Iterable[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
 def _is_left_out(name: str) -> bool:
-    return name.startswith(("claim.", ".")) or name.endswith(".new") or name in (*_OURS, *_NEVER)
+    return name.startswith(("claim.", ".")) or name.endswith(".new") or name in _NEVER
 
 
 def _log_of(path: str) -> str | None:

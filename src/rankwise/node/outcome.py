@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from .files import Records, end_of_log, own_command, read_json, say, to_json, write_file
+from .files import Records, end_of_log, listed, own_command, read_record, say, to_json, write_file
 from .processes import STILL_THERE, ending, has_marker, signal, signal_name
 
 TYPE_CHECKING = False
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .order import Order
 
 LOST = 1
+END_FIELDS = ("exit_code", "signal", "ended")
 # How long the records of another node may take to be seen here.
 RECORD_SECONDS = 5.0
 # When another node is asked about a rank without a record, how often if it cannot be, how long it
@@ -133,42 +134,31 @@ class RankRecords:
         self._folder = processes
         self._others = frozenset(others)
         self._ended: dict[str, dict[str, Any]] = {}
-        self._is_ordered = False
+        self.is_ordered = False
+        """Whether the runner itself ends what still runs."""
 
     def look(self) -> None:
         """Read what is new."""
         for name in self.names():
-            if name not in self._ended:
-                try:
-                    record = read_json(f"{self._folder}/{name}/end.json")
-                    needed = {key: record[key] for key in ("exit_code", "signal", "by_us", "ended")}
-                except (OSError, ValueError, LookupError, TypeError):
-                    continue  # Not yet, or not ours.
-                by_us = self._is_ordered and bool(record.get("told"))
-                self._ended[name] = {**record, **needed, "by_us": by_us, "who": name}
-
-    def note_order(self) -> None:
-        """Know that from now on the runner itself ends what still runs."""
-        self._is_ordered = True
+            if name in self._ended:
+                continue
+            # If there is none, it is not written yet, or not ours.
+            if record := read_record(f"{self._folder}/{name}/end.json", *END_FIELDS, "by_us"):
+                by_us = self.is_ordered and bool(record.get("told"))
+                self._ended[name] = {**record, "by_us": by_us, "who": name}
 
     def names(self) -> list[str]:
-        try:
-            found = os.listdir(self._folder)
-        except OSError:
-            return []
-        return [name for name in found if name.startswith("rank-") and name not in self._others]
+        found = [name for name in listed(self._folder) if name.startswith("rank-")]
+        return [name for name in found if name not in self._others]
 
     def missing(self) -> dict[str, dict[str, Any]]:
         """Return the starts of the ranks that have left no record of their end."""
         found = {}
         for name in self.names():
             if name not in self._ended and not os.path.exists(f"{self._folder}/{name}/end.json"):
-                try:
-                    start = read_json(f"{self._folder}/{name}/start.json")
-                    needed = {key: start[key] for key in ("started", "node", "watched_by")}
-                    found[name] = {**start, **needed}
-                except (OSError, ValueError, LookupError, TypeError):
-                    continue  # Not ours.
+                path = f"{self._folder}/{name}/start.json"
+                if start := read_record(path, "started", "node", "watched_by"):
+                    found[name] = start  # Others are not ours.
         return found
 
     def note_gone(self, name: str, started: float, *, is_lost: bool = False) -> None:
@@ -221,10 +211,8 @@ class RankRecords:
         return started is not None and started >= since
 
     def _started(self, name: str) -> float | None:
-        try:
-            return float(read_json(f"{self._folder}/{name}/start.json")["started"])
-        except (OSError, ValueError, LookupError):
-            return None
+        start = read_record(f"{self._folder}/{name}/start.json", "started")
+        return float(start["started"]) if start else None
 
 
 class MissingRanks:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 # The most that a pipe holds, unless root has made it larger.
 PIPE_BYTES = 1 << 20
-LOG_BYTES = 50_000_000
 NOTICE_BYTES = 100
 
 

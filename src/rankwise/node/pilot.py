@@ -20,13 +20,14 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 from . import batch
 from .dialect import read_dialect
 from .files import own_command, rename, to_json
-from .order import read_order
+from .order import BAD_ORDER, read_order
 from .outcome import LOST, write_end
 from .start import run_starter
 
@@ -49,32 +50,27 @@ class PilotNode:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._input, self.output = self.process.stdin, self.process.stdout.fileno()
         self._rest = b""
 
     def say(self, word: str, folder: str) -> None:
-        assert self.process.stdin is not None
         # If its node is lost, the orders there end with it.
         with contextlib.suppress(OSError):
-            self.process.stdin.write(f"{to_json({word: folder})}\n".encode())
-            self.process.stdin.flush()
+            self._input.write(f"{to_json({word: folder})}\n".encode())
+            self._input.flush()
 
     def hang_up(self) -> None:
-        assert self.process.stdin is not None
         with contextlib.suppress(OSError):
-            self.process.stdin.close()
-
-    def output(self) -> int:
-        assert self.process.stdout is not None
-        return self.process.stdout.fileno()
+            self._input.close()
 
     def ended(self) -> list[str] | None:
         """Return the folders of orders that have ended; None: the keeper itself has."""
-        data = os.read(self.output(), 65536)
+        data = os.read(self.output, 65536)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        ended = [
-            line.decode().removeprefix("ended ") for line in lines if line.startswith(b"ended ")
-        ]
-        return ended if data else None
+        said = [line.decode().partition(" ") for line in lines]
+        return [folder for word, _, folder in said if word == "ended"] if data else None
 
 
 class Agent:
@@ -102,7 +98,7 @@ class Agent:
         ]
         self._poll = select.poll()
         for keeper in self._keepers:
-            self._poll.register(keeper.output(), select.POLLIN)
+            self._poll.register(keeper.output, select.POLLIN)
 
     def end(self, *_: object) -> None:
         """Have everything end: somebody wants that, or the time is up."""
@@ -181,16 +177,26 @@ class Agent:
                 refused.add(size)
                 continue
             del self._waiting[name]
-            folder = order["folder"]
+            started = True
+            folder, names = order["folder"], [one.name for one in keepers]
+            try:
+                batch.write_placement(read_order(folder), self._allocation, names)
+            except BAD_ORDER as error:
+                self._refuse(name, folder, f"the pilot cannot begin with it: {error!r}")
+                continue
             for keeper in keepers:
                 keeper.cores -= order["cores"]
             self._running[name] = folder, keepers, order["cores"]
-            batch.write_placement(
-                read_order(folder), self._allocation, [one.name for one in keepers]
-            )
             keepers[0].say("start", folder)
-            started = True
         return started
+
+    def _refuse(self, name: str, folder: str, reason: str) -> None:
+        """Do without an order that cannot be begun: others are under way."""
+        print(f"rankwise: {folder}: {reason}", file=sys.stderr, flush=True)
+        # Where not even that can be written, the client sees the end of this job.
+        with contextlib.suppress(OSError):
+            write_end(folder, "lost", LOST, reason)
+            (self._taken / name).unlink()
 
     def _room_for(self, nodes: int, cores: int) -> list[PilotNode] | None:
         """Find nodes with so many free cores: those with the fewest that will do."""
@@ -202,7 +208,7 @@ class Agent:
         has_news = False
         for source, _ in self._poll.poll(seconds * 1000):
             has_news = True
-            keeper = next(one for one in self._keepers if one.output() == source)
+            keeper = next(one for one in self._keepers if one.output == source)
             ended = keeper.ended()
             if ended is None:
                 self._poll.unregister(source)

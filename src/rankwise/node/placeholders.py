@@ -13,12 +13,13 @@ import sys
 import time
 
 from .files import is_plain, own_command, parse, say, shell_quote, temporary, write_file
+from .rank import node_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .order import Order, ProcessOrder
+    from .order import Order
 
 # Below the ports that the kernel gives out by itself.
 PORTS = range(20000, 32768)
@@ -185,8 +186,19 @@ def common_environment(order: Order, marks: Marks) -> dict[str, str]:
     }
 
 
-def own_variables(process: ProcessOrder, marks: Marks) -> dict[str, str]:
-    return marks.fill_in_all(process.environment)
+def prepare(order: Order) -> list[tuple[list[str], dict[str, str]]]:
+    """Write what processes will need; returns the command and the variables of each.
+
+    ValueError: there is a mark that is not known.
+    """
+    marks = Marks(order)
+    write_files(order, marks)
+    common = common_environment(order, marks)
+    found = []
+    for one in order.processes:
+        own = {**marks.fill_in_all(one.environment), **node_variables(order, one.node)}
+        found.append((arguments_of(one.command, marks), {**common, **own}))
+    return found
 
 
 def arguments_of(command: str | Sequence[str], marks: Marks) -> list[str]:

@@ -16,15 +16,16 @@ import sys
 import tarfile
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .files import own_command, write_file
+from .files import own_command, read_record, write_file
 from .mirror import FolderMirror, Frame, Taker, new_files, to_line
 from .order import ORDER, Order, Placement
 from .outcome import LOST, write_end
-from .wire import PodConnection, PodConnectionError, answer, listen
+from .wire import PodConnection, PodConnectionError, answer, answer_all, listen
 
-MOST_BYTES = 16 << 20
+_MOST_BYTES = 16 << 20
 """How much of what processes leave in their folders is brought back from a pod."""
 _LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.05, 0.5
 # How long the others may be silent once they are let go.
@@ -32,6 +33,11 @@ _LEAVE_SECONDS = 30.0
 _AGAIN_SECONDS = 1.0
 CANCELLED = 130
 _END = "end.json"
+
+
+def exit_code(code: int) -> int:
+    """Return the exit code of a process as shells have it, from that of `subprocess`."""
+    return code if code >= 0 else 128 - code
 
 
 def say(text: str) -> None:
@@ -112,10 +118,11 @@ class Pod:
         """Write a file of the attempt, beside its place first."""
         write_file(f"{self.folder}/{name}", text, 0o777 if name.startswith("bin/") else 0o666)
 
-    @property
-    def brings_files(self) -> bool:
-        """Whether what processes leave in their folders is shown: not where those are others'."""
-        return self.order.brings_files
+    def left_files(self, node: int) -> Iterator[Frame]:
+        """Return what processes have left in their folder: nothing where that is others'."""
+        if self.order.brings_files:
+            folder, name = self.work_folder(node), f"nodes/node{node}"
+            yield from new_files(folder, self.unpacked, name=name, most=_MOST_BYTES)
 
     def secrets(self) -> dict[str, str]:
         """Read the values of the task's secrets, which no line carries."""
@@ -182,7 +189,7 @@ class Head:
         if not wanted:
             return not self._signal
         door = listen(self._pod.address, self._pod.port)
-        threading.Thread(target=self._open, args=(door,), daemon=True).start()
+        threading.Thread(target=answer_all, args=(door, self._greet), daemon=True).start()
         told = -1
         while wanted - self._others.keys() and not (self._signal or self._lost):
             with self._arrived:
@@ -191,11 +198,6 @@ class Head:
                 told = len(self._others)
                 self._output.note("gathered", told, len(wanted))
         return not (self._signal or self._lost)
-
-    def _open(self, door: socket.socket) -> None:
-        while True:
-            connection, _ = door.accept()
-            threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
 
     def _greet(self, connection: socket.socket) -> None:
         try:
@@ -260,7 +262,7 @@ class Head:
     def _lose(self, node: int, why: str) -> None:
         """Note that a pod is gone that was still needed; without it the task cannot go on."""
         with self._arrived:
-            is_harmless = self._is_leaving and not self._pod.brings_files
+            is_harmless = self._is_leaving and not self._pod.order.brings_files
             if node in self._lost or node in self._left or is_harmless:
                 return
             self._lost[node] = why
@@ -323,37 +325,37 @@ class Head:
         assert self._runner is not None
         pause = _LOOK_SECONDS
         while (code := self._runner.poll()) is None:
-            frames = list(self._mirror.look())
-            for frame in frames:
-                self._output.put(frame)
-            pause = _LOOK_SECONDS if frames else min(pause * 1.3, _LATEST_LOOK_SECONDS)
+            has_news = self._show(self._mirror.look())
+            pause = _LOOK_SECONDS if has_news else min(pause * 1.3, _LATEST_LOOK_SECONDS)
             try:
                 self._runner.wait(pause)
             except subprocess.TimeoutExpired:
                 continue
-        for frame in self._mirror.look():
-            self._output.put(frame)
-        return code if code >= 0 else 128 - code
+        self._show(self._mirror.look())
+        return exit_code(code)
 
     def _leave(self) -> None:
         """Let the others go, and show the rest of what there is: the end last of all."""
         self._let_go()
         if self._pod.memory_kills():
             self._output.note("out of memory", -1 if self._node is None else self._node)
-        if self._node is not None and self._pod.brings_files:
-            here = self._pod.work_folder(self._node)
-            name = f"nodes/node{self._node}"
-            for frame in new_files(here, self._pod.unpacked, name=name, most=MOST_BYTES):
-                self._output.put(frame)
+        if self._node is not None:
+            self._show(self._pod.left_files(self._node))
         for node in self._others:
             there = f"{self._pod.folder}/nodes/node{node}"
-            for frame in new_files(there, 0, name=f"nodes/node{node}", most=MOST_BYTES):
-                self._output.put(frame)
+            self._show(new_files(there, 0, name=f"nodes/node{node}", most=_MOST_BYTES))
         if self._lost:
             self._note_loss()
-        for frame in self._mirror.look(is_last=True):
-            self._output.put(frame)
+        self._show(self._mirror.look(is_last=True))
         self._output.end()
+
+    def _show(self, frames: Iterable[Frame]) -> bool:
+        """Show frames to the client; tells whether there were any."""
+        has_any = False
+        for frame in frames:
+            self._output.put(frame)
+            has_any = True
+        return has_any
 
     def _let_go(self) -> None:
         """Wait until each of the others has shown all that it has, or is silent for too long."""
@@ -371,13 +373,8 @@ class Head:
 
     def _note_loss(self) -> None:
         """Don't let a success be written down of which a part is missing."""
-        path = f"{self._pod.folder}/{_END}"
-        try:
-            with open(path, encoding="utf-8") as file:
-                end = json.load(file)
-        except (OSError, ValueError):
-            return
-        if end.get("outcome") == "passed":
+        end = read_record(f"{self._pod.folder}/{_END}", "outcome")
+        if end and end["outcome"] == "passed":
             node, why = next(iter(self._lost.items()))
             pod = self._others[node][1].get("pod") or f"of node {node}"
             reason = f"pod {pod} was gone before all that it had was brought: {why}"
@@ -396,14 +393,16 @@ class ContainerLog:
         self._writing = threading.Lock()
 
     def put(self, frame: Frame) -> None:
+        """Write a frame, or what is of interest in it."""
         with self._writing:
-            self._put(frame)
+            if self._has_frames:
+                self._number += 1
+                self._write(to_line({"n": self._number, **frame}) + "\n")
+            else:
+                self._tell(frame)
 
-    def _put(self, frame: Frame) -> None:
-        if self._has_frames:
-            self._number += 1
-            self._write(to_line({"n": self._number, **frame}) + "\n")
-        elif "left_out" in frame:
+    def _tell(self, frame: Frame) -> None:
+        if "left_out" in frame:
             say(f"{frame['left_out']} stays in its pod: {frame.get('why', 'it is too large')}")
         elif "note" in frame:
             words = ": ".join(str(frame[key]) for key in ("pod", "why") if frame.get(key))

@@ -21,10 +21,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from .mirror import FolderMirror, new_files
+from .mirror import FolderMirror
 from .order import Placement, read_order
-from .pod import MOST_BYTES, Pod, say
-from .wire import PodConnection, PodConnectionError, answer, call, listen
+from .pod import Pod, exit_code, say
+from .wire import PodConnection, PodConnectionError, answer, answer_all, call, listen
 
 _LOOK_SECONDS = 0.1
 _ACK_SECONDS = 10.0
@@ -69,7 +69,7 @@ class Worker:
         if head is None:
             return 128 + self._signal if self._signal else 1
         threading.Thread(target=self._hear, args=(head,), daemon=True).start()
-        threading.Thread(target=self._open, args=(door,), daemon=True).start()
+        threading.Thread(target=answer_all, args=(door, self._serve), daemon=True).start()
         while not (self._is_over.wait(_LOOK_SECONDS) or self._signal):
             self._show(seconds=_ACK_SECONDS)
         self._is_over.set()
@@ -152,16 +152,10 @@ class Worker:
         with self._showing:
             try:
                 frames = list(self._mirror.look(is_last=is_last))
-                if is_last and self._pod.brings_files:
-                    name = f"nodes/node{self._node}"
-                    frames += new_files(
-                        self._pod.work_folder(self._node),
-                        self._pod.unpacked,
-                        name=name,
-                        most=MOST_BYTES,
-                    )
-                if is_last and self._pod.memory_kills():
-                    frames.append({"note": "out of memory", "values": [self._node]})
+                if is_last:
+                    frames += self._pod.left_files(self._node)
+                    if self._pod.memory_kills():
+                        frames.append({"note": "out of memory", "values": [self._node]})
                 for frame in frames:
                     self._head.send({"frame": frame})
             except PodConnectionError:
@@ -173,11 +167,6 @@ class Worker:
             self._heard.wait_for(lambda: self._acknowledged >= wanted, seconds)
 
     # What is run
-
-    def _open(self, door: socket.socket) -> None:
-        while True:
-            connection, _ = door.accept()
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -211,7 +200,7 @@ class Worker:
             pump.join(_OUTPUT_SECONDS)
         # Before the head hears that it has ended, it knows what it has written down.
         self._show()
-        _send(line, {"exit": code if code >= 0 else 128 - code})
+        _send(line, {"exit": exit_code(code)})
         line.close()
         # Only now: who leaves while something is in here takes its end along.
         self._running.discard(process)
@@ -266,7 +255,7 @@ def _pump(line: PodConnection, stream: Any, name: str) -> None:
 
 
 def _send(line: PodConnection, header: dict[str, Any], body: bytes = b"") -> None:
-    # The caller is gone, which `_obey` notices.
+    # If the other end is gone, whoever reads will notice.
     with contextlib.suppress(PodConnectionError):
         line.send(header, body)
 
@@ -293,7 +282,7 @@ def run_there(arguments: Sequence[str]) -> int:
         print(f"rankwise: the pod at {address} cannot be reached: {error}", file=sys.stderr)
         return CANNOT
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: _say(line, {"do": "end"}))
+        signal.signal(number, lambda *_: _send(line, {"do": "end"}))
     threading.Thread(target=_tell_end_of_input, args=(line,), daemon=True).start()
     return _relay(line, address)
 
@@ -322,13 +311,7 @@ def _tell_end_of_input(line: PodConnection) -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 65536):
             pass
-    _say(line, {"do": "input ended"})
-
-
-def _say(line: PodConnection, header: dict[str, Any]) -> None:
-    # Who reads will notice.
-    with contextlib.suppress(PodConnectionError):
-        line.send(header)
+    _send(line, {"do": "input ended"})
 
 
 def _relay(line: PodConnection, address: str) -> int:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from .files import CHUNK_BYTES, say
+from .files import CHUNK_BYTES, listed, say
 from .output import OutputStream, ProcessLog, Redactor
 
 TYPE_CHECKING = False
@@ -28,6 +28,8 @@ SWEEP_SECONDS = 10.0
 KEEPER_SECONDS = 5.0
 KEEPER, CLEANERS = b"(conmon", (b"(conmon", b"(podman", b"(runc", b"(crun")
 CANNOT_START, NOT_FOUND = 126, 127
+# The exit code if it is us who cannot go on.
+OUR_FAULT = 3
 # The answer of another node that is asked whether processes are gone.
 STILL_THERE = 75
 
@@ -232,17 +234,13 @@ class Child:
 
     def _open_streams(self, redactor: Redactor, *, is_apart: bool) -> list[int]:
         """Make a pipe for all that it writes, or one for each stream, and give where to write."""
-        self.log.check()
-        if not is_apart:
-            source, sink = os.pipe()
-            self.streams = [OutputStream(source, redactor, [self.log])]
-            return [sink]
         sinks = []
-        for name in ("stdout.log", "stderr.log"):
+        for names in (["stdout.log"], ["stderr.log"]) if is_apart else ([],):
             source, sink = os.pipe()
-            own = ProcessLog(self.folder, self._log_bytes, name)
-            own.check()
-            self.streams.append(OutputStream(source, redactor.twin(), [self.log, own]))
+            own = [ProcessLog(self.folder, self._log_bytes, name) for name in names]
+            for log in (self.log, *own):
+                log.check()
+            self.streams.append(OutputStream(source, redactor.twin(), [self.log, *own]))
             sinks.append(sink)
         return sinks
 
@@ -331,10 +329,9 @@ def leftovers(marker: str, *, with_own: bool = True) -> tuple[list[int], list[in
 
     Gives all, and those among them that clear up after containers whose processes are dead.
     """
-    wanted = f"RANKWISE_ATTEMPT={marker}".encode()
     parents: dict[int, int] = {}
     dead, found, keepers, cleaners = {os.getpid()}, set(), set(), set()
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+    for name in listed("/proc"):
         try:
             with open(f"/proc/{int(name)}/stat", "rb") as file:
                 about, _, rest = file.read().rpartition(b")")
@@ -346,9 +343,8 @@ def leftovers(marker: str, *, with_own: bool = True) -> tuple[list[int], list[in
                 keepers.add(int(name))
             if about.endswith(CLEANERS):
                 cleaners.add(int(name))
-            with open(f"/proc/{name}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0"):
-                    found.add(int(name))
+            if has_marker(int(name), marker):
+                found.add(int(name))
         except (OSError, ValueError):
             continue
     kept = set(keepers)
@@ -401,11 +397,7 @@ def read_small(path: str) -> bytes:
 
 def descendants(pid: int) -> Iterator[int]:
     """Return all that a process has started, in however many steps, where the kernel tells that."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return
-    for thread in threads:
+    for thread in listed(f"/proc/{pid}/task"):
         for child in read_small(f"/proc/{pid}/task/{thread}/children").split():
             yield int(child)
             yield from descendants(int(child))

@@ -19,6 +19,7 @@ from .processes import (
     ENDING_SIGNALS,
     FORWARDED_SIGNALS,
     LIBC,
+    OUR_FAULT,
     PR_SET_CHILD_SUBREAPER,
     Child,
     be_prompt,
@@ -33,7 +34,7 @@ from .processes import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, MutableMapping, Sequence
     from typing import Any
 
     from .machine import UsageMeter
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 # How long records are tried to be written while that fails: a launcher waits for its ranks.
 PATIENCE_SECONDS = 5.0
-OUR_FAULT, SSH_FAULT = 3, 255
+SSH_FAULT = 255
 RANK_VARIABLES = (
     *("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"),
     *("HOROVOD_RANK", "RANK", "SLURM_PROCID"),
@@ -84,6 +85,16 @@ def settle(order: Order, number: int) -> bool:
     return take_host_name(node.name, f"{order.folder}/etc-hosts")
 
 
+def enter_node(order: Order, number: int, environment: MutableMapping[str, str]) -> None:
+    """Begin a process of the order: in a session of its own, without input, on its node."""
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if settle(order, number):
+        # A launcher hands it on to its daemons, which need names that tell them apart.
+        for name in TEMPORARY_VARIABLES:
+            environment.setdefault(name, temporary(order.marker))
+
+
 def has_own_name(node: NodeOrder) -> bool:
     """Return whether a node is called as this machine is, with or without a domain."""
     return os.uname().nodename.partition(".")[0] == node.name.partition(".")[0]
@@ -97,7 +108,7 @@ def take_host_name(name: str, hosts: str) -> bool:
     if not hasattr(LIBC, "unshare") or LIBC.unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0:
         return False
     # What is mounted later outside is to be seen inside, but not the other way round.
-    steps = ((b"none", b"/", MS_REC | MS_SLAVE), (hosts.encode(), b"/etc/hosts", MS_BIND))
+    steps = ((b"none", b"/", MS_REC | MS_SLAVE), (os.fsencode(hosts), b"/etc/hosts", MS_BIND))
     for source, target, flags in steps:
         if LIBC.mount(source, target, None, ctypes.c_ulong(flags), None) != 0:
             return False
@@ -188,11 +199,9 @@ def keep_apart(marker: str, node: str) -> None:
     except OSError as error:
         say(f"rankwise-node: cannot make {memory}: {error.strerror}")
         return
-    for name in SHARED_MEMORY_VARIABLES:
-        os.environ.setdefault(name, memory)
-    for name in TEMPORARY_VARIABLES:
-        os.environ.setdefault(name, files)
-    for name, value in NODE_BY_NODE.items():
+    places = dict.fromkeys(SHARED_MEMORY_VARIABLES, memory)
+    places |= dict.fromkeys(TEMPORARY_VARIABLES, files)
+    for name, value in {**places, **NODE_BY_NODE}.items():
         os.environ.setdefault(name, value)
 
 
@@ -430,11 +439,7 @@ class RemoteProcess(WatchedRank):
 
     def prepare(self) -> None:
         """Put it on its node, as a runner does."""
-        os.setsid()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        if settle(self._order, self._node):
-            for name in TEMPORARY_VARIABLES:
-                os.environ.setdefault(name, temporary(self._order.marker))
+        enter_node(self._order, self._node, os.environ)
 
     def has_log(self) -> bool:
         return True

@@ -17,8 +17,7 @@ from .files import (
     discard,
     end_of_log,
     own_command,
-    read_json,
-    remove_link,
+    read_record,
     say,
     shared_memory,
     temporary,
@@ -28,6 +27,7 @@ from .machine import UsageMeter, machine_reading, usage_for
 from .order import BAD_ORDER, read_order
 from .outcome import (
     AT_ONCE_SECONDS,
+    END_FIELDS,
     RECORD_SECONDS,
     MissingRanks,
     RankRecords,
@@ -41,16 +41,10 @@ from .outcome import (
     spoken,
 )
 from .output import OutputStream, Redactor, drop_secrets
-from .placeholders import (
-    Marks,
-    arguments_of,
-    check_secrets,
-    common_environment,
-    own_variables,
-    write_files,
-)
+from .placeholders import check_secrets, prepare
 from .processes import (
     ENDING_SIGNALS,
+    OUR_FAULT,
     OUR_IGNORED,
     PR_SET_CHILD_SUBREAPER,
     SWEEP_SECONDS,
@@ -64,11 +58,11 @@ from .processes import (
     sweep,
     wake_up_by_signals,
 )
-from .rank import OUR_FAULT, TEMPORARY_VARIABLES, node_variables, settle
+from .rank import enter_node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from .order import Order, ProcessOrder
@@ -93,11 +87,6 @@ class RunningProcess(Child):
         folder = f"{order.folder}/processes/{self.name}"
         super().__init__(folder, about.data(), order.log_bytes)
         self.about = about
-        self.node = about.node
-        self.is_awaited = about.is_awaited
-        self.is_vital = about.is_vital
-        self.speaks_for_ranks = about.speaks_for_ranks
-
         self.reach: Sequence[str] = ()
         """The words that start something on its node; none: it is the runner's own."""
         self.line = -1
@@ -114,18 +103,13 @@ class RunningProcess(Child):
 
     def _said_over_there(self) -> dict[str, Any] | None:
         deadline = time.monotonic() + RECORD_SECONDS
-        while True:
-            try:
-                record: dict[str, Any] = read_json(f"{self.folder}/end.json")
-                needed = {name: record[name] for name in ("exit_code", "signal", "ended")}
-                # Over there it is not known who has sent a signal: what we have not ordered is not
-                # ours.
-                self.has_own_records = not self.is_ended_by_us
-                return {**record, **needed, "by_us": self.is_ended_by_us}
-            except (OSError, ValueError, LookupError, TypeError):
-                if time.monotonic() > deadline or self.is_ended_by_us:
-                    return None
-                time.sleep(0.1)
+        while not (record := read_record(f"{self.folder}/end.json", *END_FIELDS)):
+            if time.monotonic() > deadline or self.is_ended_by_us:
+                return None
+            time.sleep(0.1)
+        # Over there it is not known who has sent a signal: what we have not ordered is not ours.
+        self.has_own_records = not self.is_ended_by_us
+        return {**record, "by_us": self.is_ended_by_us}
 
     def ask_to_end(self) -> None:
         """Have it end by itself, if it will."""
@@ -155,9 +139,9 @@ class Runner:
 
     def __init__(self, order: Order, awake: int) -> None:
         self.processes = [RunningProcess(order, about) for about in order.processes]
-        if not any(process.is_awaited for process in self.processes):
-            for process in self.processes:
-                process.is_awaited = True
+        awaited = [process for process in self.processes if process.about.is_awaited]
+        self._awaited = awaited or self.processes
+        self._is_spoken_for = any(one.speaks_for_ranks for one in order.processes)
         self.cause = ""
         """What ends it before its time: `failed`, `timed out`, `cancelled`."""
         self.signals: list[int] = []
@@ -167,8 +151,6 @@ class Runner:
         names = [process.name for process in self.processes]
         self._ranks = RankRecords(f"{order.folder}/processes", names)
         self._missing = MissingRanks(self._ranks, order, self._has_failed)
-        self._grace = order.grace
-        self._beat_every = order.heartbeat
         self._poll = select.poll()
         self._poll.register(awake, select.POLLIN)
         self._streams: dict[int, OutputStream] = {}
@@ -181,32 +163,20 @@ class Runner:
 
     def start(self, secrets: Mapping[str, str]) -> None:
         """Start all processes, or none if somebody has cancelled it already."""
-        order, marks = self._order, Marks(self._order)
+        order = self._order
         self._before = machine_reading() if order.is_measured else None
-        write_files(order, marks)
-        common = common_environment(order, marks)
         # All before the first one starts: a wrong mark must not leave half of them.
-        prepared = [
-            (
-                process,
-                arguments_of(process.about.command, marks),
-                own_variables(process.about, marks),
-            )
-            for process in self.processes
-        ]
-        fixed = dict(secrets)
+        prepared = prepare(order)
         # Once for all: to spell a long key in many ways takes its time.
         redactor = Redactor(list(secrets.values()))
-        if secrets:
-            fixed["RANKWISE_SECRETS"] = ",".join(secrets)
-        for process, command, variables in prepared:
-            environment = {**common, **variables, **node_variables(order, process.node), **fixed}
+        fixed = {**secrets, "RANKWISE_SECRETS": ",".join(secrets)} if secrets else {}
+        for process, (command, variables) in zip(self.processes, prepared, strict=True):
             if self.signals:
                 self.cause = "cancelled"
                 process.is_ended_by_us = True
                 process.fail("it was cancelled before it started")
             else:
-                self._start(process, command, environment, redactor.twin())
+                self._start(process, command, {**variables, **fixed}, redactor)
             self._note_start(process)
         be_prompt()
         now = time.monotonic()
@@ -222,34 +192,22 @@ class Runner:
         environment: dict[str, str],
         redactor: Redactor,
     ) -> None:
-        process.reach = self._order.nodes[process.node].reach or ()
-        if process.reach:
-            folder = self._order.folder
-            there_command = [*own_command(), "remote", folder, process.name, *command]
-            there, process.line = os.pipe()
+        order, node = self._order, process.about.node
+        process.reach = order.nodes[node].reach or ()
+        if not process.reach:
+            process.start(
+                command, environment, lambda: enter_node(order, node, environment), redactor
+            )
+            return
+        there, process.line = os.pipe()
 
-            def connect() -> None:
-                os.setsid()
-                os.dup2(there, 0)
-
-            process.start([*process.reach, *there_command], environment, connect, None)
-            os.close(there)
-        else:
-            prepare = self._preparation(process, environment)
-            process.start(command, environment, prepare, redactor)
-
-    def _preparation(
-        self, process: RunningProcess, environment: dict[str, str]
-    ) -> Callable[[], object]:
-        def prepare() -> None:
+        def connect() -> None:
             os.setsid()
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            if settle(self._order, process.node):
-                # A launcher hands it on to its daemons, which need names that tell them apart.
-                for name in TEMPORARY_VARIABLES:
-                    environment.setdefault(name, temporary(self._order.marker))
+            os.dup2(there, 0)
 
-        return prepare
+        own = [*own_command(), "remote", order.folder, process.name]
+        process.start([*process.reach, *own, *command], environment, connect, None)
+        os.close(there)
 
     def _note_start(self, process: RunningProcess) -> None:
         if not process.reach or process.end:
@@ -295,9 +253,6 @@ class Runner:
         self._ranks.look()
         end = self._judge()
         self._ranks.complete(self._records, end)
-        for path in (shared_memory(self._order.marker), temporary(self._order.marker)):
-            discard(path)
-        remove_link(f"{temporary(self._order.marker)}.folder")
         return end
 
     def _running(self) -> list[RunningProcess]:
@@ -355,7 +310,7 @@ class Runner:
                     touch(f"{process.folder}/heartbeat")
             if self._usage:
                 self._usage.write()
-            self._next_beat = now + self._beat_every
+            self._next_beat = now + self._order.heartbeat
         if self._usage and now >= self._usage.due:
             self._usage.look()
         if now >= self._next_look:
@@ -370,23 +325,22 @@ class Runner:
                 self._deadline = now  # Whoever asks twice is in a hurry.
         elif now >= self._limit:
             self._end_all(now, "timed out")
-        elif not any(process.is_awaited for process in self._running()):
+        elif all(process.end for process in self._awaited):
             self._end_all(now, "")
         elif self._is_ending:
             return
         elif not self._failures():
             self._deadline = None  # A rank that had failed was started again.
         elif self._deadline is None:
-            self._deadline = now + self._grace
+            self._deadline = now + self._order.grace
         elif now >= self._deadline:
             self._end_all(now, "failed")
 
     def _failures(self, *, is_over: bool = False) -> list[dict[str, Any]]:
         """Return the records of what has failed, and what was ended without our order."""
-        vital = [process for process in self.processes if process.is_vital]
+        vital = [process for process in self.processes if process.about.is_vital]
         own = [{**one.end, "who": one.name} for one in vital if one.end and failed(one.end)]
-        is_spoken_for = any(process.speaks_for_ranks for process in self.processes)
-        return own if is_spoken_for else own + self._ranks.failures(is_over=is_over)
+        return own if self._is_spoken_for else own + self._ranks.failures(is_over=is_over)
 
     def _has_failed(self) -> bool:
         return bool(self._failures(is_over=True))
@@ -414,9 +368,9 @@ class Runner:
             failures = [one for one in failures if not self._is_cancelled_too(one)]
         self.cause = "failed" if failures else cause
         self._is_ending = True
-        self._ranks.note_order()
+        self._ranks.is_ordered = True
         self._limit = float("inf")
-        self._deadline = now + self._grace
+        self._deadline = now + self._order.grace
         for process in self._running():
             process.ask_to_end()
 
@@ -430,10 +384,10 @@ class Runner:
                 number = self.signals[0]
                 return outcome("cancelled", CANCELLED, f"by signal {number}{signal_name(number)}")
         failures = self._failures(is_over=True)
-        is_spoken_for = any(process.speaks_for_ranks for process in self.processes)
-        aborted = [] if is_spoken_for and not failures else self._aborted()
+        aborted = [] if self._is_spoken_for and not failures else self._aborted()
         if not failures and not aborted:
-            if not is_spoken_for and self._ranks.names() and (names := self._has_said(LOST_WORDS)):
+            is_doubtful = not self._is_spoken_for and self._ranks.names()
+            if is_doubtful and (names := self._has_said(LOST_WORDS)):
                 reason = f"{names[0]} lost what Open MPI says when a rank has called MPI_Abort"
                 return {**outcome("failed", 1, reason), "culprit": names[0]}
             return outcome("passed", 0, "")
@@ -530,5 +484,8 @@ def run_order(folder: str, given: Mapping[str, str] | None = None) -> int:
 
         traceback.print_exc()
         sweep(order.marker, is_reaper=is_reaper)
+    place = temporary(order.marker)
+    for path in (shared_memory(order.marker), place, f"{place}.folder"):
+        discard(path)
     runner.close({**end, "started": started, "ended": time.time()})
     return int(end["exit_code"]) & 0xFF or int(end["outcome"] != "passed")

@@ -17,14 +17,12 @@ import errno
 import os
 import select
 
-from .files import CHUNK_BYTES, parse, say
+from .files import CHUNK_BYTES, parse, redirect, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
-
-OUR_FAULT = 3
 
 
 def run_starter(*, is_kept: bool = False) -> int:
@@ -87,7 +85,7 @@ def obey(about: Mapping[str, Any], running: dict[int, str], *, is_kept: bool) ->
 
 def start_copy(about: Mapping[str, Any]) -> int:
     """Return the process number of a runner, which this process becomes in its copy."""
-    from .processes import signal
+    from .processes import OUR_FAULT, signal
 
     # A signal for the copy must not be taken for ours before it has handlers of its own.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -136,15 +134,13 @@ def ended_copies() -> list[int]:
 
 def start_runner(about: Mapping[str, Any]) -> int:
     """Be the runner of one attempt, with nothing in common with who has started it."""
+    from .processes import OUR_FAULT
     from .runner import run_order
 
     folder, secrets = about["start"], about.get("secrets")
     try:
         os.setsid()
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        log = os.open(f"{folder}/runner.log", flags, 0o666)
-        for target, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
-            os.dup2(descriptor, target)
+        redirect(folder, os.open(os.devnull, os.O_RDONLY))
         if secrets is None:
             from .batch import held_secrets
 

@@ -132,14 +132,6 @@ def memory() -> int:
         return 0
 
 
-class _Memory(ctypes.Structure):
-    _fields_ = [
-        ("total", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    ]
-
-
 def gpus() -> list[dict[str, Any]]:
     """Ask NVIDIA's management library, if it is there, which comes with the driver."""
     try:
@@ -172,8 +164,8 @@ def _devices(nvml: Any) -> list[dict[str, Any]]:
         if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device)):
             continue
         name = "" if nvml.nvmlDeviceGetName(device, text, NAME_BYTES) else text.value.decode()
-        bytes_ = _Memory()
-        nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(bytes_))
+        sizes = (ctypes.c_ulonglong * 3)()  # total, free, used
+        nvml.nvmlDeviceGetMemoryInfo(device, sizes)
         major, minor = ctypes.c_int(), ctypes.c_int()
         is_said = not nvml.nvmlDeviceGetCudaComputeCapability(
             device, ctypes.byref(major), ctypes.byref(minor)
@@ -184,7 +176,7 @@ def _devices(nvml: Any) -> list[dict[str, Any]]:
                 "driver": driver,
                 "cuda": cuda,
                 "capability": f"{major.value}.{minor.value}" if is_said else "",
-                "memory": bytes_.total,
+                "memory": sizes[0],
             }
         )
     return found

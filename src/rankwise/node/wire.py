@@ -17,7 +17,8 @@ import os
 import socket
 import struct
 import threading
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 _LENGTHS = struct.Struct("!II")
 _GREATEST = 64 << 20
@@ -45,8 +46,17 @@ class PodConnection:
             if hasattr(socket, name):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
-    def trust(self) -> None:
-        """Take messages of any size, and wait for them for any time."""
+    @contextlib.contextmanager
+    def greeting(self) -> Iterator[None]:
+        """Trust the other end after the block: messages have any size, and come at any time.
+
+        If the block raises, the line is closed.
+        """
+        try:
+            yield
+        except OSError:
+            self.close()
+            raise
         self._greatest = _GREATEST
         self._connection.settimeout(None)
 
@@ -99,7 +109,7 @@ def call(
     except OSError as error:
         raise PodConnectionError(str(error)) from error
     line = PodConnection(connection)
-    try:
+    with line.greeting():
         mine = os.urandom(16).hex()
         line.send({"nonce": mine})
         said, _ = line.receive()
@@ -107,10 +117,6 @@ def call(
         if not hmac.compare_digest(str(said.get("proof")), _proof(key, "listener", mine, theirs)):
             raise PodConnectionError("who listens there does not know the key")
         line.send({"proof": _proof(key, "caller", mine, theirs)})
-    except OSError:
-        line.close()
-        raise
-    line.trust()
     return line
 
 
@@ -118,18 +124,21 @@ def answer(connection: socket.socket, key: bytes) -> PodConnection:
     """Take a call; PodConnectionError: the caller does not know the key."""
     connection.settimeout(_GREETING_SECONDS)
     line = PodConnection(connection)
-    try:
+    with line.greeting():
         said, _ = line.receive()
         theirs, mine = str(said.get("nonce")), os.urandom(16).hex()
         line.send({"nonce": mine, "proof": _proof(key, "listener", theirs, mine)})
         said, _ = line.receive()
         if not hmac.compare_digest(str(said.get("proof")), _proof(key, "caller", theirs, mine)):
             raise PodConnectionError("the caller does not know the key")
-    except OSError:
-        line.close()
-        raise
-    line.trust()
     return line
+
+
+def answer_all(door: socket.socket, take: Callable[[socket.socket], None]) -> NoReturn:
+    """Take all that come to a door, each in a thread of its own."""
+    while True:
+        connection, _ = door.accept()
+        threading.Thread(target=take, args=(connection,), daemon=True).start()
 
 
 def _proof(key: bytes, who: str, first: str, second: str) -> str:

@@ -19,9 +19,6 @@ NEEDS = ("nbclient",)
 RESULTS = "results.xml"
 """What became of every cell, as JUnit, in the folder that was given as `out`."""
 
-OUTCOME = "outcome.json"
-"""What became of the notebook as a whole, beside it."""
-
 Compare = Literal["tagged", "all", "none"]
 
 _MOST_BYTES = 200_000_000

@@ -25,8 +25,8 @@ from .notebook_results import (
     CellResult,
     NotebookFailure,
     NotebookResult,
-    counted,
     number_of,
+    own_fault,
     plain,
     readable,
     without_secrets,
@@ -68,6 +68,8 @@ def leave(run: NotebookRun) -> None:
             with contextlib.suppress(OSError):
                 (order.out / name).unlink()
         result.files = []
+    except Exception as error:
+        result.add(own_fault(error))
     finally:
         _leave_results(result)
 
@@ -82,9 +84,7 @@ def _leave_pages(run: NotebookRun) -> None:
             write(order.out / f"{order.stem}.pdf", pdf_of(run.notebook, page))
             result.files.append(f"{order.stem}.pdf")
         except NotebookFailure as trouble:
-            result.notes.append(trouble.reason)
-            if result.outcome == PASSED:
-                result.take(trouble)
+            result.add(trouble)
 
 
 def _leave_results(result: NotebookResult) -> None:
@@ -109,44 +109,34 @@ def junit_of(result: NotebookResult) -> bytes:
             CellResult(0, result.outcome, "failed", reason=result.reason, details=result.details)
         )
     states = [case.state for case in cases]
-    suite = ElementTree.Element(
-        "testsuite",
-        name=_NO_XML.sub("?", result.order.stem),
-        tests=str(len(cases)),
-        failures=str(states.count("failed")),
-        errors="0",
-        skipped=str(states.count("skipped")),
-        time=f"{result.seconds:.3f}",
-    )
+    counts = {
+        "tests": str(len(cases)),
+        "failures": str(states.count("failed")),
+        "errors": "0",
+        "skipped": str(states.count("skipped")),
+    }
+    name = result.order.stem
+    root = ElementTree.Element("testsuites")
+    suite = _element(root, "testsuite", name=name, **counts, time=f"{result.seconds:.3f}")
     sources = sources_of_failed(result)
     for case in cases:
         title = f"cell {case.cell}: {case.title}" if case.cell else case.title
-        element = ElementTree.SubElement(
-            suite,
-            "testcase",
-            classname=_NO_XML.sub("?", result.order.stem),
-            name=_NO_XML.sub("?", title),
-            time=f"{case.seconds:.3f}",
-        )
+        seconds = f"{case.seconds:.3f}"
+        element = _element(suite, "testcase", classname=name, name=title, time=seconds)
         if case.state == "failed":
-            text = "\n\n".join(
-                filter(None, [case.reason, sources.get(case.cell), case.details[-2000:]])
-            )
-            fault = ElementTree.SubElement(
-                element,
-                "failure",
-                message=_NO_XML.sub("?", case.reason),
-                type=_NO_XML.sub("?", result.outcome),
-            )
-            fault.text = _NO_XML.sub("?", text)
+            parts = [case.reason, sources.get(case.cell), case.details[-2000:]]
+            fault = _element(element, "failure", message=case.reason, type=result.outcome)
+            fault.text = _NO_XML.sub("?", "\n\n".join(filter(None, parts)))
         elif case.state in ("skipped", "not run"):
-            ElementTree.SubElement(
-                element, "skipped", message=_NO_XML.sub("?", case.reason or "not run")
-            )
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
+            _element(element, "skipped", message=case.reason or "not run")
     whole: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return whole
+
+
+def _element(parent: ElementTree.Element, tag: str, **attributes: str) -> ElementTree.Element:
+    """Add an element, without the characters that XML does not know."""
+    clean = {name: _NO_XML.sub("?", value) for name, value in attributes.items()}
+    return ElementTree.SubElement(parent, tag, clean)
 
 
 def sources_of_failed(result: NotebookResult) -> dict[int, str]:
@@ -162,11 +152,11 @@ def sources_of_failed(result: NotebookResult) -> dict[int, str]:
     return found
 
 
-def numbered(source: str, most: int = 1500) -> str:
+def numbered(source: str) -> str:
     """Return a source with the numbers of its lines."""
     lines = [f"{number:4} | {line}" for number, line in enumerate(source.splitlines(), 1)]
     text = "\n".join(lines)
-    return text if len(text) <= most else text[:most] + "\n     | …"
+    return text if len(text) <= 1500 else text[:1500] + "\n     | …"
 
 
 PDF_SECONDS = 120.0
@@ -324,18 +314,11 @@ def pdf_of(notebook: Any, page: Path) -> bytes:
 def _printed(browser: str, page: Path) -> bytes:
     with tempfile.TemporaryDirectory(prefix="rankwise-pdf-", ignore_cleanup_errors=True) as folder:
         made = Path(folder) / "page.pdf"
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        options += ["--no-first-run", f"--user-data-dir={folder}/profile"]
+        options += ["--no-pdf-header-footer", f"--print-to-pdf={made}"]
         process = subprocess.Popen(
-            [
-                *(
-                    browser,
-                    "--headless",
-                    "--no-sandbox",
-                    "--disable-gpu",
-                    "--disable-dev-shm-usage",
-                ),
-                *("--no-first-run", f"--user-data-dir={folder}/profile", "--no-pdf-header-footer"),
-                *(f"--print-to-pdf={made}", page.absolute().as_uri()),
-            ],
+            [browser, *options, page.absolute().as_uri()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -346,7 +329,7 @@ def _printed(browser: str, page: Path) -> bytes:
         try:
             said = process.communicate(timeout=PDF_SECONDS)[1].decode(errors="replace")
         except subprocess.TimeoutExpired:
-            said = f"it took longer than {counted(PDF_SECONDS)}"
+            said = f"it took longer than {PDF_SECONDS:g} s"
         finally:
             kill_group(process.pid)
             process.wait()
@@ -396,5 +379,9 @@ def _typeset(notebook: Any) -> bytes:
             cells += [{"kind": "picture", "text": name} for name in pictures.get(index, ())]
         source = Path(folder, "notebook.typ")
         source.write_text(_TYPST, encoding="utf-8")
-        made: bytes = typst.compile(source, sys_inputs={"cells": json.dumps(cells)}, format="pdf")
+        try:
+            words = {"cells": json.dumps(cells)}
+            made: bytes = typst.compile(source, sys_inputs=words, format="pdf")
+        except RuntimeError as error:
+            raise NotebookFailure(CANNOT_WRITE, f"typst has made no PDF: {error}") from None
     return made

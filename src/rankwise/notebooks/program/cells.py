@@ -18,6 +18,12 @@ from .notebook_results import UNREADABLE, NotebookFailure, number_of, plain, wit
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
 
 
+def section(metadata: Any, name: str) -> Mapping[str, Any]:
+    """Return a table of metadata; what is there instead of one counts as none."""
+    found = metadata.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def tags_of(cell: Any) -> list[str]:
     tags = cell.metadata.get("tags") or ()
     return [str(tag) for tag in tags] if isinstance(tags, (list, tuple)) else []
@@ -143,14 +149,14 @@ def as_script(notebook: Any, injected: int | None = None) -> tuple[str, str]:
 
 
 def _redact_outputs(data: Any) -> Any:
-    """Keep secrets out of what cells have shown, pictures apart."""
+    """Keep secrets out of what cells have shown, but for pictures that are no text."""
     if isinstance(data, str):
         return without_secrets(data)
     if isinstance(data, list):
         return [_redact_outputs(one) for one in data]
     if isinstance(data, dict):
         for name in data:
-            if not str(name).startswith("image/"):
+            if not str(name).startswith("image/") or name == "image/svg+xml":
                 data[name] = _redact_outputs(data[name])
     return data
 

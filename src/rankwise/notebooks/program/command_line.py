@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from .notebook_results import (
     CANNOT_WRITE,
     DIFFERS,
     ERROR,
-    INTERNAL,
     NEEDS_INPUT,
     PASSED,
     NotebookFailure,
     NotebookOrder,
     NotebookResult,
+    own_fault,
     say,
 )
 
@@ -48,20 +48,7 @@ class NotebookRunner:
     async def run(self, order: NotebookOrder, *, reuse_kernel: bool = False) -> NotebookResult:
         """Run a notebook and write what became of it; raises nothing but CancelledError."""
         run = NotebookRun(order, self._supervisor, self._is_quiet)
-        if order.out.resolve() == order.folder.resolve():
-            reason = (
-                f"it would take the place of the notebook in {order.out}: choose another folder"
-            )
-            run.result.take(NotebookFailure(CANNOT_WRITE, reason))
-            return run.result
-        try:
-            order.out.mkdir(parents=True, exist_ok=True)
-            for name in (order.notebook.name, f"{order.stem}.html", "outcome.json"):
-                # What is there from another time must not be taken for ours.
-                with contextlib.suppress(FileNotFoundError):
-                    (order.out / name).unlink()
-        except OSError as error:
-            reason = f"cannot write {order.out}: {error.strerror}"
+        if reason := _make_room(order):
             run.result.take(NotebookFailure(CANNOT_WRITE, reason))
             return run.result
         try:
@@ -74,9 +61,8 @@ class NotebookRunner:
             run.blame(NotebookFailure(CANCELLED, "it was ended from outside"))
             leave(run)
             raise
-        except Exception as error:  # our own fault must not look like a pass either
-            where = traceback.format_exc()
-            run.blame(NotebookFailure(INTERNAL, f"{type(error).__name__}: {error}", details=where))
+        except Exception as error:
+            run.blame(own_fault(error))
         leave(run)
         return run.result
 
@@ -102,21 +88,34 @@ class NotebookRunner:
                 run.log(run.result.notes[-1])
                 await _tidy(kernel, run.order.folder)
             else:
-                await self._end_shared()
+                await self.close()
                 kernel = self._shared = await run.warm_up(choice)
             if kernel is not None:
                 await run.execute(kernel)
                 if run.result.outcome not in (PASSED, ERROR, DIFFERS, NEEDS_INPUT):
-                    await self._end_shared()
+                    await self.close()
 
-    async def _end_shared(self) -> None:
+    async def close(self) -> None:
+        """End the kernel that notebooks share, if there is one."""
         kernel, self._shared = self._shared, None
         if kernel is not None:
             await kernel.end()
 
-    async def close(self) -> None:
-        """End what is left."""
-        await self._end_shared()
+
+def _make_room(order: NotebookOrder) -> str:
+    """Make the folder for what a notebook leaves; returns why it cannot be used."""
+    if order.out.resolve() == order.folder.resolve():
+        return f"it would take the place of the notebook in {order.out}: choose another folder"
+    try:
+        order.out.mkdir(parents=True, exist_ok=True)
+        names = (order.notebook.name, f"{order.stem}.html", "outcome.json")
+        for path in (*(order.out / name for name in names), order.junit):
+            # What is there from another time must not be taken for ours.
+            if path is not None:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        return f"cannot write {order.out}: {error.strerror}"
+    return ""
 
 
 async def _tidy(kernel: Kernel, folder: Path) -> None:
@@ -222,33 +221,22 @@ def _parser() -> argparse.ArgumentParser:
 
 def _orders(arguments: argparse.Namespace) -> list[NotebookOrder]:
     """Return the notebooks to run; several have a folder each."""
+    fields = {one.name for one in dataclasses.fields(NotebookOrder)}
+    shared = {name: value for name, value in vars(arguments).items() if name in fields}
+    if len(arguments.notebooks) == 1:
+        junit = arguments.junit or arguments.out / "results.xml"
+        return [NotebookOrder(**{**shared, "notebook": arguments.notebooks[0], "junit": junit})]
     names: set[str] = set()
     orders = []
     for notebook in arguments.notebooks:
-        out = arguments.out
-        if len(arguments.notebooks) > 1:
-            name, number = notebook.stem, 1
-            while name in names:
-                number += 1
-                name = f"{notebook.stem}-{number}"
-            names.add(name)
-            out = out / name
-        is_single = len(arguments.notebooks) == 1
-        orders.append(
-            NotebookOrder(
-                notebook=notebook,
-                out=out,
-                junit=arguments.junit if arguments.junit and is_single else out / "results.xml",
-                kernel_python=arguments.kernel_python,
-                timeout=arguments.timeout,
-                cell_timeout=arguments.cell_timeout,
-                parameters=arguments.parameters,
-                html=arguments.html,
-                pdf=arguments.pdf,
-                as_script=arguments.as_script,
-                compare=arguments.compare,
-            )
-        )
+        name, number = notebook.stem, 1
+        while name in names:
+            number += 1
+            name = f"{notebook.stem}-{number}"
+        names.add(name)
+        out = arguments.out / name
+        own = {"notebook": notebook, "out": out, "junit": out / "results.xml"}
+        orders.append(NotebookOrder(**{**shared, **own}))
     return orders
 
 

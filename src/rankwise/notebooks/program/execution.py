@@ -20,6 +20,7 @@ from .cells import (
     is_compared,
     read_notebook,
     redacted,
+    section,
     tags_of,
 )
 from .kernels import MARKER, Kernel, KernelChoice, KernelSupervisor, choose_kernel, kill_group
@@ -35,7 +36,6 @@ from .notebook_results import (
     NotebookFailure,
     NotebookOrder,
     NotebookResult,
-    counted,
     number_of,
     plain,
     readable,
@@ -61,8 +61,9 @@ class NotebookRun:
         self.order = order
         self.result = NotebookResult(order)
         self.notebook: Any = None
-        self.kernel: Kernel | None = None
         self.supervisor = supervisor
+        self._kernel: Kernel
+        """Set by `execute`."""
         self._is_quiet = is_quiet
         self._cell_cases: dict[int, CellResult] = {}
         self._before: list[Any] = []
@@ -80,7 +81,7 @@ class NotebookRun:
         """Read the notebook and find its kernel; None: it is not to be run."""
         try:
             self.notebook = read_notebook(self.order.notebook)
-            own = self.notebook.metadata.get("rankwise") or {}
+            own = section(self.notebook.metadata, "rankwise")
             self._before = json.loads(json.dumps(self.notebook.cells))
             self.result.injected = inject(self.notebook, self.order.parameters)
             for index, cell in enumerate(self.notebook.cells):
@@ -134,25 +135,25 @@ class NotebookRun:
 
     async def execute(self, kernel: Kernel) -> None:
         """Run the cells, one after the other."""
-        self.kernel = kernel
+        self._kernel = kernel
         self._began = time.monotonic()
+        language = kernel.info.get("language_info", {})
         self.result.kernel = {
             "name": kernel.choice.name,
-            "language": kernel.info.get("language_info", {}).get("name", ""),
-            "version": kernel.info.get("language_info", {}).get("version", ""),
+            "language": language.get("name", ""),
+            "version": language.get("version", ""),
         }
-        if language := kernel.info.get("language_info"):
+        if language:
             self.notebook.metadata["language_info"] = language
         try:
-            await self._execute_cells(kernel)
+            await self._execute_cells()
         except NotebookFailure as trouble:
             self.blame(trouble)
         finally:
             self.result.seconds = time.monotonic() - self._began
 
-    async def _execute_cells(self, kernel: Kernel) -> None:
-        client = self._make_client(kernel)
-        limit = self.limit()
+    async def _execute_cells(self) -> None:
+        client = self._make_client()
         differing: NotebookFailure | None = None
         for index, cell in enumerate(self.notebook.cells):
             case = self._cell_cases.get(index)
@@ -160,7 +161,7 @@ class NotebookRun:
                 continue
             began = time.monotonic()
             try:
-                await self._execute_cell(client, kernel, index, cell, limit)
+                await self._execute_cell(client, index, cell)
                 case.state = "passed"
                 if trouble := self._compare(index, cell):
                     case.state, case.reason = "failed", trouble.reason
@@ -175,12 +176,12 @@ class NotebookRun:
                 self._save_at_times()
         with contextlib.suppress(Exception):
             client.set_widgets_metadata()
-        await self._check_survival(kernel)
+        await self._check_survival()
         if differing:
             raise differing
 
-    def _make_client(self, kernel: Kernel) -> Any:
-        execution = self.notebook.metadata.get("execution") or {}
+    def _make_client(self) -> Any:
+        execution = section(self.notebook.metadata, "execution")
         client = _executor_class()(
             self.notebook,
             log=self.log,
@@ -190,7 +191,7 @@ class NotebookRun:
             coalesce_streams=False,
             record_timing=False,
         )
-        client.kc = kernel.client
+        client.kc = self._kernel.client
         return client
 
     def _replied(self, execute_reply: dict[str, Any], **_: Any) -> None:
@@ -198,7 +199,7 @@ class NotebookRun:
 
     def limit(self) -> float | None:
         """Return the seconds for all cells; None: no limit."""
-        own = (self.notebook.metadata.get("rankwise") or {}).get("timeout")
+        own = section(self.notebook.metadata, "rankwise").get("timeout")
         said = _first_number(self.order.timeout, own, DEFAULT_TIMEOUT)
         return said or None
 
@@ -206,20 +207,21 @@ class NotebookRun:
         """Return the seconds for one cell; what is nearer to it counts."""
         whole = self.notebook.metadata
         said = _first_number(
-            (cell.metadata.get("rankwise") or {}).get("timeout"),
-            (cell.metadata.get("execution") or {}).get("timeout"),
+            section(cell.metadata, "rankwise").get("timeout"),
+            section(cell.metadata, "execution").get("timeout"),
             self.order.cell_timeout,
-            (whole.get("rankwise") or {}).get("cell_timeout"),
-            (whole.get("execution") or {}).get("timeout"),
+            section(whole, "rankwise").get("cell_timeout"),
+            section(whole, "execution").get("timeout"),
         )
         return said if said is not None and said > 0 else None
 
-    async def _execute_cell(
-        self, client: Any, kernel: Kernel, index: int, cell: Any, limit: float | None
-    ) -> None:
+    def _traceback(self) -> str:
+        return plain("\n".join(map(str, self._reply.get("traceback") or ())))
+
+    async def _execute_cell(self, client: Any, index: int, cell: Any) -> None:
         self._reply = {}
+        died, limit, own = self._kernel.died, self.limit(), self._cell_limit(cell)
         left = None if limit is None else max(0.0, self._began + limit - time.monotonic())
-        own = self._cell_limit(cell)
         is_own = own is not None and (left is None or own < left)
         where = self._name(index)
         task = asyncio.ensure_future(
@@ -227,23 +229,23 @@ class NotebookRun:
         )
         try:
             await asyncio.wait(
-                {task, kernel.died},
+                {task, died},
                 timeout=own if is_own else left,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if task.done():
                 self._check(task, index, cell)
-            elif kernel.died.done():
+            elif died.done():
                 # What it has said before may still be on its way.
                 await asyncio.wait({task}, timeout=0.2)
-                raise self._death(kernel, where, index)
+                raise self._death(index)
             else:
                 reason = (
-                    f"{where} took longer than {counted(own or 0)}"
+                    f"{where} took longer than {own:g} s"
                     if is_own
-                    else f"the notebook took longer than {counted(limit or 0)}, in {where}"
+                    else f"the notebook took longer than {limit:g} s, in {where}"
                 )
-                raise await self._interrupted(task, kernel, index, reason)
+                raise await self._interrupted(task, index, reason)
         finally:
             if not task.done():
                 task.cancel()
@@ -264,12 +266,10 @@ class NotebookRun:
                 raise NotebookFailure(ERROR, reason, cell=self.number(index))
             return
         if isinstance(error, DeadKernelError):
-            assert self.kernel is not None
-            raise self._death(self.kernel, where, index)
+            raise self._death(index)
         if not isinstance(error, CellExecutionError):
             raise error
-        lines = plain("\n".join(map(str, self._reply.get("traceback") or ())))
-        details = lines or plain(getattr(error, "traceback", ""))
+        details = self._traceback() or plain(getattr(error, "traceback", ""))
         name, value = str(error.ename), plain(error.evalue)
         if name == "StdinNotImplementedError":
             raise NotebookFailure(NEEDS_INPUT, f"{where} asks for input", cell=self.number(index))
@@ -280,27 +280,30 @@ class NotebookRun:
             said = f"sys.exit({value}): what comes after it is not run"
         raise NotebookFailure(ERROR, f"{where}: {said}", cell=self.number(index), details=details)
 
-    def _death(self, kernel: Kernel, where: str, index: int) -> NotebookFailure:
-        reason = f"the kernel {kernel.how_it_ended()}, in {where}"
-        return NotebookFailure(KERNEL_DIED, reason, cell=self.number(index), details=kernel.said)
+    def _death(self, index: int) -> NotebookFailure:
+        reason = f"the kernel {self._kernel.how_it_ended()}, in {self._name(index)}"
+        said = self._kernel.said
+        return NotebookFailure(KERNEL_DIED, reason, cell=self.number(index), details=said)
 
     async def _interrupted(
-        self, task: asyncio.Future[Any], kernel: Kernel, index: int, reason: str
+        self, task: asyncio.Future[Any], index: int, reason: str
     ) -> NotebookFailure:
         """Interrupt a cell that takes too long, to learn where it was."""
-        kernel.interrupt()
+        died = self._kernel.died
+        self._kernel.interrupt()
         await asyncio.wait(
-            {task, kernel.died}, timeout=INTERRUPT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            {task, died}, timeout=INTERRUPT_SECONDS, return_when=asyncio.FIRST_COMPLETED
         )
         details = ""
         if task.done() and not task.cancelled() and task.exception() is not None:
-            details = plain("\n".join(map(str, self._reply.get("traceback") or ())))
-        elif not task.done() and not kernel.died.done():
+            details = self._traceback()
+        elif not task.done() and not died.done():
             reason += "; it does not react to interrupts and was killed"
         return NotebookFailure(TIMED_OUT, reason, cell=self.number(index), details=details)
 
-    async def _check_survival(self, kernel: Kernel) -> None:
+    async def _check_survival(self) -> None:
         """Make sure that the kernel has not died of the last cell."""
+        kernel = self._kernel
         kernel.client.kernel_info()
         answer = asyncio.ensure_future(kernel.client.get_shell_msg(timeout=2))
         await asyncio.wait({answer, kernel.died}, return_when=asyncio.FIRST_COMPLETED)
@@ -447,7 +450,7 @@ async def run_script(run: NotebookRun) -> None:
     if not is_late and code == 0:
         case.state = "passed"
         return
-    how = f"took longer than {counted(limit or 0)}" if is_late else f"left with exit code {code}"
+    how = f"took longer than {limit:g} s" if is_late else f"left with exit code {code}"
     last = next((line for line in reversed(written.splitlines()) if line.strip()), "")
     case.state = "failed"
     case.reason = f"as a script it {how}: {plain(last)[:200]}"

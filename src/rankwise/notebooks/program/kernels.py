@@ -17,14 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .notebook_results import (
-    MISSING_KERNEL,
-    NO_START,
-    NotebookFailure,
-    NotebookOrder,
-    counted,
-    plain,
-)
+from .cells import section
+from .notebook_results import MISSING_KERNEL, NO_START, NotebookFailure, NotebookOrder, plain
 
 MARKER = "RANKWISE_KERNELS"
 """A variable in the environment of kernels and of all that they start: so they are found."""
@@ -115,7 +109,7 @@ def _sweep(token: str) -> None:
     mark = f"{MARKER}={token}".encode()
     deadline = time.monotonic() + SWEEP_SECONDS
     while time.monotonic() < deadline:
-        found = [process for process in _processes() if mark in _environment_of(process)]
+        found = _marked(mark)
         for process in found:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
@@ -124,18 +118,14 @@ def _sweep(token: str) -> None:
         time.sleep(0.02)
 
 
-def _processes() -> list[int]:
-    try:
-        return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    except OSError:
-        return []
-
-
-def _environment_of(process: int) -> bytes:
-    try:
-        return Path(f"/proc/{process}/environ").read_bytes()
-    except OSError:
-        return b""
+def _marked(mark: bytes) -> list[int]:
+    """Return the processes that have a mark in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
 
 
 # Kernels
@@ -159,8 +149,8 @@ def choose_kernel(notebook: Any, order: NotebookOrder) -> KernelChoice:
     Those in Python run with the interpreter of the runtime, whatever the kernel was called where
     they were written. Raises NotebookFailure if there is none.
     """
-    spec = notebook.metadata.get("kernelspec") or {}
-    said = notebook.metadata.get("language_info") or {}
+    spec = section(notebook.metadata, "kernelspec")
+    said = section(notebook.metadata, "language_info")
     name = str(spec.get("name") or "")
     language = str(spec.get("language") or said.get("name") or "").lower()
     if name == "python2":
@@ -217,9 +207,9 @@ class Kernel:
         """Return the end of what the process has written outside of any cell."""
         return plain(self._said.decode(errors="replace")).strip()
 
-    async def start(self, folder: Path, limit: float = STARTUP_SECONDS) -> None:
+    async def start(self, folder: Path) -> None:
         """Start it and wait until it answers; raises NotebookFailure."""
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + STARTUP_SECONDS
         sockets = self._connect()
         self._launch(folder)
         while not all(map(os.path.exists, sockets)) and not self.died.done():
@@ -230,9 +220,8 @@ class Kernel:
 
     async def _before(self, deadline: float) -> None:
         if time.monotonic() > deadline:
-            raise NotebookFailure(
-                NO_START, f"the kernel did not answer within {counted(STARTUP_SECONDS)}"
-            )
+            reason = f"the kernel did not answer within {STARTUP_SECONDS:g} s"
+            raise NotebookFailure(NO_START, reason)
         await asyncio.sleep(0.01)
 
     def _connect(self) -> list[str]:
@@ -275,9 +264,8 @@ class Kernel:
                 start_new_session=True,
             )
         except OSError as error:
-            raise NotebookFailure(
-                NO_START, f"cannot start {self.choice.command[0]}: {error}"
-            ) from None
+            reason = f"cannot start {self.choice.command[0]}: {error}"
+            raise NotebookFailure(NO_START, reason) from None
         self._supervisor.began(self._process.pid)
         self._listen()
         self._watch = asyncio.ensure_future(self._wait())
@@ -352,9 +340,8 @@ class Kernel:
             python = self.choice.name
             reason = f"{python} has no ipykernel: install it there with pip install ipykernel"
             return NotebookFailure(MISSING_KERNEL, reason, details=said)
-        return NotebookFailure(
-            NO_START, f"the kernel {self.how_it_ended()} at its start", details=said
-        )
+        reason = f"the kernel {self.how_it_ended()} at its start"
+        return NotebookFailure(NO_START, reason, details=said)
 
     def how_it_ended(self) -> str:
         """Say how the process has ended."""

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +84,12 @@ class NotebookFailure(Exception):
         self.details = details
 
 
+def own_fault(error: Exception) -> NotebookFailure:
+    """Return the failure for an error of ours, while it is handled; it must not look passed."""
+    reason = f"{type(error).__name__}: {error}"
+    return NotebookFailure(INTERNAL, reason, details=traceback.format_exc())
+
+
 @dataclass
 class NotebookResult:
     """All that is known of a notebook that was run."""
@@ -105,6 +112,12 @@ class NotebookResult:
         """Note why it has not passed."""
         self.outcome, self.reason = trouble.outcome, trouble.reason
         self.cell, self.details = trouble.cell, trouble.details
+
+    def add(self, trouble: NotebookFailure) -> None:
+        """Note what went wrong after the cells: the reason if they passed."""
+        self.notes.append(trouble.reason)
+        if self.outcome == PASSED:
+            self.take(trouble)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what is written into outcome.json."""
@@ -154,11 +167,6 @@ def readable(text: str) -> str:
     """Return a text as a terminal shows it: of lines that were written over, the last is left."""
     lines = plain(text).replace("\r\n", "\n").split("\n")
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
-
-
-def counted(seconds: float) -> str:
-    """Return a time limit in words."""
-    return f"{seconds:g} s"
 
 
 # What is left behind
