@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from rankwise.node.processes import execute
 
 RUNNER = Path(__file__).resolve().parents[2] / "src" / "rankwise" / "node" / "__main__.py"
 MORE_FOR_RUNNERS = {"runner", "placeholders", "outcome", "machine"}
@@ -240,6 +243,22 @@ def test_a_command_that_cannot_be_started_says_why(
     assert reason in end["reason"]
     assert reason in attempt.log("worker-0")
     assert reason in attempt.end("worker-0")["reason"]
+
+
+def test_a_folder_on_path_that_may_not_be_searched_has_no_such_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may search all of them, so the kernel's answer to others is given by a stand-in."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "execve", refuse)
+    with pytest.raises(FileNotFoundError):
+        execute(["nonesuch"], {"PATH": str(tmp_path)})
+    (tmp_path / "closed").touch()
+    with pytest.raises(PermissionError):
+        execute(["closed"], {"PATH": str(tmp_path)})
 
 
 def test_a_folder_that_cannot_be_entered_says_why(tmp_path: Path) -> None:

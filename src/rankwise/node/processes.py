@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import sys
 import time
@@ -118,11 +119,11 @@ def execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     for place in places:
         try:
             os.execve(f"{place}{name}", [*command], environment)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            missing = error
         except OSError as error:
-            trouble = trouble or error
-    raise trouble or missing
+            # A folder on PATH that we may not search has no such program, as for a shell.
+            if not place or os.path.exists(f"{place}{name}"):
+                trouble = trouble or error
+    raise trouble or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
 def restore_signals() -> None:
