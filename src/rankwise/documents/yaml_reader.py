@@ -209,8 +209,9 @@ class Composer:
             else:
                 section.put(key, value, at, value_at)
         for other in merged:
-            for key in other.keys() - section.keys():
-                section.put(key, other[key], other.keys_at[key], other.values_at[key])
+            for key, value in other.items():
+                if key not in section:
+                    section.put(key, value, other.keys_at[key], other.values_at[key])
         return section
 
     def _key(self, event: Event) -> str | None:
