@@ -163,8 +163,7 @@ def _misplaced(contents: Mapping[str, Any], step: str) -> Iterator[Conflict]:
                 )
     if contents.get("outputs") is not None and contents.get("inputs") is None:
         yield Conflict(("outputs",), "`outputs` goes with `inputs`: without them it always runs")
-    detach = contents.get("detach")
-    if detach is not None and str(detach) == "true":
+    if str(contents.get("detach")).lower() == "true":
         if step not in _DETACHED:
             names = alternatives([f"`{each}`" for each in _DETACHED])
             yield Conflict(("detach",), f"`detach` goes with {names}, not with `{step}`")
