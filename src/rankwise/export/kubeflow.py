@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -179,7 +180,7 @@ def _line(job: ExportJob) -> tuple[str, list[str]]:
 def _in_folder(job: ExportJob, code: CodeMap | None) -> str:
     """Return the lines that go where the code is; a TrainJob has no field for that."""
     if code is None:
-        return f"cd {job.code_in_image} || exit\n" if job.code_in_image else ""
+        return f"cd {shlex.quote(job.code_in_image)} || exit\n" if job.code_in_image else ""
     if job.request.kind == "mpi":
         # The other nodes are given no command in which they could copy it.
         return f"cd {SOURCE}/{FOLDER} || exit\n"
