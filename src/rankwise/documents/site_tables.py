@@ -158,6 +158,8 @@ def _account(value: Any) -> int | None:
     if value == "image":
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        # A name is one word, with or without blanks around it.
+        value = re.sub(r"\$\{\{\s*(\w+)\s*\}\}", r"${{\1}}", value)
         raise wrong(f'must be the number of a user, or "image", not {quoted(value)}')
     return value
 
