@@ -118,3 +118,9 @@ def test_a_success_that_the_launcher_decides_is_in_the_plan(job: Path) -> None:
     job.write_text(_JOB + "success: launcher\n")
     plan, _ = plan_from([job])
     assert plan.tasks[0].processes[0].speaks_for_ranks
+
+
+def test_the_workers_of_an_mpi_job_are_its_nodes(job: Path) -> None:
+    job.write_text(f"{_JOB}worker: {{num_replicas: 2}}\n")
+    (task,) = plan_from([job])[0].tasks
+    assert (task.nodes, task.width) == (2, 2)

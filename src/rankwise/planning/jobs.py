@@ -19,6 +19,7 @@ from rankwise.documents.jobs import (
     JobModel,
     MpiDistribution,
     MpiJob,
+    MpiWorker,
     PytorchDistribution,
     PytorchJob,
     Replicas,
@@ -195,7 +196,7 @@ def _roles(model: object) -> dict[str, Role]:
 def _role(name: str, role: Role, site: Site, folder: Path) -> RoleRequest:
     return RoleRequest(
         name=name,
-        replicas=getattr(role, "num_replicas", None) if isinstance(role, Replicas) else None,
+        replicas=role.num_replicas if isinstance(role, Replicas | MpiWorker) else None,
         command=role.spec.command if isinstance(role.spec, CommandSpec) else "",
         code=_code(role.spec.code, folder),
         runtime=site.runtime(role.spec.environment),
