@@ -124,3 +124,11 @@ def test_the_workers_of_an_mpi_job_are_its_nodes(job: Path) -> None:
     job.write_text(f"{_JOB}worker: {{num_replicas: 2}}\n")
     (task,) = plan_from([job])[0].tasks
     assert (task.nodes, task.width) == (2, 2)
+
+
+def test_outputs_may_be_written_with_blanks_around_their_names(job: Path) -> None:
+    job.write_text(
+        "type: command\ncommand: run ${{ outputs.model }} ${{outputs.model}}\noutputs: {model: {path: m}}\n"
+    )
+    (task,) = plan_from([job])[0].tasks
+    assert task.processes[0].command == f"run {job.parent}/m {job.parent}/m"

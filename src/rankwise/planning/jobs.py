@@ -207,10 +207,14 @@ def _role(name: str, role: Role, site: Site, folder: Path) -> RoleRequest:
 def _of_command(model: CommandJob, site: Site, folder: Path) -> dict[str, Any]:
     distribution = model.distribution
     runtime = site.runtime(model.environment)
-    command = model.command
-    for name, output in model.outputs.items():
-        place = str(folder / output.path) if output.path else f"{later('folder')}/outputs/{name}"
-        command = command.replace(f"${{{{outputs.{name}}}}}", place)
+_OUTPUT = re.compile(r"\$\{\{\s*outputs\.(\w+)\s*\}\}")
+
+
+    places = {
+        name: str(folder / output.path) if output.path else f"{later('folder')}/outputs/{name}"
+        for name, output in model.outputs.items()
+    }
+    command = _OUTPUT.sub(lambda found: places[found[1]], model.command)
 
     def role(name: str, replicas: int | None = None) -> RoleRequest:
         return RoleRequest(
