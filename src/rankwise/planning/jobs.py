@@ -52,8 +52,6 @@ _FAMILY_OF_WHEEL: Mapping[str, Family] = {
 def family_for(request: JobRequest) -> Family:
     """Find out which MPI's mpirun a job's command would start."""
     launcher = request.roles[0]
-    words = launcher.command.split()
-    named = [word for word in words if Path(word).name.startswith(_NAMES)]
     runtime = launcher.runtime
     if runtime.kind == "container":
         return "unknown"
@@ -64,10 +62,15 @@ def family_for(request: JobRequest) -> Family:
             return "openmpi4" if is_old else family
     folders = _folders(runtime)
     path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
-    for name in (*named[:1], *_NAMES):
+    for name in (*launchers_in(launcher.command)[:1], *_NAMES):
         if found := shutil.which(name, path=path):
             return _family_at(found)
     return "unknown"
+
+
+def launchers_in(command: str) -> list[str]:
+    """Return the words of a command that name the mpirun of an MPI, as they are written."""
+    return [word for word in command.split() if Path(word).name.startswith(_NAMES)]
 
 
 def missing_mpi(runtime: RuntimeChoice, choice: ComputeConfig) -> list[str]:

@@ -22,7 +22,7 @@ from rankwise.launch.commandline import read_command
 from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, share, task_for
 from rankwise.launch.rewriting import NAMES, in_shell
 from rankwise.plan import Resources, Task, fill_in, later
-from rankwise.planning.jobs import facts_for
+from rankwise.planning.jobs import facts_for, launchers_in
 from rankwise.planning.planner import Planned, PlanOptions, restart_of
 from rankwise.wording import code, nearest
 
@@ -175,7 +175,7 @@ class SuitePlanner:
         self._compute = compute
         self._runtime = options.site.runtime(model.environment)
         self._patterns: dict[object, Task] = {}
-        self._known_facts: dict[tuple[str, ...], Facts] = {}
+        self._known_facts: dict[tuple[object, ...], Facts] = {}
 
     def tasks(self) -> list[Task]:
         """Plan all tests; raises InputError with every mistake."""
@@ -368,8 +368,7 @@ class SuitePlanner:
 
     def _facts(self, request: JobRequest) -> Facts:
         """Look up what is known about where it runs; once for tests that are alike in this."""
-        named = _LAUNCHERS.findall(request.roles[0].command)
-        key = (request.kind, *named)
+        key = (request.kind, request.instance_count, *launchers_in(request.roles[0].command))
         if key not in self._known_facts:
             self._known_facts[key] = facts_for(request, self._options.site)
         return self._known_facts[key]
