@@ -338,6 +338,9 @@ class SuitePlanner:
     def _request(self, case: _Case, key: str) -> JobRequest:
         ranks, nodes = case.said("ranks"), case.said("nodes") or 1
         assert isinstance(nodes, int)
+        if nodes > 1 and (not isinstance(ranks, int) or ranks % nodes):
+            place = self._place(case.index)
+            raise InputError(f"{place}: `ranks` must be a multiple of `nodes` ({nodes})")
         timeout = case.said("timeout")
         model, entry = self._model, case.entry
         here = self._document.path.absolute().parent
