@@ -210,3 +210,15 @@ def test_sweeps_of_several_documents_are_measured_apart(tmp_path: Path) -> None:
     again = tmp_path / "more" / "one.yaml"
     again.write_text(SWEEP)
     assert len(set(cases_in([paths[0], again]).values())) == 4
+
+
+def test_a_stage_that_gets_another_name_does_not_get_that_of_one_beside_it(tmp_path: Path) -> None:
+    paths = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
+    paths[0].write_text("type: Pipeline\nstages: {build: x}\n")
+    paths[1].write_text(
+        "type: Pipeline\nstages:\n  build: {run: x, artifacts: y}\n"
+        "  build-2: echo ${{artifacts.build}}\n"
+    )
+    plan = plan_from(paths)[0]
+    assert needs(plan) == {"build": (), "build-3": (), "build-2": ("build-3",)}
+    assert show(plan.tasks[2].files["run.sh"]) == "echo <artifacts of build-3>\n"

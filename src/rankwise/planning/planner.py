@@ -234,9 +234,12 @@ def _renamed(tasks: Sequence[Task], taken: set[str], *, has_stages: bool) -> lis
         stages.setdefault(stage, []).append(task.key)
     keys: dict[str, str] = {}
     names: dict[str, str] = {}
+    others = taken | {task.key for task in tasks}
     for stage, own in stages.items():
         number = 1
-        while any(_numbered(stage, key, number) in taken for key in own):
+        while any(
+            _numbered(stage, key, number) in (others if number > 1 else taken) for key in own
+        ):
             number += 1
         keys |= {key: _numbered(stage, key, number) for key in own}
         names[stage] = _numbered(stage, stage, number)
