@@ -465,3 +465,15 @@ def test_of_other_machines_people_are_believed() -> None:
     has = stated(["mem>=64", "gpus=4"], Resources(cores=16))
     assert has.amounts == {"mem": 64.0, "gpus": 4.0, "cores": 16.0}
     assert "gpu" in has.words
+
+
+def test_what_a_matrix_says_of_a_suite_counts_for_its_tests(folder: Path) -> None:
+    (folder / "suite.yaml").write_text("type: Suite\nsecrets: [B]\ntests: [a.sh, a.py]\n")
+    plan = planned(
+        folder,
+        "runtimes: {a: current}\nsecrets: [A]\ntimeout: 9\n"
+        "tests: [{suite: suite.yaml, timeout: 5, optional: true}]\n",
+    )
+    shell, python = the_tests(plan).values()
+    assert (shell.timeout, python.timeout) == (5, 60)
+    assert (shell.secrets, shell.is_optional) == (("A", "B"), True)

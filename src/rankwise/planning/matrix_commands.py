@@ -107,7 +107,7 @@ class CellPlanner:
     # Suites of their own
 
     def _suite(self, entry: CellEntry) -> list[Task]:
-        path = Path(entry.test.file)
+        path, test = Path(entry.test.file), entry.test.entry
         document = load(path)
         if not isinstance(document.model, Suite):
             raise InputError(
@@ -120,7 +120,9 @@ class CellPlanner:
                 task,
                 runtime=self._runtime,
                 environment={**entry.environment, **task.environment},
-                timeout=task.timeout or entry.timeout or self._model.timeout,
+                secrets=tuple(dict.fromkeys((*self._model.secrets, *task.secrets))),
+                timeout=task.timeout or entry.timeout or test.timeout or self._model.timeout,
+                is_optional=task.is_optional or test.optional,
             )
             for task in plan_suite(document, options).tasks
         ]
