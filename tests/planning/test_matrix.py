@@ -477,3 +477,14 @@ def test_what_a_matrix_says_of_a_suite_counts_for_its_tests(folder: Path) -> Non
     shell, python = the_tests(plan).values()
     assert (shell.timeout, python.timeout) == (5, 60)
     assert (shell.secrets, shell.is_optional) == (("A", "B"), True)
+
+
+def test_an_added_cell_names_tests_that_are_there(folder: Path) -> None:
+    text = (
+        "runtimes: {a: {runtime: current, machines: m}}\nmachines: {m: local, n: local}\n"
+        "tests: [a.sh]\nadd: [{runtime: a, machine: n, tests: a.hs}]\n"
+    )
+    with pytest.raises(
+        InputError, match=r"yaml:5:39: there is no test `a.hs`: did you mean `a.sh`"
+    ):
+        planned(folder, text)

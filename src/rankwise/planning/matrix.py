@@ -249,16 +249,21 @@ def _check_added(document: Document, model: Matrix) -> None:
 
 
 def _check_tests(document: Document, model: Matrix, names: Sequence[str]) -> None:
-    """Complain of names in conditions that no test has: they would do nothing."""
-    faults = []
+    """Complain of names that no test has, in conditions and `add`: they would do nothing."""
+    wanted: list[tuple[tuple[int | str, ...], Sequence[str]]] = [
+        (("add", index, "tests"), one.tests) for index, one in enumerate(model.add)
+    ]
     for key in ("exclude", "set"):
         for index, one in enumerate(getattr(model, key)):
-            for name in one.when.get("test", ()):
-                if not any(fnmatchcase(test, name) for test in names):
-                    at = Location(document.contents, (key, index, "when", "test")).value_at
-                    remedy = hint(name, names, f"there are {', '.join(names)}")
-                    place = f"{document.path}:{at.line}:{at.column}"
-                    faults.append(f"{place}: there is no test `{name}`: {remedy}")
+            wanted.append(((key, index, "when", "test"), one.when.get("test", ())))
+    faults = []
+    for path, patterns in wanted:
+        for name in patterns:
+            if not any(fnmatchcase(test, name) for test in names):
+                at = Location(document.contents, path).value_at
+                remedy = hint(name, names, f"there are {', '.join(names)}")
+                place = f"{document.path}:{at.line}:{at.column}"
+                faults.append(f"{place}: there is no test `{name}`: {remedy}")
     if faults:
         raise InputError("\n".join(faults))
 
