@@ -24,6 +24,7 @@ from rankwise.launch.jobs import JobRequest, RoleRequest
 from rankwise.plan import Process, Resources, Restart, Reuse, Task, later, to_data
 from rankwise.planning import stage_commands
 from rankwise.planning.jobs import task_of
+from rankwise.launch.rewriting import in_shell
 from rankwise.planning.planner import Planned, PlanOptions
 from rankwise.planning.stage_commands import cache_lines, detach_line, keep_line, step_line
 from rankwise.planning.suites import checks_at, with_checks
@@ -192,7 +193,7 @@ def _with_ranks(context: PipelineContext, stage: Stage, common: Task) -> Task:
     files = {}
     if len(lines) > 1:
         files = {stage_commands.RUN: f"{stage.run}\n"}
-        line = " ".join(stage_commands.script_command(stage_commands.RUN))
+        line = " ".join(map(in_shell, stage_commands.script_command(stage_commands.RUN)))
     else:
         line = lines[0]
     runtime = context.options.site.runtime(stage.environment or context.model.environment)
