@@ -212,6 +212,23 @@ def test_sweeps_of_several_documents_are_measured_apart(tmp_path: Path) -> None:
     assert len(set(cases_in([paths[0], again]).values())) == 4
 
 
+def test_checks_have_the_values_of_the_matrix(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path,
+        """\
+        type: Pipeline
+        stages:
+          a:
+            run: x
+            matrix: {n: [7, 8]}
+            checks: [{absent: "no ${{matrix.n}}", on: "${{ matrix.n }}.txt"}, {regex: a, count: 2}]
+        """,
+    )
+    found = [[(check.what, check.on, check.most) for check in task.checks] for task in plan.tasks]
+    assert found == [
+        [("no 7", "7.txt", None), ("a", "output", 2)],
+        [("no 8", "8.txt", None), ("a", "output", 2)],
+    ]
 
 
 def test_lines_for_ranks_are_found_in_a_folder_with_blanks_in_its_name(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import os
 import re
 import string
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from rankwise.documents.common import Model
 from rankwise.documents.load import Document, load
 from rankwise.documents.pipeline import INCLUDED, Pipeline, Stage, in_order, needs_of
 from rankwise.documents.site_models import LOCAL
@@ -95,38 +97,37 @@ def _cells(stage: Stage) -> Iterator[tuple[str, Stage]]:
 
 
 def _filled(stage: Stage, matrix: Mapping[str, str]) -> Stage:
-    """Put values in for `${{…}}`, wherever it stands."""
+    """Put values in for `${{…}}`, wherever it stands; checks know those of the matrix only."""
 
     def value(found: re.Match[str]) -> str:
         match found[1]:
-            case "matrix":
-                return matrix[found[2]]
             case "artifacts":
                 return later(f"artifacts:{found[2]}")
             case "run":
                 return later("run")
-        return found[0]
+        return of_matrix(found)
 
-    def fill(data: object) -> object:
-        if isinstance(data, str):
-            return _REFERENCE.sub(value, data)
-        if isinstance(data, dict):
-            return {name: fill(each) for name, each in data.items()}
-        if isinstance(data, list | tuple):
-            return tuple(fill(each) for each in data)
-        return data
+    def of_matrix(found: re.Match[str]) -> str:
+        return matrix[found[2]] if found[1] == "matrix" else found[0]
 
-    filled = {
-        name: fill(getattr(stage, name))
-        for name in ("run", "env", "job", "suite", "sweep", "on", "environment", "folder")
-    }
-    filled |= {name: fill(getattr(stage, name)) for name in ("inputs", "outputs", "artifacts")}
-    for step in ("checkout", "runtime", "deploy", "report", "notify", "wait", "cache"):
-        part = getattr(stage, step)
-        if part is not None:
-            own = {name: fill(getattr(part, name)) for name in type(part).model_fields}
-            filled[step] = part.model_copy(update=own)
-    return stage.model_copy(update=filled)
+    filled: Stage = _replaced(stage, value)
+    return filled.model_copy(update={"checks": _replaced(stage.checks, of_matrix)})
+
+
+def _replaced(data: Any, value_of: Callable[[re.Match[str]], str]) -> Any:
+    """Return a part of a document with other texts for its references."""
+    if isinstance(data, str):
+        return _REFERENCE.sub(value_of, data)
+    if isinstance(data, dict):
+        return {name: _replaced(each, value_of) for name, each in data.items()}
+    if type(data) is tuple:
+        return tuple(_replaced(each, value_of) for each in data)
+    if isinstance(data, Model):
+        fields = {
+            name: _replaced(getattr(data, name), value_of) for name in type(data).model_fields
+        }
+        return data.model_copy(update=fields)
+    return data
 
 
 def _task(context: PipelineContext, name: str, cell: str, stage: Stage) -> Task:
