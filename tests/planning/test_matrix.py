@@ -488,3 +488,11 @@ def test_an_added_cell_names_tests_that_are_there(folder: Path) -> None:
         InputError, match=r"yaml:5:39: there is no test `a.hs`: did you mean `a.sh`"
     ):
         planned(folder, text)
+
+
+def test_an_image_may_be_a_file_in_the_home_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    plan = planned(folder, "runtimes: {a: {image: ~/a.sif}}\ntests: [echo]\n")
+    assert {task.runtime.image for task in plan.tasks} == {f"{folder}/a.sif"}

@@ -235,6 +235,8 @@ def test_lines_for_ranks_are_found_in_a_folder_with_blanks_in_its_name(tmp_path:
     plan = plan_of(tmp_path, 'type: Pipeline\nstages: {a: {ranks: 2, run: "echo 1\\necho 2"}}\n')
     command = str(plan.tasks[0].processes[0].command)
     assert shlex.split(fill_in(command, lambda _: "/a b"))[-1] == "/a b/run.sh"
+
+
 def test_a_stage_that_gets_another_name_does_not_get_that_of_one_beside_it(tmp_path: Path) -> None:
     paths = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
     paths[0].write_text("type: Pipeline\nstages: {build: x}\n")

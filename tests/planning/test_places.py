@@ -132,3 +132,16 @@ def test_outputs_may_be_written_with_blanks_around_their_names(job: Path) -> Non
     )
     (task,) = plan_from([job])[0].tasks
     assert task.processes[0].command == f"run {job.parent}/m {job.parent}/m"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "type: Pipeline\nworkspace: ~nosuchuser/work\nstages: {a: x}\n",
+        "type: Pipeline\nstages: {a: {deploy: {from: x, to: ~nosuchuser/y}}}\n",
+        "type: Matrix\nruntimes: {a: {python: ~nosuchuser/bin/python}}\ntests: [echo]\n",
+    ],
+)
+def test_the_home_of_a_user_who_is_not_there_is_a_folder_of_that_name(job: Path, text: str) -> None:
+    job.write_text(text)
+    assert plan_from([job])[0].tasks

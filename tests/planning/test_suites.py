@@ -195,6 +195,8 @@ def test_ranks_that_a_script_wants_must_be_shared_evenly_by_its_nodes(
         assert str(found.value) == (
             f"{folder}/suite.yaml:3:3: `ranks` must be a multiple of `nodes` (2)"
         )
+
+
 def test_each_launcher_is_asked_whose_mpi_it_is(folder: Path) -> None:
     says = {"one": "mpirun (Open MPI) 5.0.0", "two": "HYDRA build details:\n Version: 4.2"}
     for name, text in says.items():

@@ -45,6 +45,8 @@ def test_a_name_in_a_command_line_is_one_word_with_blanks_or_without(tmp_path: P
     )
     command = find_site(tmp_path, {}).compute("it").command
     assert command.create == ("cloud", "create", "--name", "a ${{name}}", "${{name}}")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -29,6 +29,7 @@ from rankwise.documents.common import (
     Conflict,
     Model,
     ValidationContext,
+    complete,
     field_docstrings,
     references_in,
     runtime_conflicts,
@@ -60,7 +61,6 @@ from rankwise.documents.values import (
     wrong,
 )
 from rankwise.documents.written import mapping_in
-from rankwise.plan import RuntimeChoice
 from rankwise.plugins import NOTIFIERS
 from rankwise.wording import alternatives, code, nearest, quoted
 
@@ -103,21 +103,8 @@ def _is_folder(value: str) -> bool:
     return value.startswith("/") and bool(value.strip("/")) and ":" not in value
 
 
-def _complete(path: str, folder: Path) -> str:
-    """Make a path absolute that is relative to the folder of the site file.
-
-    Links are followed in the folders above it only: a Python knows its environment by the link
-    through which it is called.
-    """
-    try:
-        complete = folder / Path(path).expanduser()
-        return str(complete.parent.resolve() / complete.name)
-    except (OSError, RuntimeError):  # no such home, or links in a circle
-        return path
-
-
 def _file_path(path: str, info: ValidationInfo) -> str:
-    return _complete(
+    return complete(
         path, info.context.folder if isinstance(info.context, ValidationContext) else Path()
     )
 
@@ -158,8 +145,6 @@ def _account(value: Any) -> int | None:
     if value == "image":
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        # A name is one word, with or without blanks around it.
-        value = re.sub(r"\$\{\{\s*(\w+)\s*\}\}", r"${{\1}}", value)
         raise wrong(f'must be the number of a user, or "image", not {quoted(value)}')
     return value
 
@@ -173,6 +158,8 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
 
 def _command_line(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
+        # A name is one word, with or without blanks around it.
+        value = re.sub(r"\$\{\{\s*(\w+)\s*\}\}", r"${{\1}}", value)
         try:
             value = shlex.split(value)
         except ValueError as error:
@@ -390,21 +377,6 @@ class RuntimeTable(SiteTable):
         yield from runtime_conflicts(cls, contents, ("requirements", "image", "current"))
         if contents.get("current") is False:
             yield Conflict(("current",), "`current` can only be true")
-
-    def choice(self, name: str, folder: Path) -> RuntimeChoice:
-        """Return what the table means."""
-        given = self.model_fields_set
-        if "requirements" in given:
-            return RuntimeChoice(
-                name=name, kind="uv", python=self.python, requirements=self.requirements
-            )
-        if "python" in given:
-            return RuntimeChoice(name=name, kind="python", python=_complete(self.python, folder))
-        if "image" in given:
-            is_file = self.image.endswith(".sif") or self.image.startswith((".", "/", "~"))
-            image = _complete(self.image, folder) if is_file else self.image
-            return RuntimeChoice(name=name, kind="container", image=image, engine=self.engine)
-        return RuntimeChoice(name=name)
 
 
 class Defaults(SiteTable):

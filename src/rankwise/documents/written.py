@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rankwise.errors import InputError
@@ -118,6 +119,14 @@ class Location:
         else:
             return
         self.parent, self.value = here, here[step]
+
+
+def expanded(path: str) -> Path:
+    """Put the home folder in for `~`; a path from a home that is not there stays as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def mapping_in(contents: Any, *path: str) -> Mapping[str, Any]:

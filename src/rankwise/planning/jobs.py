@@ -207,12 +207,12 @@ def _role(name: str, role: Role, site: Site, folder: Path) -> RoleRequest:
     )
 
 
-def _of_command(model: CommandJob, site: Site, folder: Path) -> dict[str, Any]:
-    distribution = model.distribution
-    runtime = site.runtime(model.environment)
 _OUTPUT = re.compile(r"\$\{\{\s*outputs\.(\w+)\s*\}\}")
 
 
+def _of_command(model: CommandJob, site: Site, folder: Path) -> dict[str, Any]:
+    distribution = model.distribution
+    runtime = site.runtime(model.environment)
     places = {
         name: str(folder / output.path) if output.path else f"{later('folder')}/outputs/{name}"
         for name, output in model.outputs.items()

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from rankwise.backends.batch.system import largest_node, open_system
+from rankwise.documents.common import runtime_choice
 from rankwise.documents.load import Document
 from rankwise.documents.matrix import COMPARISON, FEATURE, Matrix, MatrixMachine, MatrixRuntime
 from rankwise.documents.site import Site
@@ -160,10 +161,6 @@ def _choice(document: Document, name: str, one: MatrixRuntime, site: Site) -> Ru
     folder = document.path.absolute().parent
     if one.runtime:
         return dataclasses.replace(site.runtime(one.runtime), name=name)
-    if one.image:
-        is_file = one.image.endswith(".sif") or one.image.startswith((".", "/"))
-        image = str(folder / one.image) if is_file else one.image
-        return RuntimeChoice(name=name, kind="container", image=image, engine=one.engine)
     if one.modules:
         return RuntimeChoice(name=name, kind="modules", modules=one.modules)
     if one.lock:
@@ -177,10 +174,7 @@ def _choice(document: Document, name: str, one: MatrixRuntime, site: Site) -> Ru
         return RuntimeChoice(
             name=name, kind="uv", python=one.python, lock=str(path), lock_digest=digest
         )
-    if "requirements" in one.model_fields_set:
-        return RuntimeChoice(name=name, kind="uv", python=one.python, requirements=one.requirements)
-    path = Path(one.python).expanduser()
-    return RuntimeChoice(name=name, kind="python", python=str(folder / path))
+    return runtime_choice(one, name, folder)
 
 
 def _has_notebooks(name: str, model: Matrix, tests: Sequence[PlannedTest]) -> bool:

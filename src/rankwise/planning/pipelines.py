@@ -20,13 +20,14 @@ from rankwise.documents.load import Document, load
 from rankwise.documents.pipeline import INCLUDED, Pipeline, Stage, in_order, needs_of
 from rankwise.documents.site_models import LOCAL
 from rankwise.documents.values import fit_name
+from rankwise.documents.written import expanded
 from rankwise.errors import InputError
 from rankwise.git import changes_in, folder_for
 from rankwise.launch.jobs import JobRequest, RoleRequest
+from rankwise.launch.rewriting import in_shell
 from rankwise.plan import Process, Resources, Restart, Reuse, Task, later, to_data
 from rankwise.planning import stage_commands
 from rankwise.planning.jobs import task_of
-from rankwise.launch.rewriting import in_shell
 from rankwise.planning.planner import Planned, PlanOptions
 from rankwise.planning.stage_commands import cache_lines, detach_line, keep_line, step_line
 from rankwise.planning.suites import checks_at, with_checks
@@ -338,7 +339,7 @@ def _folder(context: PipelineContext, stage: Stage, written: str) -> Path | None
         return None
     if "${{" in text:
         return None
-    return context.workspace / stage.folder / Path(text).expanduser()
+    return context.workspace / stage.folder / expanded(text)
 
 
 def plan_pipeline(document: Document, options: PlanOptions) -> Planned:
@@ -396,7 +397,7 @@ def _stages_from(document: Document, name: str) -> set[str]:
 
 def _workspace(document: Document, model: Pipeline) -> Path:
     written = string.Template(model.workspace).safe_substitute({**os.environ, **model.env})
-    folder = document.path.absolute().parent / Path(written).expanduser()
+    folder = document.path.absolute().parent / expanded(written)
     if folder.exists() and not folder.is_dir():
         place = document.place(("workspace",), model.workspace)
         raise InputError(f"{place}: the workspace is a file, not a folder: {folder}")
