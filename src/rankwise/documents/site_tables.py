@@ -485,7 +485,7 @@ def _notify_kind(given: Any) -> str | None:
     if not isinstance(given, Mapping):
         return None
     if kind := given.get("kind"):
-        return kind if kind in NOTIFIERS.ours else "other"
+        return kind if kind in [*NOTIFIERS.ours] else "other"
     if "url" in given or "url_secret" in given:
         return "webhook"
     return "mail" if "host" in given else None
