@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +16,6 @@ from rankwise.documents.load import Document
 from rankwise.documents.matrix import COMPARISON, FEATURE, Matrix, MatrixMachine, MatrixRuntime
 from rankwise.documents.site import Site
 from rankwise.documents.site_models import LOCAL, ComputeConfig
-from rankwise.documents.written import Location
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.machine import machine as this_machine
 from rankwise.plan import LOOK, PART, Process, Resources, RuntimeChoice, Task, later
@@ -23,6 +23,7 @@ from rankwise.planning.matrix_cells import (
     CellEntry,
     MachineFacts,
     PlannedTest,
+    Skip,
     cells_that_are_there,
     check_here,
     entries_of,
@@ -35,7 +36,7 @@ from rankwise.planning.matrix_commands import CellPlanner
 from rankwise.planning.planner import Planned, PlanOptions
 from rankwise.planning.selection import TEST, cell_of, cells_to_run, is_test
 from rankwise.runtimes.uv import digest_of, texts_of
-from rankwise.wording import hint
+from rankwise.wording import counted, hint
 
 KERNEL = "ipykernel"
 # All of these bring it along.
@@ -76,13 +77,12 @@ def check_needs(document: Document, model: Matrix, site: Site, here: Iterable[st
         for index, need in enumerate(needs):
             word, meant = unknown_word(need, declared)
             if word:
-                at = Location(document.contents, (*path, "needs", index)).value_at
                 hint = (
                     f"did you mean {meant}?"
                     if meant
                     else f"write it, or -{word}, into `features` of a machine"
                 )
-                place = f"{document.path}:{at.line}:{at.column}"
+                place = document.at(*path, "needs", index)
                 faults.append(f"{place}: no machine says anything of `{word}`: {hint}")
     if faults:
         raise InputError("\n".join(faults))
@@ -113,16 +113,8 @@ def facts_of(machine: MatrixMachine, site: Site) -> MachineFacts:
         if missing:
             missing = f"{missing} was not found on this machine"
         return MachineFacts(features=features, missing=missing)
-    size, missing = Resources(), ""
-    if choice.is_batch:
-        size, missing = _node_of_cluster(choice)
-    told = Resources(cores=choice.cores or 0, memory=choice.memory or 0, gpus=choice.gpus or 0)
-    known = Resources(
-        cores=told.cores or size.cores,
-        memory=told.memory or size.memory,
-        gpus=told.gpus or size.gpus,
-    )
-    return MachineFacts(features=stated(said, known), missing=missing)
+    size, missing = _node_of_cluster(choice) if choice.is_batch else (Resources(), "")
+    return MachineFacts(features=stated(said, choice.capacity(size)), missing=missing)
 
 
 def _node_of_cluster(choice: ComputeConfig) -> tuple[Resources, str]:
@@ -168,8 +160,7 @@ def _choice(document: Document, name: str, one: MatrixRuntime, site: Site) -> Ru
         try:
             digest = digest_of(path)
         except OSError as error:
-            at = Location(document.contents, ("runtimes", name, "lock")).value_at
-            place = f"{document.path}:{at.line}:{at.column}"
+            place = document.at("runtimes", name, "lock")
             raise InputError(f"{place}: {error.filename}: {error.strerror}") from None
         return RuntimeChoice(
             name=name, kind="uv", python=one.python, lock=str(path), lock_digest=digest
@@ -234,10 +225,9 @@ def _check_added(document: Document, model: Matrix) -> None:
     there = set(cells_that_are_there(model))
     for index, one in enumerate(model.add):
         if (one.runtime, one.machine) in there:
-            at = Location(document.contents, ("add", index)).value_at
             raise InputError(
-                f"{document.path}:{at.line}:{at.column}: {one.runtime} on {one.machine} is a cell "
-                "already: `set` changes what is there"
+                f"{document.at('add', index)}: {one.runtime} on {one.machine} is a cell already: "
+                "`set` changes what is there"
             )
         there.add((one.runtime, one.machine))
 
@@ -254,31 +244,21 @@ def _check_tests(document: Document, model: Matrix, names: Sequence[str]) -> Non
     for path, patterns in wanted:
         for name in patterns:
             if not any(fnmatchcase(test, name) for test in names):
-                at = Location(document.contents, path).value_at
                 remedy = hint(name, names, f"there are {', '.join(names)}")
-                place = f"{document.path}:{at.line}:{at.column}"
-                faults.append(f"{place}: there is no test `{name}`: {remedy}")
+                faults.append(f"{document.at(*path)}: there is no test `{name}`: {remedy}")
     if faults:
         raise InputError("\n".join(faults))
 
 
+@dataclass(frozen=True, slots=True)
 class _MatrixPlanner:
     """Makes the tasks of one matrix."""
 
-    def __init__(
-        self,
-        document: Document,
-        model: Matrix,
-        options: PlanOptions,
-        runtimes: Mapping[str, RuntimeChoice],
-        folder: Path,
-    ) -> None:
-        self._document = document
-        self._model = model
-        self._options = options
-        self._runtimes = runtimes
-        self._folder = folder
-        self._surroundings = SURROUNDINGS.read_text(encoding="utf-8")
+    document: Document
+    model: Matrix
+    options: PlanOptions
+    runtimes: Mapping[str, RuntimeChoice]
+    folder: Path
 
     def tasks(self, entries: Sequence[CellEntry]) -> list[Task]:
         """Plan all; raises InputError with every mistake, said once."""
@@ -287,17 +267,19 @@ class _MatrixPlanner:
         for (runtime, machine), group in groupby(entries, lambda one: (one.runtime, one.machine)):
             cell = list(group)
             planner = CellPlanner(
-                document=self._document,
-                model=self._model,
-                options=self._options,
-                runtime=self._runtimes[runtime],
-                machine=machine,
-                folder=self._folder,
+                model=self.model,
+                options=self.options,
+                runtime=self.runtimes[runtime],
+                machine=self.model.machines[machine],
+                folder=self.folder,
             )
             found: list[Task] = []
             for entry in cell:
                 try:
-                    found += self._tasks_of(entry, planner)
+                    if entry.skip is not None:
+                        found.append(self._not_run(entry, entry.skip))
+                    else:
+                        found += [self._in_cell(entry, *one) for one in planner.tasks(entry)]
                 except InputError as error:
                     faults.update(dict.fromkeys(str(error).splitlines()))
             if not all(task.skip for task in found):
@@ -307,16 +289,9 @@ class _MatrixPlanner:
             raise InputError("\n".join(faults))
         return tasks
 
-    def _tasks_of(self, entry: CellEntry, planner: CellPlanner) -> Iterator[Task]:
-        if entry.skip is not None:
-            yield self._not_run(entry)
-            return
-        for name, task in planner.tasks(entry):
-            yield self._in_cell(entry, name, task)
-
     def _in_cell(self, entry: CellEntry, name: str, task: Task) -> Task:
         """Return a task its place in the matrix."""
-        width = self._model.machines[entry.machine].max_parallel or 0
+        width = self.model.machines[entry.machine].max_parallel or 0
         return dataclasses.replace(
             task,
             key=f"{entry.runtime}@{entry.machine}@{name}",
@@ -325,21 +300,20 @@ class _MatrixPlanner:
             lane=f"machine {entry.machine}" if width else "",
             lane_width=width,
             place=task.place or entry.test.place,
-            tags={**task.tags, **_tags(entry, name, TEST)},
+            tags={**task.tags, **_tags(entry, name)},
         )
 
-    def _not_run(self, entry: CellEntry) -> Task:
-        assert entry.skip is not None
+    def _not_run(self, entry: CellEntry, skip: Skip) -> Task:
         shown = entry.test.entry
         command = shown.run or shown.files or shown.pytest or shown.suite
         task = Task(
             key="",
             processes=(Process(name="worker-0", role="worker", command=command),),
-            folder=str(self._folder),
-            compute=self._model.machines[entry.machine].compute,
-            runtime=self._runtimes[entry.runtime],
-            skip=entry.skip.reason,
-            is_optional=entry.skip.is_said,
+            folder=str(self.folder),
+            compute=self.model.machines[entry.machine].compute,
+            runtime=self.runtimes[entry.runtime],
+            skip=skip.reason,
+            is_optional=skip.is_said,
         )
         return self._in_cell(entry, entry.test.name, task)
 
@@ -349,30 +323,30 @@ class _MatrixPlanner:
         Whatever becomes of it, no test has failed by that.
         """
         entry = cell[0]
-        machine = self._model.machines[entry.machine]
+        machine = self.model.machines[entry.machine]
         words = ("python", f"{later('folder')}/{SURROUNDINGS.name}")
         is_soft = all(one.is_soft for one in cell)
         task = Task(
             key="",
             processes=(Process(name="worker-0", role="worker", command=words, rank=0),),
-            folder=str(self._folder),
-            files={SURROUNDINGS.name: self._surroundings},
+            folder=str(self.folder),
+            files={SURROUNDINGS.name: SURROUNDINGS.read_text(encoding="utf-8")},
             environment={
-                **self._model.environment_variables,
-                **self._model.runtimes[entry.runtime].environment_variables,
+                **self.model.environment_variables,
+                **self.model.runtimes[entry.runtime].environment_variables,
                 **machine.environment_variables,
             },
             compute=machine.compute,
-            runtime=self._runtimes[entry.runtime],
+            runtime=self.runtimes[entry.runtime],
             timeout=_LOOK_SECONDS,
-            place=str(self._document.path),
+            place=str(self.document.path),
         )
         placed = self._in_cell(dataclasses.replace(entry, is_soft=is_soft), LOOK, task)
-        tags = {**placed.tags, PART: LOOK}
-        return dataclasses.replace(placed, is_soft=True, tags=tags)
+        return dataclasses.replace(placed, is_soft=True)
 
 
-def _tags(entry: CellEntry, test: str, part: str) -> dict[str, str]:
+def _tags(entry: CellEntry, test: str) -> dict[str, str]:
+    part = LOOK if test == LOOK else TEST
     own = {"runtime": entry.runtime, "machine": entry.machine, "test": test, PART: part}
     return {**own, "soft_fail": "true"} if entry.is_soft else own
 
@@ -383,12 +357,9 @@ def _summary(
     """Say how much it is before it starts, and what cannot be had here."""
     cells = {cell_of(task) for task in tasks}
     count = sum(is_test(task) and not task.skip for task in tasks)
-    size = f"{_counted(model.runtimes, 'runtime')} on {_counted(model.machines, 'machine')}"
+    runtimes, places = len(model.runtimes), len(model.machines)
+    size = f"{counted(runtimes, 'runtime')} on {counted(places, 'machine')}"
     running = len(cells_to_run(tasks))
     said = [f"{size}: {running} of {len(cells)} cells can run, with {count} tests in all"]
     said += [f"machine {name}: {one.missing}" for name, one in machines.items() if one.missing]
     return said
-
-
-def _counted(things: Sized, name: str) -> str:
-    return f"{len(things)} {name}{'s' * (len(things) != 1)}"

@@ -16,7 +16,6 @@ from rankwise.documents.checks import CheckSpec
 from rankwise.documents.load import Document, header_of, silent
 from rankwise.documents.suite import Header, RankLauncher, Suite, SuiteTest
 from rankwise.documents.values import fit_name
-from rankwise.documents.written import Location
 from rankwise.errors import InputError
 from rankwise.launch.commandline import read_command
 from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, share, task_for
@@ -38,8 +37,7 @@ def checks_at(
     planned = [check.planned(folder) for check in checks]
     for number, check in enumerate(planned):
         if check.kind == "python" and (fault := _fault_of(check.what)):
-            at = Location(document.contents, (*path, number, "python")).value_at
-            raise InputError(f"{document.path}:{at.line}:{at.column}: {fault}")
+            raise InputError(f"{document.at(*path, number, 'python')}: {fault}")
     return tuple(planned)
 
 
@@ -379,8 +377,7 @@ class SuitePlanner:
     # Where it stands
 
     def _place(self, index: int, *path: str) -> str:
-        at = Location(self._document.contents, ("tests", index, *path)).value_at
-        return f"{self._document.path}:{at.line}:{at.column}"
+        return self._document.at("tests", index, *path)
 
     def _mistake(self, index: int, name: str, message: str) -> InputError:
         return InputError(f"{self._place(index, name)}: {message}")

@@ -19,6 +19,7 @@ from rankwise.planning.jobs import missing_mpi, task_of
 from rankwise.planning.planner import Planned, PlanOptions
 from rankwise.planning.selection import fits
 from rankwise.planning.suites import APART
+from rankwise.wording import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,11 +415,7 @@ def _costs(
     limit = ""
     if all(task.timeout for task in singles):
         limit = f", up to {_core_hours(model, singles):.3g} core-hours"
-    number, trials = _counted(len(cases), "case"), _counted(model.trials, "trial")
-    said = [f"{number}, {trials} each{warmups}: {_counted(total, 'task')}{limit}"]
+    number, trials = counted(len(cases), "case"), counted(model.trials, "trial")
+    said = [f"{number}, {trials} each{warmups}: {counted(total, 'task')}{limit}"]
     said += [f"left out, {one.count}: {one.reason}" for one in left_out if one.count]
     return said
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
