@@ -496,3 +496,13 @@ def test_an_image_may_be_a_file_in_the_home_folder(
     monkeypatch.setenv("HOME", str(folder))
     plan = planned(folder, "runtimes: {a: {image: ~/a.sif}}\ntests: [echo]\n")
     assert {task.runtime.image for task in plan.tasks} == {f"{folder}/a.sif"}
+
+
+def test_settings_count_for_single_files_of_a_pattern(folder: Path) -> None:
+    (folder / "b.py").write_text("print()\n")
+    (folder / "c.py").write_text("print()\n")
+    setting = "{when: {test: c.py}, timeout: 5, environment_variables: {X: y}}"
+    text = f"runtimes: {{a: current}}\ntests: [{{files: '[bc].py'}}]\nset: [{setting}]\n"
+    first, second = the_tests(planned(folder, text)).values()
+    assert (first.timeout, first.environment) == (None, {})
+    assert (second.timeout, second.environment) == (5, {"X": "y"})

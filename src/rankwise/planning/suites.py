@@ -196,6 +196,8 @@ class SuitePlanner:
 
     def tasks_of(self, index: int, entry: SuiteTest) -> list[Task]:
         """Plan the tests of one entry, which may say more than that of the document there."""
+        # Those of another entry at the same place may say something else.
+        self._patterns.clear()
         cases = list(self._cases(index, entry))
         return [self._task(case, key) for case, key in zip(cases, self._keys(cases), strict=True)]
 
