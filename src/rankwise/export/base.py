@@ -35,6 +35,7 @@ from rankwise.launch.jobs import (
 )
 from rankwise.plan import fill_in
 from rankwise.planning.jobs import code_of, compute_of, request_of
+from rankwise.planning.planner import free_name
 
 Object = Mapping[str, Any]
 """Plain data, as it is written to YAML."""
@@ -144,10 +145,7 @@ def name_for(text: str, taken: set[str]) -> str:
 
 def unique(name: str, taken: set[str]) -> str:
     """Return a name that is not taken yet, and take it."""
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = f"{name}-{number}"
+    found = free_name(name, taken)
     taken.add(found)
     return found
 

@@ -17,6 +17,7 @@ from rankwise.documents.matrix import COMPARISON, FEATURE, Matrix, MatrixTest
 from rankwise.documents.values import fit_name
 from rankwise.errors import InputError
 from rankwise.plan import LOOK, Resources
+from rankwise.planning.planner import free_name
 from rankwise.planning.selection import OPERATORS, fits, fits_any
 from rankwise.planning.suites import files_that_fit
 from rankwise.wording import code, nearest
@@ -253,11 +254,9 @@ def _named(tests: Sequence[PlannedTest]) -> Iterator[PlannedTest]:
     for test in tests:
         mine = bool(test.entry.name) and not test.entry.files
         others = taken[""] | taken[test.runtime]
-        reserved = {name for owner, name in said if owner in ("", test.runtime)}
-        name, number = test.name, 1
-        while name in others or (not mine and name in reserved):
-            number += 1
-            name = f"{test.name}-{number}"
+        if not mine:
+            others |= {name for owner, name in said if owner in ("", test.runtime)}
+        name = free_name(test.name, others)
         taken[test.runtime].add(name)
         yield dataclasses.replace(test, name=name)
 

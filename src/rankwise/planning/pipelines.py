@@ -28,7 +28,7 @@ from rankwise.launch.rewriting import in_shell
 from rankwise.plan import Process, Resources, Restart, Reuse, Task, later, to_data
 from rankwise.planning import stage_commands
 from rankwise.planning.jobs import task_of
-from rankwise.planning.planner import Planned, PlanOptions
+from rankwise.planning.planner import Planned, PlanOptions, free_name, planner_for
 from rankwise.planning.stage_commands import cache_lines, detach_line, keep_line, step_line
 from rankwise.planning.suites import checks_at, with_checks
 from rankwise.planning.sweeps import kept_apart
@@ -88,11 +88,7 @@ def _cells(stage: Stage) -> Iterator[tuple[str, Stage]]:
     taken: set[str] = set()
     for values in itertools.product(*stage.matrix.values()):
         cell = fit_name("-".join(values)) if values else ""
-        name = next(
-            one
-            for one in itertools.chain([cell], (f"{cell}-{at}" for at in itertools.count(2)))
-            if one not in taken
-        )
+        name = free_name(cell, taken)
         taken.add(name)
         yield name, _filled(stage, dict(zip(stage.matrix, values, strict=True)))
 
@@ -153,11 +149,7 @@ def _task(context: PipelineContext, name: str, cell: str, stage: Stage) -> Task:
     if stage.ranks is not None:
         return with_checks(_with_ranks(context, stage, common), checks)
     runtime = context.options.site.runtime(stage.environment or model.environment)
-    files: dict[str, str] = {}
-    if is_script:
-        command, files = _script(name, cell, stage)
-    else:
-        command = step_line(stage)
+    command, files = _script(name, cell, stage) if is_script else (step_line(stage), {})
     resources = Resources(cores=stage.cores or 0)
     process = Process(name=stage.step, role=stage.step, command=command, resources=resources)
     task = dataclasses.replace(
@@ -224,7 +216,6 @@ def _included(context: PipelineContext, key: str, stage: Stage) -> Planned:
     """Plan the document that a stage names, as part of the pipeline."""
     from rankwise.documents.jobs import JobModel
     from rankwise.documents.site import find_site
-    from rankwise.planning.planner import planner_for
 
     own = context.document.path.absolute()
     written = getattr(stage, stage.step)
@@ -291,15 +282,12 @@ def _deploys(context: PipelineContext, name: str, stage: Stage) -> Iterator[str]
     if target is None:
         return
     nearest = next(one for one in (target, *target.parents) if one.exists() or one.is_symlink())
+    place = context.document.place(("to",), stage.deploy.to)
+    refused = f"{place}: `{name}` cannot deploy to {target}:"
     if not nearest.is_dir():
-        place = context.document.place(("to",), stage.deploy.to)
-        yield f"{place}: `{name}` cannot deploy to {target}: {nearest} is a file, not a folder"
+        yield f"{refused} {nearest} is a file, not a folder"
     elif (target / "current").exists() and not (target / "current").is_symlink():
-        place = context.document.place(("to",), stage.deploy.to)
-        yield (
-            f"{place}: `{name}` cannot deploy to {target}: `current` in it is not a link of "
-            "rankwise's; move it away"
-        )
+        yield f"{refused} `current` in it is not a link of rankwise's; move it away"
 
 
 def _checkouts(context: PipelineContext, name: str, stage: Stage) -> Iterator[str]:
@@ -352,7 +340,7 @@ def plan_pipeline(document: Document, options: PlanOptions) -> Planned:
     if only := options.choice.get("only"):
         return _detached(context, str(only))
     begin = options.choice.get("from")
-    first = _stages_from(document, str(begin)) if begin else None
+    first = _stages_from(context, str(begin)) if begin else None
     needs = needs_of(model.stages)
     tasks: list[Task] = []
     notices: list[str] = [*_check_names(context)]
@@ -380,14 +368,13 @@ def plan_pipeline(document: Document, options: PlanOptions) -> Planned:
     return Planned(tasks=tasks, notices=notices, is_reported=is_reported)
 
 
-def _stages_from(document: Document, name: str) -> set[str]:
+def _stages_from(context: PipelineContext, name: str) -> set[str]:
     """Return a stage and all that come after it; raises InputError if there is none."""
-    model = document.model
-    assert isinstance(model, Pipeline)
-    if name not in model.stages:
-        remedy = hint(name, model.stages, f"there are {', '.join(model.stages)}")
-        raise InputError(f"{document.path}: there is no stage {name!r}; {remedy}")
-    needs = needs_of(model.stages)
+    stages = context.model.stages
+    if name not in stages:
+        remedy = hint(name, stages, f"there are {', '.join(stages)}")
+        raise InputError(f"{context.document.path}: there is no stage {name!r}; {remedy}")
+    needs = needs_of(stages)
     found = {name}
     for one in in_order(needs):
         if found & set(needs[one]):

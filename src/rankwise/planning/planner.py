@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,6 +122,15 @@ def planner_for(model: DocumentModel) -> Planner:
     return planner
 
 
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Return a name that is not taken: with a number, if it is."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}-{number}"
+    return found
+
+
 _SEPARATOR = "\n---\n"
 
 
@@ -155,7 +163,7 @@ def plan_from(
         own = [with_image(task, site) for task in planned.tasks]
         named = _renamed(own, taken, has_stages=document.model.type == "Pipeline")
         tasks += named
-        owner = _free_name(document.model.name, owners.values())
+        owner = free_name(document.model.name, owners.values())
         owners |= dict.fromkeys((task.key for task in named), owner)
     tasks = _measured_apart(tasks, owners)
     chosen, said = select(tasks, wanted or Selection())
@@ -188,12 +196,6 @@ def _measured_apart(tasks: list[Task], owners: Mapping[str, str]) -> list[Task]:
     from rankwise.planning.sweeps import kept_apart
 
     return kept_apart(tasks, owners, "document")
-
-
-def _free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name that is not taken: with a number, if it is."""
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(one for one in names if one not in taken)
 
 
 def _repository(tasks: Iterable[Task], path: Path) -> dict[str, str]:

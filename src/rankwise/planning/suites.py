@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rankwise import plan
 from rankwise.documents.checks import CheckSpec
+from rankwise.documents.common import Model
 from rankwise.documents.load import Document, header_of, silent
 from rankwise.documents.suite import Header, RankLauncher, Suite, SuiteTest
 from rankwise.documents.values import fit_name
@@ -22,7 +24,7 @@ from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, share, ta
 from rankwise.launch.rewriting import NAMES, in_shell
 from rankwise.plan import Resources, Task, fill_in, later
 from rankwise.planning.jobs import facts_for, launchers_in
-from rankwise.planning.planner import Planned, PlanOptions, restart_of
+from rankwise.planning.planner import Planned, PlanOptions, free_name, restart_of
 from rankwise.wording import code, nearest
 
 APART = {"RANKWISE_STREAMS": "apart"}
@@ -131,17 +133,16 @@ class _Case:
     script: str = ""
     """The script that a pattern has found: then what it says goes before what the entry says."""
 
-    @property
-    def is_found(self) -> bool:
-        """Return whether a pattern has found it."""
-        return bool(self.script)
-
     def said(self, name: str) -> object:
         """Return what is said about something, by whoever knows best; None: nothing is."""
-        entry = getattr(self.entry, name) if name in self.entry.model_fields_set else None
+        return self._said(self.entry, name)
+
+    def _said(self, entry: Model, name: str) -> Any:
         header = getattr(self.header, name)
-        first, second = (header, entry) if self.is_found else (entry, header)
-        return first if first is not None else second
+        if name not in entry.model_fields_set or (self.script and header is not None):
+            return header
+        said = getattr(entry, name)
+        return header if said is None else said
 
     @property
     def is_bare(self) -> bool:
@@ -151,14 +152,8 @@ class _Case:
     @property
     def resources(self) -> Resources:
         """Return what the test needs, in all."""
-        own = self.entry.requires
-        given = own.model_fields_set
-        amounts = {}
-        for name in ("gpus", "cores", "memory"):
-            entry, header = getattr(own, name), getattr(self.header, name)
-            is_entrys = name in given and not (self.is_found and header is not None)
-            amounts[name] = (entry if is_entrys else header) or 0
-        return Resources(**amounts)
+        names = ("gpus", "cores", "memory")
+        return Resources(**{name: self._said(self.entry.requires, name) or 0 for name in names})
 
 
 class SuitePlanner:
@@ -252,7 +247,7 @@ class SuitePlanner:
             names = [str(one.relative_to(self._folder)) for one in path.parent.glob("*.*")]
             meant = nearest(script, names)
             where = f": did you mean {code(meant)}?" if meant else f" in {self._folder}"
-            raise self._mistake(index, "run", f"there is no script {script}{where}")
+            raise InputError(f"{self._place(index, 'run')}: there is no script {script}{where}")
         line = f"{interpreter} {line}" if interpreter else line
         return self._case(index, entry, line, Path(script).stem, header_of(path))
 
@@ -273,10 +268,7 @@ class SuitePlanner:
         """Return each test a name of its own; those that the document names keep theirs."""
         taken = {case.name for case in cases if case.is_named}
         for case in cases:
-            name, number = case.name, 1
-            while name in taken and not case.is_named:
-                number += 1
-                name = f"{case.name}-{number}"
+            name = case.name if case.is_named else free_name(case.name, taken)
             taken.add(name)
             yield name
 
@@ -322,9 +314,7 @@ class SuitePlanner:
         except InputError as error:
             raise InputError(f"{self._place(case.index)}: {error}") from None
         path = ("tests", case.index, "checks")
-        checks: tuple[plan.Check, ...] = ()
-        if case.entry.checks:
-            checks = checks_at(self._document, path, case.entry.checks)
+        checks = checks_at(self._document, path, case.entry.checks)
         width = _WORKERS.search(case.entry.pytest)
         task = dataclasses.replace(
             task,
@@ -333,7 +323,7 @@ class SuitePlanner:
             results=RESULTS if case.entry.pytest else "",
             place=self._place(case.index),
         )
-        return with_checks(task, checks) if checks else task
+        return with_checks(task, checks)
 
     def _request(self, case: _Case, key: str) -> JobRequest:
         ranks, nodes = case.said("ranks"), case.said("nodes") or 1
@@ -380,9 +370,6 @@ class SuitePlanner:
 
     def _place(self, index: int, *path: str) -> str:
         return self._document.at("tests", index, *path)
-
-    def _mistake(self, index: int, name: str, message: str) -> InputError:
-        return InputError(f"{self._place(index, name)}: {message}")
 
 
 def _script_in(line: str) -> tuple[str | None, str]:
