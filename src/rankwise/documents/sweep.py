@@ -185,9 +185,9 @@ class MetricSpec(Model):
     """regex: the expression, whose first group (or `value`) is the value."""
     function: Text = Field(default="", examples=["reading.py:bandwidths"])
     """python: a function that makes values of the output."""
-    only: list[Text] = Field(default_factory=list)
+    only: tuple[Text, ...] = ()
     """Which to keep, by the names in the output; none given: all."""
-    axes: list[Text] = Field(default_factory=list, examples=[["n"]])
+    axes: tuple[Text, ...] = Field(default=(), examples=[["n"]])
     """json-lines: keys that say where a value was taken."""
     on: Text = Field(default="output", examples=["result.json"])
     """Where it stands: `output`, `stdout`, `stderr`, or a file's name."""

@@ -169,7 +169,7 @@ def gather(document: Document, site: Site, options: ExportOptions, taken: set[st
         if not folder.is_dir():
             place = document.place(("path", "code"), written)
             raise InputError(f"{place}: there is no folder {folder}")
-    compute = options.on or compute_of(document) or site.default_compute
+    compute = options.on or compute_of(document).target or site.default_compute
     raw = request_of(document, site, key=model.name, compute=compute)
     request = _with_outputs(with_inputs(raw))
     role = commanding_role(request, "launcher", "worker")

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankwise.documents.common import ComputeRef
 from rankwise.documents.jobs import (
     Code,
     CommandJob,
@@ -124,11 +125,11 @@ _KINDS: Mapping[type[RoleJob], Kind] = {
 _ROLES = ("launcher", "chief", "worker", "parameter_server", "evaluator")
 
 
-def compute_of(document: Document) -> str:
-    """Name the compute that a document wants; empty: it does not say."""
+def compute_of(document: Document) -> ComputeRef:
+    """Return the compute that a document wants; its target is empty if it does not say."""
     model = document.model
     assert isinstance(model, RoleJob | CommandJob)
-    return model.compute.target
+    return model.compute
 
 
 def runtimes_of(document: Document) -> set[str]:
@@ -143,12 +144,8 @@ def code_of(document: Document) -> list[tuple[str, Path]]:
     """Name the folders of code that a document wants, as it writes them and as they are."""
     model = document.model
     folder = document.path.absolute().parent
-    codes = (
-        [model.code]
-        if isinstance(model, CommandJob)
-        else [role.spec.code for role in _roles(model).values()]
-    )
-    return [(str(code.path), folder / code.path) for code in codes if code is not None]
+    codes = [getattr(model, "code", None), *(role.spec.code for role in _roles(model).values())]
+    return [(code.path, folder / code.path) for code in codes if code is not None]
 
 
 def request_of(document: Document, site: Site, *, key: str, compute: str) -> JobRequest:
@@ -176,19 +173,16 @@ def request_of(document: Document, site: Site, *, key: str, compute: str) -> Job
 
 
 def _of_roles(model: object, site: Site, folder: Path) -> dict[str, Any]:
-    assert isinstance(model, RoleJob)
+    assert isinstance(model, MpiJob | PytorchJob | TensorflowJob)
     return {
         "kind": _KINDS[type(model)],
         "roles": tuple(_role(name, role, site, folder) for name, role in _roles(model).items()),
         "instance_count": model.compute.instance_count,
         "process_count_per_instance": getattr(model, "process_count_per_instance", None),
         # All is what every launcher takes for granted.
-        "success": model.success.value if isinstance(model, _WITH_SUCCESS) else None,
+        "success": model.success.value,
         "timeout": model.timeout,
     }
-
-
-_WITH_SUCCESS = MpiJob | PytorchJob | TensorflowJob
 
 
 def _roles(model: object) -> dict[str, Role]:
@@ -261,8 +255,8 @@ def _resources(limits: ResourceLimits) -> Resources:
 
 def plan_job(document: Document, options: PlanOptions) -> Planned:
     """Plan a job, which is one task."""
-    compute = options.compute(compute_of(document))
-    _check_code(document)
+    compute = options.compute(compute_of(document).target)
+    check_code(document)
     notices = []
     if options.on is None and (found := _cluster_for(document, options.site)) is not None:
         notices.append(
@@ -270,7 +264,7 @@ def plan_job(document: Document, options: PlanOptions) -> Planned:
             "Kubernetes cluster there"
         )
         compute = found
-    notices += _check_names(document, options, compute)
+    notices += options.check(document, ("target", "compute"), compute, runtimes_of(document))
     request = request_of(document, options.site, key=document.model.name, compute=compute)
     if isinstance(document.model, CommandJob):
         notices += [
@@ -284,16 +278,11 @@ def plan_job(document: Document, options: PlanOptions) -> Planned:
 
 def _cluster_for(document: Document, site: Site) -> str | None:
     """Name the cluster that is meant by a kind of compute which is always one of Kubernetes."""
-    kind = getattr(getattr(document.model, "compute", None), "type", "")
-    return site.stand_in(compute_of(document), KUBERNETES) if kind in _ON_KUBERNETES else None
+    compute = compute_of(document)
+    is_there = compute.type in _ON_KUBERNETES
+    return site.stand_in(compute.target, KUBERNETES) if is_there else None
 
 
-_FAMILIES: Mapping[str, Family] = {
-    "openmpi4": "openmpi4",
-    "openmpi5": "openmpi5",
-    "mpich": "mpich",
-    "intel": "intel",
-}
 _ON_KUBERNETES = ("AksCompute", "AksCluster")
 
 
@@ -318,7 +307,7 @@ def facts_for(request: JobRequest, site: Site) -> Facts:
             cores=max(1, int(choice.cores or 1)),
             gpus=choice.gpus or 0,
             has_pods=True,
-            mpi_family=_FAMILIES.get(choice.kubernetes.mpi, "unknown"),
+            mpi_family=choice.kubernetes.mpi or "unknown",
         )
     else:
         capacity = choice.capacity(machine())
@@ -340,15 +329,7 @@ def _srun_plugin(choice: ComputeConfig) -> str | None:
     return plugin if starter == "srun" else None
 
 
-def _check_names(document: Document, options: PlanOptions, compute: str) -> tuple[str, ...]:
-    return options.site.check(
-        computes={compute: options.place_of_compute(document, ("target", "compute"), compute)},
-        runtimes={name: document.place(("environment",), name) for name in runtimes_of(document)},
-        is_strict=options.is_strict,
-    )
-
-
-def _check_code(document: Document) -> None:
+def check_code(document: Document) -> None:
     """Raise InputError if there is no folder where the code should be."""
     for written, folder in code_of(document):
         if not folder.is_dir():

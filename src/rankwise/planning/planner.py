@@ -47,6 +47,20 @@ class PlanOptions:
         """Name the compute to take where a document has this one, or none."""
         return self.on or written or self.site.default_compute
 
+    def check(
+        self, document: Document, keys: tuple[str, ...], compute: str, runtimes: Iterable[str]
+    ) -> list[str]:
+        """Look up the compute, which stands under one of some keys, and the runtimes of a document.
+
+        Returns notices; raises InputError as `Site.check` does.
+        """
+        notices = self.site.check(
+            computes={compute: self.place_of_compute(document, keys, compute)},
+            runtimes={name: document.place(("environment",), name) for name in runtimes},
+            is_strict=self.is_strict,
+        )
+        return [*notices]
+
     def place_of_compute(self, document: Document, keys: tuple[str, ...], name: str) -> str:
         """Say who wants a compute of this name."""
         return f"--on {name}" if self.on else document.place(keys, name)

@@ -112,11 +112,7 @@ def plan_suite(document: Document, options: PlanOptions) -> Planned:
     model = document.model
     assert isinstance(model, Suite)
     compute = options.compute(model.compute)
-    notices = options.site.check(
-        computes={compute: options.place_of_compute(document, ("compute",), compute)},
-        runtimes={model.environment: document.place(("environment",), model.environment)},
-        is_strict=options.is_strict,
-    )
+    notices = options.check(document, ("compute",), compute, [model.environment])
     return Planned(tasks=SuitePlanner(document, model, options, compute).tasks(), notices=notices)
 
 
