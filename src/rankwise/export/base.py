@@ -34,7 +34,7 @@ from rankwise.launch.jobs import (
     with_inputs,
 )
 from rankwise.plan import fill_in
-from rankwise.planning.jobs import code_of, compute_of, request_of
+from rankwise.planning.jobs import check_code, compute_of, request_of
 from rankwise.planning.planner import free_name
 
 Object = Mapping[str, Any]
@@ -119,8 +119,7 @@ class ExportJob:
 
     def at(self, path: str) -> str:
         """Name the place in the document to which a path leads, such as `restart.max`."""
-        position = Location(self.document.contents, path.split(".")).key_at
-        return f"{self.document.path}:{position.line}:{position.column}"
+        return f"{self.document.path}{Location(self.document.contents, path.split('.')).key_at}"
 
     def loss(self, path: str, why: str) -> str:
         """Say that what stands under a path cannot be said elsewhere."""
@@ -165,10 +164,7 @@ def gather(document: Document, site: Site, options: ExportOptions, taken: set[st
             f"{document.path}: a {model.type} cannot be exported, only a job; to send its tasks "
             "to a cluster: rankwise run --on NAME"
         )
-    for written, folder in code_of(document):
-        if not folder.is_dir():
-            place = document.place(("path", "code"), written)
-            raise InputError(f"{place}: there is no folder {folder}")
+    check_code(document)
     compute = options.on or compute_of(document).target or site.default_compute
     raw = request_of(document, site, key=model.name, compute=compute)
     request = _with_outputs(with_inputs(raw))
