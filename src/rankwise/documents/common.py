@@ -40,9 +40,9 @@ from rankwise.documents.values import (
     one_or_more,
     wrong,
 )
-from rankwise.documents.written import LocatedMapping, Location, Problem, expanded
+from rankwise.documents.written import LocatedMapping, Location, Problem, entries_in, expanded
 from rankwise.plan import RuntimeChoice
-from rankwise.wording import alternatives, code, nearest
+from rankwise.wording import alternatives, code, hint, nearest
 
 
 class Conflict(NamedTuple):
@@ -336,8 +336,7 @@ def unknown_references(
             kinds = " or ".join(f"`${{{{{each}.NAME}}}}`" for each in known)
             yield Conflict(path, f"{shown} is unknown; there is {kinds}")
         elif name not in known[kind]:
-            meant = nearest(name, known[kind])
-            remedy = f"did you mean {code(meant)}?" if meant else f"add it to `{kind}`"
+            remedy = hint(name, known[kind], f"add it to `{kind}`")
             yield Conflict(path, f"{shown}: `{kind}` has no {code(name)}; {remedy}")
 
 
@@ -392,11 +391,11 @@ def runtime_conflicts(
             if is_alone
             else f"`python` must be a version such as 3.12 here, not {code(python)}",
         )
-    yield from _requirements(contents.get("requirements"), has_lock="lock" in ways)
+    yield from _requirements(contents, has_lock="lock" in ways)
 
 
-def _requirements(listed: Any, *, has_lock: bool) -> Iterator[Conflict]:
-    for index, one in enumerate(listed if isinstance(listed, list) else ()):
+def _requirements(contents: Mapping[str, Any], *, has_lock: bool) -> Iterator[Conflict]:
+    for index, one in enumerate(entries_in(contents, "requirements")):
         if not isinstance(one, str):
             continue
         path = ("requirements", index)

@@ -46,9 +46,9 @@ from rankwise.documents.values import (
     whole,
     wrong,
 )
-from rankwise.documents.written import mapping_in
+from rankwise.documents.written import entries_in, mapping_in
 from rankwise.plugins import METRIC_PARSERS
-from rankwise.wording import alternatives, code, nearest
+from rankwise.wording import alternatives, code, hint
 
 _COUNTED = ("nodes", "ranks_per_node")
 OWN_NAMES = (*_COUNTED, "ranks", "trial")
@@ -286,8 +286,8 @@ class Sweep(DocumentModel):
                 yield Conflict(("parameters", name), f"{code(name)} is a name of rankwise's own")
         yield from _unknown(contents, known)
         yield from _wrong_values(contents, known[len(OWN_NAMES) :])
-        yield from _uneven(_listed(contents, "zip"))
-        yield from _unknown_parsers(_listed(contents, "metrics"))
+        yield from _uneven(entries_in(contents, "zip"))
+        yield from _unknown_parsers(entries_in(contents, "metrics"))
         budget = mapping_in(contents, "budget")
         if budget.get("max_core_hours") is not None and contents.get("timeout") is None:
             yield Conflict(
@@ -297,7 +297,7 @@ class Sweep(DocumentModel):
 
 
 def _names(contents: Mapping[str, Any]) -> list[str]:
-    zipped = [name for group in _listed(contents, "zip") for name in mapping_in(group)]
+    zipped = [name for group in entries_in(contents, "zip") for name in mapping_in(group)]
     return [*OWN_NAMES, *mapping_in(contents, "parameters"), *zipped]
 
 
@@ -311,7 +311,7 @@ def _unknown(contents: Mapping[str, Any], known: Sequence[str]) -> Iterator[Conf
             if name not in known:
                 yield Conflict(path, _no_parameter("${{" + name + "}}", name, known))
     for key in ("exclude", "set", "metrics"):
-        for index, entry in enumerate(_listed(contents, key)):
+        for index, entry in enumerate(entries_in(contents, key)):
             for name in mapping_in(entry, "when"):
                 if name not in known:
                     yield Conflict((key, index, "when", name), _no_parameter(name, name, known))
@@ -319,12 +319,12 @@ def _unknown(contents: Mapping[str, Any], known: Sequence[str]) -> Iterator[Conf
 
 def _wrong_values(contents: Mapping[str, Any], parameters: Sequence[str]) -> Iterator[Conflict]:
     """Find what is wrong with the values of cases that are added or changed."""
-    for index, setting in enumerate(_listed(contents, "set")):
+    for index, setting in enumerate(entries_in(contents, "set")):
         for name in mapping_in(setting, "parameters"):
             if name not in parameters:
                 path = ("set", index, "parameters", name)
                 yield Conflict(path, _no_parameter(name, name, parameters))
-    for index, case in enumerate(_listed(contents, "add")):
+    for index, case in enumerate(entries_in(contents, "add")):
         for name, value in mapping_in(case).items():
             if name in _COUNTED:
                 try:
@@ -339,14 +339,8 @@ def _wrong_values(contents: Mapping[str, Any], parameters: Sequence[str]) -> Ite
             yield Conflict(("add", index), message)
 
 
-def _listed(contents: Mapping[str, Any], key: str) -> list[Any]:
-    entries = contents.get(key)
-    return entries if isinstance(entries, list) else []
-
-
 def _no_parameter(shown: str, name: str, known: Sequence[str]) -> str:
-    meant = nearest(name, known)
-    remedy = f"did you mean {code(meant)}?" if meant else "add it to `parameters`"
+    remedy = hint(name, known, "add it to `parameters`")
     return f"{code(shown)}: there is no parameter {code(name)}; {remedy}"
 
 

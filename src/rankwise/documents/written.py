@@ -136,6 +136,12 @@ def mapping_in(contents: Any, *path: str) -> Mapping[str, Any]:
     return contents if isinstance(contents, Mapping) else {}
 
 
+def entries_in(contents: Any, *path: str) -> Sequence[Any]:
+    """Follow a path to a list; an empty one if there is none at its end."""
+    found = mapping_in(contents, *path[:-1]).get(path[-1])
+    return found if isinstance(found, list | tuple) else ()
+
+
 def copied(value: Any) -> Any:
     """Make a second of it, for another place in the document; its positions stay the same."""
     if isinstance(value, LocatedMapping):
