@@ -397,7 +397,7 @@ BACKENDS: Mapping[str, type[SiteTable]] = {
     COMMAND: CommandTable,
 }
 # What the annotations of the classes of data mean.
-_NAMES = {**vars(values), **globals(), **vars(site_models)}
+_NAMES = {**vars(values), **globals(), **vars(site_models), "tables": sys.modules[__name__]}
 OF_ALL = ("cores", "gpus", "memory", "features")
 
 
