@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,26 @@ def as_error(name: str, problems: Iterable[Problem]) -> InputError:
     if len(found) > MOST_SHOWN:
         lines.append(f"{name}: and {len(found) - MOST_SHOWN} more mistakes")
     return InputError("\n".join(lines))
+
+
+class Faults:
+    """Collects what is wrong with several parts, to say all of it at once."""
+
+    def __init__(self, messages: Iterable[str] = ()) -> None:
+        self._messages = dict.fromkeys(messages)
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Take note of an InputError, and go on after the block."""
+        try:
+            yield
+        except InputError as error:
+            self._messages[str(error)] = None
+
+    def raise_all(self) -> None:
+        """Raise one InputError with all messages, each once; does nothing if there are none."""
+        if self._messages:
+            raise InputError("\n".join(self._messages))
 
 
 class Scalar(str):

@@ -20,7 +20,7 @@ from rankwise.documents.jobs import JobModel
 from rankwise.documents.load import Document, load
 from rankwise.documents.site import Site, find_site
 from rankwise.documents.site_models import KUBERNETES, ComputeConfig
-from rankwise.documents.written import Location, mapping_in
+from rankwise.documents.written import Faults, Location, mapping_in
 from rankwise.errors import InputError
 from rankwise.launch.commandline import Launch, read_command
 from rankwise.launch.jobs import (
@@ -220,15 +220,12 @@ def export_from(paths: Sequence[Path], target: str, options: ExportOptions) -> l
     """Write the jobs of documents; raises InputError with every mistake in all of them."""
     module, name = TARGETS[target]
     write: Target = getattr(import_module(f"rankwise.export.{module}"), name)
-    made, errors, taken = [], [], set[str]()
+    made, faults, taken = [], Faults(), set[str]()
     for path in paths:
-        try:
+        with faults.collected():
             site = find_site(path.absolute().parent)
             made.append(write(gather(load(path), site, options, taken)))
-        except InputError as error:
-            errors.append(str(error))
-    if errors:
-        raise InputError("\n".join(errors))
+    faults.raise_all()
     return made
 
 

@@ -16,6 +16,7 @@ from rankwise.documents.load import Document
 from rankwise.documents.matrix import COMPARISON, FEATURE, Matrix, MatrixMachine, MatrixRuntime
 from rankwise.documents.site import Site
 from rankwise.documents.site_models import LOCAL, ComputeConfig
+from rankwise.documents.written import Faults
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.machine import machine as this_machine
 from rankwise.plan import LOOK, PART, Process, Resources, RuntimeChoice, Task, later
@@ -84,8 +85,7 @@ def check_needs(document: Document, model: Matrix, site: Site, here: Iterable[st
                 )
                 place = document.at(*path, "needs", index)
                 faults.append(f"{place}: no machine says anything of `{word}`: {hint}")
-    if faults:
-        raise InputError("\n".join(faults))
+    Faults(faults).raise_all()
 
 
 def _needs_of(model: Matrix) -> Iterator[tuple[tuple[str | int, ...], Sequence[str]]]:
@@ -134,18 +134,15 @@ def runtimes_for(
     document: Document, model: Matrix, site: Site, tests: Sequence[PlannedTest]
 ) -> tuple[dict[str, RuntimeChoice], list[str]]:
     """Say what each runtime is, and what people must know; raises InputError for a lock's."""
-    found, notices, faults = {}, [], []
+    found, notices, faults = {}, [], Faults()
     for name, one in model.runtimes.items():
-        try:
+        with faults.collected():
             choice = _choice(document, name, one, site)
             if _has_notebooks(name, model, tests) and _lacks_kernel(choice):
                 choice = dataclasses.replace(choice, requirements=(*choice.requirements, KERNEL))
                 notices.append(f"runtime {name}: {KERNEL} is added, for the notebooks in it")
             found[name] = choice
-        except InputError as error:
-            faults.append(str(error))
-    if faults:
-        raise InputError("\n".join(faults))
+    faults.raise_all()
     return found, notices
 
 
@@ -246,8 +243,7 @@ def _check_tests(document: Document, model: Matrix, names: Sequence[str]) -> Non
             if not any(fnmatchcase(test, name) for test in names):
                 remedy = hint(name, names, f"there are {', '.join(names)}")
                 faults.append(f"{document.at(*path)}: there is no test `{name}`: {remedy}")
-    if faults:
-        raise InputError("\n".join(faults))
+    Faults(faults).raise_all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +258,7 @@ class _MatrixPlanner:
 
     def tasks(self, entries: Sequence[CellEntry]) -> list[Task]:
         """Plan all; raises InputError with every mistake, said once."""
-        faults: dict[str, None] = {}
+        faults = Faults()
         tasks: list[Task] = []
         for (runtime, machine), group in groupby(entries, lambda one: (one.runtime, one.machine)):
             cell = list(group)
@@ -275,18 +271,15 @@ class _MatrixPlanner:
             )
             found: list[Task] = []
             for entry in cell:
-                try:
+                with faults.collected():
                     if entry.skip is not None:
                         found.append(self._not_run(entry, entry.skip))
                     else:
                         found += [self._in_cell(entry, *one) for one in planner.tasks(entry)]
-                except InputError as error:
-                    faults.update(dict.fromkeys(str(error).splitlines()))
             if not all(task.skip for task in found):
                 tasks.append(self._environment(cell))
             tasks += found
-        if faults:
-            raise InputError("\n".join(faults))
+        faults.raise_all()
         return tasks
 
     def _in_cell(self, entry: CellEntry, name: str, task: Task) -> Task:

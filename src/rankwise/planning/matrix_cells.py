@@ -15,6 +15,7 @@ from typing import Any, Literal
 from rankwise.documents.load import Document
 from rankwise.documents.matrix import COMPARISON, FEATURE, Matrix, MatrixTest
 from rankwise.documents.values import fit_name
+from rankwise.documents.written import Faults
 from rankwise.errors import InputError
 from rankwise.plan import LOOK, Resources
 from rankwise.planning.planner import free_name
@@ -179,7 +180,7 @@ def tests_in(document: Document, model: Matrix, folder: Path) -> list[PlannedTes
 
     Raises InputError with every mistake.
     """
-    faults: list[str] = []
+    faults = Faults()
     found: list[PlannedTest] = []
     runtimes = document.contents["runtimes"]
     places: list[tuple[str, Any, Sequence[MatrixTest]]] = [("", document.contents, model.tests)]
@@ -187,12 +188,9 @@ def tests_in(document: Document, model: Matrix, folder: Path) -> list[PlannedTes
     for runtime, section, entries in places:
         own = dataclasses.replace(document, contents=section)
         for index, entry in enumerate(entries):
-            try:
+            with faults.collected():
                 found += _expanded(own, index, runtime, folder, entry)
-            except InputError as error:
-                faults.append(str(error))
-    if faults:
-        raise InputError("\n".join(faults))
+    faults.raise_all()
     return list(_named(found))
 
 

@@ -20,7 +20,7 @@ from rankwise.documents.load import Document, load
 from rankwise.documents.pipeline import INCLUDED, Pipeline, Stage, in_order, needs_of
 from rankwise.documents.site_models import LOCAL
 from rankwise.documents.values import fit_name
-from rankwise.documents.written import expanded
+from rankwise.documents.written import Faults, expanded
 from rankwise.errors import InputError
 from rankwise.git import changes_in, folder_for
 from rankwise.launch.jobs import JobRequest, RoleRequest
@@ -271,8 +271,7 @@ def check_targets(context: PipelineContext) -> None:
             *_notices(context, stage),
         )
     ]
-    if found:
-        raise InputError("\n".join(found))
+    Faults(found).raise_all()
 
 
 def _deploys(context: PipelineContext, name: str, stage: Stage) -> Iterator[str]:

@@ -15,6 +15,7 @@ from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.load import Document, load
 from rankwise.documents.site import Site, find_site
 from rankwise.documents.site_models import KUBERNETES
+from rankwise.documents.written import Faults
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.plan import (
     DOCUMENTS,
@@ -228,14 +229,11 @@ def _several(documents: Sequence[Document]) -> dict[str, str]:
 
 
 def _load_all(paths: Sequence[Path]) -> list[Document]:
-    documents, complaints = [], []
+    documents, faults = [], Faults()
     for path in paths:
-        try:
+        with faults.collected():
             documents.append(load(path))
-        except InputError as error:
-            complaints.append(str(error))
-    if complaints:
-        raise InputError("\n".join(complaints))
+    faults.raise_all()
     return documents
 
 

@@ -18,6 +18,7 @@ from rankwise.documents.common import Model
 from rankwise.documents.load import Document, header_of, silent
 from rankwise.documents.suite import Header, RankLauncher, Suite, SuiteTest
 from rankwise.documents.values import fit_name
+from rankwise.documents.written import Faults
 from rankwise.errors import InputError
 from rankwise.launch.commandline import read_command
 from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, share, task_for
@@ -168,21 +169,16 @@ class SuitePlanner:
 
     def tasks(self) -> list[Task]:
         """Plan all tests; raises InputError with every mistake."""
-        faults: list[str] = []
+        faults = Faults()
         cases: list[_Case] = []
         for index, entry in enumerate(self._model.tests):
-            try:
+            with faults.collected():
                 cases += self._cases(index, entry)
-            except InputError as error:
-                faults.append(str(error))
         tasks = []
         for case, key in zip(cases, self._keys(cases), strict=True):
-            try:
+            with faults.collected():
                 tasks.append(self._task(case, key))
-            except InputError as error:
-                faults.append(str(error))
-        if faults:
-            raise InputError("\n".join(dict.fromkeys(faults)))
+        faults.raise_all()
         return tasks
 
     def tasks_of(self, index: int, entry: SuiteTest) -> list[Task]:
