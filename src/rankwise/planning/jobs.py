@@ -18,10 +18,8 @@ from rankwise.documents.jobs import (
     CommandJob,
     CommandSpec,
     JobModel,
-    MpiDistribution,
     MpiJob,
     MpiWorker,
-    PytorchDistribution,
     PytorchJob,
     Replicas,
     ResourceLimits,
@@ -222,27 +220,20 @@ def _of_command(model: CommandJob, site: Site, folder: Path) -> dict[str, Any]:
             runtime=runtime,
         )
 
-    details: dict[str, Any] = {
+    kind: Kind = distribution.type if distribution is not None else "plain"
+    roles = [role("launcher" if kind == "mpi" else "worker")]
+    if isinstance(distribution, TensorflowDistribution):
+        roles = [role("worker", distribution.worker_count)]
+        if distribution.parameter_server_count:
+            roles.append(role("parameter_server", distribution.parameter_server_count))
+    return {
+        "kind": kind,
+        "roles": tuple(roles),
         "instance_count": model.resources.instance_count,
+        "process_count_per_instance": getattr(distribution, "process_count_per_instance", None),
+        "generate_launcher": kind == "mpi",
         "timeout": model.limits.timeout,
     }
-    match distribution:
-        case MpiDistribution(process_count_per_instance=count):
-            roles: tuple[RoleRequest, ...] = (role("launcher"),)
-            details |= {"kind": "mpi", "generate_launcher": True}
-            details["process_count_per_instance"] = count
-        case PytorchDistribution(process_count_per_instance=count):
-            roles = (role("worker"),)
-            details |= {"kind": "pytorch", "process_count_per_instance": count}
-        case TensorflowDistribution(worker_count=workers, parameter_server_count=servers):
-            roles = (role("worker", workers),)
-            if servers:
-                roles += (role("parameter_server", servers),)
-            details["kind"] = "tensorflow"
-        case None:
-            roles = (role("worker"),)
-            details["kind"] = "plain"
-    return {**details, "roles": roles}
 
 
 def _code(code: Code | None, folder: Path) -> str:

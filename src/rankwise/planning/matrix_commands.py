@@ -73,13 +73,9 @@ class CellPlanner:
     def _as_suite(self) -> Suite:
         return Suite.model_construct(
             type="Suite",
-            name=self.model.name,
             tests=(),
             folder=self.model.folder,
             code=self.model.code,
-            compute=self.machine.compute,
-            environment="",
-            environment_variables={},
             secrets=self.model.secrets,
             timeout=self.model.timeout,
         )
@@ -126,14 +122,7 @@ class CellPlanner:
         test, model = entry.test.entry, self.model
         timeout = entry.timeout or test.timeout or model.timeout
         wish = _merged(model.notebooks, test.notebooks)
-        options = NotebookOptions(
-            timeout=timeout,
-            cell_timeout=wish.cell_timeout,
-            parameters=wish.parameters,
-            pdf=wish.pdf,
-            as_script=wish.as_script,
-            compare=wish.compare,
-        )
+        options = NotebookOptions(timeout=timeout, **dict(wish))
         out = later("folder")
         program, files = "", {}
         tools: tuple[str, ...] = ()

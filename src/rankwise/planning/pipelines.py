@@ -28,7 +28,7 @@ from rankwise.launch.rewriting import in_shell
 from rankwise.plan import Process, Resources, Restart, Reuse, Task, later, to_data
 from rankwise.planning import stage_commands
 from rankwise.planning.jobs import task_of
-from rankwise.planning.planner import Planned, PlanOptions, free_name, planner_for
+from rankwise.planning.planner import Planned, PlanOptions, free_name, planner_for, together
 from rankwise.planning.stage_commands import cache_lines, detach_line, keep_line, step_line
 from rankwise.planning.suites import checks_at, with_checks
 from rankwise.planning.sweeps import kept_apart
@@ -50,22 +50,18 @@ class PipelineContext:
 
 def stage_tasks(context: PipelineContext, name: str, stage: Stage) -> Planned:
     """Plan one stage: a task, or one for each cell of its matrix, or those of a document."""
-    tasks: list[Task] = []
-    notices: list[str] = []
-    owners: dict[str, str] = {}
-    is_reported = False
+    parts = []
     for cell, filled in _cells(stage):
         key = f"{name}.{cell}" if cell else name
-        notices += _check_filled(context, stage, filled)
+        notices = _check_filled(context, stage, filled)
         if stage.step in INCLUDED:
             planned = _included(context, key, filled)
-            tasks += planned.tasks
-            owners |= {task.key: key for task in planned.tasks}
-            notices += planned.notices
-            is_reported |= planned.is_reported
+            owners = dict.fromkeys((task.key for task in planned.tasks), key)
         else:
-            tasks.append(_task(context, name, cell, filled))
-    return Planned(tasks=tasks, notices=notices, owners=owners, is_reported=is_reported)
+            planned, owners = Planned(tasks=[_task(context, name, cell, filled)]), {}
+        notices = (*notices, *planned.notices)
+        parts.append(dataclasses.replace(planned, notices=notices, owners=owners))
+    return together(parts)
 
 
 def _check_filled(context: PipelineContext, stage: Stage, filled: Stage) -> tuple[str, ...]:
@@ -341,30 +337,24 @@ def plan_pipeline(document: Document, options: PlanOptions) -> Planned:
     begin = options.choice.get("from")
     first = _stages_from(context, str(begin)) if begin else None
     needs = needs_of(model.stages)
-    tasks: list[Task] = []
-    notices: list[str] = [*_check_names(context)]
-    is_reported = False
+    parts = [Planned(tasks=[], notices=_check_names(context))]
     keys: dict[str, tuple[str, ...]] = {}
-    owners: dict[str, str] = {}
     for name in in_order(needs):
         stage = model.stages[name]
         before = tuple(key for need in needs[name] for key in keys[need])
         planned = stage_tasks(context, name, stage)
-        own: Sequence[Task] = planned.tasks
         if stage.detach:
             # The report follows the run that goes on by itself.
-            own = [_submitting(context, name, own)]
-        else:
-            is_reported |= planned.is_reported
+            submitting = [_submitting(context, name, planned.tasks)]
+            planned = dataclasses.replace(planned, tasks=submitting, is_reported=False)
         is_taken = first is not None and name not in first
-        own = [_linked(context, one, stage, before, is_taken=is_taken) for one in own]
+        own = [_linked(context, one, stage, before, is_taken=is_taken) for one in planned.tasks]
         keys[name] = tuple(one.key for one in own)
-        tasks += own
-        notices += [notice for notice in planned.notices if notice not in notices]
-        owners |= planned.owners
+        parts.append(dataclasses.replace(planned, tasks=own))
     check_targets(context)
-    tasks = kept_apart(tasks, owners, "stage")
-    return Planned(tasks=tasks, notices=notices, is_reported=is_reported)
+    planned = together(parts)
+    tasks = kept_apart(planned.tasks, planned.owners, "stage")
+    return dataclasses.replace(planned, tasks=tasks, owners={})
 
 
 def _stages_from(context: PipelineContext, name: str) -> set[str]:

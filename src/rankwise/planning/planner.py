@@ -79,6 +79,16 @@ class Planned:
     """Whether a report is to follow, when the last of them is over."""
 
 
+def together(parts: Sequence[Planned]) -> Planned:
+    """Put the tasks of several parts of a document together; each notice is said once."""
+    return Planned(
+        tasks=[task for part in parts for task in part.tasks],
+        notices=[*dict.fromkeys(notice for part in parts for notice in part.notices)],
+        owners={key: owner for part in parts for key, owner in part.owners.items()},
+        is_reported=any(part.is_reported for part in parts),
+    )
+
+
 class Planner(Protocol):
     """How documents of one kind are planned."""
 
@@ -163,26 +173,21 @@ def plan_from(
     line says, `wanted` which of the tasks. Raises InputError with every mistake in all of them.
     """
     documents = _load_all(paths)
-    tasks: list[Task] = []
-    notices: list[str] = []
+    parts: list[Planned] = []
     taken: set[str] = set()
-    owners: dict[str, str] = {}
-    is_reported = False
+    names: set[str] = set()
     for document in documents:
         site = find_site(document.path.absolute().parent)
         options = PlanOptions(site=site, on=on, is_strict=strict, choice=choice or {})
         planned = planner_for(document.model)(document, options)
-        found = [*filter(None, [site.notice]), *planned.notices]
-        notices += [notice for notice in found if notice not in notices]
-        is_reported |= planned.is_reported
+        notices = [*filter(None, [site.notice]), *planned.notices]
         own = [with_image(task, site) for task in planned.tasks]
-        named = _renamed(own, taken, has_stages=document.model.type == "Pipeline")
-        tasks += named
-        owner = free_name(document.model.name, owners.values())
-        owners |= dict.fromkeys((task.key for task in named), owner)
-    tasks = _measured_apart(tasks, owners)
-    chosen, said = select(tasks, wanted or Selection())
-    notices += said
+        own = _renamed(own, taken, has_stages=document.model.type == "Pipeline")
+        names.add(owner := free_name(document.model.name, names))
+        owners = dict.fromkeys((task.key for task in own), owner)
+        parts.append(dataclasses.replace(planned, tasks=own, notices=notices, owners=owners))
+    whole = together(parts)
+    chosen, said = select(_measured_apart(whole), wanted or Selection())
     first = documents[0].model
     kinds = {document.model.type for document in documents}
     others = len(documents) - 1
@@ -192,11 +197,11 @@ def plan_from(
         tasks=tuple(chosen),
         experiment=first.experiment_name,
         source=str(documents[0].path.absolute()),
-        notices=tuple(notices),
+        notices=(*whole.notices, *said),
         tags={
             **_repository(chosen, documents[0].path),
             # So that it does not matter who is there at its end.
-            **({REPORTED: "when-complete"} if is_reported else {}),
+            **({REPORTED: "when-complete"} if whole.is_reported else {}),
             **_several(documents),
             **first.tags,
         },
@@ -204,13 +209,14 @@ def plan_from(
     return plan, _SEPARATOR.join(document.text for document in documents)
 
 
-def _measured_apart(tasks: list[Task], owners: Mapping[str, str]) -> list[Task]:
+def _measured_apart(planned: Planned) -> Sequence[Task]:
     """Have sweeps of several documents measure cases of their own."""
-    if len(set(owners.values())) < 2 or not any(task.measuring for task in tasks):
-        return tasks
+    is_one = len(set(planned.owners.values())) < 2
+    if is_one or not any(task.measuring for task in planned.tasks):
+        return planned.tasks
     from rankwise.planning.sweeps import kept_apart
 
-    return kept_apart(tasks, owners, "document")
+    return kept_apart(planned.tasks, planned.owners, "document")
 
 
 def _repository(tasks: Iterable[Task], path: Path) -> dict[str, str]:
