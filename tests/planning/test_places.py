@@ -145,3 +145,19 @@ def test_outputs_may_be_written_with_blanks_around_their_names(job: Path) -> Non
 def test_the_home_of_a_user_who_is_not_there_is_a_folder_of_that_name(job: Path, text: str) -> None:
     job.write_text(text)
     assert plan_from([job])[0].tasks
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "type: Suite\nfolder: NAME\ntests: [x]\n",
+        "type: Suite\ntests: [NAME.py]\n",
+        "type: command\ncommand: x\ncode: NAME\n",
+        "type: Matrix\nruntimes: {a: current}\ntests: [NAME.ipynb]\n",
+    ],
+)
+def test_a_file_that_cannot_be_looked_at_is_a_mistake_of_the_document(job: Path, text: str) -> None:
+    job.write_text(text.replace("NAME", 300 * "a"))
+    # From Python 3.14 on, pathlib takes it for one that is not there.
+    with pytest.raises(InputError, match=rf"^{job}.*aaa"):
+        plan_from([job])

@@ -35,7 +35,7 @@ from rankwise.launch.jobs import (
 )
 from rankwise.plan import fill_in
 from rankwise.planning.jobs import check_code, compute_of, request_of
-from rankwise.planning.planner import free_name
+from rankwise.planning.planner import free_name, named_files
 
 Object = Mapping[str, Any]
 """Plain data, as it is written to YAML."""
@@ -222,7 +222,7 @@ def export_from(paths: Sequence[Path], target: str, options: ExportOptions) -> l
     write: Target = getattr(import_module(f"rankwise.export.{module}"), name)
     made, faults, taken = [], Faults(), set[str]()
     for path in paths:
-        with faults.collected():
+        with faults.collected(), named_files(path):
             site = find_site(path.absolute().parent)
             made.append(write(gather(load(path), site, options, taken)))
     faults.raise_all()

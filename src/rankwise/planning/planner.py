@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -147,6 +148,18 @@ def planner_for(model: DocumentModel) -> Planner:
     return planner
 
 
+@contextmanager
+def named_files(document: Path) -> Iterator[None]:
+    """Raise InputError if a file that a document names cannot be looked at."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        said = f"{error.filename} cannot be read: {error.strerror}"
+        raise InputError(f"{document}: {said}") from error
+
+
 def free_name(name: str, taken: Collection[str]) -> str:
     """Return a name that is not taken: with a number, if it is."""
     found, number = name, 1
@@ -179,7 +192,8 @@ def plan_from(
     for document in documents:
         site = find_site(document.path.absolute().parent)
         options = PlanOptions(site=site, on=on, is_strict=strict, choice=choice or {})
-        planned = planner_for(document.model)(document, options)
+        with named_files(document.path):
+            planned = planner_for(document.model)(document, options)
         notices = [*filter(None, [site.notice]), *planned.notices]
         own = [with_image(task, site) for task in planned.tasks]
         own = _renamed(own, taken, has_stages=document.model.type == "Pipeline")
