@@ -29,6 +29,13 @@ def error_for(text: str) -> str:
     return str(caught.value)
 
 
+def test_merged_entries_keep_the_order_in_which_they_are_written() -> None:
+    names = [f"stage{number}" for number in range(20)]
+    entries = ", ".join(f"{name}: x" for name in names)
+    contents = read_text(f"all: &all {{{entries}}}\nmore:\n  last: x\n  <<: *all\n", "x").contents
+    assert [*contents["more"]] == ["last", *names]
+
+
 def test_contents_are_plain() -> None:
     assert read("a: [1, yes, {b: null, 'c': '2'}]\nd: |\n  x\n  y\n") == {
         "a": [1, "yes", {"b": None, "c": "2"}],

@@ -80,6 +80,7 @@ def test_stages_for_failures_in_the_middle_are_not_what_the_rest_depends_on() ->
         ("{run: x, outputs: y}", "`outputs` goes with `inputs`"),
         ("{run: x, nodes: 2}", "`nodes` needs `ranks`"),
         ("{run: x, ranks: 2, artifacts: y}", "`artifacts` is not for ranks"),
+        ("{deploy: {from: x, to: y}, detach: True}", "`detach` goes with `run`, `job`"),
         ("{run: x, detach: true, artifacts: y}", "`artifacts` does not go with `detach`"),
         ("{notify: {}}", "somebody must be told"),
         ("{wait: {submit: x}}", "`state` is missing"),

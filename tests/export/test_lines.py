@@ -106,6 +106,15 @@ def test_a_trainer_has_other_names_for_them(tmp_path: Path) -> None:
     assert said_by(script, theirs, tmp_path) == ["there 3 3 4 0 1"]
 
 
+def test_the_folder_of_the_code_may_have_blanks_in_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "it's here"
+    folder.mkdir()
+    text = TORCH.format(command="pwd", nodes=1)
+    made = written(tmp_path, text, "kubeflow-trainer", code_in_image=str(folder))
+    script = job_in(made)["spec"]["trainer"]["command"][2]
+    assert said_by(script, {}, tmp_path) == [str(folder)]
+
+
 def test_several_processes_a_pod_are_started_by_torch(tmp_path: Path) -> None:
     words = said_by(torch_script(example("pytorch/k8s.yaml", "kubeflow-v1")), V1, tmp_path)
     options = dict(zip(words[0:10:2], words[1:10:2], strict=True))

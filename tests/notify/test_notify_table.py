@@ -39,6 +39,7 @@ def test_a_table_with_an_address_of_the_web_is_a_chat(tmp_path: Path) -> None:
             "[notify.team]\n",
             "rankwise.toml:1: `notify.team` must have a `host`, for mail, or a `url` or `url_secret`, for chats",
         ),
+        (f'{MAIL}kind = ["mail"]\n', "5: `notify.team.kind` must be text, not a list"),
         (f"{MAIL}usr = 1\n", "rankwise.toml:5: unknown field `usr`: did you mean `user`?"),
         (
             f'{MAIL}security = "ssl"\n',

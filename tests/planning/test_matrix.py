@@ -465,3 +465,44 @@ def test_of_other_machines_people_are_believed() -> None:
     has = stated(["mem>=64", "gpus=4"], Resources(cores=16))
     assert has.amounts == {"mem": 64.0, "gpus": 4.0, "cores": 16.0}
     assert "gpu" in has.words
+
+
+def test_what_a_matrix_says_of_a_suite_counts_for_its_tests(folder: Path) -> None:
+    (folder / "suite.yaml").write_text("type: Suite\nsecrets: [B]\ntests: [a.sh, a.py]\n")
+    plan = planned(
+        folder,
+        "runtimes: {a: current}\nsecrets: [A]\ntimeout: 9\n"
+        "tests: [{suite: suite.yaml, timeout: 5, optional: true}]\n",
+    )
+    shell, python = the_tests(plan).values()
+    assert (shell.timeout, python.timeout) == (5, 60)
+    assert (shell.secrets, shell.is_optional) == (("A", "B"), True)
+
+
+def test_an_added_cell_names_tests_that_are_there(folder: Path) -> None:
+    text = (
+        "runtimes: {a: {runtime: current, machines: m}}\nmachines: {m: local, n: local}\n"
+        "tests: [a.sh]\nadd: [{runtime: a, machine: n, tests: a.hs}]\n"
+    )
+    with pytest.raises(
+        InputError, match=r"yaml:5:39: there is no test `a.hs`: did you mean `a.sh`"
+    ):
+        planned(folder, text)
+
+
+def test_an_image_may_be_a_file_in_the_home_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    plan = planned(folder, "runtimes: {a: {image: ~/a.sif}}\ntests: [echo]\n")
+    assert {task.runtime.image for task in plan.tasks} == {f"{folder}/a.sif"}
+
+
+def test_settings_count_for_single_files_of_a_pattern(folder: Path) -> None:
+    (folder / "b.py").write_text("print()\n")
+    (folder / "c.py").write_text("print()\n")
+    setting = "{when: {test: c.py}, timeout: 5, environment_variables: {X: y}}"
+    text = f"runtimes: {{a: current}}\ntests: [{{files: '[bc].py'}}]\nset: [{setting}]\n"
+    first, second = the_tests(planned(folder, text)).values()
+    assert (first.timeout, first.environment) == (None, {})
+    assert (second.timeout, second.environment) == (5, {"X": "y"})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from rankwise.errors import InputError
-from rankwise.plan import Plan, show, task_from_data, to_data
+from rankwise.plan import Plan, fill_in, show, task_from_data, to_data
 from rankwise.planning import plan_from
 
 
@@ -209,3 +210,40 @@ def test_sweeps_of_several_documents_are_measured_apart(tmp_path: Path) -> None:
     again = tmp_path / "more" / "one.yaml"
     again.write_text(SWEEP)
     assert len(set(cases_in([paths[0], again]).values())) == 4
+
+
+def test_checks_have_the_values_of_the_matrix(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path,
+        """\
+        type: Pipeline
+        stages:
+          a:
+            run: x
+            matrix: {n: [7, 8]}
+            checks: [{absent: "no ${{matrix.n}}", on: "${{ matrix.n }}.txt"}, {regex: a, count: 2}]
+        """,
+    )
+    found = [[(check.what, check.on, check.most) for check in task.checks] for task in plan.tasks]
+    assert found == [
+        [("no 7", "7.txt", None), ("a", "output", 2)],
+        [("no 8", "8.txt", None), ("a", "output", 2)],
+    ]
+
+
+def test_lines_for_ranks_are_found_in_a_folder_with_blanks_in_its_name(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, 'type: Pipeline\nstages: {a: {ranks: 2, run: "echo 1\\necho 2"}}\n')
+    command = str(plan.tasks[0].processes[0].command)
+    assert shlex.split(fill_in(command, lambda _: "/a b"))[-1] == "/a b/run.sh"
+
+
+def test_a_stage_that_gets_another_name_does_not_get_that_of_one_beside_it(tmp_path: Path) -> None:
+    paths = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
+    paths[0].write_text("type: Pipeline\nstages: {build: x}\n")
+    paths[1].write_text(
+        "type: Pipeline\nstages:\n  build: {run: x, artifacts: y}\n"
+        "  build-2: echo ${{artifacts.build}}\n"
+    )
+    plan = plan_from(paths)[0]
+    assert needs(plan) == {"build": (), "build-3": (), "build-2": ("build-3",)}
+    assert show(plan.tasks[2].files["run.sh"]) == "echo <artifacts of build-3>\n"

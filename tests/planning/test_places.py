@@ -118,3 +118,46 @@ def test_a_success_that_the_launcher_decides_is_in_the_plan(job: Path) -> None:
     job.write_text(_JOB + "success: launcher\n")
     plan, _ = plan_from([job])
     assert plan.tasks[0].processes[0].speaks_for_ranks
+
+
+def test_the_workers_of_an_mpi_job_are_its_nodes(job: Path) -> None:
+    job.write_text(f"{_JOB}worker: {{num_replicas: 2}}\n")
+    (task,) = plan_from([job])[0].tasks
+    assert (task.nodes, task.width) == (2, 2)
+
+
+def test_outputs_may_be_written_with_blanks_around_their_names(job: Path) -> None:
+    job.write_text(
+        "type: command\ncommand: run ${{ outputs.model }} ${{outputs.model}}\noutputs: {model: {path: m}}\n"
+    )
+    (task,) = plan_from([job])[0].tasks
+    assert task.processes[0].command == f"run {job.parent}/m {job.parent}/m"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "type: Pipeline\nworkspace: ~nosuchuser/work\nstages: {a: x}\n",
+        "type: Pipeline\nstages: {a: {deploy: {from: x, to: ~nosuchuser/y}}}\n",
+        "type: Matrix\nruntimes: {a: {python: ~nosuchuser/bin/python}}\ntests: [echo]\n",
+    ],
+)
+def test_the_home_of_a_user_who_is_not_there_is_a_folder_of_that_name(job: Path, text: str) -> None:
+    job.write_text(text)
+    assert plan_from([job])[0].tasks
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "type: Suite\nfolder: NAME\ntests: [x]\n",
+        "type: Suite\ntests: [NAME.py]\n",
+        "type: command\ncommand: x\ncode: NAME\n",
+        "type: Matrix\nruntimes: {a: current}\ntests: [NAME.ipynb]\n",
+    ],
+)
+def test_a_file_that_cannot_be_looked_at_is_a_mistake_of_the_document(job: Path, text: str) -> None:
+    job.write_text(text.replace("NAME", 300 * "a"))
+    # From Python 3.14 on, pathlib takes it for one that is not there.
+    with pytest.raises(InputError, match=rf"^{job}.*aaa"):
+        plan_from([job])

@@ -182,3 +182,28 @@ def test_found_scripts_are_planned_as_others_are(folder: Path) -> None:
     assert (second.width, second.timeout, second.resources) == (4, 60, alone.resources)
     assert "a_test.py" in str(first.processes[0].command)
     assert "'odd $name_test.py'" in str(odd.processes[0].command)
+
+
+@pytest.mark.parametrize("header", ["ranks=3 nodes=2", "nodes=2", "ranks=1 nodes=2"])
+def test_ranks_that_a_script_wants_must_be_shared_evenly_by_its_nodes(
+    folder: Path, header: str
+) -> None:
+    (folder / "b_test.py").write_text(f"# rankwise: {header}\n")
+    for entry in ("b_test.py", "files: b_*.py"):
+        with pytest.raises(InputError) as found:
+            planned(folder, f"- {entry}\n")
+        assert str(found.value) == (
+            f"{folder}/suite.yaml:3:3: `ranks` must be a multiple of `nodes` (2)"
+        )
+
+
+def test_each_launcher_is_asked_whose_mpi_it_is(folder: Path) -> None:
+    says = {"one": "mpirun (Open MPI) 5.0.0", "two": "HYDRA build details:\n Version: 4.2"}
+    for name, text in says.items():
+        (folder / name).mkdir()
+        (folder / name / "mpirun").write_text(f"#!/bin/sh\necho '{text}'\n")
+        (folder / name / "mpirun").chmod(0o755)
+    lines = [f"- {folder}/{name}/mpirun --oversubscribe -np 2 hostname\n" for name in says]
+    together = planned(folder, "".join(lines)).tasks
+    assert [task.notes for task in together] == [only(folder, line).notes for line in lines]
+    assert together[0].notes != together[1].notes

@@ -39,6 +39,14 @@ def test_a_provider_is_read(tmp_path: Path) -> None:
     assert (command.reuse, command.instances, command.list) == (False, 3, ())
 
 
+def test_a_name_in_a_command_line_is_one_word_with_blanks_or_without(tmp_path: Path) -> None:
+    (tmp_path / "rankwise.toml").write_text(
+        _CLOUD.replace("${{name}}", "'a ${{ name }}' ${{ name }}")
+    )
+    command = find_site(tmp_path, {}).compute("it").command
+    assert command.create == ("cloud", "create", "--name", "a ${{name}}", "${{name}}")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

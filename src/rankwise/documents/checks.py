@@ -12,7 +12,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from rankwise import plan
 from rankwise.checks.json_path import steps_of
 from rankwise.documents.common import Conflict, Model
-from rankwise.documents.values import Number, Seconds, Text, listed_schema, number_in, whole, wrong
+from rankwise.documents.values import (
+    Number,
+    Seconds,
+    Text,
+    check_that,
+    listed_schema,
+    number_in,
+    whole,
+    wrong,
+)
 from rankwise.documents.written import Scalar
 from rankwise.wording import alternatives, quoted
 
@@ -41,23 +50,19 @@ def _often(value: Any) -> CountRange:
     found = _COUNT.fullmatch(str(value).strip()) if not isinstance(value, Mapping | list) else None
     if found is None or (found["how"] and found["most"]):
         raise wrong(f"must be a number, or such as `>= 2`, `< 5` or `1..3`, not {quoted(value)}")
-    number = int(found["number"])
-    if found["most"]:
-        if int(found["most"]) < number:
-            raise wrong(f"must go up, not down: {quoted(value)}")
-        return CountRange(number, int(found["most"]))
-    match found["how"]:
-        case ">=":
-            return CountRange(number, None)
-        case ">":
-            return CountRange(number + 1, None)
-        case "<=":
-            return CountRange(0, number)
-        case "<":
-            if not number:
-                raise wrong("cannot be less than 0 times")
-            return CountRange(0, number - 1)
-    return CountRange(number, number)
+    number, how = int(found["number"]), found["how"]
+    bounds: Mapping[str, tuple[int, int | None]] = {
+        ">=": (number, None),
+        ">": (number + 1, None),
+        "<=": (0, number),
+        "<": (0, number - 1),
+    }
+    least, most = bounds.get(how, (number, int(found["most"] or number)))
+    if most is not None and most < least:
+        raise wrong(
+            "cannot be less than 0 times" if how else f"must go up, not down: {quoted(value)}"
+        )
+    return CountRange(least, most)
 
 
 def _rank(value: Any) -> str:
@@ -85,14 +90,8 @@ def _json_path(value: str) -> str:
     return value
 
 
-def _function(value: str) -> str:
-    if not _FUNCTION.fullmatch(value):
-        raise wrong(f"must be FILE.py:FUNCTION, such as `checks.py:is_small`, not {quoted(value)}")
-    return value
-
-
 def _codes(value: Any) -> tuple[int, ...]:
-    given = list(value) if isinstance(value, list | tuple) else [value]
+    given = value if isinstance(value, list | tuple) else [value]
     if not given:
         raise wrong("must have an exit code at least")
     return tuple(whole(0, 255)(each) for each in given)
@@ -137,9 +136,10 @@ class CheckSpec(Model):
         listed_schema({"type": "integer", "minimum": 0, "maximum": 255}),
     ] = Field(default=(), examples=[3, [0, 3]])
     """What counts as success, in place of 0."""
-    python: Annotated[Text, AfterValidator(_function)] = Field(
-        default="", examples=["checks.py:loss_is_small"]
-    )
+    python: Annotated[
+        Text,
+        check_that(_FUNCTION.fullmatch, "must be FILE.py:FUNCTION, such as `checks.py:is_small`"),
+    ] = Field(default="", examples=["checks.py:loss_is_small"])
     """FILE.py:FUNCTION, called after the run; it must give something true."""
     count: Annotated[
         CountRange | None,

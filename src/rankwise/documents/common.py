@@ -40,8 +40,9 @@ from rankwise.documents.values import (
     one_or_more,
     wrong,
 )
-from rankwise.documents.written import LocatedMapping, Location, Problem
-from rankwise.wording import alternatives, code, nearest
+from rankwise.documents.written import LocatedMapping, Location, Problem, entries_in, expanded
+from rankwise.plan import RuntimeChoice
+from rankwise.wording import alternatives, code, hint, nearest
 
 
 class Conflict(NamedTuple):
@@ -335,9 +336,37 @@ def unknown_references(
             kinds = " or ".join(f"`${{{{{each}.NAME}}}}`" for each in known)
             yield Conflict(path, f"{shown} is unknown; there is {kinds}")
         elif name not in known[kind]:
-            meant = nearest(name, known[kind])
-            remedy = f"did you mean {code(meant)}?" if meant else f"add it to `{kind}`"
+            remedy = hint(name, known[kind], f"add it to `{kind}`")
             yield Conflict(path, f"{shown}: `{kind}` has no {code(name)}; {remedy}")
+
+
+def complete(path: str, folder: Path) -> str:
+    """Make a path absolute that is relative to a folder.
+
+    Links are followed in the folders above it only: a Python knows its environment by the link
+    through which it is called.
+    """
+    complete = folder / expanded(path)
+    try:
+        return str(complete.parent.resolve() / complete.name)
+    except (OSError, RuntimeError):  # links in a circle
+        return path
+
+
+def runtime_choice(said: Any, name: str, folder: Path) -> RuntimeChoice:
+    """Return what a table or a part of a document means by `python`, `requirements` or `image`."""
+    given = said.model_fields_set
+    if "requirements" in given:
+        return RuntimeChoice(
+            name=name, kind="uv", python=said.python, requirements=said.requirements
+        )
+    if "python" in given:
+        return RuntimeChoice(name=name, kind="python", python=complete(said.python, folder))
+    if "image" in given:
+        is_file = said.image.endswith(".sif") or said.image.startswith((".", "/", "~"))
+        image = complete(said.image, folder) if is_file else said.image
+        return RuntimeChoice(name=name, kind="container", image=image, engine=said.engine)
+    return RuntimeChoice(name=name)
 
 
 VERSION = re.compile(r"\d+(\.\d+){0,2}t?")
@@ -362,11 +391,11 @@ def runtime_conflicts(
             if is_alone
             else f"`python` must be a version such as 3.12 here, not {code(python)}",
         )
-    yield from _requirements(contents.get("requirements"), has_lock="lock" in ways)
+    yield from _requirements(contents, has_lock="lock" in ways)
 
 
-def _requirements(listed: Any, *, has_lock: bool) -> Iterator[Conflict]:
-    for index, one in enumerate(listed if isinstance(listed, list) else ()):
+def _requirements(contents: Mapping[str, Any], *, has_lock: bool) -> Iterator[Conflict]:
+    for index, one in enumerate(entries_in(contents, "requirements")):
         if not isinstance(one, str):
             continue
         path = ("requirements", index)

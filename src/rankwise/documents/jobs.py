@@ -32,7 +32,7 @@ from rankwise.documents.values import (
     number_in,
     whole,
 )
-from rankwise.documents.written import mapping_in
+from rankwise.documents.written import entries_in, mapping_in
 from rankwise.wording import code
 
 
@@ -200,9 +200,8 @@ class JobModel(DocumentModel):
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
-        secrets = contents.get("secrets")
         seen: set[str] = set()
-        for index, name in enumerate(secrets if isinstance(secrets, list) else ()):
+        for index, name in enumerate(entries_in(contents, "secrets")):
             if not isinstance(name, str):
                 continue
             if name in mapping_in(contents, "environment_variables"):

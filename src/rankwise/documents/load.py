@@ -87,10 +87,14 @@ class Document:
     contents: LocatedMapping
     """What it was made from, for the places."""
 
+    def at(self, *path: int | str) -> str:
+        """Name the place of the value to which a path leads."""
+        return f"{self.path}{Location(self.contents, path).value_at}"
+
     def place(self, keys: Container[str], text: str) -> str:
         """Name the first place where one of these keys has this value, or ends in it."""
         at = _find(self.contents, keys, text)
-        return f"{self.path}:{at.line}:{at.column}" if at is not None else str(self.path)
+        return f"{self.path}{at or ''}"
 
 
 def load(path: Path) -> Document:

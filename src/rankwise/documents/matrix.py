@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from rankwise.documents.common import (
     Conflict,
@@ -19,7 +19,7 @@ from rankwise.documents.common import (
     runtime_conflicts,
 )
 from rankwise.documents.jobs import DocumentModel
-from rankwise.documents.suite import Requirements, SuiteTest
+from rankwise.documents.suite import Requirements, SuiteTest, repeated_names, two_folders
 from rankwise.documents.values import (
     Bool,
     Name,
@@ -31,13 +31,13 @@ from rankwise.documents.values import (
     Texts,
     Variable,
     Written,
+    check_that,
     listed_schema,
     one_or_more,
-    wrong,
 )
-from rankwise.documents.written import Scalar, mapping_in
+from rankwise.documents.written import Scalar, entries_in, mapping_in
 from rankwise.plan import LOOK
-from rankwise.wording import code, nearest
+from rankwise.wording import code, hint
 
 AMOUNTS = ("mem", "cores", "gpus")
 """What may be compared with a number; `mem` is in GB."""
@@ -49,15 +49,6 @@ COMPARISON = re.compile(
 )
 
 
-def _feature(value: str) -> str:
-    if not FEATURE.fullmatch(value) and not COMPARISON.fullmatch(value):
-        raise wrong(
-            f"must be a word such as gpu or -avx512, or such as mem>=64, cores>=8, gpus>=2, "
-            f"not {value!r}"
-        )
-    return value
-
-
 def _plain(value: Any) -> Any:
     """Return numbers and truth values as such, wherever they stand."""
     if isinstance(value, Scalar):
@@ -67,8 +58,19 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
+def _is_feature(value: str) -> bool:
+    return bool(FEATURE.fullmatch(value) or COMPARISON.fullmatch(value))
+
+
+_Feature = Annotated[
+    str,
+    check_that(
+        _is_feature,
+        "must be a word such as gpu or -avx512, or such as mem>=64, cores>=8, gpus>=2",
+    ),
+]
 Features = Annotated[
-    tuple[Annotated[str, AfterValidator(_feature)], ...],
+    tuple[_Feature, ...],
     BeforeValidator(one_or_more),
     listed_schema({"type": "string"}),
 ]
@@ -288,66 +290,55 @@ class Matrix(DocumentModel):
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         yield from super().conflicts(contents)
         runtimes, machines = mapping_in(contents, "runtimes"), mapping_in(contents, "machines")
-        if isinstance(contents.get("runtimes"), Mapping) and not runtimes:
-            yield Conflict(("runtimes",), "a matrix needs a runtime at least")
-        if isinstance(contents.get("machines"), Mapping) and not machines:
-            yield Conflict(("machines",), "a matrix needs a machine at least")
+        for key in ("runtimes", "machines"):
+            if contents.get(key) == {}:
+                yield Conflict((key,), f"a matrix needs a {key[:-1]} at least")
         own = [mapping_in(runtimes, name).get("tests") for name in runtimes]
         if not contents.get("tests") and not any(own):
             yield Conflict(("tests",), "a matrix needs a test at least")
         yield from _twice(contents, runtimes)
         known = {"runtime": [*runtimes], "machine": [*machines] or ["local"]}
         for key in ("exclude", "set"):
-            yield from _conditions(key, contents.get(key), known)
-        yield from _additions(contents.get("add"), known)
+            yield from _conditions(key, entries_in(contents, key), known)
+        yield from _additions(entries_in(contents, "add"), known)
         yield from _unknown_patterns(contents, runtimes, known)
-        if contents.get("code") is not None and contents.get("folder") is not None:
-            yield Conflict(("folder",), "tests run in `folder` or in a copy of `code`, not both")
+        yield from two_folders(contents)
 
 
 def _twice(contents: Mapping[str, Any], runtimes: Mapping[str, Any]) -> Iterator[Conflict]:
-    """Find names of tests that are taken."""
-    places: list[tuple[tuple[str, ...], Any]] = [(("tests",), contents.get("tests"))]
-    places += [
-        (("runtimes", name, "tests"), mapping_in(runtimes, name).get("tests")) for name in runtimes
-    ]
+    """Find names of tests that are taken, also by rankwise itself."""
     generic: set[str] = set()
-    for path, tests in places:
-        seen = set(generic)
-        for index, test in enumerate(tests if isinstance(tests, list) else ()):
-            name = test.get("name") if isinstance(test, Mapping) else None
-            if not isinstance(name, str):
-                continue
-            if name == LOOK:
-                yield Conflict((*path, index, "name"), NOT_RUN_BY_HAND)
-            elif name in seen:
-                yield Conflict((*path, index, "name"), f"a test is called {code(name)} already")
-            seen.add(name)
-        if path == ("tests",):
-            generic = seen
+    places: list[tuple[Any, tuple[str, ...]]] = [(contents, ())]
+    places += [(one, ("runtimes", name)) for name, one in runtimes.items()]
+    for section, path in places:
+        yield from repeated_names(section, path, set(generic) if path else generic)
+        for index, test in enumerate(entries_in(section, "tests")):
+            if mapping_in(test).get("name") == LOOK:
+                yield Conflict((*path, "tests", index, "name"), NOT_RUN_BY_HAND)
 
 
-def _conditions(key: str, entries: Any, known: Mapping[str, Sequence[str]]) -> Iterator[Conflict]:
-    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-        condition = mapping_in(entry, "when")
-        if isinstance(mapping_in({"e": entry}, "e").get("when"), Mapping) and not condition:
+def _conditions(
+    key: str, entries: Sequence[Any], known: Mapping[str, Sequence[str]]
+) -> Iterator[Conflict]:
+    for index, entry in enumerate(entries):
+        condition = mapping_in(entry).get("when")
+        if condition == {}:
             yield Conflict((key, index, "when"), "`when` must ask for something")
-        for axis, wanted in condition.items():
+        for axis, wanted in mapping_in(condition).items():
             path = (key, index, "when", axis)
             if axis not in AXES:
-                meant = nearest(axis, AXES)
-                hint = f"did you mean {code(meant)}?" if meant else f"there are {', '.join(AXES)}"
-                yield Conflict(path, f"{code(axis)} is nothing that a cell has: {hint}")
+                remedy = hint(axis, AXES, f"there are {', '.join(AXES)}")
+                yield Conflict(path, f"{code(axis)} is nothing that a cell has: {remedy}")
             else:
-                yield from _unknown(path, axis, one_or_more(wanted), known)
+                yield from _unknown(path, axis, wanted, known)
 
 
-def _additions(entries: Any, known: Mapping[str, Sequence[str]]) -> Iterator[Conflict]:
-    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-        for axis, names in known.items():
-            name = mapping_in({"e": entry}, "e").get(axis)
-            if isinstance(name, str) and name not in names:
-                yield Conflict(("add", index, axis), _no_such(axis, name, names))
+def _additions(entries: Sequence[Any], known: Mapping[str, Sequence[str]]) -> Iterator[Conflict]:
+    for index, entry in enumerate(entries):
+        for axis in known:
+            name = mapping_in(entry).get(axis)
+            if isinstance(name, str):
+                yield from _unknown(("add", index, axis), axis, name, known)
 
 
 def _unknown_patterns(
@@ -355,30 +346,19 @@ def _unknown_patterns(
 ) -> Iterator[Conflict]:
     for name in runtimes:
         wanted = mapping_in(runtimes, name).get("machines")
-        if wanted is not None:
-            yield from _unknown(
-                ("runtimes", name, "machines"), "machine", one_or_more(wanted), known
-            )
-    tests = contents.get("tests")
-    for index, test in enumerate(tests if isinstance(tests, list) else ()):
-        for axis, names in known.items():
-            wanted = mapping_in({"t": test}, "t").get(f"{axis}s")
-            if wanted is not None:
-                path = ("tests", index, f"{axis}s")
-                yield from _unknown(path, axis, one_or_more(wanted), {axis: names})
+        yield from _unknown(("runtimes", name, "machines"), "machine", wanted, known)
+    for index, test in enumerate(entries_in(contents, "tests")):
+        for axis in known:
+            key = f"{axis}s"
+            yield from _unknown(("tests", index, key), axis, mapping_in(test).get(key), known)
 
 
 def _unknown(
     path: tuple[int | str, ...], axis: str, wanted: Any, known: Mapping[str, Sequence[str]]
 ) -> Iterator[Conflict]:
     """Find plain names that nothing has; a pattern may fit nothing."""
-    for name in wanted if isinstance(wanted, list | tuple) else ():
+    for name in wanted if isinstance(wanted, list | tuple) else (wanted,):
         is_plain = isinstance(name, str) and not _PATTERN.search(name)
         if is_plain and name not in known.get(axis, [name]):
-            yield Conflict(path, _no_such(axis, name, known[axis]))
-
-
-def _no_such(axis: str, name: str, names: Sequence[str]) -> str:
-    meant = nearest(name, names)
-    hint = f"did you mean {code(meant)}?" if meant else f"there are {', '.join(names)}"
-    return f"there is no {axis} {code(name)}: {hint}"
+            remedy = hint(name, known[axis], f"there are {', '.join(known[axis])}")
+            yield Conflict(path, f"there is no {axis} {code(name)}: {remedy}")

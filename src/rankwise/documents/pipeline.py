@@ -34,7 +34,7 @@ from rankwise.documents.values import (
     number_in,
 )
 from rankwise.documents.written import mapping_in
-from rankwise.wording import alternatives, code, nearest
+from rankwise.wording import alternatives, code, hint
 
 PROGRAMS = ("checkout", "runtime", "deploy", "report", "notify", "wait")
 """Steps that rankwise brings along."""
@@ -163,8 +163,7 @@ def _misplaced(contents: Mapping[str, Any], step: str) -> Iterator[Conflict]:
                 )
     if contents.get("outputs") is not None and contents.get("inputs") is None:
         yield Conflict(("outputs",), "`outputs` goes with `inputs`: without them it always runs")
-    detach = contents.get("detach")
-    if detach is not None and str(detach) == "true":
+    if str(contents.get("detach")).lower() == "true":
         if step not in _DETACHED:
             names = alternatives([f"`{each}`" for each in _DETACHED])
             yield Conflict(("detach",), f"`detach` goes with {names}, not with `{step}`")
@@ -243,22 +242,11 @@ def in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
     Those that are part of a cycle, or come after one, are left out.
     """
-    missing = {name: len(set(before)) for name, before in needs.items()}
-    after: dict[str, list[str]] = {}
-    for name, before in needs.items():
-        for one in set(before):
-            after.setdefault(one, []).append(name)
-    position = {name: at for at, name in enumerate(needs)}
-    ready = [name for name, count in missing.items() if not count]
-    ordered = []
-    while ready:
-        ready.sort(key=position.__getitem__, reverse=True)
-        ordered.append(ready.pop())
-        for name in after.get(ordered[-1], ()):
-            missing[name] -= 1
-            if not missing[name]:
-                ready.append(name)
-    return ordered
+    left, ordered = dict(needs), dict[str, None]()
+    while name := next((one for one in left if ordered.keys() >= {*left[one]}), ""):
+        ordered[name] = None
+        del left[name]
+    return [*ordered]
 
 
 def _needs(stage: Any) -> list[str]:
@@ -275,9 +263,8 @@ def _unknown_needs(stages: Mapping[str, Any]) -> Iterator[Conflict]:
             path = ("stages", name, "needs")
             where = path if isinstance(mapping_in(stage).get("needs"), str) else (*path, at)
             if need not in stages:
-                meant = nearest(need, [each for each in stages if each != name])
                 names = alternatives([code(each) for each in stages], "and")
-                remedy = f"did you mean {code(meant)}?" if meant else f"there are {names}"
+                remedy = hint(need, [each for each in stages if each != name], f"there are {names}")
                 yield Conflict(where, f"there is no stage {code(need)}; {remedy}")
     for name, stage in stages.items():
         when = _when(stage)

@@ -160,13 +160,10 @@ def _words_for_type(schema: Mapping[str, Any]) -> str:
             for each in schema.get("patternProperties", {}).values():
                 values = each
             return f"names, each with {_words(values)}" if isinstance(values, dict) else "mapping"
-        case "number":
-            return "number"
-        case "string":
-            return "text"
         case list():
             return "text or number"
-    return "anything"
+        case kind:
+            return {"number": "number", "string": "text"}.get(str(kind), "anything")
 
 
 def _link(name: str) -> str:
@@ -178,11 +175,8 @@ def _link(name: str) -> str:
 
 def _default(schema: Mapping[str, Any]) -> str:
     default = schema.get("default")
-    return f"`{default}`" if default not in (None, "", [], {}) and _is_simple(default) else ""
-
-
-def _is_simple(value: object) -> bool:
-    return isinstance(value, (str, int, float))
+    is_told = isinstance(default, str | int | float) and default != ""
+    return f"`{default}`" if is_told else ""
 
 
 def _flow(value: object) -> str:

@@ -25,6 +25,7 @@ from rankwise.documents.site_models import (
     NotifyConfig,
 )
 from rankwise.documents.written import (
+    Faults,
     LocatedList,
     LocatedMapping,
     Problem,
@@ -34,7 +35,7 @@ from rankwise.documents.written import (
 )
 from rankwise.errors import InputError
 from rankwise.plan import RuntimeChoice
-from rankwise.wording import did_you_mean
+from rankwise.wording import did_you_mean, listed
 
 _T = TypeVar("_T")
 _REMEDIES = {
@@ -133,8 +134,7 @@ class Site:
             for name, at in unknown_runtimes.items()
             if is_strict or (not has_images and did_you_mean(name, self._known("runtime")))
         ]
-        if faults:
-            raise InputError("\n".join(faults))
+        Faults(faults).raise_all()
         notices = []
         if unknown_computes:
             notices.append(self._notice("compute", list(unknown_computes), "this machine"))
@@ -161,10 +161,9 @@ class Site:
         return _look_up(name, [layer.runtimes for layer in self.layers], always_there=CURRENT)
 
     def _notice(self, kind: str, names: Sequence[str], stand_in: str) -> str:
-        listed = _listed(names)
         is_one = len(names) == 1
         return (
-            f"{kind if is_one else f'{kind}s'} {listed} {'is' if is_one else 'are'} not in "
+            f"{kind if is_one else f'{kind}s'} {_listed(names)} {'is' if is_one else 'are'} not in "
             f"{shown(self.file)}: {stand_in} stands in for {'it' if is_one else 'them'}; to change "
             f"that, write [{kind}.{toml_key(names[0])}] there"
         )
@@ -190,8 +189,7 @@ class Site:
 
 
 def _listed(names: Sequence[str]) -> str:
-    quoted = [f'"{name}"' for name in names]
-    return " and ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))
+    return listed([f'"{name}"' for name in names])
 
 
 def _look_up(name: str, layers: Sequence[Mapping[str, _T]], *, always_there: str) -> _T | None:
@@ -226,26 +224,21 @@ def find_site(folder: Path, environ: Mapping[str, str] = os.environ) -> Site:
     InputError: something in them is wrong; its message has a line for each problem.
     """
     nearest, *others = site_files(folder, environ)
-    layers, errors, read = [], [], []
+    faults, layers, read = Faults(), [], []
     for file in filter(None, (nearest, *others)):
-        try:
-            contents = _read(file)
-        except InputError as error:
-            errors.append(str(error))
-        else:
-            read.append((file, contents))
+        with faults.collected():
+            read.append((file, _read(file)))
     for file, contents in read:
         # pydantic takes longer to load than all the rest.
         from rankwise.documents.site_layers import read_layer
 
         layer, problems = read_layer(contents, file, shown(file))
         problems += _unknown_defaults(contents, [each for _, each in read])
-        if problems:
-            errors.append(str(as_error(shown(file), problems)))
-        elif layer:
+        with faults.collected():
+            if layer is None or problems:
+                raise as_error(shown(file), problems)
             layers.append(layer)
-    if errors:
-        raise InputError("\n".join(errors))
+    faults.raise_all()
     return Site(file=nearest or folder.absolute() / NAME, layers=tuple(layers))
 
 
@@ -324,12 +317,8 @@ def _user(number: int) -> str:
 
 
 def _nearest(folder: Path) -> Path | None:
-    return next((file for place in _upwards(folder) if _is_file(file := place / NAME)), None)
-
-
-def _upwards(folder: Path) -> Iterator[Path]:
-    yield folder
-    yield from folder.parents
+    files = (place / NAME for place in (folder, *folder.parents))
+    return next((file for file in files if _is_file(file)), None)
 
 
 def _users_own(environ: Mapping[str, str]) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field, create_model
 
-from rankwise.documents.common import ValidationContext
+from rankwise.documents.common import ValidationContext, runtime_choice
 from rankwise.documents.messages import validated
 from rankwise.documents.site_models import (
     LOCAL,
@@ -64,7 +64,9 @@ def read_layer(
             name: _compute(table, systems, name=name, place=place("compute", name))
             for name, table in said.compute.items()
         },
-        runtimes={name: table.choice(name, file.parent) for name, table in said.runtime.items()},
+        runtimes={
+            name: runtime_choice(table, name, file.parent) for name, table in said.runtime.items()
+        },
         notified={
             name: _notified(table, name=name, place=place("notify", name))
             for name, table in said.notify.items()

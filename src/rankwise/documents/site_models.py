@@ -1,7 +1,7 @@
 """What the site file says, as data.
 
-A type in an annotation is that of `site_tables`, which makes models for pydantic of these classes
-when there is a site file to read. Without one, pydantic is not loaded.
+Types in annotations are those of `values` and of `site_tables`, which makes models for pydantic of
+these classes when there is a site file to read. Without one, pydantic is not loaded.
 """
 
 from __future__ import annotations
@@ -14,40 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rankwise.plan import Resources, RuntimeChoice
 
 if TYPE_CHECKING:
-    from rankwise.documents.site_tables import (
-        Account,
-        Address,
-        Addresses,
-        Captures,
-        CommandLine,
-        FilePath,
-        Folder,
-        Hosts,
-        Idle,
-        Image,
-        KeepSeconds,
-        Labels,
-        Namespace,
-        PodFolder,
-        PodPort,
-        Port,
-        SbatchOptions,
-        SbatchTime,
-        SlurmMpi,
-        SshOptions,
-        Tolerations,
-        Url,
-    )
-    from rankwise.documents.values import (
-        Bool,
-        Bytes,
-        Cores,
-        NonNegativeInt,
-        PositiveInt,
-        Seconds,
-        Text,
-        Texts,
-    )
+    from rankwise.documents import site_tables as tables
+    from rankwise.documents import values
 
 LOCAL = "local"
 """The compute that is always there."""
@@ -73,23 +41,23 @@ TEMPLATES = ("create", "ready", "run", "send", "fetch", "delete", "list")
 class BatchConfig:
     """What a site file says of any batch system; what is empty is left to the system."""
 
-    options: Texts = ()
+    options: values.Texts = ()
     """More options of the command that submits, each as one text."""
-    modules: Texts = ()
+    modules: values.Texts = ()
     """Modules to load first, in a login shell."""
-    init: Texts = ()
+    init: values.Texts = ()
     """Lines of shell to run before anything else, after the modules."""
-    shared: FilePath = ""
+    shared: tables.FilePath = ""
     """A folder that all nodes have; empty: where the store is, and the documents are."""
-    python: Text = ""
+    python: values.Text = ""
     """What runs our part on the nodes; empty: the interpreter of rankwise."""
     mode: Literal["job", "pilot"] = "job"
     """`job`: a job for each task; `pilot`: one that many tasks share."""
-    max_queued: PositiveInt | None = None
+    max_queued: values.PositiveInt | None = None
     """How many of our jobs may be in the queue or run at a time; None: as many as it takes."""
-    pilot_nodes: PositiveInt = 1
+    pilot_nodes: values.PositiveInt = 1
     """How many nodes a pilot takes, if no task needs more."""
-    pilot_idle: Idle = 30.0
+    pilot_idle: tables.Idle = 30.0
     """For how many seconds a pilot without tasks stays."""
 
 
@@ -97,15 +65,15 @@ class BatchConfig:
 class SlurmConfig(BatchConfig):
     """What a site file says of a Slurm cluster; what is empty is left to Slurm."""
 
-    options: SbatchOptions = ()
+    options: tables.SbatchOptions = ()
     """More options of sbatch, each as one text: `--mem=16G`."""
-    partition: Text = ""
-    account: Text = ""
-    qos: Text = ""
-    constraint: Text = ""
-    time: SbatchTime = ""
+    partition: values.Text = ""
+    account: values.Text = ""
+    qos: values.Text = ""
+    constraint: values.Text = ""
+    time: tables.SbatchTime = ""
     """The limit of a job, as sbatch takes it: `30`, `1:30:00`, `2-0`."""
-    mpi: SlurmMpi = "mpirun"
+    mpi: tables.SlurmMpi = "mpirun"
     """`mpirun` (inside the allocation), or `srun` with or without a plugin: `srun-pmi2`."""
 
 
@@ -113,48 +81,48 @@ class SlurmConfig(BatchConfig):
 class KubernetesConfig:
     """What a site file says of a Kubernetes cluster; what is empty is left to the cluster."""
 
-    kubeconfig: FilePath = ""
+    kubeconfig: tables.FilePath = ""
     """The file; empty: KUBECONFIG, ~/.kube/config, or the account of the pod that we are in."""
-    context: Text = ""
-    namespace: Namespace = ""
-    image: Image = ""
+    context: values.Text = ""
+    namespace: tables.Namespace = ""
+    image: tables.Image = ""
     """For tasks whose runtime is no image."""
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
-    pull_secrets: Texts = ()
-    service_account: Text = ""
+    pull_secrets: values.Texts = ()
+    service_account: values.Text = ""
     node_selector: dict[str, str] = field(default_factory=dict)
-    tolerations: Tolerations = ()
-    labels: Labels = field(default_factory=dict)
+    tolerations: tables.Tolerations = ()
+    labels: tables.Labels = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
-    priority_class: Text = ""
-    runtime_class: Text = ""
-    host_network: Bool = False
-    user: Account = 1000
+    priority_class: values.Text = ""
+    runtime_class: values.Text = ""
+    host_network: values.Bool = False
+    user: tables.Account = 1000
     """Who runs in the containers: the number of a user, or `image`: as the image says (None)."""
-    python: Text = ""
+    python: values.Text = ""
     """What runs our part in the image; empty: the first that is found."""
     code: Literal["configmap", "image", "claim"] = "configmap"
     """How code gets into pods: `configmap`, `image` (it is there) or `claim` (a volume has it)."""
-    code_path: Text = ""
+    code_path: values.Text = ""
     """Where code is in the image or in the claim."""
-    claims: dict[str, PodFolder] = field(default_factory=dict)
+    claims: dict[str, tables.PodFolder] = field(default_factory=dict)
     """Persistent volume claims, and where pods have them."""
-    host_paths: dict[str, PodFolder] = field(default_factory=dict)
+    host_paths: dict[str, tables.PodFolder] = field(default_factory=dict)
     """Folders of the nodes, and where pods have them."""
     mpi: Literal["openmpi5", "openmpi4", "mpich", "intel", ""] = ""
     """Whose mpirun the images have: `openmpi4`, `openmpi5`, `mpich` or `intel`; empty: any."""
-    gpu_resource: Text = "nvidia.com/gpu"
-    mount: Folder = "/rankwise"
+    gpu_resource: values.Text = "nvidia.com/gpu"
+    mount: tables.Folder = "/rankwise"
     """The folder in pods under which our own files are."""
-    port: PodPort = 28967
+    port: tables.PodPort = 28967
     """Where the first pod of a task listens for the others."""
-    autoscale: Bool = False
+    autoscale: values.Bool = False
     """Whether nodes come when they are needed: then those that are there are no limit."""
-    max_parallel: PositiveInt | None = None
+    max_parallel: values.PositiveInt | None = None
     """How many tasks of ours may be there at a time; None: any number."""
-    pending_limit: Seconds | None = None
+    pending_limit: values.Seconds | None = None
     """After how many seconds without a node a task is given up; None: never."""
-    keep_seconds: KeepSeconds = 86400
+    keep_seconds: tables.KeepSeconds = 86400
     """For how long the cluster keeps what nobody has fetched."""
 
 
@@ -162,21 +130,21 @@ class KubernetesConfig:
 class SshConfig:
     """What a site file says of hosts with a login; what is empty is left to ssh."""
 
-    hosts: Hosts = ()
+    hosts: tables.Hosts = ()
     """As ssh has them: `gpu1`, `user@gpu2`, `ssh://user@gpu3:2222`, or a name of its config."""
-    options: SshOptions = ()
+    options: tables.SshOptions = ()
     """More options of ssh, each word as one text."""
-    config: FilePath = ""
+    config: tables.FilePath = ""
     """A file in place of ~/.ssh/config."""
-    folder: Text = "~/.cache/rankwise/remote"
+    folder: values.Text = "~/.cache/rankwise/remote"
     """Where our files go over there; nobody else may write into it."""
-    python: Text = ""
+    python: values.Text = ""
     """What runs our part there, and what commands find as `python`; empty: its python3."""
-    init: Texts = ()
+    init: values.Texts = ()
     """Lines of shell to run before anything else."""
-    shared: Bool = False
+    shared: values.Bool = False
     """Whether hosts see the files of this machine, under the same names."""
-    patience: Seconds = 600.0
+    patience: values.Seconds = 600.0
     """For how many seconds a host may be silent before what was not sent there goes elsewhere."""
 
 
@@ -184,32 +152,32 @@ class SshConfig:
 class CommandConfig:
     """What a site file says of a provider's command line; `${{NAME}}` is filled in."""
 
-    create: CommandLine = ()
-    ready: CommandLine = ()
+    create: tables.CommandLine = ()
+    ready: tables.CommandLine = ()
     """Ends with 0 once an instance can be used; empty: as soon as it is created."""
-    run: CommandLine = ()
+    run: tables.CommandLine = ()
     """Runs `${{command}}`, a line for the shell, in an instance."""
-    send: CommandLine = ()
+    send: tables.CommandLine = ()
     """Copies a file there; empty: `run` hands on its standard input."""
-    fetch: CommandLine = ()
+    fetch: tables.CommandLine = ()
     """Copies a file from there; empty: `run` hands on what the line writes."""
-    delete: CommandLine = ()
-    list: CommandLine = ()
+    delete: tables.CommandLine = ()
+    list: tables.CommandLine = ()
     """Says what there is, to find an instance by its name."""
-    capture: Captures = ()
+    capture: tables.Captures = ()
     """What to find in the output of `create`, and of `list`: name, and path or pattern."""
-    instances: PositiveInt = 1
+    instances: values.PositiveInt = 1
     """How many there may be at a time."""
-    reuse: Bool = True
+    reuse: values.Bool = True
     """Whether an instance serves several tasks."""
-    folder: Text = "~/.cache/rankwise/remote"
+    folder: values.Text = "~/.cache/rankwise/remote"
     """As for hosts."""
-    python: Text = ""
-    init: Texts = ()
-    patience: Seconds = 600.0
-    create_seconds: Seconds = 1800.0
-    ready_seconds: Seconds = 1800.0
-    look_seconds: Seconds = 0.4
+    python: values.Text = ""
+    init: values.Texts = ()
+    patience: values.Seconds = 600.0
+    create_seconds: values.Seconds = 1800.0
+    ready_seconds: values.Seconds = 1800.0
+    look_seconds: values.Seconds = 0.4
     """How long an instance may wait for news before it answers."""
 
 
@@ -220,14 +188,14 @@ class ComputeConfig:
     name: str = LOCAL
     """As the document calls it."""
     backend: str = LOCAL
-    cores: Cores | None = None
+    cores: values.Cores | None = None
     """How many cores tasks may use together."""
-    memory: Bytes | None = None
+    memory: values.Bytes | None = None
     """In bytes."""
-    gpus: NonNegativeInt | None = None
-    oversubscribe: Bool = False
+    gpus: values.NonNegativeInt | None = None
+    oversubscribe: values.Bool = False
     """Whether tasks may run at once that need more than there is."""
-    features: Texts = ()
+    features: values.Texts = ()
     """What matrices may need, as words or such as `mem>=64`."""
     batch: BatchConfig = BatchConfig()
     """What the batch system is told, if the backend is one."""
@@ -259,17 +227,17 @@ class MailConfig:
 
     name: str
     kind: Literal["mail"] = "mail"
-    host: Text = ""
-    port: Port = 0
+    host: values.Text = ""
+    port: tables.Port = 0
     """0: the one that goes with the security."""
     security: Literal["starttls", "tls", "none"] = "starttls"
     """`starttls`, `tls` from the first word on, or `none`."""
-    user: Text = ""
-    password_secret: Text = ""
+    user: values.Text = ""
+    password_secret: values.Text = ""
     """The name of the variable that has the password."""
-    sender: Address = ""
-    to: Addresses = ()
-    ca: FilePath = ""
+    sender: tables.Address = ""
+    to: tables.Addresses = ()
+    ca: tables.FilePath = ""
     """A file with the certificates to trust; empty: those that this machine trusts."""
     when: Literal["always", "failed"] = "always"
     """`always`, or only if a run has `failed`."""
@@ -283,12 +251,12 @@ class WebhookConfig:
 
     name: str
     kind: Literal["webhook"] = "webhook"
-    url: Url = ""
-    url_secret: Text = ""
+    url: tables.Url = ""
+    url_secret: values.Text = ""
     """The name of the variable that has the address: who knows it can write into the chat."""
     style: Literal["slack", "teams", "json"] = "slack"
     """`slack`, `teams` or plain `json`."""
-    ca: FilePath = ""
+    ca: tables.FilePath = ""
     when: Literal["always", "failed"] = "always"
     place: str = ""
 

@@ -6,10 +6,10 @@ import dataclasses
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -29,10 +29,12 @@ from rankwise.documents.common import (
     Conflict,
     Model,
     ValidationContext,
+    complete,
     field_docstrings,
     references_in,
     runtime_conflicts,
 )
+from rankwise.documents.messages import choice
 from rankwise.documents.site_models import (
     COMMAND,
     KUBERNETES,
@@ -54,17 +56,16 @@ from rankwise.documents.values import (
     Bool,
     Number,
     Text,
+    check_that,
     listed_schema,
     one_or_more,
-    whole,
+    whole_number,
     wrong,
 )
 from rankwise.documents.written import mapping_in
-from rankwise.plan import RuntimeChoice
 from rankwise.plugins import NOTIFIERS
-from rankwise.wording import alternatives, code, nearest, quoted
+from rankwise.wording import code, hint, quoted
 
-_T = TypeVar("_T")
 _LABEL = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 _OUR_LABELS = "rankwise.dev/"
@@ -79,22 +80,6 @@ _OUR_SBATCH_OPTIONS = (
 _OUR_SSH_OPTIONS = ("ControlMaster", "ControlPath", "ControlPersist", "BatchMode", "RemoteCommand")
 
 
-def _if(is_right: Callable[[Any], object], message: str) -> AfterValidator:
-    """Make a check; the message is followed by what was given."""
-
-    def check(value: _T) -> _T:
-        if not is_right(value):
-            raise wrong(f"{message}, not {quoted(value)}")
-        return value
-
-    return AfterValidator(check)
-
-
-def _whole(least: int, most: int) -> tuple[BeforeValidator, WithJsonSchema]:
-    schema = {"type": "integer", "minimum": least, "maximum": most}
-    return BeforeValidator(whole(least, most)), WithJsonSchema(schema)
-
-
 def _is_word(value: str) -> bool:
     return not value.startswith("-") and not any(letter.isspace() for letter in value)
 
@@ -103,21 +88,8 @@ def _is_folder(value: str) -> bool:
     return value.startswith("/") and bool(value.strip("/")) and ":" not in value
 
 
-def _complete(path: str, folder: Path) -> str:
-    """Make a path absolute that is relative to the folder of the site file.
-
-    Links are followed in the folders above it only: a Python knows its environment by the link
-    through which it is called.
-    """
-    try:
-        complete = folder / Path(path).expanduser()
-        return str(complete.parent.resolve() / complete.name)
-    except (OSError, RuntimeError):  # no such home, or links in a circle
-        return path
-
-
 def _file_path(path: str, info: ValidationInfo) -> str:
-    return _complete(
+    return complete(
         path, info.context.folder if isinstance(info.context, ValidationContext) else Path()
     )
 
@@ -146,11 +118,7 @@ def _ssh_option(value: str) -> str:
 
 def _mpi(value: str) -> str:
     if not _MPI.fullmatch(value):
-        known = ("mpirun", "srun", "srun-pmi2", "srun-pmix")
-        meant = nearest(value, known)
-        hint = f"; did you mean `{meant}`?" if meant else ""
-        listed = alternatives([f"`{each}`" for each in known])
-        raise wrong(f"must be {listed}, not {quoted(value)}{hint}")
+        raise wrong(choice(value, ("mpirun", "srun", "srun-pmi2", "srun-pmix")))
     return value
 
 
@@ -171,6 +139,8 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
 
 def _command_line(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
+        # A name is one word, with or without blanks around it.
+        value = re.sub(r"\$\{\{\s*(\w+)\s*\}\}", r"${{\1}}", value)
         try:
             value = shlex.split(value)
         except ValueError as error:
@@ -205,26 +175,20 @@ def _site_name(value: str) -> str:
     return value
 
 
-def _not_negative(value: float) -> float:
-    if value < 0:
-        raise wrong(f"must be 0 or more, not {value}")
-    return value
-
-
 FilePath = Annotated[Text, AfterValidator(_file_path)]
-Image = Annotated[Text, _if(_is_word, "must be the name of an image")]
+Image = Annotated[Text, check_that(_is_word, "must be the name of an image")]
 Folder = Annotated[
     Text,
-    _if(_is_folder, 'must be a folder such as "/rankwise"'),
+    check_that(_is_folder, 'must be a folder such as "/rankwise"'),
     AfterValidator(lambda value: value.rstrip("/")),
 ]
-PodFolder = Annotated[Text, _if(_is_folder, 'must be a folder such as "/data"')]
-Port = Annotated[int, *_whole(1, 65535)]
-PodPort = Annotated[int, *_whole(1024, 65535)]
-KeepSeconds = Annotated[int, *_whole(60, 10**9)]
-Idle = Annotated[Number, AfterValidator(_not_negative)]
+PodFolder = Annotated[Text, check_that(_is_folder, 'must be a folder such as "/data"')]
+Port = Annotated[int, *whole_number(1, 65535)]
+PodPort = Annotated[int, *whole_number(1024, 65535)]
+KeepSeconds = Annotated[int, *whole_number(60, 10**9)]
+Idle = Annotated[Number, check_that(lambda value: value >= 0, "must be 0 or more")]
 Account = Annotated[int | None, BeforeValidator(_account), WithJsonSchema({})]
-Namespace = Annotated[Text, _if(_NAMESPACE.fullmatch, "must be the name of a namespace")]
+Namespace = Annotated[Text, check_that(_NAMESPACE.fullmatch, "must be the name of a namespace")]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]
 Toleration = dict[Literal["key", "operator", "value", "effect", "tolerationSeconds"], Any]
 Tolerations = tuple[Toleration, ...]
@@ -233,7 +197,7 @@ SlurmMpi = Annotated[Text, AfterValidator(_mpi)]
 _LISTED = (BeforeValidator(one_or_more), listed_schema({"type": "string"}))
 SbatchOptions = Annotated[tuple[Annotated[Text, AfterValidator(_sbatch_option)], ...], *_LISTED]
 SshOptions = Annotated[tuple[Annotated[Text, AfterValidator(_ssh_option)], ...], *_LISTED]
-Hosts = Annotated[tuple[Annotated[Text, _if(_is_word, "must be a host")], ...], *_LISTED]
+Hosts = Annotated[tuple[Annotated[Text, check_that(_is_word, "must be a host")], ...], *_LISTED]
 CommandLine = Annotated[
     tuple[str, ...], BeforeValidator(_command_line), listed_schema({"type": "string"})
 ]
@@ -242,18 +206,18 @@ Captures = Annotated[
 ]
 _Address = Annotated[
     str,
-    _if(
+    check_that(
         lambda value: "@" in value and not any(ord(letter) < 32 for letter in value),
         'must be an address such as "me@example.org"',
     ),
 ]
 Address = Annotated[_Address, Field(alias="from")]
 Addresses = Annotated[
-    tuple[_Address, ...], _if(bool, 'must be addresses such as "me@example.org"'), *_LISTED
+    tuple[_Address, ...], check_that(bool, 'must be addresses such as "me@example.org"'), *_LISTED
 ]
 Url = Annotated[
     Text,
-    _if(lambda value: value.startswith(("https://", "http://")), "must begin with https://"),
+    check_that(lambda value: value.startswith(("https://", "http://")), "must begin with https://"),
 ]
 SiteName = Annotated[str, AfterValidator(_site_name)]
 
@@ -320,9 +284,8 @@ class CommandTable(SiteTable):
             needed = cls._given.get(name, ())
             known = ("name", *needed, *more)
             for each in sorted(used - set(known)):
-                meant = nearest(each, known)
-                hint = f"did you mean `{meant}`?" if meant else f"there are {', '.join(known)}"
-                yield Conflict((name,), f"`{name}` has ${{{{{each}}}}}, which is unknown; {hint}")
+                remedy = hint(each, known, f"there are {', '.join(known)}")
+                yield Conflict((name,), f"`{name}` has ${{{{{each}}}}}, which is unknown; {remedy}")
             for each in needed if words else ():
                 if each not in used:
                     yield Conflict((name,), f"`{name}` must have ${{{{{each}}}}} in it")
@@ -389,21 +352,6 @@ class RuntimeTable(SiteTable):
         if contents.get("current") is False:
             yield Conflict(("current",), "`current` can only be true")
 
-    def choice(self, name: str, folder: Path) -> RuntimeChoice:
-        """Return what the table means."""
-        given = self.model_fields_set
-        if "requirements" in given:
-            return RuntimeChoice(
-                name=name, kind="uv", python=self.python, requirements=self.requirements
-            )
-        if "python" in given:
-            return RuntimeChoice(name=name, kind="python", python=_complete(self.python, folder))
-        if "image" in given:
-            is_file = self.image.endswith(".sif") or self.image.startswith((".", "/", "~"))
-            image = _complete(self.image, folder) if is_file else self.image
-            return RuntimeChoice(name=name, kind="container", image=image, engine=self.engine)
-        return RuntimeChoice(name=name)
-
 
 class Defaults(SiteTable):
     """What documents get that name no compute, or no runtime."""
@@ -449,7 +397,7 @@ BACKENDS: Mapping[str, type[SiteTable]] = {
     COMMAND: CommandTable,
 }
 # What the annotations of the classes of data mean.
-_NAMES = {**vars(values), **globals(), **vars(site_models)}
+_NAMES = {**vars(values), **globals(), **vars(site_models), "tables": sys.modules[__name__]}
 OF_ALL = ("cores", "gpus", "memory", "features")
 
 
@@ -511,7 +459,7 @@ def _notify_kind(given: Any) -> str | None:
     if not isinstance(given, Mapping):
         return None
     if kind := given.get("kind"):
-        return kind if kind in NOTIFIERS.ours else "other"
+        return kind if kind in [*NOTIFIERS.ours] else "other"
     if "url" in given or "url_secret" in given:
         return "webhook"
     return "mail" if "host" in given else None

@@ -31,6 +31,7 @@ from rankwise.documents.values import (
     Text,
     number_in,
 )
+from rankwise.documents.written import entries_in, mapping_in
 from rankwise.wording import code
 
 KINDS = ("run", "files", "pytest")
@@ -133,6 +134,24 @@ class Header(Model):
     name: Name | None = None
 
 
+def repeated_names(contents: Any, path: tuple[str, ...], seen: set[str]) -> Iterator[Conflict]:
+    """Find tests whose names are taken by those that were seen, and add theirs."""
+    for index, test in enumerate(entries_in(contents, "tests")):
+        name = mapping_in(test).get("name")
+        if isinstance(name, str):
+            if name in seen:
+                yield Conflict(
+                    (*path, "tests", index, "name"), f"a test is called {code(name)} already"
+                )
+            seen.add(name)
+
+
+def two_folders(contents: Mapping[str, Any]) -> Iterator[Conflict]:
+    """Find out whether tests are to run in two folders."""
+    if contents.get("code") is not None and contents.get("folder") is not None:
+        yield Conflict(("folder",), "tests run in `folder` or in a copy of `code`, not both")
+
+
 class Suite(DocumentModel):
     """Tests, each a script or a command that runs by itself or under a launcher."""
 
@@ -168,17 +187,7 @@ class Suite(DocumentModel):
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
-        tests = contents.get("tests")
-        if isinstance(tests, list) and not tests:
+        if contents.get("tests") == []:
             yield Conflict(("tests",), "a suite needs a test at least")
-        seen: set[str] = set()
-        for index, test in enumerate(tests if isinstance(tests, list) else ()):
-            name = test.get("name") if isinstance(test, Mapping) else None
-            if isinstance(name, str):
-                if name in seen:
-                    yield Conflict(
-                        ("tests", index, "name"), f"a test is called {code(name)} already"
-                    )
-                seen.add(name)
-        if contents.get("code") is not None and contents.get("folder") is not None:
-            yield Conflict(("folder",), "tests run in `folder` or in a copy of `code`, not both")
+        yield from repeated_names(contents, (), set())
+        yield from two_folders(contents)

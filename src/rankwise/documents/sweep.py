@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
 
 from rankwise.documents.common import (
     ComputeRef,
@@ -34,12 +43,15 @@ from rankwise.documents.values import (
     listed_schema,
     number_in,
     one_or_more,
+    whole,
+    wrong,
 )
-from rankwise.documents.written import mapping_in
+from rankwise.documents.written import entries_in, mapping_in
 from rankwise.plugins import METRIC_PARSERS
-from rankwise.wording import alternatives, code, nearest
+from rankwise.wording import alternatives, code, hint
 
-OWN_NAMES = ("nodes", "ranks_per_node", "ranks", "trial")
+_COUNTED = ("nodes", "ranks_per_node")
+OWN_NAMES = (*_COUNTED, "ranks", "trial")
 """What `${{NAME}}` may stand for beside the parameters."""
 _MOST_VALUES = 100_000
 
@@ -80,11 +92,11 @@ class Range(Model):
         value, to = _decimal(self.start), _decimal(self.to)
         while value <= to:
             found.append(_written(value))
-            value = (
-                value * _decimal(self.times)
-                if self.times is not None
-                else value + _decimal(self.step or 1)
-            )
+            last = value
+            value = last * _decimal(self.times) if self.times else last + _decimal(self.step or 1)
+            if value == last:
+                # The number has more digits than are counted with: a step is nothing to it.
+                break
         return found
 
 
@@ -94,7 +106,7 @@ def _count(start: float, to: float, step: float | None, times: float | None) -> 
         return 0
     if times is not None:
         return math.log(to / start) / math.log(times) + 1
-    return float((_decimal(to) - _decimal(start)) // _decimal(step or 1)) + 1
+    return int((_decimal(to) - _decimal(start)) / _decimal(step or 1)) + 1
 
 
 def _decimal(number: float) -> Decimal:
@@ -129,9 +141,18 @@ Values = Annotated[
     Discriminator(_shape),
 ]
 """Values as they are, numbers of a range, or values with names by which cases are known."""
+
+
+def _not_empty(counts: list[int]) -> list[int]:
+    if not counts:
+        raise wrong("must have a number at least")
+    return counts
+
+
 Counts = Annotated[
     list[PositiveInt],
     BeforeValidator(one_or_more),
+    AfterValidator(_not_empty),
     listed_schema({"type": "integer", "minimum": 1}),
 ]
 
@@ -164,9 +185,9 @@ class MetricSpec(Model):
     """regex: the expression, whose first group (or `value`) is the value."""
     function: Text = Field(default="", examples=["reading.py:bandwidths"])
     """python: a function that makes values of the output."""
-    only: list[Text] = Field(default_factory=list)
+    only: tuple[Text, ...] = ()
     """Which to keep, by the names in the output; none given: all."""
-    axes: list[Text] = Field(default_factory=list, examples=[["n"]])
+    axes: tuple[Text, ...] = Field(default=(), examples=[["n"]])
     """json-lines: keys that say where a value was taken."""
     on: Text = Field(default="output", examples=["result.json"])
     """Where it stands: `output`, `stdout`, `stderr`, or a file's name."""
@@ -264,8 +285,9 @@ class Sweep(DocumentModel):
             if name in OWN_NAMES:
                 yield Conflict(("parameters", name), f"{code(name)} is a name of rankwise's own")
         yield from _unknown(contents, known)
-        yield from _uneven(contents.get("zip"))
-        yield from _unknown_parsers(contents.get("metrics"))
+        yield from _wrong_values(contents, known[len(OWN_NAMES) :])
+        yield from _uneven(entries_in(contents, "zip"))
+        yield from _unknown_parsers(entries_in(contents, "metrics"))
         budget = mapping_in(contents, "budget")
         if budget.get("max_core_hours") is not None and contents.get("timeout") is None:
             yield Conflict(
@@ -275,12 +297,7 @@ class Sweep(DocumentModel):
 
 
 def _names(contents: Mapping[str, Any]) -> list[str]:
-    groups = contents.get("zip")
-    zipped = [
-        name
-        for group in (groups if isinstance(groups, list) else ())
-        for name in (group if isinstance(group, Mapping) else ())
-    ]
+    zipped = [name for group in entries_in(contents, "zip") for name in mapping_in(group)]
     return [*OWN_NAMES, *mapping_in(contents, "parameters"), *zipped]
 
 
@@ -294,39 +311,63 @@ def _unknown(contents: Mapping[str, Any], known: Sequence[str]) -> Iterator[Conf
             if name not in known:
                 yield Conflict(path, _no_parameter("${{" + name + "}}", name, known))
     for key in ("exclude", "set", "metrics"):
-        entries = contents.get(key)
-        for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        for index, entry in enumerate(entries_in(contents, key)):
             for name in mapping_in(entry, "when"):
                 if name not in known:
                     yield Conflict((key, index, "when", name), _no_parameter(name, name, known))
 
 
+def _wrong_values(contents: Mapping[str, Any], parameters: Sequence[str]) -> Iterator[Conflict]:
+    """Find what is wrong with the values of cases that are added or changed."""
+    for index, setting in enumerate(entries_in(contents, "set")):
+        for name in mapping_in(setting, "parameters"):
+            if name not in parameters:
+                path = ("set", index, "parameters", name)
+                yield Conflict(path, _no_parameter(name, name, parameters))
+    for index, case in enumerate(entries_in(contents, "add")):
+        for name, value in mapping_in(case).items():
+            if name in _COUNTED:
+                try:
+                    whole(1)(value)
+                except PydanticCustomError as error:
+                    yield Conflict(("add", index, name), f"{code(name)} {error.message()}")
+            elif name not in parameters:
+                yield Conflict(("add", index, name), _no_parameter(name, name, parameters))
+        if missing := [code(name) for name in parameters if name not in mapping_in(case)]:
+            are = "is" if len(missing) == 1 else "are"
+            message = f"a case needs all values: {alternatives(missing, 'and')} {are} missing"
+            yield Conflict(("add", index), message)
+
+
 def _no_parameter(shown: str, name: str, known: Sequence[str]) -> str:
-    meant = nearest(name, known)
-    remedy = f"did you mean {code(meant)}?" if meant else "add it to `parameters`"
+    remedy = hint(name, known, "add it to `parameters`")
     return f"{code(shown)}: there is no parameter {code(name)}; {remedy}"
 
 
-def _unknown_parsers(specs: Any) -> Iterator[Conflict]:
+def _unknown_parsers(specs: Sequence[Any]) -> Iterator[Conflict]:
     """Find parsers in their short form that there are not; the long form is checked by itself."""
-    for index, spec in enumerate(specs if isinstance(specs, list) else ()):
+    for index, spec in enumerate(specs):
         if isinstance(spec, str):
             for conflict in MetricSpec.conflicts({"parser": spec}):
                 yield Conflict(("metrics", index), conflict.message)
 
 
-def _uneven(groups: Any) -> Iterator[Conflict]:
+def _uneven(groups: Sequence[Any]) -> Iterator[Conflict]:
     """Find groups whose parameters do not have equally many values."""
-    for index, group in enumerate(groups if isinstance(groups, list) else ()):
-        if not isinstance(group, Mapping):
-            continue
-        sizes = {
-            name: len(value)
-            for name, value in group.items()
-            if isinstance(value, list | Mapping) and _shape(value) != "range"
-        }
-        if len(set(sizes.values())) > 1:
+    for index, group in enumerate(groups):
+        sizes = {name: _size(value) for name, value in mapping_in(group).items()}
+        if None not in sizes.values() and len(set(sizes.values())) > 1:
             told = ", ".join(f"{code(name)} has {size}" for name, size in sizes.items())
             yield Conflict(
                 ("zip", index), f"parameters that go together need as many values: {told}"
             )
+
+
+def _size(given: Any) -> int | None:
+    """Return how many values a parameter has; None: it is wrong in another way."""
+    if _shape(given) != "range":
+        return len(given) if isinstance(given, list | Mapping) else None
+    try:
+        return len(Range.model_validate(given).values())
+    except ValidationError:
+        return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from rankwise.documents.written import Scalar, resolve
 from rankwise.wording import quoted
 
+_T = TypeVar("_T")
 OWN_WORDS = "rankwise"
 """The type of errors whose message is ours and complete."""
 
@@ -64,6 +65,25 @@ def whole(least: int, most: int | None = None) -> Callable[[Any], int]:
         return number
 
     return check
+
+
+def whole_number(least: int, most: int | None = None) -> tuple[BeforeValidator, WithJsonSchema]:
+    """Make a check for whole numbers within bounds, and say so to JSON Schema."""
+    schema = {"type": "integer", "minimum": least}
+    if most is not None:
+        schema["maximum"] = most
+    return BeforeValidator(whole(least, most)), WithJsonSchema(schema)
+
+
+def check_that(is_right: Callable[[Any], object], message: str) -> AfterValidator:
+    """Make a check; the message is followed by what was given."""
+
+    def check(value: _T) -> _T:
+        if not is_right(value):
+            raise wrong(f"{message}, not {quoted(value)}")
+        return value
+
+    return AfterValidator(check)
 
 
 def _with_remedy(value: Any) -> str:
@@ -156,14 +176,6 @@ def _name(value: str) -> str:
     return value
 
 
-def _variable(value: str) -> str:
-    if not _VARIABLE.fullmatch(value):
-        raise wrong(
-            f"must be a name of letters, digits and `_`, no digit first, not {quoted(value)}"
-        )
-    return value
-
-
 def _secret(value: str) -> str:
     if not _VARIABLE.fullmatch(value):
         # It may be the secret itself: it is not repeated.
@@ -198,7 +210,7 @@ Name = Annotated[
 ]
 Variable = Annotated[
     str,
-    AfterValidator(_variable),
+    check_that(_VARIABLE.fullmatch, "must be a name of letters, digits and `_`, no digit first"),
     WithJsonSchema({"type": "string", "pattern": f"^{_VARIABLE.pattern}$"}),
 ]
 Secrets = Annotated[
@@ -206,19 +218,11 @@ Secrets = Annotated[
 ]
 Target = Annotated[str, AfterValidator(lambda name: _text(name.removeprefix("azureml:")))]
 
-PositiveInt = Annotated[
-    int, BeforeValidator(whole(1)), WithJsonSchema({"type": "integer", "minimum": 1})
-]
+PositiveInt = Annotated[int, *whole_number(1)]
 """A whole number from 1."""
-NonNegativeInt = Annotated[
-    int, BeforeValidator(whole(0)), WithJsonSchema({"type": "integer", "minimum": 0})
-]
+NonNegativeInt = Annotated[int, *whole_number(0)]
 """A whole number from 0."""
-ExitCode = Annotated[
-    int,
-    BeforeValidator(whole(1, 255)),
-    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 255}),
-]
+ExitCode = Annotated[int, *whole_number(1, 255)]
 
 
 def _number_or_text(example: str, pattern: str) -> WithJsonSchema:

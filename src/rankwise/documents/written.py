@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rankwise.errors import InputError
@@ -36,6 +38,26 @@ def as_error(name: str, problems: Iterable[Problem]) -> InputError:
     if len(found) > MOST_SHOWN:
         lines.append(f"{name}: and {len(found) - MOST_SHOWN} more mistakes")
     return InputError("\n".join(lines))
+
+
+class Faults:
+    """Collects what is wrong with several parts, to say all of it at once."""
+
+    def __init__(self, messages: Iterable[str] = ()) -> None:
+        self._messages = dict.fromkeys(messages)
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Take note of an InputError, and go on after the block."""
+        try:
+            yield
+        except InputError as error:
+            self._messages[str(error)] = None
+
+    def raise_all(self) -> None:
+        """Raise one InputError with all messages, each once; does nothing if there are none."""
+        if self._messages:
+            raise InputError("\n".join(self._messages))
 
 
 class Scalar(str):
@@ -120,11 +142,25 @@ class Location:
         self.parent, self.value = here, here[step]
 
 
+def expanded(path: str) -> Path:
+    """Put the home folder in for `~`; a path from a home that is not there stays as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def mapping_in(contents: Any, *path: str) -> Mapping[str, Any]:
     """Follow a path through mappings; an empty one if there is none at its end."""
     for step in path:
         contents = contents.get(step) if isinstance(contents, Mapping) else None
     return contents if isinstance(contents, Mapping) else {}
+
+
+def entries_in(contents: Any, *path: str) -> Sequence[Any]:
+    """Follow a path to a list; an empty one if there is none at its end."""
+    found = mapping_in(contents, *path[:-1]).get(path[-1])
+    return found if isinstance(found, list | tuple) else ()
 
 
 def copied(value: Any) -> Any:

@@ -73,22 +73,19 @@ class Composer:
 
     def document(self) -> tuple[Any, SourcePosition]:
         """Compose the only document of the stream; None if there is none."""
-        self._next()
-        event = self._next()
+        next(self._events)
+        event = next(self._events)
         if isinstance(event, StreamEndEvent):
             return None, SourcePosition(1, 1)
-        first = self._next()
+        first = next(self._events)
         root = self._node(first)
-        self._next()
-        extra = self._next()
+        next(self._events)
+        extra = next(self._events)
         if isinstance(extra, DocumentStartEvent):
             raise Unreadable(
                 _start(extra), "a second document begins here; put each into a file of its own"
             )
         return root, _start(first)
-
-    def _next(self) -> Event:
-        return next(self._events)
 
     def _node(self, event: Event) -> Any:
         if isinstance(event, AliasEvent):
@@ -98,30 +95,25 @@ class Composer:
         if anchor is not None:
             self._anchors[anchor] = None
         self._count(_start(event), 1, 0)
-        value = self._content(event)
+        value = self._scalar(event) if isinstance(event, ScalarEvent) else self._collection(event)
         if anchor is not None:
             self._anchors[anchor] = _Anchored(
                 value, self._values - values, self._characters - characters
             )
         return value
 
-    def _content(self, event: NodeEvent) -> Any:
-        return self._scalar(event) if isinstance(event, ScalarEvent) else self._collection(event)
-
     def _count(self, at: SourcePosition, values: int, characters: int) -> None:
         """Take note of what comes in before it does, be it written or repeated by an alias."""
         self._values += values
         self._characters += characters
-        if self._values > MOST_VALUES:
-            raise Unreadable(
-                at, f"the document has more than {MOST_VALUES} values, aliases filled in; split it"
-            )
-        if self._characters > MOST_CHARACTERS:
-            raise Unreadable(
-                at,
-                f"the document has more than {MOST_CHARACTERS} characters, aliases filled in; "
-                "split it",
-            )
+        for count, most, what in (
+            (self._values, MOST_VALUES, "values"),
+            (self._characters, MOST_CHARACTERS, "characters"),
+        ):
+            if count > most:
+                raise Unreadable(
+                    at, f"the document has more than {most} {what}, aliases filled in; split it"
+                )
 
     def _alias(self, event: AliasEvent) -> Any:
         at, name = _start(event), event.anchor
@@ -150,7 +142,9 @@ class Composer:
         # JSON writes some letters as two escapes, which are one letter only together.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
         if unfit := _UNFIT_IN_VALUES.search(text):
-            self._report(event, f"the character {unfit[0]!r} cannot be passed on; leave it out")
+            self._report(
+                _start(event), f"the character {unfit[0]!r} cannot be passed on; leave it out"
+            )
         return _UNFIT_IN_VALUES.sub("\ufffd", text)
 
     def _tagged(self, event: ScalarEvent, value: Any) -> Any:
@@ -181,36 +175,32 @@ class Composer:
 
     def _listing(self, start: NodeEvent) -> LocatedList:
         listing = LocatedList(_start(start))
-        while not isinstance(event := self._next(), SequenceEndEvent):
+        while not isinstance(event := next(self._events), SequenceEndEvent):
             listing.put(self._node(event), _start(event))
         return listing
 
     def _section(self, start: NodeEvent) -> LocatedMapping:
         section = LocatedMapping(_start(start))
         merged: list[LocatedMapping] = []
-        while not isinstance(event := self._next(), MappingEndEvent):
+        while not isinstance(event := next(self._events), MappingEndEvent):
             key, at = self._key(event), _start(event)
-            value_event = self._next()
+            value_event = next(self._events)
             value = self._node(value_event)
             # What is not written has no place of its own: the parser names that of what follows.
             value_at = at if value is None else _start(value_event)
             if key is None:
                 continue
             if key in section:
-                self.problems.append(
-                    Problem(
-                        at,
-                        f"{code(key)} stands twice; the first is in line "
-                        f"{section.keys_at[key].line}",
-                    )
-                )
+                first = section.keys_at[key].line
+                self._report(at, f"{code(key)} stands twice; the first is in line {first}")
             elif key == "<<" and isinstance(event, ScalarEvent) and not event.style:
                 merged += self._to_merge(value, value_at)
             else:
                 section.put(key, value, at, value_at)
         for other in merged:
-            for key in other.keys() - section.keys():
-                section.put(key, other[key], other.keys_at[key], other.values_at[key])
+            for key, value in other.items():
+                if key not in section:
+                    section.put(key, value, other.keys_at[key], other.values_at[key])
         return section
 
     def _key(self, event: Event) -> str | None:
@@ -223,25 +213,23 @@ class Composer:
         what = "a name is missing before the `:`"
         if isinstance(value, (LocatedMapping, LocatedList)):
             what = "a name must stand before the `:`, not a list or a mapping"
-        self._report(event, f"{what}; a text with `{{`, `[` or `?` in front needs quotes")
+        self._report(_start(event), f"{what}; a text with `{{`, `[` or `?` in front needs quotes")
         return None
 
     def _to_merge(self, value: Any, at: SourcePosition) -> list[LocatedMapping]:
         sections = value if isinstance(value, LocatedList) else [value]
         if all(isinstance(each, LocatedMapping) for each in sections):
             return list(sections)
-        self.problems.append(
-            Problem(at, "`<<` must name a mapping: write `<<: *NAME`, with `&NAME` at the mapping")
-        )
+        self._report(at, "`<<` must name a mapping: write `<<: *NAME`, with `&NAME` at the mapping")
         return []
 
-    def _report(self, event: Event, message: str) -> None:
-        self.problems.append(Problem(_start(event), message))
+    def _report(self, at: SourcePosition, message: str) -> None:
+        self.problems.append(Problem(at, message))
 
     def _report_tag(self, event: Event, tag: str) -> None:
         shown = "!!" + tag.removeprefix(_STANDARD_TAG) if tag.startswith(_STANDARD_TAG) else tag
         self._report(
-            event,
+            _start(event),
             f"the tag {code(shown)} means nothing here; leave it out, or put the text in quotes",
         )
 

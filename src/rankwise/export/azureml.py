@@ -145,7 +145,7 @@ def azureml(job: ExportJob) -> Exported:
         made |= _of_command_job(job, job.model, made["resources"])
     return Exported(
         name=job.name,
-        objects=[{name: value for name, value in made.items() if value}],
+        objects=[_given(**made)],
         losses=[*line.losses, *_losses(job)],
         notes=[*line.notes, *job.counts.notes],
     )
@@ -177,12 +177,14 @@ def _path(job: ExportJob, path: str) -> str:
 def _input(job: ExportJob, given: Input) -> str | dict[str, str]:
     if given.value is not None:
         return str(given.value)
-    fields = {"type": given.type, "path": _path(job, given.path), "mode": given.mode}
-    return {name: value for name, value in fields.items() if value}
+    return _given(type=given.type, path=_path(job, given.path), mode=given.mode)
 
 
 def _output(output: JobOutput) -> dict[str, str]:
-    fields = {"type": output.type or "uri_folder", "path": output.path, "mode": output.mode}
+    return _given(type=output.type or "uri_folder", path=output.path, mode=output.mode)
+
+
+def _given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
@@ -191,14 +193,12 @@ def _of_command_job(
 ) -> dict[str, Any]:
     """Return what only command jobs say, which is Azure ML's own."""
     asked = model.resources
-    more = {
-        "instance_type": asked.instance_type,
-        "shm_size": asked.shm_size,
-        "docker_args": asked.docker_args,
-    }
+    more = _given(
+        instance_type=asked.instance_type, shm_size=asked.shm_size, docker_args=asked.docker_args
+    )
     return {
         "outputs": {name: _output(output) for name, output in model.outputs.items()},
-        "resources": {**resources, **{name: value for name, value in more.items() if value}},
+        "resources": {**resources, **more},
         **{name: _plain(getattr(model, name)) for name in _PASSED_ON},
     }
 

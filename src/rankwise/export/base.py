@@ -20,7 +20,7 @@ from rankwise.documents.jobs import JobModel
 from rankwise.documents.load import Document, load
 from rankwise.documents.site import Site, find_site
 from rankwise.documents.site_models import KUBERNETES, ComputeConfig
-from rankwise.documents.written import Location, mapping_in
+from rankwise.documents.written import Faults, Location, mapping_in
 from rankwise.errors import InputError
 from rankwise.launch.commandline import Launch, read_command
 from rankwise.launch.jobs import (
@@ -34,7 +34,8 @@ from rankwise.launch.jobs import (
     with_inputs,
 )
 from rankwise.plan import fill_in
-from rankwise.planning.jobs import code_of, compute_of, request_of
+from rankwise.planning.jobs import check_code, compute_of, request_of
+from rankwise.planning.planner import free_name, named_files
 
 Object = Mapping[str, Any]
 """Plain data, as it is written to YAML."""
@@ -118,8 +119,7 @@ class ExportJob:
 
     def at(self, path: str) -> str:
         """Name the place in the document to which a path leads, such as `restart.max`."""
-        position = Location(self.document.contents, path.split(".")).key_at
-        return f"{self.document.path}:{position.line}:{position.column}"
+        return f"{self.document.path}{Location(self.document.contents, path.split('.')).key_at}"
 
     def loss(self, path: str, why: str) -> str:
         """Say that what stands under a path cannot be said elsewhere."""
@@ -144,10 +144,7 @@ def name_for(text: str, taken: set[str]) -> str:
 
 def unique(name: str, taken: set[str]) -> str:
     """Return a name that is not taken yet, and take it."""
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = f"{name}-{number}"
+    found = free_name(name, taken)
     taken.add(found)
     return found
 
@@ -167,11 +164,8 @@ def gather(document: Document, site: Site, options: ExportOptions, taken: set[st
             f"{document.path}: a {model.type} cannot be exported, only a job; to send its tasks "
             "to a cluster: rankwise run --on NAME"
         )
-    for written, folder in code_of(document):
-        if not folder.is_dir():
-            place = document.place(("path", "code"), written)
-            raise InputError(f"{place}: there is no folder {folder}")
-    compute = options.on or compute_of(document) or site.default_compute
+    check_code(document)
+    compute = options.on or compute_of(document).target or site.default_compute
     raw = request_of(document, site, key=model.name, compute=compute)
     request = _with_outputs(with_inputs(raw))
     role = commanding_role(request, "launcher", "worker")
@@ -226,15 +220,12 @@ def export_from(paths: Sequence[Path], target: str, options: ExportOptions) -> l
     """Write the jobs of documents; raises InputError with every mistake in all of them."""
     module, name = TARGETS[target]
     write: Target = getattr(import_module(f"rankwise.export.{module}"), name)
-    made, errors, taken = [], [], set[str]()
+    made, faults, taken = [], Faults(), set[str]()
     for path in paths:
-        try:
+        with faults.collected(), named_files(path):
             site = find_site(path.absolute().parent)
             made.append(write(gather(load(path), site, options, taken)))
-        except InputError as error:
-            errors.append(str(error))
-    if errors:
-        raise InputError("\n".join(errors))
+    faults.raise_all()
     return made
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable
 from typing import Any
 
 from rankwise.errors import InputError
-from rankwise.export.base import Exported, ExportJob
+from rankwise.export.base import Exported, ExportJob, Object
 from rankwise.export.commands import HOSTFILES, for_shell, mpi_line, torch_line, with_dollars
 from rankwise.export.pods import (
     COPY,
@@ -28,7 +29,7 @@ from rankwise.export.pods import (
     variables_of,
     volumes,
 )
-from rankwise.launch.jobs import RoleRequest, instance_role
+from rankwise.launch.jobs import instance_role
 from rankwise.plan import Resources
 
 HOSTFILE = "/etc/mpi/hostfile"
@@ -37,52 +38,65 @@ HOSTFILE = "/etc/mpi/hostfile"
 
 def mpi_operator(job: ExportJob) -> Exported:
     """Write an MPIJob; raises InputError for other kinds of jobs."""
-    refuse_others(job, "the MPI operator")
+    if job.request.kind != "mpi":
+        others = "" if job.request.kind == "plain" else "`--to kubeflow-v1` or "
+        who = f"{others}`--to kubernetes` takes this one"
+        raise InputError(f"{job.at('type')}: the MPI operator runs MPI jobs only; {who}")
     metadata = metadata_of(job)
     code = code_map(job, metadata)
-    launcher, worker = mpi_parts(job, container="mpi")
     made = {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
         "metadata": metadata,
-        "spec": {
-            "slotsPerWorker": job.counts.per_instance,
-            "runPolicy": run_policy(job),
-            "launcherCreationPolicy": "WaitForWorkersReady",
-            "mpiImplementation": _implementation(job),
-            "mpiReplicaSpecs": {
-                "Launcher": replicas(1, template_of(job, launcher, code)),
-                "Worker": replicas(job.counts.instances, template_of(job, worker, code)),
-            },
-        },
+        "spec": _mpi_spec(
+            job,
+            code,
+            launcherCreationPolicy="WaitForWorkersReady",
+            mpiImplementation=_implementation(job),
+        ),
     }
+    notes = ["the image must have sshd: the operator starts it on the workers"]
+    return _exported(job, code, made, notes=notes)
+
+
+def _exported(
+    job: ExportJob,
+    code: CodeMap | None,
+    made: Object,
+    losses: Iterable[str] = (),
+    notes: Iterable[str] = (),
+) -> Exported:
+    """Put together an object, that of its code, and what is to be said of both."""
     return Exported(
         name=job.name,
         objects=[*([code.object] if code else []), made],
-        losses=list(common_losses(job, code)),
-        notes=[
-            *common_notes(job, code),
-            "the image must have sshd: the operator starts it on the workers",
-        ],
+        losses=[*common_losses(job, code), *losses],
+        notes=[*common_notes(job, code), *notes],
     )
 
 
-def refuse_others(job: ExportJob, whose: str) -> None:
-    """Raise InputError if a job is no MPI job."""
-    if job.request.kind != "mpi":
-        others = "" if job.request.kind == "plain" else "`--to kubeflow-v1` or "
-        who = f"{others}`--to kubernetes` takes this one"
-        raise InputError(f"{job.at('type')}: {whose} runs MPI jobs only; {who}")
+def _mpi_spec(job: ExportJob, code: CodeMap | None, **more: str) -> dict[str, Any]:
+    """Return what an MPIJob of either operator has: one launcher, and workers."""
+    launcher, worker = _mpi_parts(job)
+    return {
+        "slotsPerWorker": job.counts.per_instance,
+        "runPolicy": run_policy(job),
+        **more,
+        "mpiReplicaSpecs": {
+            "Launcher": _replicas(1, template_of(job, launcher, code)),
+            "Worker": _replicas(job.counts.instances, template_of(job, worker, code)),
+        },
+    }
 
 
-def mpi_parts(job: ExportJob, *, container: str) -> tuple[Part, Part]:
+def _mpi_parts(job: ExportJob) -> tuple[Part, Part]:
     """Return what the launcher runs, and what is there on the workers."""
     hosts = dict.fromkeys(HOSTFILES, HOSTFILE)
     at_nodes = instance_role(job.request)
     is_one = at_nodes is job.role
     launcher = Part(
         role=job.role,
-        container=container,
+        container="mpi",
         command=for_shell(mpi_line(job, HOSTFILE)),
         variables=hosts,
         # A document that has no workers says of its launcher what each node needs.
@@ -90,22 +104,18 @@ def mpi_parts(job: ExportJob, *, container: str) -> tuple[Part, Part]:
         is_privileged=True,
     )
     worker = Part(
-        role=_with_runtime(at_nodes, job.role),
-        container=container,
+        # One that names no runtime has that of the launcher.
+        role=job.role if at_nodes.runtime.kind == "current" else at_nodes,
+        container="mpi",
         resources=at_nodes.resources,
         is_privileged=True,
     )
     return launcher, worker
 
 
-def replicas(count: int, template: dict[str, Any], restart: str = "Never") -> dict[str, Any]:
+def _replicas(count: int, template: dict[str, Any], restart: str = "Never") -> dict[str, Any]:
     """Return so many pods of a template."""
     return {"replicas": count, "restartPolicy": restart, "template": template}
-
-
-def _with_runtime(role: RoleRequest, other: RoleRequest) -> RoleRequest:
-    """Return the role whose runtime counts: one that names none has that of the launcher."""
-    return role if role.runtime.kind != "current" else other
 
 
 def _implementation(job: ExportJob) -> str:
@@ -159,12 +169,7 @@ def kubeflow_trainer(job: ExportJob) -> Exported:
         "metadata": metadata,
         "spec": spec,
     }
-    return Exported(
-        name=job.name,
-        objects=[*([code.object] if code else []), made],
-        losses=[*common_losses(job, code), *_losses(job, code)],
-        notes=[*common_notes(job, code), *notes, *_notes(job, runtime)],
-    )
+    return _exported(job, code, made, _losses(job, code), [*notes, *_notes(job, runtime)])
 
 
 def _line(job: ExportJob) -> tuple[str, list[str]]:
@@ -179,7 +184,7 @@ def _line(job: ExportJob) -> tuple[str, list[str]]:
 def _in_folder(job: ExportJob, code: CodeMap | None) -> str:
     """Return the lines that go where the code is; a TrainJob has no field for that."""
     if code is None:
-        return f"cd {job.code_in_image} || exit\n" if job.code_in_image else ""
+        return f"cd {shlex.quote(job.code_in_image)} || exit\n" if job.code_in_image else ""
     if job.request.kind == "mpi":
         # The other nodes are given no command in which they could copy it.
         return f"cd {SOURCE}/{FOLDER} || exit\n"
@@ -259,47 +264,29 @@ def kubeflow_v1(job: ExportJob) -> Exported:
     """Write the job of the kind that the training operator has for it."""
     metadata = metadata_of(job)
     code = code_map(job, metadata)
+    losses, notes = list[str](), list[str]()
     match job.request.kind:
         case "mpi":
-            kind, spec, losses, notes = _mpi(job, code)
+            kind, spec = "MPIJob", _mpi_spec(job, code)
         case "pytorch":
-            kind, spec, losses, notes = _pytorch(job, code)
+            kind, spec = "PyTorchJob", _pytorch(job, code, losses, notes)
         case "tensorflow":
-            kind, spec, losses, notes = _tensorflow(job, code)
+            kind, spec = "TFJob", _tensorflow(job, code, losses, notes)
         case _:
             raise InputError(
                 f"{job.at('type')}: the training operator has no kind for a single command; "
                 "`--to kubernetes` makes a Job of it"
             )
     made = {"apiVersion": _VERSION, "kind": kind, "metadata": metadata, "spec": spec}
-    return Exported(
-        name=job.name,
-        objects=[*([code.object] if code else []), made],
-        losses=[*common_losses(job, code), *losses],
-        notes=[*common_notes(job, code), *notes],
-    )
+    return _exported(job, code, made, losses, notes)
 
 
-_Parts = tuple[str, Mapping[str, Any], list[str], list[str]]
-"""The kind, its spec, what is lost, and what people must know."""
-
-
-def _mpi(job: ExportJob, code: CodeMap | None) -> _Parts:
-    launcher, worker = mpi_parts(job, container="mpi")
-    specs = {
-        "Launcher": replicas(1, template_of(job, launcher, code)),
-        "Worker": replicas(job.counts.instances, template_of(job, worker, code)),
-    }
-    spec = {
-        "slotsPerWorker": job.counts.per_instance,
-        "runPolicy": run_policy(job),
-        "mpiReplicaSpecs": specs,
-    }
-    return "MPIJob", spec, [], []
-
-
-def _pytorch(job: ExportJob, code: CodeMap | None) -> _Parts:
-    line, notes = torch_line(job, _OPERATOR_VARIABLES)
+def _pytorch(
+    job: ExportJob, code: CodeMap | None, losses: list[str], notes: list[str]
+) -> dict[str, Any]:
+    """Return the spec of a PyTorchJob, and add what is lost and what people must know."""
+    line, said = torch_line(job, _OPERATOR_VARIABLES)
+    notes += said
     part = Part(
         role=job.role,
         container="pytorch",
@@ -307,33 +294,25 @@ def _pytorch(job: ExportJob, code: CodeMap | None) -> _Parts:
         resources=job.role.resources,
     )
     template = template_of(job, part, code)
-    restart = _restart(job)
+    restart = _restart(job, losses)
     # The first pod is the master; all run the same.
-    specs = {"Master": replicas(1, template, restart)}
+    specs = {"Master": _replicas(1, template, restart)}
     if job.counts.instances > 1:
-        specs["Worker"] = replicas(job.counts.instances - 1, template, restart)
-    losses = []
+        specs["Worker"] = _replicas(job.counts.instances - 1, template, restart)
     if job.request.success != "chief":
-        said = "a PyTorchJob has succeeded when its master has, whatever the others do then"
-        if "success" in job.model.model_fields_set:
-            losses.append(job.loss("success", said))
-        else:
-            notes.append(said)
-    if job.request.restart.most:
-        losses.append(job.loss("restart.scope", _ONE_BY_ONE))
-    spec = {
+        _say_success(job, "a PyTorchJob has succeeded when its master has", losses, notes)
+    return {
         "nprocPerNode": str(job.counts.per_instance),
         "runPolicy": run_policy(job),
         "pytorchReplicaSpecs": specs,
     }
-    return "PyTorchJob", spec, losses, notes
 
 
-_ONE_BY_ONE = "a pod that fails is restarted by itself, not all together"
-
-
-def _tensorflow(job: ExportJob, code: CodeMap | None) -> _Parts:
-    specs, restart = {}, _restart(job)
+def _tensorflow(
+    job: ExportJob, code: CodeMap | None, losses: list[str], notes: list[str]
+) -> dict[str, Any]:
+    """Return the spec of a TFJob, and add what is lost and what people must know."""
+    specs, restart = {}, _restart(job, losses)
     for role in job.request.roles:
         part = Part(
             role=role,
@@ -341,28 +320,30 @@ def _tensorflow(job: ExportJob, code: CodeMap | None) -> _Parts:
             command=for_shell(with_dollars(role.command, ("TF_CONFIG",))),
             resources=role.resources,
         )
-        count = _count(job, role)
-        specs[_TF_ROLES[role.name]] = replicas(count, template_of(job, part, code), restart)
+        usual = job.counts.instances if role.name == "worker" else 1
+        count = usual if role.replicas is None else role.replicas
+        specs[_TF_ROLES[role.name]] = _replicas(count, template_of(job, part, code), restart)
     spec: dict[str, Any] = {"runPolicy": run_policy(job)}
-    losses, notes = list[str](), list[str]()
     if job.request.success != "chief" and "Chief" in specs:
-        said = "a TFJob with a chief has succeeded when that has, whatever the others do then"
-        if "success" in job.model.model_fields_set:
-            losses.append(job.loss("success", said))
-        else:
-            notes.append(said)
+        _say_success(job, "a TFJob with a chief has succeeded when that has", losses, notes)
     elif job.request.success != "chief":
         spec["successPolicy"] = "AllWorkers"
-    if job.request.restart.most:
-        losses.append(job.loss("restart.scope", _ONE_BY_ONE))
-    return "TFJob", {**spec, "tfReplicaSpecs": specs}, losses, notes
+    return {**spec, "tfReplicaSpecs": specs}
 
 
-def _count(job: ExportJob, role: RoleRequest) -> int:
-    if role.replicas is not None:
-        return role.replicas
-    return job.counts.instances if role.name == "worker" else 1
+def _say_success(job: ExportJob, when: str, losses: list[str], notes: list[str]) -> None:
+    """Say when a job has succeeded there: a loss if the document wants it otherwise."""
+    said = f"{when}, whatever the others do then"
+    if "success" in job.model.model_fields_set:
+        losses.append(job.loss("success", said))
+    else:
+        notes.append(said)
 
 
-def _restart(job: ExportJob) -> str:
-    return "OnFailure" if job.request.restart.most else "Never"
+def _restart(job: ExportJob, losses: list[str]) -> str:
+    if not job.request.restart.most:
+        return "Never"
+    losses.append(
+        job.loss("restart.scope", "a pod that fails is restarted by itself, not all together")
+    )
+    return "OnFailure"

@@ -124,10 +124,9 @@ def security(compute: ComputeConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     Who runs in there is decided by the image, unless a site file knows the cluster.
     """
     user = compute.kubernetes.user if compute.backend == KUBERNETES else None
-    if user is None:
-        return {}, {"securityContext": _CAPABILITIES}
-    who = {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
-    return {"securityContext": who}, {"securityContext": _CAPABILITIES}
+    who = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), user)
+    pod = {"securityContext": who} if user is not None else {}
+    return pod, {"securityContext": _CAPABILITIES}
 
 
 def volumes(choice: KubernetesConfig) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -12,14 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankwise.documents.common import ComputeRef
 from rankwise.documents.jobs import (
     Code,
     CommandJob,
     CommandSpec,
     JobModel,
-    MpiDistribution,
     MpiJob,
-    PytorchDistribution,
+    MpiWorker,
     PytorchJob,
     Replicas,
     ResourceLimits,
@@ -51,8 +51,6 @@ _FAMILY_OF_WHEEL: Mapping[str, Family] = {
 def family_for(request: JobRequest) -> Family:
     """Find out which MPI's mpirun a job's command would start."""
     launcher = request.roles[0]
-    words = launcher.command.split()
-    named = [word for word in words if Path(word).name.startswith(_NAMES)]
     runtime = launcher.runtime
     if runtime.kind == "container":
         return "unknown"
@@ -63,10 +61,15 @@ def family_for(request: JobRequest) -> Family:
             return "openmpi4" if is_old else family
     folders = _folders(runtime)
     path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
-    for name in (*named[:1], *_NAMES):
+    for name in (*launchers_in(launcher.command)[:1], *_NAMES):
         if found := shutil.which(name, path=path):
             return _family_at(found)
     return "unknown"
+
+
+def launchers_in(command: str) -> list[str]:
+    """Return the words of a command that name the mpirun of an MPI, as they are written."""
+    return [word for word in command.split() if Path(word).name.startswith(_NAMES)]
 
 
 def missing_mpi(runtime: RuntimeChoice, choice: ComputeConfig) -> list[str]:
@@ -120,11 +123,11 @@ _KINDS: Mapping[type[RoleJob], Kind] = {
 _ROLES = ("launcher", "chief", "worker", "parameter_server", "evaluator")
 
 
-def compute_of(document: Document) -> str:
-    """Name the compute that a document wants; empty: it does not say."""
+def compute_of(document: Document) -> ComputeRef:
+    """Return the compute that a document wants; its target is empty if it does not say."""
     model = document.model
     assert isinstance(model, RoleJob | CommandJob)
-    return model.compute.target
+    return model.compute
 
 
 def runtimes_of(document: Document) -> set[str]:
@@ -139,12 +142,8 @@ def code_of(document: Document) -> list[tuple[str, Path]]:
     """Name the folders of code that a document wants, as it writes them and as they are."""
     model = document.model
     folder = document.path.absolute().parent
-    codes = (
-        [model.code]
-        if isinstance(model, CommandJob)
-        else [role.spec.code for role in _roles(model).values()]
-    )
-    return [(str(code.path), folder / code.path) for code in codes if code is not None]
+    codes = [getattr(model, "code", None), *(role.spec.code for role in _roles(model).values())]
+    return [(code.path, folder / code.path) for code in codes if code is not None]
 
 
 def request_of(document: Document, site: Site, *, key: str, compute: str) -> JobRequest:
@@ -172,19 +171,16 @@ def request_of(document: Document, site: Site, *, key: str, compute: str) -> Job
 
 
 def _of_roles(model: object, site: Site, folder: Path) -> dict[str, Any]:
-    assert isinstance(model, RoleJob)
+    assert isinstance(model, MpiJob | PytorchJob | TensorflowJob)
     return {
         "kind": _KINDS[type(model)],
         "roles": tuple(_role(name, role, site, folder) for name, role in _roles(model).items()),
         "instance_count": model.compute.instance_count,
         "process_count_per_instance": getattr(model, "process_count_per_instance", None),
         # All is what every launcher takes for granted.
-        "success": model.success.value if isinstance(model, _WITH_SUCCESS) else None,
+        "success": model.success.value,
         "timeout": model.timeout,
     }
-
-
-_WITH_SUCCESS = MpiJob | PytorchJob | TensorflowJob
 
 
 def _roles(model: object) -> dict[str, Role]:
@@ -195,7 +191,7 @@ def _roles(model: object) -> dict[str, Role]:
 def _role(name: str, role: Role, site: Site, folder: Path) -> RoleRequest:
     return RoleRequest(
         name=name,
-        replicas=getattr(role, "num_replicas", None) if isinstance(role, Replicas) else None,
+        replicas=role.num_replicas if isinstance(role, Replicas | MpiWorker) else None,
         command=role.spec.command if isinstance(role.spec, CommandSpec) else "",
         code=_code(role.spec.code, folder),
         runtime=site.runtime(role.spec.environment),
@@ -203,13 +199,17 @@ def _role(name: str, role: Role, site: Site, folder: Path) -> RoleRequest:
     )
 
 
+_OUTPUT = re.compile(r"\$\{\{\s*outputs\.(\w+)\s*\}\}")
+
+
 def _of_command(model: CommandJob, site: Site, folder: Path) -> dict[str, Any]:
     distribution = model.distribution
     runtime = site.runtime(model.environment)
-    command = model.command
-    for name, output in model.outputs.items():
-        place = str(folder / output.path) if output.path else f"{later('folder')}/outputs/{name}"
-        command = command.replace(f"${{{{outputs.{name}}}}}", place)
+    places = {
+        name: str(folder / output.path) if output.path else f"{later('folder')}/outputs/{name}"
+        for name, output in model.outputs.items()
+    }
+    command = _OUTPUT.sub(lambda found: places[found[1]], model.command)
 
     def role(name: str, replicas: int | None = None) -> RoleRequest:
         return RoleRequest(
@@ -220,27 +220,20 @@ def _of_command(model: CommandJob, site: Site, folder: Path) -> dict[str, Any]:
             runtime=runtime,
         )
 
-    details: dict[str, Any] = {
+    kind: Kind = distribution.type if distribution is not None else "plain"
+    roles = [role("launcher" if kind == "mpi" else "worker")]
+    if isinstance(distribution, TensorflowDistribution):
+        roles = [role("worker", distribution.worker_count)]
+        if distribution.parameter_server_count:
+            roles.append(role("parameter_server", distribution.parameter_server_count))
+    return {
+        "kind": kind,
+        "roles": tuple(roles),
         "instance_count": model.resources.instance_count,
+        "process_count_per_instance": getattr(distribution, "process_count_per_instance", None),
+        "generate_launcher": kind == "mpi",
         "timeout": model.limits.timeout,
     }
-    match distribution:
-        case MpiDistribution(process_count_per_instance=count):
-            roles: tuple[RoleRequest, ...] = (role("launcher"),)
-            details |= {"kind": "mpi", "generate_launcher": True}
-            details["process_count_per_instance"] = count
-        case PytorchDistribution(process_count_per_instance=count):
-            roles = (role("worker"),)
-            details |= {"kind": "pytorch", "process_count_per_instance": count}
-        case TensorflowDistribution(worker_count=workers, parameter_server_count=servers):
-            roles = (role("worker", workers),)
-            if servers:
-                roles += (role("parameter_server", servers),)
-            details["kind"] = "tensorflow"
-        case None:
-            roles = (role("worker"),)
-            details["kind"] = "plain"
-    return {**details, "roles": roles}
 
 
 def _code(code: Code | None, folder: Path) -> str:
@@ -253,8 +246,8 @@ def _resources(limits: ResourceLimits) -> Resources:
 
 def plan_job(document: Document, options: PlanOptions) -> Planned:
     """Plan a job, which is one task."""
-    compute = options.compute(compute_of(document))
-    _check_code(document)
+    compute = options.compute(compute_of(document).target)
+    check_code(document)
     notices = []
     if options.on is None and (found := _cluster_for(document, options.site)) is not None:
         notices.append(
@@ -262,7 +255,7 @@ def plan_job(document: Document, options: PlanOptions) -> Planned:
             "Kubernetes cluster there"
         )
         compute = found
-    notices += _check_names(document, options, compute)
+    notices += options.check(document, ("target", "compute"), compute, runtimes_of(document))
     request = request_of(document, options.site, key=document.model.name, compute=compute)
     if isinstance(document.model, CommandJob):
         notices += [
@@ -276,16 +269,11 @@ def plan_job(document: Document, options: PlanOptions) -> Planned:
 
 def _cluster_for(document: Document, site: Site) -> str | None:
     """Name the cluster that is meant by a kind of compute which is always one of Kubernetes."""
-    kind = getattr(getattr(document.model, "compute", None), "type", "")
-    return site.stand_in(compute_of(document), KUBERNETES) if kind in _ON_KUBERNETES else None
+    compute = compute_of(document)
+    is_there = compute.type in _ON_KUBERNETES
+    return site.stand_in(compute.target, KUBERNETES) if is_there else None
 
 
-_FAMILIES: Mapping[str, Family] = {
-    "openmpi4": "openmpi4",
-    "openmpi5": "openmpi5",
-    "mpich": "mpich",
-    "intel": "intel",
-}
 _ON_KUBERNETES = ("AksCompute", "AksCluster")
 
 
@@ -309,7 +297,7 @@ def facts_for(request: JobRequest, site: Site) -> Facts:
         return Facts(
             cores=max(1, int(choice.cores or 1)),
             has_pods=True,
-            mpi_family=_FAMILIES.get(choice.kubernetes.mpi, "unknown"),
+            mpi_family=choice.kubernetes.mpi or "unknown",
         )
     else:
         capacity = choice.capacity(machine())
@@ -331,15 +319,7 @@ def _srun_plugin(choice: ComputeConfig) -> str | None:
     return plugin if starter == "srun" else None
 
 
-def _check_names(document: Document, options: PlanOptions, compute: str) -> tuple[str, ...]:
-    return options.site.check(
-        computes={compute: options.place_of_compute(document, ("target", "compute"), compute)},
-        runtimes={name: document.place(("environment",), name) for name in runtimes_of(document)},
-        is_strict=options.is_strict,
-    )
-
-
-def _check_code(document: Document) -> None:
+def check_code(document: Document) -> None:
     """Raise InputError if there is no folder where the code should be."""
     for written, folder in code_of(document):
         if not folder.is_dir():

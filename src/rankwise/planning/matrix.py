@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
 
 from rankwise.backends.batch.system import largest_node, open_system
+from rankwise.documents.common import runtime_choice
 from rankwise.documents.load import Document
 from rankwise.documents.matrix import COMPARISON, FEATURE, Matrix, MatrixMachine, MatrixRuntime
 from rankwise.documents.site import Site
 from rankwise.documents.site_models import LOCAL, ComputeConfig
-from rankwise.documents.written import Location
+from rankwise.documents.written import Faults
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.machine import machine as this_machine
 from rankwise.plan import LOOK, PART, Process, Resources, RuntimeChoice, Task, later
@@ -22,6 +24,7 @@ from rankwise.planning.matrix_cells import (
     CellEntry,
     MachineFacts,
     PlannedTest,
+    Skip,
     cells_that_are_there,
     check_here,
     entries_of,
@@ -34,7 +37,7 @@ from rankwise.planning.matrix_commands import CellPlanner
 from rankwise.planning.planner import Planned, PlanOptions
 from rankwise.planning.selection import TEST, cell_of, cells_to_run, is_test
 from rankwise.runtimes.uv import digest_of, texts_of
-from rankwise.wording import hint
+from rankwise.wording import counted, hint
 
 KERNEL = "ipykernel"
 # All of these bring it along.
@@ -75,16 +78,14 @@ def check_needs(document: Document, model: Matrix, site: Site, here: Iterable[st
         for index, need in enumerate(needs):
             word, meant = unknown_word(need, declared)
             if word:
-                at = Location(document.contents, (*path, "needs", index)).value_at
                 hint = (
                     f"did you mean {meant}?"
                     if meant
                     else f"write it, or -{word}, into `features` of a machine"
                 )
-                place = f"{document.path}:{at.line}:{at.column}"
+                place = document.at(*path, "needs", index)
                 faults.append(f"{place}: no machine says anything of `{word}`: {hint}")
-    if faults:
-        raise InputError("\n".join(faults))
+    Faults(faults).raise_all()
 
 
 def _needs_of(model: Matrix) -> Iterator[tuple[tuple[str | int, ...], Sequence[str]]]:
@@ -112,16 +113,8 @@ def facts_of(machine: MatrixMachine, site: Site) -> MachineFacts:
         if missing:
             missing = f"{missing} was not found on this machine"
         return MachineFacts(features=features, missing=missing)
-    size, missing = Resources(), ""
-    if choice.is_batch:
-        size, missing = _node_of_cluster(choice)
-    told = Resources(cores=choice.cores or 0, memory=choice.memory or 0, gpus=choice.gpus or 0)
-    known = Resources(
-        cores=told.cores or size.cores,
-        memory=told.memory or size.memory,
-        gpus=told.gpus or size.gpus,
-    )
-    return MachineFacts(features=stated(said, known), missing=missing)
+    size, missing = _node_of_cluster(choice) if choice.is_batch else (Resources(), "")
+    return MachineFacts(features=stated(said, choice.capacity(size)), missing=missing)
 
 
 def _node_of_cluster(choice: ComputeConfig) -> tuple[Resources, str]:
@@ -141,18 +134,15 @@ def runtimes_for(
     document: Document, model: Matrix, site: Site, tests: Sequence[PlannedTest]
 ) -> tuple[dict[str, RuntimeChoice], list[str]]:
     """Say what each runtime is, and what people must know; raises InputError for a lock's."""
-    found, notices, faults = {}, [], []
+    found, notices, faults = {}, [], Faults()
     for name, one in model.runtimes.items():
-        try:
+        with faults.collected():
             choice = _choice(document, name, one, site)
             if _has_notebooks(name, model, tests) and _lacks_kernel(choice):
                 choice = dataclasses.replace(choice, requirements=(*choice.requirements, KERNEL))
                 notices.append(f"runtime {name}: {KERNEL} is added, for the notebooks in it")
             found[name] = choice
-        except InputError as error:
-            faults.append(str(error))
-    if faults:
-        raise InputError("\n".join(faults))
+    faults.raise_all()
     return found, notices
 
 
@@ -160,10 +150,6 @@ def _choice(document: Document, name: str, one: MatrixRuntime, site: Site) -> Ru
     folder = document.path.absolute().parent
     if one.runtime:
         return dataclasses.replace(site.runtime(one.runtime), name=name)
-    if one.image:
-        is_file = one.image.endswith(".sif") or one.image.startswith((".", "/"))
-        image = str(folder / one.image) if is_file else one.image
-        return RuntimeChoice(name=name, kind="container", image=image, engine=one.engine)
     if one.modules:
         return RuntimeChoice(name=name, kind="modules", modules=one.modules)
     if one.lock:
@@ -171,16 +157,12 @@ def _choice(document: Document, name: str, one: MatrixRuntime, site: Site) -> Ru
         try:
             digest = digest_of(path)
         except OSError as error:
-            at = Location(document.contents, ("runtimes", name, "lock")).value_at
-            place = f"{document.path}:{at.line}:{at.column}"
+            place = document.at("runtimes", name, "lock")
             raise InputError(f"{place}: {error.filename}: {error.strerror}") from None
         return RuntimeChoice(
             name=name, kind="uv", python=one.python, lock=str(path), lock_digest=digest
         )
-    if "requirements" in one.model_fields_set:
-        return RuntimeChoice(name=name, kind="uv", python=one.python, requirements=one.requirements)
-    path = Path(one.python).expanduser()
-    return RuntimeChoice(name=name, kind="python", python=str(folder / path))
+    return runtime_choice(one, name, folder)
 
 
 def _has_notebooks(name: str, model: Matrix, tests: Sequence[PlannedTest]) -> bool:
@@ -240,84 +222,69 @@ def _check_added(document: Document, model: Matrix) -> None:
     there = set(cells_that_are_there(model))
     for index, one in enumerate(model.add):
         if (one.runtime, one.machine) in there:
-            at = Location(document.contents, ("add", index)).value_at
             raise InputError(
-                f"{document.path}:{at.line}:{at.column}: {one.runtime} on {one.machine} is a cell "
-                "already: `set` changes what is there"
+                f"{document.at('add', index)}: {one.runtime} on {one.machine} is a cell already: "
+                "`set` changes what is there"
             )
         there.add((one.runtime, one.machine))
 
 
 def _check_tests(document: Document, model: Matrix, names: Sequence[str]) -> None:
-    """Complain of names in conditions that no test has: they would do nothing."""
-    faults = []
+    """Complain of names that no test has, in conditions and `add`: they would do nothing."""
+    wanted: list[tuple[tuple[int | str, ...], Sequence[str]]] = [
+        (("add", index, "tests"), one.tests) for index, one in enumerate(model.add)
+    ]
     for key in ("exclude", "set"):
         for index, one in enumerate(getattr(model, key)):
-            for name in one.when.get("test", ()):
-                if not any(fnmatchcase(test, name) for test in names):
-                    at = Location(document.contents, (key, index, "when", "test")).value_at
-                    remedy = hint(name, names, f"there are {', '.join(names)}")
-                    place = f"{document.path}:{at.line}:{at.column}"
-                    faults.append(f"{place}: there is no test `{name}`: {remedy}")
-    if faults:
-        raise InputError("\n".join(faults))
+            wanted.append(((key, index, "when", "test"), one.when.get("test", ())))
+    faults = []
+    for path, patterns in wanted:
+        for name in patterns:
+            if not any(fnmatchcase(test, name) for test in names):
+                remedy = hint(name, names, f"there are {', '.join(names)}")
+                faults.append(f"{document.at(*path)}: there is no test `{name}`: {remedy}")
+    Faults(faults).raise_all()
 
 
+@dataclass(frozen=True, slots=True)
 class _MatrixPlanner:
     """Makes the tasks of one matrix."""
 
-    def __init__(
-        self,
-        document: Document,
-        model: Matrix,
-        options: PlanOptions,
-        runtimes: Mapping[str, RuntimeChoice],
-        folder: Path,
-    ) -> None:
-        self._document = document
-        self._model = model
-        self._options = options
-        self._runtimes = runtimes
-        self._folder = folder
-        self._surroundings = SURROUNDINGS.read_text(encoding="utf-8")
+    document: Document
+    model: Matrix
+    options: PlanOptions
+    runtimes: Mapping[str, RuntimeChoice]
+    folder: Path
 
     def tasks(self, entries: Sequence[CellEntry]) -> list[Task]:
         """Plan all; raises InputError with every mistake, said once."""
-        faults: dict[str, None] = {}
+        faults = Faults()
         tasks: list[Task] = []
         for (runtime, machine), group in groupby(entries, lambda one: (one.runtime, one.machine)):
             cell = list(group)
             planner = CellPlanner(
-                document=self._document,
-                model=self._model,
-                options=self._options,
-                runtime=self._runtimes[runtime],
-                machine=machine,
-                folder=self._folder,
+                model=self.model,
+                options=self.options,
+                runtime=self.runtimes[runtime],
+                machine=self.model.machines[machine],
+                folder=self.folder,
             )
             found: list[Task] = []
             for entry in cell:
-                try:
-                    found += self._tasks_of(entry, planner)
-                except InputError as error:
-                    faults.update(dict.fromkeys(str(error).splitlines()))
+                with faults.collected():
+                    if entry.skip is not None:
+                        found.append(self._not_run(entry, entry.skip))
+                    else:
+                        found += [self._in_cell(entry, *one) for one in planner.tasks(entry)]
             if not all(task.skip for task in found):
                 tasks.append(self._environment(cell))
             tasks += found
-        if faults:
-            raise InputError("\n".join(faults))
+        faults.raise_all()
         return tasks
-
-    def _tasks_of(self, entry: CellEntry, planner: CellPlanner) -> Iterator[Task]:
-        if entry.skip is not None:
-            yield self._not_run(entry)
-            return
-        for name, task in planner.tasks(entry):
-            yield self._in_cell(entry, name, task)
 
     def _in_cell(self, entry: CellEntry, name: str, task: Task) -> Task:
         """Return a task its place in the matrix."""
-        width = self._model.machines[entry.machine].max_parallel or 0
+        width = self.model.machines[entry.machine].max_parallel or 0
         return dataclasses.replace(
             task,
             key=f"{entry.runtime}@{entry.machine}@{name}",
@@ -326,21 +293,20 @@ class _MatrixPlanner:
             lane=f"machine {entry.machine}" if width else "",
             lane_width=width,
             place=task.place or entry.test.place,
-            tags={**task.tags, **_tags(entry, name, TEST)},
+            tags={**task.tags, **_tags(entry, name)},
         )
 
-    def _not_run(self, entry: CellEntry) -> Task:
-        assert entry.skip is not None
+    def _not_run(self, entry: CellEntry, skip: Skip) -> Task:
         shown = entry.test.entry
         command = shown.run or shown.files or shown.pytest or shown.suite
         task = Task(
             key="",
             processes=(Process(name="worker-0", role="worker", command=command),),
-            folder=str(self._folder),
-            compute=self._model.machines[entry.machine].compute,
-            runtime=self._runtimes[entry.runtime],
-            skip=entry.skip.reason,
-            is_optional=entry.skip.is_said,
+            folder=str(self.folder),
+            compute=self.model.machines[entry.machine].compute,
+            runtime=self.runtimes[entry.runtime],
+            skip=skip.reason,
+            is_optional=skip.is_said,
         )
         return self._in_cell(entry, entry.test.name, task)
 
@@ -350,30 +316,30 @@ class _MatrixPlanner:
         Whatever becomes of it, no test has failed by that.
         """
         entry = cell[0]
-        machine = self._model.machines[entry.machine]
+        machine = self.model.machines[entry.machine]
         words = ("python", f"{later('folder')}/{SURROUNDINGS.name}")
         is_soft = all(one.is_soft for one in cell)
         task = Task(
             key="",
             processes=(Process(name="worker-0", role="worker", command=words, rank=0),),
-            folder=str(self._folder),
-            files={SURROUNDINGS.name: self._surroundings},
+            folder=str(self.folder),
+            files={SURROUNDINGS.name: SURROUNDINGS.read_text(encoding="utf-8")},
             environment={
-                **self._model.environment_variables,
-                **self._model.runtimes[entry.runtime].environment_variables,
+                **self.model.environment_variables,
+                **self.model.runtimes[entry.runtime].environment_variables,
                 **machine.environment_variables,
             },
             compute=machine.compute,
-            runtime=self._runtimes[entry.runtime],
+            runtime=self.runtimes[entry.runtime],
             timeout=_LOOK_SECONDS,
-            place=str(self._document.path),
+            place=str(self.document.path),
         )
         placed = self._in_cell(dataclasses.replace(entry, is_soft=is_soft), LOOK, task)
-        tags = {**placed.tags, PART: LOOK}
-        return dataclasses.replace(placed, is_soft=True, tags=tags)
+        return dataclasses.replace(placed, is_soft=True)
 
 
-def _tags(entry: CellEntry, test: str, part: str) -> dict[str, str]:
+def _tags(entry: CellEntry, test: str) -> dict[str, str]:
+    part = LOOK if test == LOOK else TEST
     own = {"runtime": entry.runtime, "machine": entry.machine, "test": test, PART: part}
     return {**own, "soft_fail": "true"} if entry.is_soft else own
 
@@ -384,12 +350,9 @@ def _summary(
     """Say how much it is before it starts, and what cannot be had here."""
     cells = {cell_of(task) for task in tasks}
     count = sum(is_test(task) and not task.skip for task in tasks)
-    size = f"{_counted(model.runtimes, 'runtime')} on {_counted(model.machines, 'machine')}"
+    runtimes, places = len(model.runtimes), len(model.machines)
+    size = f"{counted(runtimes, 'runtime')} on {counted(places, 'machine')}"
     running = len(cells_to_run(tasks))
     said = [f"{size}: {running} of {len(cells)} cells can run, with {count} tests in all"]
     said += [f"machine {name}: {one.missing}" for name, one in machines.items() if one.missing]
     return said
-
-
-def _counted(things: Sized, name: str) -> str:
-    return f"{len(things)} {name}{'s' * (len(things) != 1)}"

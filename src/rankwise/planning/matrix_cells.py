@@ -15,9 +15,10 @@ from typing import Any, Literal
 from rankwise.documents.load import Document
 from rankwise.documents.matrix import COMPARISON, FEATURE, Matrix, MatrixTest
 from rankwise.documents.values import fit_name
-from rankwise.documents.written import LocatedMapping, Location
+from rankwise.documents.written import Faults
 from rankwise.errors import InputError
 from rankwise.plan import LOOK, Resources
+from rankwise.planning.planner import free_name
 from rankwise.planning.selection import OPERATORS, fits, fits_any
 from rankwise.planning.suites import files_that_fit
 from rankwise.wording import code, nearest
@@ -158,8 +159,8 @@ class PlannedTest:
     kind: Literal["script", "notebook", "suite"]
     entry: MatrixTest
     """As it is planned: a pattern finds one file."""
-    section: LocatedMapping
-    """The part of the document that has it under `tests`."""
+    document: Document
+    """The document; its contents are the part that has the test under `tests`."""
     index: int
     runtime: str = ""
     """The runtime that it belongs to; empty: those that it names, or all."""
@@ -179,45 +180,33 @@ def tests_in(document: Document, model: Matrix, folder: Path) -> list[PlannedTes
 
     Raises InputError with every mistake.
     """
-    faults: list[str] = []
+    faults = Faults()
     found: list[PlannedTest] = []
     runtimes = document.contents["runtimes"]
     places: list[tuple[str, Any, Sequence[MatrixTest]]] = [("", document.contents, model.tests)]
     places += [(name, runtimes[name], one.tests) for name, one in model.runtimes.items()]
     for runtime, section, entries in places:
+        own = dataclasses.replace(document, contents=section)
         for index, entry in enumerate(entries):
-            try:
-                at = _TestPlace(document=document, section=section, index=index, runtime=runtime)
-                found += _expanded(at, folder, entry)
-            except InputError as error:
-                faults.append(str(error))
-    if faults:
-        raise InputError("\n".join(faults))
+            with faults.collected():
+                found += _expanded(own, index, runtime, folder, entry)
+    faults.raise_all()
     return list(_named(found))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TestPlace:
-    """Where the document has a test."""
+def _expanded(
+    document: Document, index: int, runtime: str, folder: Path, entry: MatrixTest
+) -> Iterator[PlannedTest]:
+    def place(*path: str) -> str:
+        return document.at("tests", index, *path)
 
-    document: Document
-    section: LocatedMapping
-    index: int
-    runtime: str
-
-    def __call__(self, *path: str) -> str:
-        at = Location(self.section, ("tests", self.index, *path)).value_at
-        return f"{self.document.path}:{at.line}:{at.column}"
-
-
-def _expanded(place: _TestPlace, folder: Path, entry: MatrixTest) -> Iterator[PlannedTest]:
     def test(name: str, **details: Any) -> PlannedTest:
         common = {
             "name": entry.name or fit_name(name[:_LONGEST_NAME]),
             "entry": entry,
-            "section": place.section,
-            "index": place.index,
-            "runtime": place.runtime,
+            "document": document,
+            "index": index,
+            "runtime": runtime,
             "place": place(),
         }
         return PlannedTest(**{**common, **details})
@@ -231,7 +220,7 @@ def _expanded(place: _TestPlace, folder: Path, entry: MatrixTest) -> Iterator[Pl
                 one = entry.model_copy(update={"files": glob.escape(script)})
                 yield test(script, kind="script", entry=one)
     elif entry.suite:
-        path = place.document.path.absolute().parent / entry.suite
+        path = document.path.absolute().parent / entry.suite
         _check_file(path, entry.suite, place("suite"), "*.y*ml")
         yield test(path.name, kind="suite", file=str(path))
     elif entry.run.strip().endswith(NOTEBOOK):
@@ -263,11 +252,9 @@ def _named(tests: Sequence[PlannedTest]) -> Iterator[PlannedTest]:
     for test in tests:
         mine = bool(test.entry.name) and not test.entry.files
         others = taken[""] | taken[test.runtime]
-        reserved = {name for owner, name in said if owner in ("", test.runtime)}
-        name, number = test.name, 1
-        while name in others or (not mine and name in reserved):
-            number += 1
-            name = f"{test.name}-{number}"
+        if not mine:
+            others |= {name for owner, name in said if owner in ("", test.runtime)}
+        name = free_name(test.name, others)
         taken[test.runtime].add(name)
         yield dataclasses.replace(test, name=name)
 

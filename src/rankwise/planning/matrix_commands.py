@@ -6,9 +6,10 @@ import dataclasses
 import importlib.util
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankwise.documents.load import Document, load
+from rankwise.documents.load import load
 from rankwise.documents.matrix import Matrix, MatrixMachine, MatrixTest, NotebookSettings
 from rankwise.documents.site import Site
 from rankwise.documents.site_models import COMMAND, ELSEWHERE, SSH, Layer
@@ -32,26 +33,17 @@ from rankwise.planning.suites import SuitePlanner, plan_suite
 _MORE_SECONDS = 120.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellPlanner:
     """Plans the tests of one cell."""
 
-    def __init__(
-        self,
-        *,
-        document: Document,
-        model: Matrix,
-        options: PlanOptions,
-        runtime: RuntimeChoice,
-        machine: str,
-        folder: Path,
-    ) -> None:
-        self._document = document
-        self._model = model
-        self._machine: MatrixMachine = model.machines[machine]
-        self._runtime = runtime
-        self._folder = folder
-        self._options = dataclasses.replace(options, site=_with_runtime(options.site, runtime))
-        self._planners: dict[int, SuitePlanner] = {}
+    model: Matrix
+    options: PlanOptions
+    runtime: RuntimeChoice
+    machine: MatrixMachine
+    folder: Path
+    _planners: dict[str, SuitePlanner] = field(default_factory=dict)
+    """By the runtime that tests belong to: its part of the document has them."""
 
     def tasks(self, entry: CellEntry) -> Iterator[tuple[str, Task]]:
         """Plan a test, with the name that each of its tasks has in the cell."""
@@ -69,26 +61,23 @@ class CellPlanner:
     # Scripts and commands, as suites have them
 
     def _script(self, entry: CellEntry) -> list[Task]:
-        section = entry.test.section
-        planner = self._planners.get(id(section))
+        planner = self._planners.get(entry.test.runtime)
         if planner is None:
-            document = dataclasses.replace(self._document, model=self._as_suite(), contents=section)
-            planner = SuitePlanner(document, self._as_suite(), self._options, self._machine.compute)
-            self._planners[id(section)] = planner
+            site = _with_runtime(self.options.site, self.runtime)
+            options = dataclasses.replace(self.options, site=site)
+            compute = self.machine.compute
+            planner = SuitePlanner(entry.test.document, self._as_suite(), options, compute)
+            self._planners[entry.test.runtime] = planner
         return planner.tasks_of(entry.test.index, self._as_suite_test(entry))
 
     def _as_suite(self) -> Suite:
         return Suite.model_construct(
             type="Suite",
-            name=self._model.name,
             tests=(),
-            folder=self._model.folder,
-            code=self._model.code,
-            compute=self._machine.compute,
-            environment="",
-            environment_variables={},
-            secrets=self._model.secrets,
-            timeout=self._model.timeout,
+            folder=self.model.folder,
+            code=self.model.code,
+            secrets=self.model.secrets,
+            timeout=self.model.timeout,
         )
 
     def _as_suite_test(self, entry: CellEntry) -> MatrixTest:
@@ -102,25 +91,27 @@ class CellPlanner:
 
     def _requires(self, test: MatrixTest) -> Requirements:
         own = {name: getattr(test.requires, name) for name in test.requires.model_fields_set}
-        return self._machine.resources.model_copy(update=own)
+        return self.machine.resources.model_copy(update=own)
 
     # Suites of their own
 
     def _suite(self, entry: CellEntry) -> list[Task]:
-        path = Path(entry.test.file)
+        path, test = Path(entry.test.file), entry.test.entry
         document = load(path)
         if not isinstance(document.model, Suite):
             raise InputError(
                 f"{entry.test.place}: {path} is no suite, its type is {document.model.type}"
             )
-        site = _with_runtime(self._options.site, self._runtime, document.model.environment)
-        options = dataclasses.replace(self._options, site=site, on=self._machine.compute)
+        site = _with_runtime(self.options.site, self.runtime, document.model.environment)
+        options = dataclasses.replace(self.options, site=site, on=self.machine.compute)
         return [
             dataclasses.replace(
                 task,
-                runtime=self._runtime,
+                runtime=self.runtime,
                 environment={**entry.environment, **task.environment},
-                timeout=task.timeout or entry.timeout or self._model.timeout,
+                secrets=tuple(dict.fromkeys((*self.model.secrets, *task.secrets))),
+                timeout=task.timeout or entry.timeout or test.timeout or self.model.timeout,
+                is_optional=task.is_optional or test.optional,
             )
             for task in plan_suite(document, options).tasks
         ]
@@ -128,17 +119,10 @@ class CellPlanner:
     # Notebooks
 
     def _notebook(self, entry: CellEntry) -> Task:
-        test, model = entry.test.entry, self._model
+        test, model = entry.test.entry, self.model
         timeout = entry.timeout or test.timeout or model.timeout
         wish = _merged(model.notebooks, test.notebooks)
-        options = NotebookOptions(
-            timeout=timeout,
-            cell_timeout=wish.cell_timeout,
-            parameters=wish.parameters,
-            pdf=wish.pdf,
-            as_script=wish.as_script,
-            compare=wish.compare,
-        )
+        options = NotebookOptions(timeout=timeout, **dict(wish))
         out = later("folder")
         program, files = "", {}
         tools: tuple[str, ...] = ()
@@ -159,18 +143,18 @@ class CellPlanner:
         needs = self._requires(test)
         claim = Resources(cores=needs.cores or 0, memory=needs.memory or 0, gpus=needs.gpus)
         process = Process(name="worker-0", role="worker", command=words, rank=0, resources=claim)
-        manual = needs_input(self._folder / entry.test.file)
+        manual = needs_input(self.folder / entry.test.file)
         return Task(
             key="",
             processes=(process,),
-            folder=str(self._folder),
-            code=str(self._folder) if model.code else "",
+            folder=str(self.folder),
+            code=str(self.folder) if model.code else "",
             files=files,
             environment=entry.environment,
             secrets=tuple(model.secrets),
             resources=claim,
-            compute=self._machine.compute,
-            runtime=self._runtime,
+            compute=self.machine.compute,
+            runtime=self.runtime,
             tools=tools,
             timeout=_outer_limit(timeout, wish),
             restart=restart_of(test.restart),
@@ -181,16 +165,16 @@ class CellPlanner:
 
     @property
     def _backend(self) -> str:
-        return self._options.site.compute(self._machine.compute).backend
+        return self.options.site.compute(self.machine.compute).backend
 
     @property
     def _is_elsewhere(self) -> bool:
-        return self._runtime.kind == "container" or self._backend in ELSEWHERE
+        return self.runtime.kind == "container" or self._backend in ELSEWHERE
 
     @property
     def _is_equipped(self) -> bool:
         """Return whether what is missing there is brought: images have all that they have."""
-        return self._runtime.kind != "container" and self._backend in (SSH, COMMAND)
+        return self.runtime.kind != "container" and self._backend in (SSH, COMMAND)
 
 
 def _with_runtime(site: Site, runtime: RuntimeChoice, *names: str) -> Site:

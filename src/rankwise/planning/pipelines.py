@@ -10,21 +10,25 @@ import os
 import re
 import string
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from rankwise.documents.common import Model
 from rankwise.documents.load import Document, load
 from rankwise.documents.pipeline import INCLUDED, Pipeline, Stage, in_order, needs_of
 from rankwise.documents.site_models import LOCAL
 from rankwise.documents.values import fit_name
+from rankwise.documents.written import Faults, expanded
 from rankwise.errors import InputError
 from rankwise.git import changes_in, folder_for
 from rankwise.launch.jobs import JobRequest, RoleRequest
+from rankwise.launch.rewriting import in_shell
 from rankwise.plan import Process, Resources, Restart, Reuse, Task, later, to_data
 from rankwise.planning import stage_commands
 from rankwise.planning.jobs import task_of
-from rankwise.planning.planner import Planned, PlanOptions
+from rankwise.planning.planner import Planned, PlanOptions, free_name, planner_for, together
 from rankwise.planning.stage_commands import cache_lines, detach_line, keep_line, step_line
 from rankwise.planning.suites import checks_at, with_checks
 from rankwise.planning.sweeps import kept_apart
@@ -46,22 +50,18 @@ class PipelineContext:
 
 def stage_tasks(context: PipelineContext, name: str, stage: Stage) -> Planned:
     """Plan one stage: a task, or one for each cell of its matrix, or those of a document."""
-    tasks: list[Task] = []
-    notices: list[str] = []
-    owners: dict[str, str] = {}
-    is_reported = False
+    parts = []
     for cell, filled in _cells(stage):
         key = f"{name}.{cell}" if cell else name
-        notices += _check_filled(context, stage, filled)
+        notices = _check_filled(context, stage, filled)
         if stage.step in INCLUDED:
             planned = _included(context, key, filled)
-            tasks += planned.tasks
-            owners |= {task.key: key for task in planned.tasks}
-            notices += planned.notices
-            is_reported |= planned.is_reported
+            owners = dict.fromkeys((task.key for task in planned.tasks), key)
         else:
-            tasks.append(_task(context, name, cell, filled))
-    return Planned(tasks=tasks, notices=notices, owners=owners, is_reported=is_reported)
+            planned, owners = Planned(tasks=[_task(context, name, cell, filled)]), {}
+        notices = (*notices, *planned.notices)
+        parts.append(dataclasses.replace(planned, notices=notices, owners=owners))
+    return together(parts)
 
 
 def _check_filled(context: PipelineContext, stage: Stage, filled: Stage) -> tuple[str, ...]:
@@ -84,48 +84,43 @@ def _cells(stage: Stage) -> Iterator[tuple[str, Stage]]:
     taken: set[str] = set()
     for values in itertools.product(*stage.matrix.values()):
         cell = fit_name("-".join(values)) if values else ""
-        name = next(
-            one
-            for one in itertools.chain([cell], (f"{cell}-{at}" for at in itertools.count(2)))
-            if one not in taken
-        )
+        name = free_name(cell, taken)
         taken.add(name)
         yield name, _filled(stage, dict(zip(stage.matrix, values, strict=True)))
 
 
 def _filled(stage: Stage, matrix: Mapping[str, str]) -> Stage:
-    """Put values in for `${{…}}`, wherever it stands."""
+    """Put values in for `${{…}}`, wherever it stands; checks know those of the matrix only."""
 
     def value(found: re.Match[str]) -> str:
         match found[1]:
-            case "matrix":
-                return matrix[found[2]]
             case "artifacts":
                 return later(f"artifacts:{found[2]}")
             case "run":
                 return later("run")
-        return found[0]
+        return of_matrix(found)
 
-    def fill(data: object) -> object:
-        if isinstance(data, str):
-            return _REFERENCE.sub(value, data)
-        if isinstance(data, dict):
-            return {name: fill(each) for name, each in data.items()}
-        if isinstance(data, list | tuple):
-            return tuple(fill(each) for each in data)
-        return data
+    def of_matrix(found: re.Match[str]) -> str:
+        return matrix[found[2]] if found[1] == "matrix" else found[0]
 
-    filled = {
-        name: fill(getattr(stage, name))
-        for name in ("run", "env", "job", "suite", "sweep", "on", "environment", "folder")
-    }
-    filled |= {name: fill(getattr(stage, name)) for name in ("inputs", "outputs", "artifacts")}
-    for step in ("checkout", "runtime", "deploy", "report", "notify", "wait", "cache"):
-        part = getattr(stage, step)
-        if part is not None:
-            own = {name: fill(getattr(part, name)) for name in type(part).model_fields}
-            filled[step] = part.model_copy(update=own)
-    return stage.model_copy(update=filled)
+    filled: Stage = _replaced(stage, value)
+    return filled.model_copy(update={"checks": _replaced(stage.checks, of_matrix)})
+
+
+def _replaced(data: Any, value_of: Callable[[re.Match[str]], str]) -> Any:
+    """Return a part of a document with other texts for its references."""
+    if isinstance(data, str):
+        return _REFERENCE.sub(value_of, data)
+    if isinstance(data, dict):
+        return {name: _replaced(each, value_of) for name, each in data.items()}
+    if type(data) is tuple:
+        return tuple(_replaced(each, value_of) for each in data)
+    if isinstance(data, Model):
+        fields = {
+            name: _replaced(getattr(data, name), value_of) for name in type(data).model_fields
+        }
+        return data.model_copy(update=fields)
+    return data
 
 
 def _task(context: PipelineContext, name: str, cell: str, stage: Stage) -> Task:
@@ -150,11 +145,7 @@ def _task(context: PipelineContext, name: str, cell: str, stage: Stage) -> Task:
     if stage.ranks is not None:
         return with_checks(_with_ranks(context, stage, common), checks)
     runtime = context.options.site.runtime(stage.environment or model.environment)
-    files: dict[str, str] = {}
-    if is_script:
-        command, files = _script(name, cell, stage)
-    else:
-        command = step_line(stage)
+    command, files = _script(name, cell, stage) if is_script else (step_line(stage), {})
     resources = Resources(cores=stage.cores or 0)
     process = Process(name=stage.step, role=stage.step, command=command, resources=resources)
     task = dataclasses.replace(
@@ -192,7 +183,7 @@ def _with_ranks(context: PipelineContext, stage: Stage, common: Task) -> Task:
     files = {}
     if len(lines) > 1:
         files = {stage_commands.RUN: f"{stage.run}\n"}
-        line = " ".join(stage_commands.script_command(stage_commands.RUN))
+        line = " ".join(map(in_shell, stage_commands.script_command(stage_commands.RUN)))
     else:
         line = lines[0]
     runtime = context.options.site.runtime(stage.environment or context.model.environment)
@@ -221,7 +212,6 @@ def _included(context: PipelineContext, key: str, stage: Stage) -> Planned:
     """Plan the document that a stage names, as part of the pipeline."""
     from rankwise.documents.jobs import JobModel
     from rankwise.documents.site import find_site
-    from rankwise.planning.planner import planner_for
 
     own = context.document.path.absolute()
     written = getattr(stage, stage.step)
@@ -277,8 +267,7 @@ def check_targets(context: PipelineContext) -> None:
             *_notices(context, stage),
         )
     ]
-    if found:
-        raise InputError("\n".join(found))
+    Faults(found).raise_all()
 
 
 def _deploys(context: PipelineContext, name: str, stage: Stage) -> Iterator[str]:
@@ -288,15 +277,12 @@ def _deploys(context: PipelineContext, name: str, stage: Stage) -> Iterator[str]
     if target is None:
         return
     nearest = next(one for one in (target, *target.parents) if one.exists() or one.is_symlink())
+    place = context.document.place(("to",), stage.deploy.to)
+    refused = f"{place}: `{name}` cannot deploy to {target}:"
     if not nearest.is_dir():
-        place = context.document.place(("to",), stage.deploy.to)
-        yield f"{place}: `{name}` cannot deploy to {target}: {nearest} is a file, not a folder"
+        yield f"{refused} {nearest} is a file, not a folder"
     elif (target / "current").exists() and not (target / "current").is_symlink():
-        place = context.document.place(("to",), stage.deploy.to)
-        yield (
-            f"{place}: `{name}` cannot deploy to {target}: `current` in it is not a link of "
-            "rankwise's; move it away"
-        )
+        yield f"{refused} `current` in it is not a link of rankwise's; move it away"
 
 
 def _checkouts(context: PipelineContext, name: str, stage: Stage) -> Iterator[str]:
@@ -336,7 +322,7 @@ def _folder(context: PipelineContext, stage: Stage, written: str) -> Path | None
         return None
     if "${{" in text:
         return None
-    return context.workspace / stage.folder / Path(text).expanduser()
+    return context.workspace / stage.folder / expanded(text)
 
 
 def plan_pipeline(document: Document, options: PlanOptions) -> Planned:
@@ -349,42 +335,35 @@ def plan_pipeline(document: Document, options: PlanOptions) -> Planned:
     if only := options.choice.get("only"):
         return _detached(context, str(only))
     begin = options.choice.get("from")
-    first = _stages_from(document, str(begin)) if begin else None
+    first = _stages_from(context, str(begin)) if begin else None
     needs = needs_of(model.stages)
-    tasks: list[Task] = []
-    notices: list[str] = [*_check_names(context)]
-    is_reported = False
+    parts = [Planned(tasks=[], notices=_check_names(context))]
     keys: dict[str, tuple[str, ...]] = {}
-    owners: dict[str, str] = {}
     for name in in_order(needs):
         stage = model.stages[name]
         before = tuple(key for need in needs[name] for key in keys[need])
         planned = stage_tasks(context, name, stage)
-        own: Sequence[Task] = planned.tasks
         if stage.detach:
             # The report follows the run that goes on by itself.
-            own = [_submitting(context, name, own)]
-        else:
-            is_reported |= planned.is_reported
+            submitting = [_submitting(context, name, planned.tasks)]
+            planned = dataclasses.replace(planned, tasks=submitting, is_reported=False)
         is_taken = first is not None and name not in first
-        own = [_linked(context, one, stage, before, is_taken=is_taken) for one in own]
+        own = [_linked(context, one, stage, before, is_taken=is_taken) for one in planned.tasks]
         keys[name] = tuple(one.key for one in own)
-        tasks += own
-        notices += [notice for notice in planned.notices if notice not in notices]
-        owners |= planned.owners
+        parts.append(dataclasses.replace(planned, tasks=own))
     check_targets(context)
-    tasks = kept_apart(tasks, owners, "stage")
-    return Planned(tasks=tasks, notices=notices, is_reported=is_reported)
+    planned = together(parts)
+    tasks = kept_apart(planned.tasks, planned.owners, "stage")
+    return dataclasses.replace(planned, tasks=tasks, owners={})
 
 
-def _stages_from(document: Document, name: str) -> set[str]:
+def _stages_from(context: PipelineContext, name: str) -> set[str]:
     """Return a stage and all that come after it; raises InputError if there is none."""
-    model = document.model
-    assert isinstance(model, Pipeline)
-    if name not in model.stages:
-        remedy = hint(name, model.stages, f"there are {', '.join(model.stages)}")
-        raise InputError(f"{document.path}: there is no stage {name!r}; {remedy}")
-    needs = needs_of(model.stages)
+    stages = context.model.stages
+    if name not in stages:
+        remedy = hint(name, stages, f"there are {', '.join(stages)}")
+        raise InputError(f"{context.document.path}: there is no stage {name!r}; {remedy}")
+    needs = needs_of(stages)
     found = {name}
     for one in in_order(needs):
         if found & set(needs[one]):
@@ -394,7 +373,7 @@ def _stages_from(document: Document, name: str) -> set[str]:
 
 def _workspace(document: Document, model: Pipeline) -> Path:
     written = string.Template(model.workspace).safe_substitute({**os.environ, **model.env})
-    folder = document.path.absolute().parent / Path(written).expanduser()
+    folder = document.path.absolute().parent / expanded(written)
     if folder.exists() and not folder.is_dir():
         place = document.place(("workspace",), model.workspace)
         raise InputError(f"{place}: the workspace is a file, not a folder: {folder}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,7 @@ from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.load import Document, load
 from rankwise.documents.site import Site, find_site
 from rankwise.documents.site_models import KUBERNETES
+from rankwise.documents.written import Faults
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.plan import (
     DOCUMENTS,
@@ -48,6 +49,20 @@ class PlanOptions:
         """Name the compute to take where a document has this one, or none."""
         return self.on or written or self.site.default_compute
 
+    def check(
+        self, document: Document, keys: tuple[str, ...], compute: str, runtimes: Iterable[str]
+    ) -> list[str]:
+        """Look up the compute, which stands under one of some keys, and the runtimes of a document.
+
+        Returns notices; raises InputError as `Site.check` does.
+        """
+        notices = self.site.check(
+            computes={compute: self.place_of_compute(document, keys, compute)},
+            runtimes={name: document.place(("environment",), name) for name in runtimes},
+            is_strict=self.is_strict,
+        )
+        return [*notices]
+
     def place_of_compute(self, document: Document, keys: tuple[str, ...], name: str) -> str:
         """Say who wants a compute of this name."""
         return f"--on {name}" if self.on else document.place(keys, name)
@@ -63,6 +78,16 @@ class Planned:
     """From which of several documents tasks are, by their keys, if from more than one."""
     is_reported: bool = False
     """Whether a report is to follow, when the last of them is over."""
+
+
+def together(parts: Sequence[Planned]) -> Planned:
+    """Put the tasks of several parts of a document together; each notice is said once."""
+    return Planned(
+        tasks=[task for part in parts for task in part.tasks],
+        notices=[*dict.fromkeys(notice for part in parts for notice in part.notices)],
+        owners={key: owner for part in parts for key, owner in part.owners.items()},
+        is_reported=any(part.is_reported for part in parts),
+    )
 
 
 class Planner(Protocol):
@@ -123,6 +148,27 @@ def planner_for(model: DocumentModel) -> Planner:
     return planner
 
 
+@contextmanager
+def named_files(document: Path) -> Iterator[None]:
+    """Raise InputError if a file that a document names cannot be looked at."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        said = f"{error.filename} cannot be read: {error.strerror}"
+        raise InputError(f"{document}: {said}") from error
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Return a name that is not taken: with a number, if it is."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}-{number}"
+    return found
+
+
 _SEPARATOR = "\n---\n"
 
 
@@ -140,26 +186,22 @@ def plan_from(
     line says, `wanted` which of the tasks. Raises InputError with every mistake in all of them.
     """
     documents = _load_all(paths)
-    tasks: list[Task] = []
-    notices: list[str] = []
+    parts: list[Planned] = []
     taken: set[str] = set()
-    owners: dict[str, str] = {}
-    is_reported = False
+    names: set[str] = set()
     for document in documents:
         site = find_site(document.path.absolute().parent)
         options = PlanOptions(site=site, on=on, is_strict=strict, choice=choice or {})
-        planned = planner_for(document.model)(document, options)
-        found = [*filter(None, [site.notice]), *planned.notices]
-        notices += [notice for notice in found if notice not in notices]
-        is_reported |= planned.is_reported
+        with named_files(document.path):
+            planned = planner_for(document.model)(document, options)
+        notices = [*filter(None, [site.notice]), *planned.notices]
         own = [with_image(task, site) for task in planned.tasks]
-        named = _renamed(own, taken, has_stages=document.model.type == "Pipeline")
-        tasks += named
-        owner = _free_name(document.model.name, owners.values())
-        owners |= dict.fromkeys((task.key for task in named), owner)
-    tasks = _measured_apart(tasks, owners)
-    chosen, said = select(tasks, wanted or Selection())
-    notices += said
+        own = _renamed(own, taken, has_stages=document.model.type == "Pipeline")
+        names.add(owner := free_name(document.model.name, names))
+        owners = dict.fromkeys((task.key for task in own), owner)
+        parts.append(dataclasses.replace(planned, tasks=own, notices=notices, owners=owners))
+    whole = together(parts)
+    chosen, said = select(_measured_apart(whole), wanted or Selection())
     first = documents[0].model
     kinds = {document.model.type for document in documents}
     others = len(documents) - 1
@@ -169,11 +211,11 @@ def plan_from(
         tasks=tuple(chosen),
         experiment=first.experiment_name,
         source=str(documents[0].path.absolute()),
-        notices=tuple(notices),
+        notices=(*whole.notices, *said),
         tags={
             **_repository(chosen, documents[0].path),
             # So that it does not matter who is there at its end.
-            **({REPORTED: "when-complete"} if is_reported else {}),
+            **({REPORTED: "when-complete"} if whole.is_reported else {}),
             **_several(documents),
             **first.tags,
         },
@@ -181,19 +223,14 @@ def plan_from(
     return plan, _SEPARATOR.join(document.text for document in documents)
 
 
-def _measured_apart(tasks: list[Task], owners: Mapping[str, str]) -> list[Task]:
+def _measured_apart(planned: Planned) -> Sequence[Task]:
     """Have sweeps of several documents measure cases of their own."""
-    if len(set(owners.values())) < 2 or not any(task.measuring for task in tasks):
-        return tasks
+    is_one = len(set(planned.owners.values())) < 2
+    if is_one or not any(task.measuring for task in planned.tasks):
+        return planned.tasks
     from rankwise.planning.sweeps import kept_apart
 
-    return kept_apart(tasks, owners, "document")
-
-
-def _free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name that is not taken: with a number, if it is."""
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(one for one in names if one not in taken)
+    return kept_apart(planned.tasks, planned.owners, "document")
 
 
 def _repository(tasks: Iterable[Task], path: Path) -> dict[str, str]:
@@ -212,14 +249,11 @@ def _several(documents: Sequence[Document]) -> dict[str, str]:
 
 
 def _load_all(paths: Sequence[Path]) -> list[Document]:
-    documents, complaints = [], []
+    documents, faults = [], Faults()
     for path in paths:
-        try:
+        with faults.collected():
             documents.append(load(path))
-        except InputError as error:
-            complaints.append(str(error))
-    if complaints:
-        raise InputError("\n".join(complaints))
+    faults.raise_all()
     return documents
 
 
@@ -234,9 +268,12 @@ def _renamed(tasks: Sequence[Task], taken: set[str], *, has_stages: bool) -> lis
         stages.setdefault(stage, []).append(task.key)
     keys: dict[str, str] = {}
     names: dict[str, str] = {}
+    others = taken | {task.key for task in tasks}
     for stage, own in stages.items():
         number = 1
-        while any(_numbered(stage, key, number) in taken for key in own):
+        while any(
+            _numbered(stage, key, number) in (others if number > 1 else taken) for key in own
+        ):
             number += 1
         keys |= {key: _numbered(stage, key, number) for key in own}
         names[stage] = _numbered(stage, stage, number)

@@ -68,8 +68,6 @@ def _store_in(folder: Path) -> Store | None:
 
 def _failed_in(store: Store, source: str) -> set[str] | None:
     """Name what was not green in the newest run of a document; None: there was none."""
-    from rankwise.plan import REPEATED
-
     run = store.last_run_of(source)
     if run is None:
         return None

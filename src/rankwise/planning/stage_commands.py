@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rankwise.documents.pipeline import Stage
-from rankwise.documents.steps import Cache
+from rankwise.documents.steps import Cache, Wait
 from rankwise.plan import later
 
 # Those with a dot are ours: a plan that is shown to people leaves them out.
@@ -102,17 +103,50 @@ def program(name: str, *arguments: str) -> Line:
     return (sys.executable, "-I", "-m", "rankwise.steps", name, *arguments)
 
 
+_OF_RUN = ("--store", later("store"), "--run", later("run"))
+# The fields of each step that stand in its line as they are, and those that are options there.
+_WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
+    "checkout": (("repository",), {"--ref": "ref", "--into": "into", "--clean": "clean"}),
+    "runtime": (
+        ("into",),
+        {
+            "--python": "python",
+            "--requirements": "requirements",
+            "--package": "packages",
+            "--site-packages": "site_packages",
+        },
+    ),
+    "deploy": (("source", "to"), {"--name": "name", "--keep": "keep"}),
+    "report": (("to",), {}),
+    "notify": ((), {"--command": "run", "--file": "file", "--to": "to"}),
+    "wait": ((), {f"--{name}": name for name in Wait.model_fields}),
+}
+
+
 def step_line(stage: Stage) -> Line:
     """Return the line of a stage that is a step of rankwise's own."""
-    lines = (
-        _checkout(stage),
-        _runtime(stage),
-        _deploy(stage),
-        _report(stage),
-        _notify(stage),
-        _wait(stage),
-    )
-    return next(line for line in lines if line)
+    step = getattr(stage, stage.step)
+    plain, options = _WORDS[stage.step]
+    words = [getattr(step, name) for name in plain]
+    for option, name in options.items():
+        words += _option(option, getattr(step, name))
+    if stage.step == "deploy" and not step.name:
+        words += ["--name", later("run")]
+    if stage.step in ("report", "notify"):
+        words += _OF_RUN
+    return program(stage.step, *words)
+
+
+def _option(name: str, value: Any) -> list[str]:
+    """Return the words of an option that has a value, several, or is only there."""
+    match value:
+        case bool():
+            return [name] if value else []
+        case int() | float():
+            return [name, f"{value:.15g}"]
+        case tuple():
+            return [word for each in value for word in (name, each)]
+    return [name, value] if value else []
 
 
 def keep_line(stage: str, cell: str, patterns: Sequence[str]) -> Line:
@@ -125,68 +159,10 @@ def keep_line(stage: str, cell: str, patterns: Sequence[str]) -> Line:
 def cache_lines(cache: Cache, command: str) -> tuple[Line, Line]:
     """Return the lines that put back what was kept, and that keep it."""
     common = ["--store", f"{later('store')}/cache", "--command", command]
-    common += [word for name in cache.key for word in ("--key", name)]
-    return (
-        program("cache", "restore", *common, *cache.paths),
-        program("cache", "save", *common, *cache.paths),
-    )
+    words = (*common, *_option("--key", cache.key), *cache.paths)
+    return program("cache", "restore", *words), program("cache", "save", *words)
 
 
 def detach_line(source: str, stage: str, *, is_forced: bool) -> Line:
     """Return the line that has a stage run by itself."""
-    line = program("detach", source, stage, "--store", later("store"), "--run", later("run"))
-    return (*line, "--force") if is_forced else line
-
-
-def _checkout(stage: Stage) -> Line:
-    if (step := stage.checkout) is None:
-        return ()
-    line = [step.repository, *_option("--ref", step.ref), *_option("--into", step.into)]
-    return program("checkout", *line, *_flag("--clean", is_set=step.clean))
-
-
-def _runtime(stage: Stage) -> Line:
-    if (step := stage.runtime) is None:
-        return ()
-    line = [step.into, *_option("--python", step.python)]
-    line += [word for name in step.requirements for word in ("--requirements", name)]
-    line += [word for name in step.packages for word in ("--package", name)]
-    return program("runtime", *line, *_flag("--site-packages", is_set=step.site_packages))
-
-
-def _deploy(stage: Stage) -> Line:
-    if (step := stage.deploy) is None:
-        return ()
-    name = step.name or later("run")
-    return program("deploy", step.source, step.to, "--name", name, "--keep", str(step.keep))
-
-
-def _report(stage: Stage) -> Line:
-    if (step := stage.report) is None:
-        return ()
-    return program("report", step.to, "--store", later("store"), "--run", later("run"))
-
-
-def _notify(stage: Stage) -> Line:
-    if (step := stage.notify) is None:
-        return ()
-    line = [*_option("--command", step.run), *_option("--file", step.file)]
-    line += [word for name in step.to for word in ("--to", name)]
-    return program("notify", *line, "--store", later("store"), "--run", later("run"))
-
-
-def _wait(stage: Stage) -> Line:
-    if (step := stage.wait) is None:
-        return ()
-    line = ["--submit", step.submit, "--state", step.state, "--job", step.job, "--done", step.done]
-    line += [*_option("--failed", step.failed), *_option("--cancel", step.cancel)]
-    line += ["--interval", f"{step.interval:g}", *_flag("--gone", is_set=step.gone)]
-    return program("wait", *line)
-
-
-def _option(name: str, value: str) -> list[str]:
-    return [name, value] if value else []
-
-
-def _flag(name: str, *, is_set: bool) -> list[str]:
-    return [name] if is_set else []
+    return program("detach", source, stage, *_OF_RUN, *_option("--force", is_forced))

@@ -10,20 +10,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rankwise import plan
 from rankwise.documents.checks import CheckSpec
+from rankwise.documents.common import Model
 from rankwise.documents.load import Document, header_of, silent
 from rankwise.documents.suite import Header, RankLauncher, Suite, SuiteTest
 from rankwise.documents.values import fit_name
-from rankwise.documents.written import Location
+from rankwise.documents.written import Faults
 from rankwise.errors import InputError
 from rankwise.launch.commandline import read_command
 from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, share, task_for
 from rankwise.launch.rewriting import NAMES, in_shell
 from rankwise.plan import Resources, Task, fill_in, later
-from rankwise.planning.jobs import facts_for
-from rankwise.planning.planner import Planned, PlanOptions, restart_of
+from rankwise.planning.jobs import facts_for, launchers_in
+from rankwise.planning.planner import Planned, PlanOptions, free_name, restart_of
 from rankwise.wording import code, nearest
 
 APART = {"RANKWISE_STREAMS": "apart"}
@@ -38,8 +40,7 @@ def checks_at(
     planned = [check.planned(folder) for check in checks]
     for number, check in enumerate(planned):
         if check.kind == "python" and (fault := _fault_of(check.what)):
-            at = Location(document.contents, (*path, number, "python")).value_at
-            raise InputError(f"{document.path}:{at.line}:{at.column}: {fault}")
+            raise InputError(f"{document.at(*path, number, 'python')}: {fault}")
     return tuple(planned)
 
 
@@ -112,11 +113,7 @@ def plan_suite(document: Document, options: PlanOptions) -> Planned:
     model = document.model
     assert isinstance(model, Suite)
     compute = options.compute(model.compute)
-    notices = options.site.check(
-        computes={compute: options.place_of_compute(document, ("compute",), compute)},
-        runtimes={model.environment: document.place(("environment",), model.environment)},
-        is_strict=options.is_strict,
-    )
+    notices = options.check(document, ("compute",), compute, [model.environment])
     return Planned(tasks=SuitePlanner(document, model, options, compute).tasks(), notices=notices)
 
 
@@ -133,17 +130,16 @@ class _Case:
     script: str = ""
     """The script that a pattern has found: then what it says goes before what the entry says."""
 
-    @property
-    def is_found(self) -> bool:
-        """Return whether a pattern has found it."""
-        return bool(self.script)
-
     def said(self, name: str) -> object:
         """Return what is said about something, by whoever knows best; None: nothing is."""
-        entry = getattr(self.entry, name) if name in self.entry.model_fields_set else None
+        return self._said(self.entry, name)
+
+    def _said(self, entry: Model, name: str) -> Any:
         header = getattr(self.header, name)
-        first, second = (header, entry) if self.is_found else (entry, header)
-        return first if first is not None else second
+        if name not in entry.model_fields_set or (self.script and header is not None):
+            return header
+        said = getattr(entry, name)
+        return header if said is None else said
 
     @property
     def is_bare(self) -> bool:
@@ -153,14 +149,8 @@ class _Case:
     @property
     def resources(self) -> Resources:
         """Return what the test needs, in all."""
-        own = self.entry.requires
-        given = own.model_fields_set
-        amounts = {}
-        for name in ("gpus", "cores", "memory"):
-            entry, header = getattr(own, name), getattr(self.header, name)
-            is_entrys = name in given and not (self.is_found and header is not None)
-            amounts[name] = (entry if is_entrys else header) or 0
-        return Resources(**amounts)
+        names = ("gpus", "cores", "memory")
+        return Resources(**{name: self._said(self.entry.requires, name) or 0 for name in names})
 
 
 class SuitePlanner:
@@ -175,29 +165,26 @@ class SuitePlanner:
         self._compute = compute
         self._runtime = options.site.runtime(model.environment)
         self._patterns: dict[object, Task] = {}
-        self._known_facts: dict[tuple[str, ...], Facts] = {}
+        self._known_facts: dict[tuple[object, ...], Facts] = {}
 
     def tasks(self) -> list[Task]:
         """Plan all tests; raises InputError with every mistake."""
-        faults: list[str] = []
+        faults = Faults()
         cases: list[_Case] = []
         for index, entry in enumerate(self._model.tests):
-            try:
+            with faults.collected():
                 cases += self._cases(index, entry)
-            except InputError as error:
-                faults.append(str(error))
         tasks = []
         for case, key in zip(cases, self._keys(cases), strict=True):
-            try:
+            with faults.collected():
                 tasks.append(self._task(case, key))
-            except InputError as error:
-                faults.append(str(error))
-        if faults:
-            raise InputError("\n".join(dict.fromkeys(faults)))
+        faults.raise_all()
         return tasks
 
     def tasks_of(self, index: int, entry: SuiteTest) -> list[Task]:
         """Plan the tests of one entry, which may say more than that of the document there."""
+        # Those of another entry at the same place may say something else.
+        self._patterns.clear()
         cases = list(self._cases(index, entry))
         return [self._task(case, key) for case, key in zip(cases, self._keys(cases), strict=True)]
 
@@ -252,7 +239,7 @@ class SuitePlanner:
             names = [str(one.relative_to(self._folder)) for one in path.parent.glob("*.*")]
             meant = nearest(script, names)
             where = f": did you mean {code(meant)}?" if meant else f" in {self._folder}"
-            raise self._mistake(index, "run", f"there is no script {script}{where}")
+            raise InputError(f"{self._place(index, 'run')}: there is no script {script}{where}")
         line = f"{interpreter} {line}" if interpreter else line
         return self._case(index, entry, line, Path(script).stem, header_of(path))
 
@@ -273,10 +260,7 @@ class SuitePlanner:
         """Return each test a name of its own; those that the document names keep theirs."""
         taken = {case.name for case in cases if case.is_named}
         for case in cases:
-            name, number = case.name, 1
-            while name in taken and not case.is_named:
-                number += 1
-                name = f"{case.name}-{number}"
+            name = case.name if case.is_named else free_name(case.name, taken)
             taken.add(name)
             yield name
 
@@ -322,9 +306,7 @@ class SuitePlanner:
         except InputError as error:
             raise InputError(f"{self._place(case.index)}: {error}") from None
         path = ("tests", case.index, "checks")
-        checks: tuple[plan.Check, ...] = ()
-        if case.entry.checks:
-            checks = checks_at(self._document, path, case.entry.checks)
+        checks = checks_at(self._document, path, case.entry.checks)
         width = _WORKERS.search(case.entry.pytest)
         task = dataclasses.replace(
             task,
@@ -333,11 +315,14 @@ class SuitePlanner:
             results=RESULTS if case.entry.pytest else "",
             place=self._place(case.index),
         )
-        return with_checks(task, checks) if checks else task
+        return with_checks(task, checks)
 
     def _request(self, case: _Case, key: str) -> JobRequest:
         ranks, nodes = case.said("ranks"), case.said("nodes") or 1
         assert isinstance(nodes, int)
+        if nodes > 1 and (not isinstance(ranks, int) or ranks % nodes):
+            place = self._place(case.index)
+            raise InputError(f"{place}: `ranks` must be a multiple of `nodes` ({nodes})")
         timeout = case.said("timeout")
         model, entry = self._model, case.entry
         here = self._document.path.absolute().parent
@@ -368,8 +353,7 @@ class SuitePlanner:
 
     def _facts(self, request: JobRequest) -> Facts:
         """Look up what is known about where it runs; once for tests that are alike in this."""
-        named = _LAUNCHERS.findall(request.roles[0].command)
-        key = (request.kind, *named)
+        key = (request.kind, request.instance_count, *launchers_in(request.roles[0].command))
         if key not in self._known_facts:
             self._known_facts[key] = facts_for(request, self._options.site)
         return self._known_facts[key]
@@ -377,11 +361,7 @@ class SuitePlanner:
     # Where it stands
 
     def _place(self, index: int, *path: str) -> str:
-        at = Location(self._document.contents, ("tests", index, *path)).value_at
-        return f"{self._document.path}:{at.line}:{at.column}"
-
-    def _mistake(self, index: int, name: str, message: str) -> InputError:
-        return InputError(f"{self._place(index, name)}: {message}")
+        return self._document.at("tests", index, *path)
 
 
 def _script_in(line: str) -> tuple[str | None, str]:

@@ -15,10 +15,11 @@ from rankwise.documents.values import fit_name
 from rankwise.errors import InputError
 from rankwise.launch.jobs import JobRequest, RoleRequest
 from rankwise.plan import Measuring, Metric, Task, fill_in, later
-from rankwise.planning.jobs import missing_mpi, task_of
+from rankwise.planning.jobs import check_code, missing_mpi, task_of
 from rankwise.planning.planner import Planned, PlanOptions
 from rankwise.planning.selection import fits
 from rankwise.planning.suites import APART
+from rankwise.wording import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +62,8 @@ class SweepCase:
         return " ".join(f"{name}={value}" for name, value in shown.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExcludedCases:
-    """Cases that are not run, and why."""
-
-    reason: str
-    count: int
-
-
-def cases_of(model: Sweep) -> tuple[list[SweepCase], list[ExcludedCases]]:
-    """Return the cases in their order, and what was left out; equal ones once."""
+def cases_of(model: Sweep) -> tuple[list[SweepCase], dict[str, int]]:
+    """Return the cases in their order, equal ones once; and for each reason, how many are out."""
     excluded = dict.fromkeys((one.reason for one in model.exclude), 0)
     found: dict[str, SweepCase] = {}
     for case in itertools.chain(_combinations(model), _added(model)):
@@ -80,8 +73,7 @@ def cases_of(model: Sweep) -> tuple[list[SweepCase], list[ExcludedCases]]:
             found.setdefault(changed.name, changed)
         else:
             excluded[reason] += 1
-    left = [ExcludedCases(reason=reason, count=count) for reason, count in excluded.items()]
-    return list(found.values()), left
+    return list(found.values()), excluded
 
 
 def kept_apart(tasks: Sequence[Task], owners: Mapping[str, str], word: str) -> list[Task]:
@@ -120,32 +112,29 @@ def _combinations(model: Sweep) -> Iterator[SweepCase]:
         columns = {name: _values(given) for name, given in group.items()}
         rows = zip(*columns.values(), strict=True)
         axes.append([dict(zip(columns, row, strict=True)) for row in rows])
-    named = _named(model)
     for nodes, per_node in itertools.product(model.nodes, _per_node(model)):
         for parts in itertools.product(*axes):
             values = {name: value for part in parts for name, value in part.items()}
-            yield SweepCase(
-                values=values,
-                texts=_texts(values, named),
-                nodes=nodes,
-                ranks_per_node=per_node,
-                timeout=model.timeout,
-                environment=model.environment_variables,
-            )
+            yield _case(model, values, nodes, per_node)
 
 
 def _added(model: Sweep) -> Iterator[SweepCase]:
     for values in model.add:
         own = {name: int(values[name]) for name in ("nodes", "ranks_per_node") if name in values}
         given = {name: value for name, value in values.items() if name not in own}
-        yield SweepCase(
-            values=given,
-            texts=_texts(given, _named(model)),
-            nodes=own.get("nodes", model.nodes[0]),
-            ranks_per_node=own.get("ranks_per_node", _per_node(model)[0]),
-            timeout=model.timeout,
-            environment=model.environment_variables,
-        )
+        per_node = own.get("ranks_per_node", _per_node(model)[0])
+        yield _case(model, given, own.get("nodes", model.nodes[0]), per_node)
+
+
+def _case(model: Sweep, values: Mapping[str, str], nodes: int, per_node: int | None) -> SweepCase:
+    return SweepCase(
+        values=values,
+        texts=_texts(model, values),
+        nodes=nodes,
+        ranks_per_node=per_node,
+        timeout=model.timeout,
+        environment=model.environment_variables,
+    )
 
 
 def _per_node(model: Sweep) -> Sequence[int | None]:
@@ -156,15 +145,14 @@ def _values(given: Values) -> Sequence[str]:
     return given.values() if isinstance(given, Range) else list(given)
 
 
-def _named(model: Sweep) -> dict[str, Mapping[str, str]]:
-    """Return the parameters whose values have names."""
-    every = [*model.parameters.items(), *(entry for group in model.zip for entry in group.items())]
-    return {name: given for name, given in every if isinstance(given, Mapping)}
-
-
-def _texts(values: Mapping[str, str], named: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def _texts(model: Sweep, values: Mapping[str, str]) -> dict[str, str]:
     """Return the values that are meant by their names; who writes another means it as it is."""
-    return {name: known.get(values[name], values[name]) for name, known in named.items()}
+    every = [*model.parameters.items(), *(entry for group in model.zip for entry in group.items())]
+    return {
+        name: given.get(values[name], values[name])
+        for name, given in every
+        if isinstance(given, Mapping)
+    }
 
 
 def _changed(case: SweepCase, model: Sweep) -> SweepCase:
@@ -172,11 +160,10 @@ def _changed(case: SweepCase, model: Sweep) -> SweepCase:
     for setting in model.set:
         if fits(setting.when, case.names):
             values = {**case.values, **setting.parameters}
-            case = SweepCase(
+            case = dataclasses.replace(
+                case,
                 values=values,
-                texts=_texts(values, _named(model)),
-                nodes=case.nodes,
-                ranks_per_node=case.ranks_per_node,
+                texts=_texts(model, values),
                 timeout=setting.timeout if setting.timeout is not None else case.timeout,
                 environment={**case.environment, **setting.environment_variables},
             )
@@ -187,7 +174,6 @@ _REFERENCE = re.compile(r"\$\{\{\s*([^{}]{1,200}?)\s*\}\}")
 _MARK = "parameter:"
 # What the shell takes as it is: a command with such values is the same command for all of them.
 _PLAIN = re.compile(r"[\w./:=,+@%^-]*")
-_LONGEST_KEY = 100
 
 
 def plan_sweep(document: Document, options: PlanOptions) -> Planned:
@@ -195,15 +181,9 @@ def plan_sweep(document: Document, options: PlanOptions) -> Planned:
     model = document.model
     assert isinstance(model, Sweep)
     compute = options.compute(model.compute.target)
-    notices = [
-        *options.site.check(
-            computes={compute: options.place_of_compute(document, ("target", "compute"), compute)},
-            runtimes={model.environment: document.place(("environment",), model.environment)},
-            is_strict=options.is_strict,
-        )
-    ]
+    notices = options.check(document, ("target", "compute"), compute, [model.environment])
     folder = document.path.absolute().parent
-    _check_code(document, model, folder)
+    check_code(document)
     cases, left_out = cases_of(model)
     if not cases:
         raise InputError(f"{document.path}: no case is left: see `parameters` and `exclude`")
@@ -221,7 +201,7 @@ def plan_sweep(document: Document, options: PlanOptions) -> Planned:
         tasks = [first, *(dataclasses.replace(task, needs=(first.key,)) for task in tasks)]
     if any(case.ranks_per_node for case in cases):
         site = options.site
-        notices = [*notices, *missing_mpi(site.runtime(model.environment), site.compute(compute))]
+        notices += missing_mpi(site.runtime(model.environment), site.compute(compute))
     return Planned(
         tasks=tasks,
         notices=[*notices, *_costs(model, cases, singles, left_out)],
@@ -346,18 +326,7 @@ def _metrics(model: Sweep, case: SweepCase) -> tuple[Metric, ...]:
     if not wishes:
         raise InputError(f"{model.name}: `metrics` has nothing for the case {case.name}")
     return tuple(
-        Metric(
-            parser=wish.parser,
-            name=wish.name,
-            unit=wish.unit,
-            better=wish.better,
-            pattern=wish.pattern,
-            function=wish.function,
-            only=tuple(wish.only),
-            axes=tuple(wish.axes),
-            on=wish.on,
-        )
-        for wish in wishes
+        Metric(**{name: value for name, value in wish if name != "when"}) for wish in wishes
     )
 
 
@@ -366,18 +335,10 @@ def _keys(cases: Sequence[SweepCase]) -> list[str]:
     taken: dict[str, int] = {}
     keys = []
     for case in cases:
-        key = fit_name(case.name.replace("=", "-").replace(" ", "."))[:_LONGEST_KEY] or "case"
+        key = fit_name(case.name.replace("=", "-").replace(" ", "."))
         taken[key] = taken.get(key, 0) + 1
         keys.append(key if taken[key] == 1 else f"{key}~{taken[key]}")
     return keys
-
-
-def _check_code(document: Document, model: Sweep, folder: Path) -> None:
-    if model.code is not None and not (folder / model.code.path).is_dir():
-        place = document.place(("path", "code"), str(model.code.path))
-        raise InputError(
-            f"{place}: the folder of the code is not there: {folder / model.code.path}"
-        )
 
 
 def _check_budget(document: Document, model: Sweep, singles: Sequence[Task]) -> None:
@@ -406,7 +367,7 @@ def _costs(
     model: Sweep,
     cases: Sequence[SweepCase],
     singles: Sequence[Task],
-    left_out: Sequence[ExcludedCases],
+    left_out: Mapping[str, int],
 ) -> list[str]:
     """Say what it will take before it starts, and what was left out."""
     warmups = f" and {model.warmup} to warm up" if model.warmup else ""
@@ -414,11 +375,7 @@ def _costs(
     limit = ""
     if all(task.timeout for task in singles):
         limit = f", up to {_core_hours(model, singles):.3g} core-hours"
-    number, trials = _counted(len(cases), "case"), _counted(model.trials, "trial")
-    said = [f"{number}, {trials} each{warmups}: {_counted(total, 'task')}{limit}"]
-    said += [f"left out, {one.count}: {one.reason}" for one in left_out if one.count]
+    number, trials = counted(len(cases), "case"), counted(model.trials, "trial")
+    said = [f"{number}, {trials} each{warmups}: {counted(total, 'task')}{limit}"]
+    said += [f"left out, {count}: {reason}" for reason, count in left_out.items() if count]
     return said
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
