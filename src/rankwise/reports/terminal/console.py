@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from rankwise.safe_text import clean
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -33,12 +33,20 @@ def has_colours(stream: TextIO) -> bool:
 def make_console(*, to_stderr: bool = False) -> Console:
     """Return a console for texts that hold people's own words: no markup, no highlighting."""
     from rich.console import Console
+    from rich.segment import Segment
 
     class OpenConsole(Console):
-        """Says that nobody reads any more, where rich would leave the program."""
+        """Shows only text, and says that nobody reads any more where rich would leave."""
 
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
+
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            # What processes wrote is in reasons and names, too; rich lets escape codes through.
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else clean(text, keep_colours=False), style, control)
 
     stream = sys.stderr if to_stderr else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _UNLIMITED_WIDTH
