@@ -21,8 +21,9 @@ from rankwise.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from rankwise.backends.doctor import Finding
     from rankwise.backends.remote.tracked import TrackedInstance
 
 _ShowOnly = Annotated[bool, typer.Option("--list", help="Only show what there is.")]
@@ -136,27 +137,24 @@ def doctor_command(
 
     site = find_site(Path.cwd())
     computes = {one for layer in site.layers for one in layer.computes} - {"local"}
+    # A name with a star stands for many, none of which is known here.
+    known = sorted(one for one in computes if not one.endswith("*"))
     is_well = True
     if name is None or site.notice:
         files = [f"site file {layer.file}" for layer in site.layers]
         print(*(files or [f"no site file: {site.file} is not there, nor one above it"]), sep="\n")
     if name is None:
         is_well &= _show("this machine", check_machine(store_folder(store)))
-    for one in sorted(computes) if name is None else [name]:
-        if not one.endswith("*"):
-            is_well &= _show(one, check_compute(one, site, store_folder(store)))
+    for one in known if name is None else [name]:
+        is_well &= _show(one, check_compute(one, site, store_folder(store)))
     return 0 if is_well else 1
 
 
-def _show(title: str, findings: object) -> bool:
+def _show(title: str, findings: Iterable[Finding]) -> bool:
     """Print what was found; tell whether nothing must change."""
-    from rankwise.backends.doctor import Finding
-
     print(title)
     is_well = True
-    assert isinstance(findings, list)
     for finding in findings:
-        assert isinstance(finding, Finding)
         is_well &= finding.is_well or not finding.is_needed
         mark = "ok  " if finding.is_well else ("bad " if finding.is_needed else "note")
         print(f"  {mark}  {finding.what}")
