@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
@@ -224,6 +224,10 @@ class MatrixResult:
         """Return what the first runtime that could say so has found on a machine."""
         cells = (self.cell(runtime, machine) for runtime in self.runtimes)
         return next((cell.environment for cell in cells if cell and cell.environment), None)
+
+    def left_out(self, runtimes: Collection[str], machines: Collection[str]) -> int:
+        """Count the cells that a table of these rows and columns has no place for."""
+        return sum(row not in runtimes or column not in machines for row, column in self.cells)
 
     @property
     def in_order(self) -> list[Cell]:

@@ -87,7 +87,6 @@ def matrix_content(matrix: MatrixResult) -> dict[str, Any]:
     is_small = len(matrix.machines) > _ROOMY_MACHINES
     machines = _first(matrix, matrix.machines, _MOST_MACHINES)
     runtimes = _first(matrix, matrix.runtimes, _MOST_CELLS // max(1, len(machines)))
-    shown = sum((row, column) in matrix.cells for row in runtimes for column in machines)
     differences = _differences(matrix)
     why = reasons(matrix)
     told = [
@@ -102,7 +101,7 @@ def matrix_content(matrix: MatrixResult) -> dict[str, Any]:
         "is_small": is_small,
         "legend": f"In short: {legend(matrix)}." if is_small else "",
         "tables": [_table(matrix, runtimes, part, is_small=is_small) for part in _parts(machines)],
-        "more_cells": len(matrix.cells) - shown,
+        "more_cells": matrix.left_out(runtimes, machines),
         "differences": differences[:_MOST_DIFFERENCES],
         "more_differences": len(differences[_MOST_DIFFERENCES:]),
         "reasons": told,
