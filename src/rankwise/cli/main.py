@@ -292,6 +292,7 @@ _WRONG_USE = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says and give the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    _open_streams()
     # What people write may not fit into the terminal's encoding: that is no reason to fail.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -311,6 +312,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _say(f"rankwise {__version__}")
     print(f"rankwise: {unknown(arguments[0])}", file=sys.stderr)
     return _WRONG_USE
+
+
+def _open_streams() -> None:
+    """Have all streams, also where we were started without: `>&-`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - stays open
 
 
 def _complete(arguments: Sequence[str]) -> int:
