@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankwise.cli.main import WRONG_USE
 from rankwise.cli.options import (
     AsJson,
-    Failed,
     Files,
     On,
-    Only,
-    Repeat,
-    Shard,
-    StoreFolder,
+    PlanningOptions,
     Strict,
     TaskKey,
     complete_compute,
+    takes,
+    value,
 )
 from rankwise.errors import InputError
 from rankwise.wording import did_you_mean
@@ -80,54 +79,43 @@ def _complete_target(incomplete: str) -> list[str]:
 def export_command(
     files: Files,
     *,
-    to: Annotated[
-        str,
-        typer.Option("--to", metavar="WHOM", help=f"{_TARGETS}.", autocompletion=_complete_target),
-    ],
+    to: Annotated[str, value("--to", "WHOM", f"{_TARGETS}.", complete=_complete_target)],
     on: Annotated[
         str | None,
-        typer.Option(
+        value(
             "--on",
-            metavar="NAME",
-            help="Write for this compute, whatever documents say.",
-            autocompletion=complete_compute,
+            "NAME",
+            "Write for this compute, whatever documents say.",
+            complete=complete_compute,
         ),
     ] = None,
     image: Annotated[
         str,
-        typer.Option(
+        value(
             "--image",
-            metavar="IMAGE",
-            help="Run in this image, instead of that of the environment in rankwise.toml.",
-            show_default=False,
+            "IMAGE",
+            "Run in this image, instead of that of the environment in rankwise.toml.",
         ),
     ] = "",
     code_in_image: Annotated[
         str,
-        typer.Option(
+        value(
             "--code-in-image",
-            metavar="FOLDER",
-            help="The image has the code, in this folder; otherwise it becomes a ConfigMap.",
-            show_default=False,
+            "FOLDER",
+            "The image has the code, in this folder; otherwise it becomes a ConfigMap.",
         ),
     ] = "",
     runtime: Annotated[
         str,
-        typer.Option(
-            "--runtime",
-            metavar="NAME",
-            help="The training runtime of the cluster that a TrainJob names.",
-            show_default=False,
-        ),
+        value("--runtime", "NAME", "The training runtime of the cluster that a TrainJob names."),
     ] = "",
     output: Annotated[
         str | None,
-        typer.Option(
+        value(
             "--output",
+            "PLACE",
+            "A file, or a folder for a file of each job; otherwise all is printed.",
             "-o",
-            metavar="PLACE",
-            help="A file, or a folder for a file of each job; otherwise all is printed.",
-            show_default=False,
         ),
     ] = None,
     strict: Annotated[
@@ -143,7 +131,6 @@ def export_command(
       rankwise export job.yaml --to kubernetes --image pytorch/pytorch | kubectl apply -f -
       rankwise export jobs/*.yaml --to azureml -o azure/
     """
-    from rankwise.cli.main import WRONG_USE
     from rankwise.export.base import TARGETS, ExportOptions, export_from, to_yaml
     from rankwise.files import write_whole
 
@@ -191,12 +178,11 @@ def init_command(
     *,
     service: Annotated[
         str | None,
-        typer.Option(
+        value(
             "--ci",
-            metavar="SERVICE",
-            help="Write the file by which github, gitlab, azure or jenkins runs a suite on every "
-            "pull request.",
-            show_default=False,
+            "SERVICE",
+            "Write the file by which github, gitlab, azure or jenkins runs a suite on every pull "
+            "request.",
         ),
     ] = None,
 ) -> None:
@@ -259,18 +245,9 @@ def _write_new(file: Path, text: str) -> None:
         raise InputError(f"{file}: it cannot be written: {error.strerror}") from error
 
 
+@takes(PlanningOptions)
 def plan_command(
-    files: Files,
-    *,
-    task: TaskKey = None,
-    as_json: AsJson = False,
-    strict: Strict = False,
-    on: On = None,
-    only: Only = None,
-    failed: Failed = False,
-    repeat: Repeat = 1,
-    shard: Shard = None,
-    store: StoreFolder = None,
+    options: PlanningOptions, *, task: TaskKey = None, as_json: AsJson = False
 ) -> None:
     """Show what would run, and start nothing.
 
@@ -282,15 +259,10 @@ def plan_command(
       rankwise plan job.yaml
       rankwise plan suite.yaml --shard 2/5
     """
-    from rankwise.cli.options import store_folder
-    from rankwise.planning import plan_from
-    from rankwise.planning.selection import SelectionOptions, selection
     from rankwise.reports.terminal.console import make_console
     from rankwise.reports.terminal.plan import plan_data, show_plan
 
-    options = SelectionOptions(only=only, failed=failed, repeat=repeat, shard=shard)
-    wanted = selection(options, files, store_folder(store))
-    plan, _ = plan_from(files, strict=strict, on=on, wanted=wanted)
+    plan, _ = options.plan()
     keys = [one.key for one in plan.tasks]
     if task is not None and task not in keys:
         raise InputError(f"{plan.source}: there is no task {task!r}, only {', '.join(keys[:10])}")
@@ -337,7 +309,6 @@ def validate_command(files: Files, *, strict: Strict = False, on: On = None) -> 
     For example:
       rankwise validate jobs/*.yaml
     """
-    from rankwise.cli.main import WRONG_USE
     from rankwise.planning import plan_from
 
     code = 0

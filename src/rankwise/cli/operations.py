@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,9 @@ from rankwise.cli.options import (
     complete_compute,
     open_for_reading,
     store_folder,
+    value,
 )
+from rankwise.errors import InputError, RankwiseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,21 +29,20 @@ if TYPE_CHECKING:
     from rankwise.backends.doctor import Finding
     from rankwise.backends.remote.tracked import TrackedInstance
 
-_ShowOnly = Annotated[bool, typer.Option("--list", help="Only show what there is.")]
-_Forget = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--forget",
-        metavar="NAME",
-        help="Take it out of the records without deleting it: it is known to be gone. May be given "
-        "several times.",
-        show_default=False,
-    ),
-]
-
 
 def clean_command(
-    *, show_only: _ShowOnly = False, forget: _Forget = None, store: StoreFolder = None
+    *,
+    show_only: Annotated[bool, typer.Option("--list", help="Only show what there is.")] = False,
+    forget: Annotated[
+        list[str] | None,
+        value(
+            "--forget",
+            "NAME",
+            "Take it out of the records without deleting it: it is known to be gone. May be given "
+            "several times.",
+        ),
+    ] = None,
+    store: StoreFolder = None,
 ) -> int:
     """Delete leftover instances and remote folders.
 
@@ -55,7 +57,6 @@ def clean_command(
     """
     from rankwise.backends.remote.tracked import FOLDER, Tracked, clean, describe
     from rankwise.documents.site import find_site
-    from rankwise.errors import InputError
 
     folder = store_folder(store)
     ledger = Tracked(folder / FOLDER)
@@ -87,7 +88,6 @@ def clean_command(
 
 def _needed_by(folder: Path) -> Callable[[TrackedInstance], str]:
     """Return which client or which run has a use for something."""
-    from rankwise.errors import RankwiseError
     from rankwise.store.store import driver_of
 
     def needed(entry: TrackedInstance) -> str:
@@ -172,8 +172,7 @@ def rollback_command(
     ],
     *,
     to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="NAME", help="This release; otherwise the one before."),
+        str | None, value("--to", "NAME", "This release; otherwise the one before.")
     ] = None,
     only_list: Annotated[bool, typer.Option("--list", help="Only list the releases.")] = False,
     as_json: AsJson = False,
@@ -189,9 +188,6 @@ def rollback_command(
       rankwise rollback /soft/mpi4py
       rankwise rollback /soft/mpi4py --to nightly-41
     """
-    import time
-
-    from rankwise.errors import InputError
     from rankwise.steps.releases import releases_in, roll_back
 
     if not target.is_dir():
@@ -216,13 +212,12 @@ def serve_command(
     *,
     port: Annotated[
         int | None,
-        typer.Option(
+        value(
             "--port",
-            min=0,
-            max=65535,
-            metavar="N",
-            help="Listen on this port; 0: on one that is free. Otherwise 8765, or a free one.",
-            show_default=False,
+            "N",
+            "Listen on this port; 0: on one that is free. Otherwise 8765, or a free one.",
+            least=0,
+            most=65535,
         ),
     ] = None,
     is_to_open: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
@@ -237,8 +232,6 @@ def serve_command(
     For example:
       rankwise serve --port 8080
     """
-    from rankwise.errors import InputError
-
     folder = store_folder(store)
     # What is wrong with the store is said here, and not in a browser.
     open_for_reading(folder).close()

@@ -17,6 +17,7 @@ from rankwise.cli.options import (
     open_for_reading,
     store_folder,
     take_in,
+    value,
 )
 
 if TYPE_CHECKING:
@@ -112,17 +113,13 @@ def logs_command(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run is over.")
     ] = False,
-    rank: Annotated[
-        int | None, typer.Option("--rank", min=0, metavar="N", help="Only what this rank wrote.")
-    ] = None,
+    rank: Annotated[int | None, value("--rank", "N", "Only what this rank wrote.", least=0)] = None,
     process: Annotated[
-        str | None,
-        typer.Option("--process", metavar="NAME", help="Only what this process wrote: worker-2."),
+        str | None, value("--process", "NAME", "Only what this process wrote: worker-2.")
     ] = None,
     task: TaskKey = None,
     attempt: Annotated[
-        int | None,
-        typer.Option("--attempt", min=1, metavar="N", help="This attempt, and not the last one."),
+        int | None, value("--attempt", "N", "This attempt, and not the last one.", least=1)
     ] = None,
     store: StoreFolder = None,
 ) -> None:
