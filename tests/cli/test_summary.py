@@ -12,9 +12,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from rankwise.cli.foreground import show_last
 from rankwise.plan import Plan
 from rankwise.reports.terminal.console import GitHubSections, GitLabSections, OneText
+from rankwise.reports.terminal.run_end import show_last
 from rankwise.store import RunRow, State, Store
 from tests.report.made_runs import BEGUN, begin, end, make_run, one_task, passed_run, worker
 from tests.report.matrix_runs import Done, make_matrix

@@ -45,8 +45,10 @@ def make_console(*, to_stderr: bool = False) -> Console:
             self, renderable: RenderableType, options: ConsoleOptions | None = None
         ) -> Iterator[Segment]:
             # What processes wrote is in reasons and names, too; rich lets escape codes through.
-            for text, style, control in super().render(renderable, options):
-                yield Segment(text if control else clean(text, keep_colours=False), style, control)
+            for segment in super().render(renderable, options):
+                text, style, control = segment
+                is_safe = control or text.strip("\n").isprintable()
+                yield segment if is_safe else Segment(clean(text, keep_colours=False), style)
 
     stream = sys.stderr if to_stderr else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _UNLIMITED_WIDTH

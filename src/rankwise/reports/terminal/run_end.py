@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rankwise.reports.failures import FailureGroup
+from rankwise.reports.failures import FailureGroup, explain_run, repeated_of, results_of
 from rankwise.reports.palette import STYLES
 from rankwise.reports.terminal.console import Cell, height_of, is_narrow, room_on, show_rows
 from rankwise.reports.terminal.status import count_words, show_next
@@ -18,7 +18,6 @@ from rankwise.store import RunRow, State
 from rankwise.wording import counted, duration, fold, label, listed, short_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from rich.console import Console
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from rankwise.plan import Task
     from rankwise.reports.failures import CaseResult, FailureExplanation, Repeated, RunExplanation
     from rankwise.reports.measurements import Measure
+    from rankwise.reports.terminal.console import Sections
+    from rankwise.store import Store
 
 _MOST_NAMES = 3
 _MOST_GROUPS = 10
@@ -222,7 +223,11 @@ def _change(one: Measure) -> str:
 
 _MOST_TASKS_WITH_NOTES = 3
 # Those who write tests look at what fails; `plan` has the rest.
-_SUITE = "Suite"
+_SUITE, _MATRIX = "Suite", "Matrix"
+_MOST_TESTS_EXPLAINED = 10
+# A log with more of them is not easier to read.
+_MOST_SECTIONS = 50
+_LINES_IN_SECTIONS = 100
 LINES_OF_END = 5
 """An empty line, how it ended, the counts, where the logs are, and what is next."""
 
@@ -242,26 +247,73 @@ def show_start(console: Console, run: RunRow, tasks: Sequence[Task], *, is_again
                 console.print(Text(f"{task.key}: {note}", "dim"))
 
 
-def show_end(
-    console: Console,
-    run: RunRow,
-    counts: Mapping[State, int],
-    explained: RunExplanation,
-    folder: Path,
-    *,
-    used: int = 0,
-    has_measured: bool = False,
-) -> None:
-    """Say how a run ended and why, in one screen of which some lines are used, and what is next."""
+def show_last(store: Store, run: RunRow, console: Console, sections: Sections) -> None:
+    """Show how a run ended and why, in one screen; on a CI that folds, all that failed above it."""
+    if sections.are_folded and sum(store.counts(run.id).values()) > 1:
+        _show_failed(store, run, console, sections)
+    with sections.inert():
+        if run.kind == _SUITE:
+            show_suite_end(
+                console,
+                run,
+                cases=results_of(store, run.id),
+                repeated=repeated_of(store, run.id),
+                explained=explain_run(store, run.id, most=_MOST_TESTS_EXPLAINED, lines=10),
+                folder=store.run_folder(run.id),
+            )
+        else:
+            _show_other_end(store, run, console)
+
+
+def _show_failed(store: Store, run: RunRow, console: Console, sections: Sections) -> None:
+    """Put all that is known of each task that failed in a section of its own."""
     console.print()
-    show_in_brief(console, explained, room=room_on(console) - used - LINES_OF_END)
+    for one in explain_run(store, run.id, most=_MOST_SECTIONS, lines=_LINES_IN_SECTIONS).first:
+        reason = f": {one.reason.partition(chr(10))[0]}" if one.reason else ""
+        with sections.section(f"{one.task} {one.state}{reason}"):
+            show_explanation(console, one, is_brief=False)
+
+
+def _show_other_end(store: Store, run: RunRow, console: Console) -> None:
+    explained = explain_run(store, run.id, lines=10)
+    is_red = bool(explained)
+    room = room_on(console) - LINES_OF_END
+    # What is shown above it leaves as much for what has failed.
+    above = room // 2 if is_red else room
+    measures = _measures(store, run)
+    for show in _views(store, run, measures):
+        room -= height_of(console, partial(show, console, room=above))
+        show(console, room=above)
+    console.print()
+    show_in_brief(console, explained, room=room)
     show_verdict(console, run)
-    total = sum(counts.values())
-    if total > 1:
+    counts = store.counts(run.id)
+    is_large = sum(counts.values()) > 1
+    if is_large:
         console.print("  ", count_words(counts), sep="")
-    steps = {"logs": short_path(str(folder))} if explained else {}
-    steps |= next_step(run, is_red=bool(explained), is_large=total > 1, has_measured=has_measured)
+    steps = {"logs": short_path(str(store.run_folder(run.id)))} if is_red else {}
+    steps |= next_step(run, is_red=is_red, is_large=is_large, has_measured=bool(measures))
     show_next(console, steps)
+
+
+def _views(store: Store, run: RunRow, measures: Sequence[Measure]) -> Iterator[Callable[..., None]]:
+    """Return what shows the table of a matrix, and what was measured, in so many lines."""
+    if run.kind == _MATRIX:
+        from rankwise.reports.matrix import matrix_of
+        from rankwise.reports.terminal.matrix import show_matrix_in_brief
+
+        if (matrix := matrix_of(store, run)) is not None:
+            yield partial(show_matrix_in_brief, matrix=matrix)
+    if measures:
+        yield partial(show_measures, measures=measures)
+
+
+def _measures(store: Store, run: RunRow) -> Sequence[Measure]:
+    if not store.has_samples(run.id):
+        return ()
+    from rankwise.reports.measurements import measures_of, run_before
+
+    return measures_of(store, run.id, run.name, before=run_before(store, run), tasks={})
 
 
 def show_verdict(console: Console, run: RunRow) -> None:
