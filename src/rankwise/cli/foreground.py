@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rankwise.reports.terminal.live import View
     from rankwise.store import RunRow, Store
 
-_WHEN_COMPLETE = "when-complete"
 _DONE = "afterwards"
 
 
@@ -37,40 +36,33 @@ def remembering(plan: Plan, notified: Sequence[str]) -> Plan:
     return dataclasses.replace(plan, tags={**plan.tags, NOTIFIED: ",".join(notified)})
 
 
-def is_to_follow(run: RunRow) -> bool:
-    """Return whether anything is to be done when a run is over."""
-    return NOTIFIED in run.tags or REPORTED in run.tags
-
-
-def on_run_finished(store: Store, run: str) -> None:
+def on_run_finished(store: Store, run: RunRow) -> None:
     """Do what a run that is over was to be followed by, once; all that goes wrong is only said."""
-    row = store.run(run)
-    names = [name for name in row.tags.get(NOTIFIED, "").split(",") if name]
-    is_report_wanted = row.tags.get(REPORTED) == _WHEN_COMPLETE
-    folder = store.run_folder(run)
-    if not row.state.is_over or not (names or is_report_wanted) or (folder / _DONE).exists():
+    follow = ((REPORTED, _write_report), (NOTIFIED, _send_waiting), (NOTIFIED, _notify))
+    wanted = [act for tag, act in follow if tag in run.tags]
+    if not run.state.is_over or not wanted:
         return
-    from rankwise.cli.results import say, tell
+    done = store.run_folder(run.id) / _DONE
+    if done.exists():
+        return
+    from rankwise.cli.results import say
 
-    try:
-        if is_report_wanted:
-            _write_report(store, run)
-        if names:
-            _send_waiting(store)
-            tell(store, row, names)
-    except Exception as error:
-        say(f"{run} is over, but not all that was to follow was done: {error}")
+    for act in wanted:
+        try:
+            act(store, run)
+        except Exception as error:
+            say(f"{run.id} is over, but not all that was to follow was done: {error}")
     with contextlib.suppress(OSError):
-        (folder / _DONE).touch()
+        done.touch()
 
 
-def _write_report(store: Store, run: str) -> None:
+def _write_report(store: Store, run: RunRow) -> None:
     from rankwise.cli.results import say
     from rankwise.errors import InputError
     from rankwise.files import write_whole
     from rankwise.reports.model import ReportData, write_report
 
-    data = ReportData(store=store, run=store.run(run), now=time.time())
+    data = ReportData(store=store, run=run, now=time.time())
     page = write_whole(data.folder / "report.html", write_report(data, "html"))
     say(f"the report is in {page}")
     try:
@@ -79,8 +71,15 @@ def _write_report(store: Store, run: str) -> None:
         say(f"there is no report.pdf: {error}")
 
 
-def _send_waiting(store: Store) -> None:
+def _notify(store: Store, run: RunRow) -> None:
+    from rankwise.cli.results import tell
+
+    tell(store, run, run.tags[NOTIFIED].split(","))
+
+
+def _send_waiting(store: Store, run: RunRow) -> None:
     """Try again what earlier runs could not send."""
+    del run
     from rankwise.cli.results import say
     from rankwise.notify.delivery import Outbox, retry
 
@@ -128,12 +127,12 @@ def drive_shown(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) 
         except KeyboardInterrupt:
             show_left(make_console(to_stderr=True), run.id)
             raise
+    now = store.run(run.id)
     with _unheard():
-        now = store.run(run.id)
         if shown is Shown.ALL or (shown is Shown.NOTHING and not now.state.is_green):
             show_last(store, now, make_console(to_stderr=shown is Shown.NOTHING), sections)
     with _unheard():
-        on_run_finished(store, run.id)
+        on_run_finished(store, now)
     return end.exit_code
 
 

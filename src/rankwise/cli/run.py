@@ -30,7 +30,7 @@ from rankwise.errors import InputError
 
 if TYPE_CHECKING:
     from rankwise.plan import Plan
-    from rankwise.store import RunRow, Store
+    from rankwise.store import Store
 
 # A runner gives its processes some seconds before it kills them.
 _PATIENCE_SECONDS = 30.0
@@ -109,7 +109,7 @@ def resume_command(
     For example:
       rankwise resume sample-mpi-job-1
     """
-    from rankwise.cli.foreground import chosen, drive_shown
+    from rankwise.cli.foreground import chosen, drive_shown, on_run_finished
     from rankwise.store import Store
 
     folder = store_folder(store)
@@ -119,8 +119,9 @@ def resume_command(
             from rankwise.engine.runs import start_children
 
             start_children(opened, found.id)
+        # Whoever has ended it may have been gone before that.
+        on_run_finished(opened, found)
     if found.state.is_over:
-        _finish(folder, found)
         if not quiet and not as_json:
             print(f"{found.id} is over: {found.state}; to run it again:  rankwise run FILE")
         return found.exit_code or 0
@@ -128,16 +129,6 @@ def resume_command(
         rows = opened.task_rows(found.id, bodies=True)
         tasks = [row.body for row in rows if row.body is not None]
         return drive_shown(opened, found, tasks, chosen(quiet=quiet, as_json=as_json))
-
-
-def _finish(folder: Path, run: RunRow) -> None:
-    """Do what was to follow a run, if whoever has ended it was gone too soon."""
-    from rankwise.cli.foreground import is_to_follow, on_run_finished
-    from rankwise.store import Store
-
-    if is_to_follow(run):
-        with Store.open(folder, read_only=True) as opened:
-            on_run_finished(opened, run.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
