@@ -87,8 +87,7 @@ def test_tasks_are_counted_again_only_after_a_change(stores: tuple[Store, StoreT
     store, thread = stores
     run = served_runs.make_run(store, "job", "Suite", [served_runs.task("a")], at=1.0)
     row = thread.store.run(run)
-    first = counts_of(thread.store, row)
-    assert counts_of(thread.store, row) is first
+    assert counts_of(thread.store, row)[State.SKIPPED] == 0
     store.task_over(run, "a", State.SKIPPED, now=3.0)
     assert counts_of(thread.store, row)[State.SKIPPED] == 1
     served_runs.finish(store, run, at=4.0)
