@@ -11,7 +11,8 @@ from typing import TypedDict
 
 from rankwise.logs import last_lines
 from rankwise.plan import REPEATED, Task, fill_in, later, show
-from rankwise.records import LOGS, PROCESSES, process_folders, read_processes
+from rankwise.records import LOGS, PROCESSES, process_folders
+from rankwise.reports.status import processes_of, seconds_of
 from rankwise.safe_text import clean
 from rankwise.store import AttemptRow, ProcessRow, ResultRow, RunRow, State, Store, TaskRow
 from rankwise.store.rows import RED
@@ -119,7 +120,7 @@ def explain_task(store: Store, row: TaskRow, *, lines: int = 20) -> FailureExpla
     if not attempts:
         return FailureExplanation(task=row.key, state=row.state, reason=row.reason)
     attempt, task = attempts[-1], store.task(row.run, row.key)
-    processes = store.processes(row.run, row.key, attempt.number) or read_processes(attempt.folder)
+    processes = processes_of(store, attempt)
     culprit = next((one for one in processes if one.name == attempt.culprit), None)
     return FailureExplanation(
         task=row.key,
@@ -127,7 +128,7 @@ def explain_task(store: Store, row: TaskRow, *, lines: int = 20) -> FailureExpla
         reason=row.reason or attempt.reason,
         attempts=len(attempts),
         culprit=attempt.culprit or "",
-        seconds=_seconds(culprit or attempt),
+        seconds=seconds_of(culprit or attempt),
         command=_command(task, attempt, culprit),
         folder=_folder(task, attempt, culprit),
         log=_log(attempt, culprit),
@@ -139,12 +140,6 @@ def explain_task(store: Store, row: TaskRow, *, lines: int = 20) -> FailureExpla
 def _end_order(row: TaskRow) -> tuple[bool, float, int]:
     """Put what was tried first, by its end; what was not has no part in how it began."""
     return not row.attempts, row.ended or 0.0, row.position
-
-
-def _seconds(one: ProcessRow | AttemptRow) -> float | None:
-    if one.started is None or one.ended is None:
-        return None
-    return one.ended - one.started
 
 
 def _command(task: Task, attempt: AttemptRow, culprit: ProcessRow | None) -> str:
@@ -243,9 +238,9 @@ class CaseResult:
     """Whether nobody minds that it has failed."""
 
     @property
-    def counts_as_green(self) -> bool:
-        """Return whether a run may pass with it."""
-        return self.state.is_green or (self.is_soft and self.state.has_failed)
+    def is_forgiven(self) -> bool:
+        """Return whether it has failed, and may."""
+        return self.is_soft and self.state.has_failed
 
     @property
     def title(self) -> str:
@@ -288,8 +283,8 @@ def results_of(store: Store, run: str) -> list[CaseResult]:
 
 def with_run(run: RunRow, cases: Sequence[CaseResult]) -> list[CaseResult]:
     """Add a case for a run that is not green though none of its cases says why."""
-    is_told = any(case.state.is_over and not case.counts_as_green for case in cases)
-    if run.state.is_green or not run.state.is_over or is_told:
+    is_told = any(case.state in RED and not case.is_forgiven for case in cases)
+    if run.state not in RED or is_told:
         return list(cases)
     return [*cases, CaseResult(task=run.id, name=run.id, state=run.state, reason=run.reason)]
 
@@ -332,15 +327,14 @@ def _place(row: TaskRow, message: str) -> str:
 
 def _of_task(store: Store, row: TaskRow) -> CaseResult:
     details, log = "", None
-    if row.state.is_over and not row.state.is_green and row.attempts:
+    if row.state in RED and row.attempts:
         explained = explain_task(store, row, lines=_QUOTED_LINES)
         details, log = _quoted(explained), explained.log
-    took = row.ended - row.started if row.started is not None and row.ended is not None else 0.0
     return CaseResult(
         task=row.key,
         name=row.key,
         state=row.state,
-        seconds=max(0.0, took),
+        seconds=max(0.0, seconds_of(row) or 0.0),
         reason=clean(row.reason, keep_colours=False),
         details=details,
         place=row.body.place if row.body is not None else "",

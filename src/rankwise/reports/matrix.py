@@ -20,6 +20,7 @@ from rankwise.reports.environments import (
 )
 from rankwise.reports.failures import explain_task
 from rankwise.reports.palette import TONES
+from rankwise.reports.status import seconds_of
 from rankwise.safe_text import cut
 from rankwise.store import AttemptRow, RunRow, State, Store, TaskRow
 from rankwise.wording import counted, listed, size
@@ -280,7 +281,6 @@ def _quoted(store: Store, rows: Sequence[TaskRow]) -> dict[str, tuple[str, ...]]
 
 def _test(row: TaskRow, attempt: AttemptRow | None, tail: Sequence[str]) -> CellTask:
     tags = row.body.tags if row.body is not None else {}
-    is_over = row.started is not None and row.ended is not None
     folder = attempt.folder if attempt is not None else None
     used = read_usage(folder) if folder is not None else []
     return CellTask(
@@ -291,7 +291,7 @@ def _test(row: TaskRow, attempt: AttemptRow | None, tail: Sequence[str]) -> Cell
         is_environment=tags.get("part") == "environment",
         is_left_out=row.body is not None and bool(row.body.skip),
         reason=row.reason,
-        seconds=(row.ended or 0.0) - (row.started or 0.0) if is_over else None,
+        seconds=seconds_of(row),
         tail=tuple(tail),
         folder=folder,
         log=_log(folder),

@@ -7,14 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
 from rankwise.reports.palette import TONES, URGENCY
 from rankwise.reports.rendering import environment, render
-from rankwise.store import RunRow, State, Store
+from rankwise.reports.status import seconds_of
+from rankwise.store import AttemptRow, ProcessRow, RunRow, State, Store, TaskRow
 from rankwise.store.rows import OPEN, RED
 from rankwise.store.store import driver_of
 from rankwise.wording import duration
@@ -134,20 +135,10 @@ def problem(title: str, words: str) -> PageContent:
     return PageContent(title=title, content=render("web/problem", title=title, words=words))
 
 
-class _Timed(Protocol):
-    """What has begun and ended, perhaps."""
-
-    @property
-    def started(self) -> float | None: ...
-    @property
-    def ended(self) -> float | None: ...
-
-
-def elapsed(one: _Timed) -> str:
+def elapsed(one: RunRow | TaskRow | AttemptRow | ProcessRow) -> str:
     """Say how long something took; nothing where that is not known."""
-    if one.started is None or one.ended is None:
-        return ""
-    return duration(max(0.0, one.ended - one.started))
+    seconds = seconds_of(one)
+    return "" if seconds is None else duration(seconds)
 
 
 _Counts = Mapping[State, int]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import quote_plus
 
 from markupsafe import Markup
 
 from rankwise.plan import Task, show
-from rankwise.records import read_processes
 from rankwise.reports.failures import explain_run
 from rankwise.reports.html import timeline_section
 from rankwise.reports.markup import escaped
@@ -18,6 +16,7 @@ from rankwise.reports.matrix import matrix_of
 from rankwise.reports.model import repeat_command
 from rankwise.reports.palette import TONES
 from rankwise.reports.rendering import render
+from rankwise.reports.status import processes_of
 from rankwise.reports.timeline import timeline_of_run
 from rankwise.safe_text import cut
 from rankwise.store import State, Store, TaskRow
@@ -157,14 +156,17 @@ def task_page(store: Store, ask: PageRequest) -> PageContent:
     row, task = store.task_row(run.id, key), store.task(run.id, key)
     attempts = store.attempts(run.id, key)
     is_alone = sum(store.counts(run.id).values()) == 1
-    shown: dict[str, Any] = {"row": row, "attempts": attempts, "processes": ()}
-    if attempts:
-        last = attempts[-1]
-        # Of what still runs, only its runner's own files tell.
-        known = store.processes(run.id, key, last.number) or read_processes(last.folder)
-        shown["processes"] = known
-    about = list(_about(task, repeat_command(run, key, is_alone=is_alone)))
-    return framed(store, ask, run, cut(key, 80), "task", about=about, **shown)
+    return framed(
+        store,
+        ask,
+        run,
+        cut(key, 80),
+        "task",
+        about=list(_about(task, repeat_command(run, key, is_alone=is_alone))),
+        row=row,
+        attempts=attempts,
+        processes=processes_of(store, attempts[-1]) if attempts else (),
+    )
 
 
 def _about(task: Task, repeat: str) -> Iterator[tuple[str, str]]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from rankwise.reports.failures import FailureGroup, explain_run, repeated_of, results_of
 from rankwise.reports.palette import STYLES
+from rankwise.reports.status import seconds_of
 from rankwise.reports.terminal.console import Cell, height_of, is_narrow, room_on, show_rows
 from rankwise.reports.terminal.status import count_words, show_next
-from rankwise.safe_text import clean
+from rankwise.safe_text import clean, clip
 from rankwise.store import RunRow, State
 from rankwise.wording import counted, duration, fold, label, listed, short_path
 
@@ -321,8 +322,8 @@ def show_verdict(console: Console, run: RunRow) -> None:
     from rich.text import Text
 
     text = Text.assemble((run.id, "bold"), " ", (str(run.state), STYLES[run.state]))
-    if run.started is not None and run.ended is not None:
-        text.append(f" after {duration(run.ended - run.started)}")
+    if (seconds := seconds_of(run)) is not None:
+        text.append(f" after {duration(seconds)}")
     if run.exit_code:
         text.append(f", exit code {run.exit_code}")
     console.print(text)
@@ -433,13 +434,11 @@ _ALWAYS_TIMED = (State.PASSED, State.FAILED)
 
 
 def _cells(case: CaseResult) -> list[Cell]:
-    reason = clean(case.headline, keep_colours=False)
-    shown = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…"
     return [
         (clean(case.name, keep_colours=False), "bold"),
         (str(case.state), STYLES[case.state]),
         (duration(case.seconds) if case.seconds or case.state in _ALWAYS_TIMED else "", ""),
-        (shown, ""),
+        (clip(clean(case.headline, keep_colours=False), _LONGEST_REASON), ""),
     ]
 
 
