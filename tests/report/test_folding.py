@@ -11,7 +11,7 @@ import pytest
 from rankwise.reports.terminal.console import (
     GitHubSections,
     GitLabSections,
-    OneText,
+    Sections,
     github_title,
     plain_title,
     sections_for,
@@ -105,21 +105,21 @@ def test_a_section_of_gitlab_is_collapsed_and_named_once() -> None:
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({}, OneText),
+        ({}, Sections),
         ({"GITHUB_ACTIONS": "true"}, GitHubSections),
         ({"GITLAB_CI": "true", "NO_COLOR": "1"}, GitLabSections),
-        ({"GITHUB_ACTIONS": "", "GITLAB_CI": "false", "CI": "true"}, OneText),
+        ({"GITHUB_ACTIONS": "", "GITLAB_CI": "false", "CI": "true"}, Sections),
     ],
 )
 def test_the_variables_of_a_ci_say_what_it_understands(
     environment: dict[str, str], expected: type
 ) -> None:
     assert type(sections_for(io.StringIO(), environment)) is expected
-    assert type(sections_for(Terminal(), environment)) is OneText
+    assert type(sections_for(Terminal(), environment)) is Sections
 
 
 def test_where_nothing_is_folded_nothing_is_added() -> None:
-    sections = OneText()
+    sections = Sections()
     with sections.inert(), sections.section("a"):
         pass
     assert not sections.are_folded

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,14 +31,6 @@ if TYPE_CHECKING:
 _PATH = re.compile(r"[\w][\w./-]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CiFile:
-    """What a CI reads, and where it looks for it."""
-
-    path: str
-    text: str
-
-
 _CI_FILES = {
     "github": (".github/workflows/rankwise.yml", "github.yml"),
     "gitlab": (".gitlab-ci.yml", "gitlab.yml"),
@@ -50,8 +41,11 @@ _CI_FILES = {
 SERVICES = tuple(_CI_FILES)
 
 
-def ci_file(service: str, document: str) -> CiFile:
-    """Return the file for a service; raises InputError if there is none, or the name is too odd."""
+def ci_file(service: str, document: str) -> tuple[str, str]:
+    """Return where a service looks for its file, and the file.
+
+    Raises InputError if there is no such service, or the name of the document is too odd.
+    """
     if service not in _CI_FILES:
         hint = did_you_mean(service, SERVICES)
         raise InputError(f"--ci {service}: there is {', '.join(SERVICES)}{hint}")
@@ -64,7 +58,7 @@ def ci_file(service: str, document: str) -> CiFile:
 
     path, name = _CI_FILES[service]
     text = (STARTERS / "ci" / name).read_text(encoding="utf-8")
-    return CiFile(path=path, text=text.replace("@DOCUMENT@", document))
+    return path, text.replace("@DOCUMENT@", document)
 
 
 _TARGETS = "kubernetes, kubeflow-v1, mpi-operator, kubeflow-trainer or azureml"
@@ -214,10 +208,10 @@ def init_command(
 
 def _write_ci(service: str, document: str, file: Path | None) -> None:
 
-    made = ci_file(service, document)
-    place = file or Path(made.path)
+    path, text = ci_file(service, document)
+    place = file or Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    _write_new(place, made.text)
+    _write_new(place, text)
     print(f"{place} is there; it runs {document} on every pull request")
     if not Path(document).exists():
         print(f"{document} is not there yet; to begin with:  rankwise init Suite {document}")
@@ -235,7 +229,7 @@ def _list_types() -> None:
 def _write_new(file: Path, text: str) -> None:
 
     try:
-        with file.open("x") as new:
+        with file.open("x", encoding="utf-8") as new:
             new.write(text)
     except FileExistsError:
         raise InputError(

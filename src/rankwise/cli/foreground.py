@@ -138,10 +138,10 @@ def drive_shown(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) 
 
 def _sections(shown: Shown) -> Sections:
     """Return what the CI understands that reads what is shown, if one does."""
-    from rankwise.reports.terminal.console import OneText, sections_for
+    from rankwise.reports.terminal.console import Sections, sections_for
 
     if shown is Shown.EVENTS:
-        return OneText()
+        return Sections()
     return sections_for(sys.stderr if shown is Shown.NOTHING else sys.stdout, os.environ)
 
 

@@ -31,7 +31,7 @@ class Spread:
     middle: float
     low: float
     high: float
-    count: int
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

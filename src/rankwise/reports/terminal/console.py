@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rankwise.safe_text import clean
+from rankwise.safe_text import clean, clip
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -75,35 +75,23 @@ _ERASED = "\x1b[0K"
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_.-]+")
 
 
-class Sections(Protocol):
-    """How a log is divided."""
+class Sections:
+    """How a log is divided; not at all where nobody folds it: a terminal, a file, another CI."""
 
-    are_folded: bool
+    are_folded = False
     """Whether what is in a section is out of the way of those who do not want to read it."""
 
     def inert(self) -> AbstractContextManager[None]:
         """Have the CI take what is written meanwhile for text."""
-
-    def section(self, title: str) -> AbstractContextManager[None]:
-        """Put what is written meanwhile under a title; it is taken for text."""
-
-
-class OneText:
-    """A log that nobody folds: a terminal, a file, another CI."""
-
-    are_folded = False
-
-    def inert(self) -> AbstractContextManager[None]:
-        """Change nothing."""
         return contextlib.nullcontext()
 
     def section(self, title: str) -> AbstractContextManager[None]:
-        """Change nothing."""
+        """Put what is written meanwhile under a title; it is taken for text."""
         del title
         return contextlib.nullcontext()
 
 
-class GitHubSections:
+class GitHubSections(Sections):
     """Groups in the log of GitHub Actions."""
 
     are_folded = True
@@ -138,8 +126,8 @@ class GitHubSections:
         _write(self._stream, f"{line}\n")
 
 
-class GitLabSections:
-    """Collapsed sections in the log of GitLab CI."""
+class GitLabSections(Sections):
+    """Collapsed sections in the log of GitLab CI, which obeys only what cannot be shown."""
 
     are_folded = True
 
@@ -154,10 +142,6 @@ class GitLabSections:
         self._clock = clock
         self._prefix = f"rankwise_{new_token()}"
         self._count = 0
-
-    def inert(self) -> AbstractContextManager[None]:
-        """Change nothing: what GitLab obeys needs characters that are never shown."""
-        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def section(self, title: str) -> Iterator[None]:
@@ -176,13 +160,12 @@ class GitLabSections:
 
 def sections_for(stream: TextIO, environment: Mapping[str, str]) -> Sections:
     """Return what the CI understands that reads a stream; a terminal is read by a person."""
-    if stream.isatty():
-        return OneText()
-    if environment.get("GITHUB_ACTIONS") == "true":
-        return GitHubSections(stream)
-    if environment.get("GITLAB_CI") == "true":
-        return GitLabSections(stream)
-    return OneText()
+    if not stream.isatty():
+        if environment.get("GITHUB_ACTIONS") == "true":
+            return GitHubSections(stream)
+        if environment.get("GITLAB_CI") == "true":
+            return GitLabSections(stream)
+    return Sections()
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -195,8 +178,7 @@ def _write(stream: TextIO, text: str) -> None:
 def plain_title(text: str) -> str:
     """Make one line of a text, without anything that a terminal or a CI would obey."""
     line = " ".join(clean(text.replace("\r", "\n"), keep_colours=False).split())
-    line = line.replace("##[", "## [")
-    return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1]}…"
+    return clip(line.replace("##[", "## ["), _LONGEST_TITLE)
 
 
 def github_title(text: str) -> str:
