@@ -11,7 +11,7 @@ from typing import Any
 
 from rankwise.errors import InputError
 from rankwise.metrics.conditions import Conditions, noise
-from rankwise.reports.measurements import Measure
+from rankwise.reports.measurements import Measure, series_data
 from rankwise.stats.comparison import (
     THRESHOLD,
     Comparison,
@@ -137,14 +137,9 @@ def compared_data(compared: Compared) -> dict[str, Any]:
 
 
 def _line_data(line: SeriesComparison) -> dict[str, Any]:
-    series, result = line.series, line.result
+    result = line.result
     return {
-        "name": series.name,
-        "metric": series.metric,
-        "unit": series.unit,
-        "better": series.better,
-        "case": series.case,
-        "point": dict(series.point),
+        **series_data(line.series),
         "verdict": result.verdict,
         "reason": result.reason,
         "a": result.before,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rankwise.reports.comparison import Compared, SeriesComparison, Side
 from rankwise.reports.measurements import ChangePoint, Trend
 from rankwise.reports.palette import STYLES
-from rankwise.reports.terminal.console import Cell, show_rows
+from rankwise.reports.terminal.console import Cell, show_rows, styled
 from rankwise.reports.terminal.status import moment
 from rankwise.safe_text import clean
 from rankwise.stats.change_points import LEAST_RUNS
@@ -115,12 +115,10 @@ def _is_open(compared: Compared) -> bool:
 
 
 def _show_trend(console: Console, trend: Trend) -> None:
-    from rich.text import Text
-
     series, moments = trend.series, trend.moments
     good = f", {series.better} is better" if series.better else ""
     console.print(
-        Text.assemble(
+        styled(
             (clean(series.metric, keep_colours=False), "bold"),
             f"  {place(series)}  " if place(series) else "  ",
             (f"{series.unit}{good}; {series.name}, {counted(len(moments), 'run')}", "dim"),
@@ -140,11 +138,9 @@ def _show_trend(console: Console, trend: Trend) -> None:
 
 
 def _show_turn(console: Console, turn: ChangePoint, unit: str) -> None:
-    from rich.text import Text
-
     change, first = turn.change, turn.first_bad
     console.print(
-        Text.assemble(
+        styled(
             "  ",
             (turn.meaning, STYLES[turn.meaning]),
             f" {share(change.share)}: {amount(change.before)} → {amount(change.after)} {unit}, ",

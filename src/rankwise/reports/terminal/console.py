@@ -9,7 +9,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO
 
@@ -246,7 +246,7 @@ def _table(rows: Sequence[Sequence[Cell]], *, is_indented: bool, is_cut: bool) -
         for number in used:
             table.add_column(no_wrap=number != used[-1])
     for row in rows:
-        cells = [_text(row[number]) for number in used]
+        cells = [styled(row[number]) for number in used]
         if is_cut:
             cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
         table.add_row(*cells)
@@ -255,18 +255,25 @@ def _table(rows: Sequence[Sequence[Cell]], *, is_indented: bool, is_cut: bool) -
 
 def _show_narrow(console: Console, row: Sequence[Cell], indent: int, *, is_cut: bool) -> None:
     from rich.padding import Padding
-    from rich.text import Text
 
-    cells = [_text(cell) for cell in row if cell[0]]
+    cells = [styled(cell) for cell in row if cell[0]]
     for texts, more in ((cells[:3], 0), (cells[3:], 2)):
         if texts:
-            line = Text("  ").join(texts)
+            line = styled("  ").join(texts)
             if is_cut:
                 line.no_wrap, line.overflow = True, "ellipsis"
             console.print(Padding(line, (0, 0, 0, indent + more)))
 
 
-def _text(cell: Cell) -> Text:
+def styled(*parts: str | Cell) -> Text:
+    """Put texts together, those in pairs with their style."""
+    # Late: rich takes longer to load than most commands take.
     from rich.text import Text
 
-    return Text(*cell)
+    return Text.assemble(*parts)
+
+
+def show_notices(console: Console, notices: Iterable[str]) -> None:
+    """Show what people must know, before anything starts."""
+    for notice in notices:
+        console.print(styled(("note: ", "yellow"), notice))

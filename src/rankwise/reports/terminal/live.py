@@ -23,7 +23,7 @@ from rankwise.plan import Task
 from rankwise.records import read_processes
 from rankwise.reports.palette import STYLES
 from rankwise.reports.status import Forecast
-from rankwise.reports.terminal.console import has_colours
+from rankwise.reports.terminal.console import has_colours, styled
 from rankwise.safe_text import clean
 from rankwise.store.rows import Event
 from rankwise.wording import counted, duration, label, listed
@@ -420,22 +420,18 @@ class TasksView(View):
             self._progress.stop()
 
     def _show_waiting(self) -> None:
-        from rich.text import Text
-
         lines, self._waiting = self._waiting, []
         if lines:
-            self._console.print(Text("\n").join(lines), soft_wrap=True)
+            self._console.print(styled("\n").join(lines), soft_wrap=True)
 
     def _over(self, event: Event) -> None:
-        from rich.text import Text
-
         self._running.discard(event.task)
         self._counts[event.state] += 1
         self._forecast.over(event.task, event.time)
         self._progress.advance(self._bar)
         started = self._started.pop(event.task, None)
         took = duration(event.time - started) if started is not None else ""
-        line = Text.assemble((f"{event.state:9}", STYLES[event.state]), " ", event.task)
+        line = styled((f"{event.state:9}", STYLES[event.state]), " ", event.task)
         line.append(f"  {took}" if took else "", "dim")
         reason, _, more = clean(event.reason, keep_colours=False).partition("\n")
         # What it quotes is shown in the end.
@@ -443,16 +439,12 @@ class TasksView(View):
         self._waiting.append(line)
 
     def _announce(self, event: Event) -> None:
-        from rich.text import Text
-
         again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
         if not self._console.is_terminal or again:
-            self._waiting.append(Text(f"Running: {event.task}{again}"))
+            self._waiting.append(styled(f"Running: {event.task}{again}"))
 
     def _say(self, text: str, style: str) -> None:
-        from rich.text import Text
-
-        self._waiting.append(Text(f"-- {text}", style))
+        self._waiting.append(styled((f"-- {text}", style)))
 
     def _how_it_goes(self) -> str:
         bad = sum(count for state, count in self._counts.items() if state not in _WELL)

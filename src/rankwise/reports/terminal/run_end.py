@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from rankwise.reports.failures import FailureGroup, explain_run, repeated_of, results_of
 from rankwise.reports.palette import STYLES
 from rankwise.reports.status import seconds_of
-from rankwise.reports.terminal.console import Cell, height_of, is_narrow, room_on, show_rows
+from rankwise.reports.terminal.console import (
+    Cell,
+    height_of,
+    is_narrow,
+    room_on,
+    show_notices,
+    show_rows,
+    styled,
+)
 from rankwise.reports.terminal.status import count_words, show_next
 from rankwise.safe_text import clean, clip
 from rankwise.store import RunRow, State
@@ -139,9 +147,7 @@ def show_explanation(console: Console, one: FailureExplanation, *, is_brief: boo
 
 
 def _heading(one: FailureExplanation) -> Text:
-    from rich.text import Text
-
-    heading = Text.assemble((one.task, "bold"), " ", (str(one.state), STYLES[one.state]))
+    heading = styled((one.task, "bold"), " ", (str(one.state), STYLES[one.state]))
     if one.reason:
         heading.append(f": {one.reason}")
     if one.attempts > 1:
@@ -172,22 +178,18 @@ def _first(one: FailureExplanation) -> str:
 def _show_quote(
     console: Console, process: str, lines: tuple[str, ...], *, is_of_culprit: bool
 ) -> None:
-    from rich.text import Text
-
     if len(lines) > 1 or is_of_culprit:
         console.print(f"  {label(process)} wrote last:")
     bar = "| " if len(lines) > 1 or is_of_culprit else f"{label(process)} | "
     for line in lines:
-        text = Text.assemble("  ", (bar, "red" if is_of_culprit else "dim"))
+        text = styled("  ", (bar, "red" if is_of_culprit else "dim"))
         text.append(clean(line, keep_colours=False).expandtabs())
         console.print(text, soft_wrap=True)
 
 
 def _group_heading(group: FailureGroup) -> Text:
-    from rich.text import Text
-
     names = listed(group.tasks, most=_MOST_NAMES)
-    text = Text.assemble((names, "bold"), " ", (str(group.state), STYLES[group.state]))
+    text = styled((names, "bold"), " ", (str(group.state), STYLES[group.state]))
     return text.append(f": {group.reason}" if group.reason else "")
 
 
@@ -235,17 +237,14 @@ LINES_OF_END = 5
 
 def show_start(console: Console, run: RunRow, tasks: Sequence[Task], *, is_again: bool) -> None:
     """Say what starts, and what people must know about it."""
-    from rich.text import Text
-
     verb = "goes on" if is_again else "starts"
-    text = Text.assemble((run.id, "bold"), f" {verb}: {run.kind}, {counted(len(tasks), 'task')}")
+    text = styled((run.id, "bold"), f" {verb}: {run.kind}, {counted(len(tasks), 'task')}")
     console.print(text)
-    for notice in run.notices:
-        console.print(Text.assemble(("note: ", "yellow"), notice))
+    show_notices(console, run.notices)
     if len(tasks) <= _MOST_TASKS_WITH_NOTES and run.kind != _SUITE:
         for task in tasks:
             for note in task.notes:
-                console.print(Text(f"{task.key}: {note}", "dim"))
+                console.print(styled((f"{task.key}: {note}", "dim")))
 
 
 def show_last(store: Store, run: RunRow, console: Console, sections: Sections) -> None:
@@ -319,9 +318,7 @@ def _measures(store: Store, run: RunRow) -> Sequence[Measure]:
 
 def show_verdict(console: Console, run: RunRow) -> None:
     """Say how a run ended, in one line."""
-    from rich.text import Text
-
-    text = Text.assemble((run.id, "bold"), " ", (str(run.state), STYLES[run.state]))
+    text = styled((run.id, "bold"), " ", (str(run.state), STYLES[run.state]))
     if (seconds := seconds_of(run)) is not None:
         text.append(f" after {duration(seconds)}")
     if run.exit_code:
@@ -390,7 +387,7 @@ def show_suite_end(
     console.print()
     _show_flaky(console, flaky)
     show_verdict(console, run)
-    console.print("  ", _counts(cases), sep="")
+    console.print("  ", count_words(Counter(case.state for case in cases), "test"), sep="")
     if not_run:
         why = listed(list(dict.fromkeys(case.headline for case in not_run)), most=3)
         who = counted(len(not_run), "test")
@@ -420,11 +417,9 @@ def _show_table(console: Console, rows: Sequence[CaseResult], most: int) -> None
 
 
 def _show_flaky(console: Console, flaky: Sequence[Repeated]) -> None:
-    from rich.text import Text
-
     for one in flaky[:_MOST_FLAKY]:
         line = f"{one.name} is flaky: it passed {one.passed} of {one.times} times"
-        console.print(Text(line, "yellow"))
+        console.print(styled((line, "yellow")))
     if len(flaky) > _MOST_FLAKY:
         console.print(f"... and {len(flaky) - _MOST_FLAKY:,} more are flaky")
 
@@ -440,11 +435,3 @@ def _cells(case: CaseResult) -> list[Cell]:
         (duration(case.seconds) if case.seconds or case.state in _ALWAYS_TIMED else "", ""),
         (clip(clean(case.headline, keep_colours=False), _LONGEST_REASON), ""),
     ]
-
-
-def _counts(cases: Sequence[CaseResult]) -> object:
-    from rich.text import Text
-
-    counts = Counter(case.state for case in cases)
-    parts = [Text(f"{counts[state]} {state}", STYLES[state]) for state in State if counts[state]]
-    return Text(f"{counted(len(cases), 'test')}: ").append(Text(", ").join(parts))
