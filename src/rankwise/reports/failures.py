@@ -11,8 +11,7 @@ from typing import TypedDict
 
 from rankwise.logs import last_lines
 from rankwise.plan import REPEATED, Task, fill_in, later, show
-from rankwise.records import LOGS, PROCESSES, process_folders
-from rankwise.reports.status import processes_of, seconds_of
+from rankwise.records import LOGS, PROCESSES, process_folders, read_processes
 from rankwise.safe_text import clean
 from rankwise.store import AttemptRow, ProcessRow, ResultRow, RunRow, State, Store, TaskRow
 from rankwise.store.rows import RED
@@ -112,6 +111,19 @@ def explain_run(store: Store, run: str, *, most: int = 3, lines: int = 20) -> Ru
             for (state, reason), them in in_order
         ),
     )
+
+
+def seconds_of(one: RunRow | TaskRow | AttemptRow | ProcessRow) -> float | None:
+    """Return how long something took; None: it has not begun, or not ended."""
+    if one.started is None or one.ended is None:
+        return None
+    return one.ended - one.started
+
+
+def processes_of(store: Store, attempt: AttemptRow) -> Sequence[ProcessRow]:
+    """Return the processes of an attempt; while it runs, its runner's own files tell."""
+    known = store.processes(attempt.run, attempt.task, attempt.number)
+    return known or read_processes(attempt.folder)
 
 
 def explain_task(store: Store, row: TaskRow, *, lines: int = 20) -> FailureExplanation:

@@ -19,9 +19,8 @@ from rankwise.reports.environments import (
     ranked,
     read_environment,
 )
-from rankwise.reports.failures import explain_task
+from rankwise.reports.failures import explain_task, seconds_of
 from rankwise.reports.palette import TONES
-from rankwise.reports.status import seconds_of
 from rankwise.safe_text import cut
 from rankwise.store import AttemptRow, RunRow, State, Store, TaskRow
 from rankwise.wording import counted, listed, size

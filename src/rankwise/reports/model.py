@@ -24,13 +24,13 @@ from rankwise.reports.failures import (
     explain_run,
     repeated_of,
     results_of,
+    seconds_of,
 )
 from rankwise.reports.figures import Figure, figures_of
 from rankwise.reports.lanes import Timeline
 from rankwise.reports.matrix import CellVerdict, MatrixResult, matrix_of
 from rankwise.reports.measurements import Measure, RunTrend, measures_of, run_before, trends_of
 from rankwise.reports.palette import TONES, URGENCY
-from rankwise.reports.status import seconds_of
 from rankwise.reports.timeline import timeline_of_run
 from rankwise.safe_text import cut
 from rankwise.store import RunRow, State, Store, TaskRow

@@ -8,24 +8,11 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
-from rankwise.records import read_processes
-from rankwise.store import AttemptRow, ProcessRow, ResultRow, RunRow, State, Store, TaskRow
+from rankwise.reports.failures import processes_of, seconds_of
+from rankwise.store import ProcessRow, ResultRow, RunRow, State, Store, TaskRow
 from rankwise.store.rows import RED
 
 _MOST_SEARCHED = 20
-
-
-def seconds_of(one: RunRow | TaskRow | AttemptRow | ProcessRow) -> float | None:
-    """Return how long something took; None: it has not begun, or not ended."""
-    if one.started is None or one.ended is None:
-        return None
-    return one.ended - one.started
-
-
-def processes_of(store: Store, attempt: AttemptRow) -> Sequence[ProcessRow]:
-    """Return the processes of an attempt; while it runs, its runner's own files tell."""
-    known = store.processes(attempt.run, attempt.task, attempt.number)
-    return known or read_processes(attempt.folder)
 
 
 def durations_before(store: Store, run: RunRow) -> dict[str, float]:

@@ -12,9 +12,9 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
+from rankwise.reports.failures import seconds_of
 from rankwise.reports.palette import TONES, URGENCY
 from rankwise.reports.rendering import environment, render
-from rankwise.reports.status import seconds_of
 from rankwise.store import AttemptRow, ProcessRow, RunRow, State, Store, TaskRow
 from rankwise.store.rows import OPEN, RED
 from rankwise.store.store import driver_of

@@ -9,14 +9,13 @@ from urllib.parse import quote_plus
 from markupsafe import Markup
 
 from rankwise.plan import Task, show
-from rankwise.reports.failures import explain_run
+from rankwise.reports.failures import explain_run, processes_of
 from rankwise.reports.html import timeline_section
 from rankwise.reports.markup import escaped
 from rankwise.reports.matrix import matrix_of
 from rankwise.reports.model import repeat_command
 from rankwise.reports.palette import TONES
 from rankwise.reports.rendering import render
-from rankwise.reports.status import processes_of
 from rankwise.reports.timeline import timeline_of_run
 from rankwise.safe_text import cut
 from rankwise.store import State, Store, TaskRow

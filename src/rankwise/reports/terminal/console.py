@@ -277,3 +277,10 @@ def show_notices(console: Console, notices: Iterable[str]) -> None:
     """Show what people must know, before anything starts."""
     for notice in notices:
         console.print(styled(("note: ", "yellow"), notice))
+
+
+def show_next(console: Console, steps: Mapping[str, str]) -> None:
+    """Show commands to go on with."""
+    width = max(map(len, steps), default=0)
+    for what, command in steps.items():
+        console.print(f"  {what:{width}}  {command}", soft_wrap=True, style="dim")

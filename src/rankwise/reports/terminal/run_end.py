@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rankwise.reports.failures import FailureGroup, explain_run, repeated_of, results_of
+from rankwise.reports.failures import FailureGroup, explain_run, repeated_of, results_of, seconds_of
 from rankwise.reports.palette import STYLES
-from rankwise.reports.status import seconds_of
 from rankwise.reports.terminal.console import (
     Cell,
     height_of,
     is_narrow,
     room_on,
+    show_next,
     show_notices,
     show_rows,
     styled,
 )
-from rankwise.reports.terminal.status import count_words, show_next
+from rankwise.reports.terminal.status import count_words
 from rankwise.safe_text import clean, clip
 from rankwise.store import RunRow, State
 from rankwise.wording import counted, duration, fold, label, listed, short_path

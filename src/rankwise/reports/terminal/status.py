@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rankwise.reports.palette import STYLES
 from rankwise.reports.status import RunStatus
-from rankwise.reports.terminal.console import Cell, show_rows, styled
+from rankwise.reports.terminal.console import Cell, show_next, show_rows, styled
 from rankwise.safe_text import clean
 from rankwise.store import ProcessRow, ResultRow, RunRow, State, TaskRow
 from rankwise.wording import counted, duration, ending, headline_of, label, short_path, size
@@ -92,13 +92,6 @@ def _run_cells(run: RunRow, now: float) -> list[Cell]:
         (_took(run.started, run.ended, now), ""),
         (moment(run.created), "dim"),
     ]
-
-
-def show_next(console: Console, steps: Mapping[str, str]) -> None:
-    """Show commands to go on with."""
-    width = max(map(len, steps), default=0)
-    for what, command in steps.items():
-        console.print(f"  {what:{width}}  {command}", soft_wrap=True, style="dim")
 
 
 def count_words(counts: Mapping[State, int], noun: str = "task") -> Text:
