@@ -119,8 +119,6 @@ def _keep(error: Exception) -> str:
     import tempfile
     import traceback
 
-    from rankwise import __version__
-
     file, name = tempfile.mkstemp(prefix="rankwise-fault-", suffix=".txt")
     with os.fdopen(file, "w", errors="backslashreplace") as report:
         report.write(
@@ -241,7 +239,8 @@ def _columns(rows: tuple[tuple[str, str], ...] | list[tuple[str, str]], width: i
 
 ASKED = "_RANKWISE_COMPLETE"
 _OF_BASH = "complete_bash"
-_OPTION_WORDS = ("--help", "--version", "--install-completion", "--show-completion")
+_COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
+_OPTION_WORDS = ("--help", "--version", *_COMPLETION_OPTIONS)
 
 
 def verb_typed(environment: Mapping[str, str] = os.environ) -> str | None:
@@ -285,10 +284,6 @@ def _words(environment: Mapping[str, str]) -> tuple[list[str], str]:
     return words, ""
 
 
-_COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
-_WRONG_USE = 2
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says and give the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -311,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case ["--version" | "-V", *_]:
             return _say(f"rankwise {__version__}")
     print(f"rankwise: {unknown(arguments[0])}", file=sys.stderr)
-    return _WRONG_USE
+    return WRONG_USE
 
 
 def _open_streams() -> None:

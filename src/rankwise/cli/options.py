@@ -317,6 +317,13 @@ def choose_run(store: Store, given: str | None) -> RunRow:
     raise InputError(f"{store.path}: there are no runs yet; to make one:  rankwise run FILE")
 
 
+def choose_as_it_is(store: Store, given: str | None) -> RunRow:
+    """Return the run that is meant, brought up to date."""
+    chosen = choose_run(store, given)
+    take_in(store, chosen)
+    return store.run(chosen.id)
+
+
 def take_in(store: Store, run: RunRow) -> None:
     """Bring a run up to date that nobody drives, if there may be news and we may write."""
     from rankwise.store import State

@@ -20,10 +20,10 @@ from rankwise.cli.options import (
     Quiet,
     Run,
     StoreFolder,
+    choose_as_it_is,
     choose_run,
     open_for_reading,
     store_folder,
-    take_in,
     value,
 )
 from rankwise.errors import InputError
@@ -242,9 +242,7 @@ def report_command(
     if output is not None and format_ is None:
         raise InputError(f"--output {output}: name the format, too, with --format NAME")
     with open_for_reading(store_folder(store)) as opened:
-        chosen = choose_run(opened, run)
-        take_in(opened, chosen)
-        chosen = opened.run(chosen.id)
+        chosen = choose_as_it_is(opened, run)
         wanted = {"html": html, "pdf": pdf, "csv": csv, "json": json}
         wanted |= {"junit": junit, "markdown": markdown}
         places = [(name, place) for name, place in wanted.items() if place is not None]

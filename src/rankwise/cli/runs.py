@@ -13,6 +13,7 @@ from rankwise.cli.options import (
     Run,
     StoreFolder,
     TaskKey,
+    choose_as_it_is,
     choose_run,
     open_for_reading,
     store_folder,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rankwise.reports.failures import RunExplanation
-    from rankwise.store import RunRow, Store
+    from rankwise.store import RunRow
 
 
 def explain_command(run: Run = None, *, task: TaskKey = None, store: StoreFolder = None) -> None:
@@ -37,28 +38,20 @@ def explain_command(run: Run = None, *, task: TaskKey = None, store: StoreFolder
       rankwise explain
       rankwise explain sample-mpi-job-1 --task train
     """
-    from rankwise.reports.failures import explain_run
+    from rankwise.reports.failures import explain_run, explain_task
     from rankwise.reports.terminal.console import inert_output, make_console
-    from rankwise.reports.terminal.run_end import show_run_explanation
+    from rankwise.reports.terminal.run_end import show_explanation, show_run_explanation
 
     console = make_console()
     with inert_output(), open_for_reading(store_folder(store)) as opened:
-        chosen = choose_run(opened, run)
-        take_in(opened, chosen)
-        chosen = opened.run(chosen.id)
+        chosen = choose_as_it_is(opened, run)
         if task is not None:
-            _explain_one(console, opened, chosen, task)
+            row = opened.task_row(chosen.id, task)
+            show_explanation(console, explain_task(opened, row), is_brief=False)
             return
         explained = explain_run(opened, chosen.id)
         _show_verdict(console, chosen, explained)
         show_run_explanation(console, explained)
-
-
-def _explain_one(console: Console, store: Store, run: RunRow, key: str) -> None:
-    from rankwise.reports.failures import explain_task
-    from rankwise.reports.terminal.run_end import show_explanation
-
-    show_explanation(console, explain_task(store, store.task_row(run.id, key)), is_brief=False)
 
 
 def _show_verdict(console: Console, run: RunRow, explained: RunExplanation) -> None:
@@ -168,10 +161,9 @@ def status_command(
     from rankwise.store.store import driver_of
 
     with open_for_reading(store_folder(store)) as opened:
-        chosen = choose_run(opened, run)
-        for one in (chosen, *opened.children(chosen.id)):
-            take_in(opened, one)
-        chosen = opened.run(chosen.id)
+        chosen = choose_as_it_is(opened, run)
+        for child in opened.children(chosen.id):
+            take_in(opened, child)
         driver = driver_of(opened.run_folder(chosen.id))
         status = status_of(opened, chosen, driver=driver, with_all=everything or as_json)
         matrix = None if as_json else matrix_of(opened, chosen)

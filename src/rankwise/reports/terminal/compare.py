@@ -107,11 +107,8 @@ def _line_cells(line: SeriesComparison) -> list[Cell]:
 def _counts(compared: Compared) -> str:
     parts = [f"{number} {verdict}" for verdict, number in compared.counts.items() if number]
     words = f"{listed(parts)}, of {len(compared.lines)} series"
-    return f"{words}; more trials needed" if _is_open(compared) else words
-
-
-def _is_open(compared: Compared) -> bool:
-    return compared.verdict is ComparisonVerdict.INCONCLUSIVE
+    is_open = compared.verdict is ComparisonVerdict.INCONCLUSIVE
+    return f"{words}; more trials needed" if is_open else words
 
 
 def _show_trend(console: Console, trend: Trend) -> None:
