@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from rankwise.logs import last_lines
 from rankwise.plan import REPEATED, Task, fill_in, later, show
@@ -312,17 +312,25 @@ def repeated_of(store: Store, run: str) -> list[Repeated]:
     ]
 
 
+def _case(row: TaskRow, **told: Any) -> CaseResult:
+    """Make a result of a task, or of a test within it; in a matrix, with its cell."""
+    if (task := row.body) is None:
+        return CaseResult(task=row.key, **told)
+    names = [task.tags.get(name, "") for name in ("runtime", "machine")]
+    cell, test = (".".join(names), task.tags.get("test", "")) if all(names) else ("", "")
+    return CaseResult(task=row.key, cell=cell, test=test, is_soft=task.is_soft, **told)
+
+
 def _single_tests(row: TaskRow, results: list[ResultRow]) -> Iterator[CaseResult]:
     for one in results:
-        yield CaseResult(
-            task=row.key,
+        yield _case(
+            row,
             name=one.name,
             state=one.state,
             seconds=one.seconds,
             reason=headline_of(one.message),
             details=one.message,
             place=_place(row, one.message),
-            **_in_matrix(row),
         )
 
 
@@ -342,8 +350,8 @@ def _of_task(store: Store, row: TaskRow) -> CaseResult:
     if row.state in RED and row.attempts:
         explained = explain_task(store, row, lines=_QUOTED_LINES)
         details, log = _quoted(explained), explained.log
-    return CaseResult(
-        task=row.key,
+    return _case(
+        row,
         name=row.key,
         state=row.state,
         seconds=max(0.0, seconds_of(row) or 0.0),
@@ -351,26 +359,7 @@ def _of_task(store: Store, row: TaskRow) -> CaseResult:
         details=details,
         place=row.body.place if row.body is not None else "",
         log=log,
-        **_in_matrix(row),
     )
-
-
-class _CellPlace(TypedDict):
-    cell: str
-    test: str
-    is_soft: bool
-
-
-def _in_matrix(row: TaskRow) -> _CellPlace:
-    task = row.body
-    if task is None:
-        return {"cell": "", "test": "", "is_soft": False}
-    names = [task.tags.get(name, "") for name in ("runtime", "machine")]
-    return {
-        "cell": ".".join(names) if all(names) else "",
-        "test": task.tags.get("test", "") if all(names) else "",
-        "is_soft": task.is_soft,
-    }
 
 
 def _quoted(explained: FailureExplanation) -> str:
