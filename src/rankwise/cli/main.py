@@ -219,21 +219,20 @@ def _window_width() -> int:
         return _USUAL
 
 
-def _columns(rows: tuple[tuple[str, str], ...] | list[tuple[str, str]], width: int) -> list[str]:
+def _columns(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
     """Set pairs in two columns; in a narrow window, one below the other."""
     first = max(len(name) for name, _ in rows) + 4
+    is_narrow = first + 20 > width
+    indent = " " * (4 if is_narrow else first)
     lines = []
     for name, text in rows:
-        if first + 20 > width:
-            lines.append(f"  {name}")
-            lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
+        head = f"  {name}"
+        wrapped = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent)
+        if is_narrow:
+            lines.append(head)
         else:
-            lines += textwrap.wrap(
-                text,
-                width,
-                initial_indent=f"  {name}".ljust(first),
-                subsequent_indent=" " * first,
-            )
+            wrapped[0] = head + wrapped[0][len(head) :]
+        lines += wrapped
     return lines
 
 

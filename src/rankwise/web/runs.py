@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from itertools import islice
 from urllib.parse import quote_plus
 
 from markupsafe import Markup
@@ -169,12 +170,10 @@ def task_page(store: Store, ask: PageRequest) -> PageContent:
 
 
 def _about(task: Task, repeat: str) -> Iterator[tuple[str, str]]:
-    commands: dict[str, None] = {}
-    for process in task.processes:
-        command = process.command
-        text = command if isinstance(command, str) else shlex.join(command)
-        commands[show(text)] = None
-    yield from (("command", command) for command in list(commands)[:5])
+    given = (one.command for one in task.processes)
+    texts = (one if isinstance(one, str) else shlex.join(one) for one in given)
+    commands = dict.fromkeys(map(show, texts))
+    yield from (("command", command) for command in islice(commands, 5))
     yield from (
         ("in", task.code or task.folder),
         ("on", f"{task.compute}, {task.nodes} nodes" if task.nodes > 1 else task.compute),
