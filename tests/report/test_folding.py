@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -137,3 +138,11 @@ def test_where_nothing_is_folded_nothing_is_added() -> None:
 )
 def test_a_title_is_one_plain_line(text: str, expected: str) -> None:
     assert plain_title(text) == expected
+
+
+def test_what_is_written_to_a_file_has_no_words_for_a_ci(tmp_path: Path) -> None:
+    with (tmp_path / "log.txt").open("w") as file:
+        found = sections_for(file, {"GITHUB_ACTIONS": "true", "GITLAB_CI": "true"})
+        with found.inert(), found.section("train"):
+            file.write("line\n")
+    assert (tmp_path / "log.txt").read_text() == "line\n"

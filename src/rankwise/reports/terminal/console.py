@@ -7,6 +7,7 @@ import math
 import os
 import re
 import secrets
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -159,13 +160,20 @@ class GitLabSections(Sections):
 
 
 def sections_for(stream: TextIO, environment: Mapping[str, str]) -> Sections:
-    """Return what the CI understands that reads a stream; a terminal is read by a person."""
-    if not stream.isatty():
+    """Return what the CI understands that reads a stream; terminals and files are for people."""
+    if not stream.isatty() and not _is_file(stream):
         if environment.get("GITHUB_ACTIONS") == "true":
             return GitHubSections(stream)
         if environment.get("GITLAB_CI") == "true":
             return GitLabSections(stream)
     return Sections()
+
+
+def _is_file(stream: TextIO) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False  # It is no file of the system's.
 
 
 def _write(stream: TextIO, text: str) -> None:
