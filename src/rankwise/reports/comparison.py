@@ -267,13 +267,14 @@ def _alone(first: _Gathered, second: _Gathered) -> list[str]:
 
 def _differences(first: _Gathered, second: _Gathered) -> list[str]:
     """Say what else was different: a comparison cannot tell it from the code."""
-    return [
-        f"{name} was not the same: {_listed(first.surroundings[name])} in A, "
-        f"{_listed(second.surroundings[name])} in B"
+    pairs = (
+        (name, first.surroundings.get(name), second.surroundings.get(name))
         for name in _SURROUNDINGS
-        if first.surroundings.get(name, set()) != second.surroundings.get(name, set())
-        and first.surroundings.get(name)
-        and second.surroundings.get(name)
+    )
+    return [
+        f"{name} was not the same: {_listed(a)} in A, {_listed(b)} in B"
+        for name, a, b in pairs
+        if a and b and a != b
     ]
 
 

@@ -36,8 +36,9 @@ def show_cells(console: Console, plan: Plan) -> None:
     for task in plan.tasks:
         if task.tags.get("part") == "environment":
             continue
-        cell = (task.tags["runtime"], task.tags["machine"]) if "part" in task.tags else (task.key,)
-        cells.setdefault((cell[0], cell[-1] if len(cell) > 1 else ""), []).append(task)
+        is_in_cell = "part" in task.tags
+        cell = (task.tags["runtime"], task.tags["machine"]) if is_in_cell else (task.key, "")
+        cells.setdefault(cell, []).append(task)
     console.print(styled((plan.name, "bold"), f": {counted(len(cells), 'cell')}"))
     show_notices(console, plan.notices)
     first = max((len(runtime) for runtime, _ in cells), default=0)
