@@ -304,11 +304,21 @@ def site_folder(run: RunRow) -> Path:
 
 
 def notify(data: ReportData, names: Sequence[str], *, say: Say) -> bool:
-    """Send what became of a run to names of the site file; return whether all have it."""
+    """Send what became of a run to names of the site file; return whether all have it.
+
+    InputError: the site file does not know one of them.
+    """
     folder = site_folder(data.run)
-    notifiers = [notifier_of(find_site(folder).notify(name)) for name in names]
-    notice = notice_of(data, with_files=any(one.wants_files for one in notifiers))
+    configs = [find_site(folder).notify(name) for name in names]
+    notice = notice_of(data, with_files=any(map(_wants_files, configs)))
     return deliver(notice, names, Outbox(data.store.folder), folder=folder, say=say)
+
+
+def _wants_files(config: NotifyConfig) -> bool:
+    try:
+        return notifier_of(config).wants_files
+    except InputError:
+        return False  # It is said when it is to write, and keeps no other from that.
 
 
 def deliver(
