@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib
 import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -173,19 +171,28 @@ def value(
     return made
 
 
-def takes(options: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Have a command take the fields of a class as options; it gets an object of that class."""
+class CommandOptions:
+    """Options that several commands share, as attributes with their defaults."""
+
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
+
+
+def takes(options: type[CommandOptions]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Have a command take the attributes of a class as options; it gets an object of that class."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        hints = get_type_hints(options, include_extras=True)
+
         @functools.wraps(command)
         def called(**given: Any) -> Any:
-            names = [field.name for field in dataclasses.fields(options)]
-            return command(options(**{name: given.pop(name) for name in names}), **given)
+            return command(options(**{name: given.pop(name) for name in hints}), **given)
 
-        hints = get_type_hints(options, include_extras=True)
-        shared = inspect.signature(options).parameters.values()
-        _, *own = inspect.signature(command, eval_str=True).parameters.values()
-        parameters = [*own, *(one.replace(annotation=hints[one.name]) for one in shared)]
+        _, *parameters = inspect.signature(command, eval_str=True).parameters.values()
+        for name, hint in hints.items():
+            default = getattr(options, name, inspect.Parameter.empty)
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, kind, default=default, annotation=hint))
         # It is the last one of all commands.
         parameters.sort(key=lambda one: one.name == "store")
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -231,8 +238,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs."
 TaskKey = Annotated[str | None, value("--task", "KEY", "Only this task.", complete=complete_task)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanningOptions:
+class PlanningOptions(CommandOptions):
     """Documents, and what of them is wanted."""
 
     files: Files

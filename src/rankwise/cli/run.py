@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,7 +130,6 @@ def resume_command(
         return drive_shown(opened, found, tasks, chosen(quiet=quiet, as_json=as_json))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions(PlanningOptions):
     """How a run is started, here or in the background."""
 
