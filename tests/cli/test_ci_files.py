@@ -99,12 +99,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 def contents(service: str) -> Any:
-    return YAML(typ="safe", pure=True).load(ci_file(service, "suite.yaml").text)
+    return YAML(typ="safe", pure=True).load(ci_file(service, "suite.yaml")[1])
 
 
 def commands(service: str) -> list[str]:
     """Give the lines that a service would run, in their order."""
-    text = ci_file(service, "suite.yaml").text
+    text = ci_file(service, "suite.yaml")[1]
     match service:
         case "github":
             (job,) = contents(service)["jobs"].values()
@@ -131,7 +131,7 @@ def test_the_schemas_can_refuse() -> None:
 
 
 def test_a_file_for_jenkins_has_the_sections_of_a_declarative_pipeline() -> None:
-    text = ci_file("jenkins", "suite.yaml").text
+    text = ci_file("jenkins", "suite.yaml")[1]
     assert text.count("{") == text.count("}")
     assert re.findall(r"^( *)(\w+) \{$", text, re.MULTILINE) == [
         ("", "pipeline"),
@@ -164,7 +164,7 @@ def test_what_files_run_is_run_and_what_they_publish_is_there(tmp_path: Path, pa
         codes.append(subprocess.run(words, cwd=tmp_path, check=False).returncode)
     assert codes == [0 if passes else 1, 0]
     for service in SERVICES:
-        for name in re.findall(r"[\w]+\.(?:xml|html|md)", ci_file(service, "suite.yaml").text):
+        for name in re.findall(r"[\w]+\.(?:xml|html|md)", ci_file(service, "suite.yaml")[1]):
             assert (tmp_path / name).stat().st_size, name
 
 
@@ -193,7 +193,7 @@ def test_init_writes_the_file_where_the_service_looks_and_never_over_another(
         "ci/suite.yaml is not there yet; to begin with:  rankwise init Suite ci/suite.yaml",
     ]
     path = tmp_path / ".github/workflows/rankwise.yml"
-    assert path.read_text() == ci_file("github", "ci/suite.yaml").text
+    assert path.read_text() == ci_file("github", "ci/suite.yaml")[1]
     again = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert again.returncode == 2
     assert "it is there already" in again.stderr

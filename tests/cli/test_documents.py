@@ -60,6 +60,15 @@ def test_people_are_told_which_site_file_counts(
     assert f"site file {project}/rankwise.toml\n" in rankwise("doctor").out
 
 
+def test_doctor_checks_a_compute_that_stands_for_many_when_it_is_named(
+    rankwise: Rankwise, project: Path
+) -> None:
+    (project / "rankwise.toml").write_text('[compute."odd*"]\nbackend = "local"\n')
+    assert "it is this machine" not in rankwise("doctor").out
+    said = rankwise("doctor", "odd*")
+    assert (said.code, said.out) == (0, "odd*\n  ok    it is this machine\n")
+
+
 def test_a_file_that_is_there_is_left_alone(rankwise: Rankwise) -> None:
     Path("job.yaml").write_text("mine")
     said = rankwise("init", "MpiJob", "job.yaml")

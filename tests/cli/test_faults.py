@@ -108,6 +108,17 @@ def test_a_reader_that_is_gone_is_no_matter() -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_matter(closed: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("type: command\ncommand: exit 7\n")
+    line = f'exec "$@" run job.yaml {closed}'
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", *RANKWISE], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == 7, done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments", [["status"], ["list"], ["run", "job.yaml"], ["run", "--help"], ["--help"]]
 )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rankwise.cli.main import VERBS
+from rankwise.plan import NOTIFIED, REPORTED, Plan
 from rankwise.store import State, Store
 from tests.cli.conftest import FakeEngine, Said, over
 from tests.reports.made_runs import begin, end, make_run, one_task, passed_run, worker
@@ -221,3 +222,21 @@ def test_on_github_nothing_that_is_shown_is_obeyed(
     assert "stop-commands" not in said.out
     engine.act = over()
     assert rankwise("run", "--quiet", "job.yaml").err == ""
+
+
+def test_people_are_told_of_a_run_whose_report_cannot_be_written(
+    rankwise: Rankwise, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[str]] = []
+    monkeypatch.setattr("rankwise.cli.results.tell", lambda store, run, names: told.append(names))
+    tags = {REPORTED: "when-complete", NOTIFIED: "team"}
+    plan = Plan(name="job", kind="PytorchJob", tasks=(one_task(),), tags=tags)
+    with Store.open(project / ".rankwise") as store:
+        run = store.create_run(plan, "", now=1.0)
+        fail(store, run)
+        (store.run_folder(run) / "report.html").mkdir()
+    said = rankwise("resume", run)
+    assert "not all that was to follow was done" in said.err
+    assert told == [["team"]]
+    assert rankwise("resume", run).err == ""
+    assert told == [["team"]]

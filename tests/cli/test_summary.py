@@ -12,9 +12,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from rankwise.cli.foreground import show_last
 from rankwise.plan import Plan
-from rankwise.reports.terminal.console import GitHubSections, GitLabSections, OneText
+from rankwise.reports.terminal.console import GitHubSections, GitLabSections, Sections
+from rankwise.reports.terminal.run_end import show_last
 from rankwise.store import RunRow, State, Store
 from tests.reports.made_runs import BEGUN, begin, end, make_run, one_task, passed_run, worker
 from tests.reports.matrix_runs import Done, make_matrix
@@ -39,7 +39,7 @@ def screen(store: Store, run: str, *, width: int = WIDTH, height: int = HEIGHT) 
         markup=False,
         highlight=False,
     )
-    show_last(store, store.run(run), console, OneText())
+    show_last(store, store.run(run), console, Sections())
     found = []
     for line in stream.getvalue().splitlines():
         parts = max(1, math.ceil(cell_len(line) / width))

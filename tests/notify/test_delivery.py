@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from markupsafe import Markup
 
 from rankwise.documents.site import find_site
 from rankwise.errors import InputError
-from rankwise.notify.delivery import Outbox, deliver, retry
+from rankwise.notify.delivery import Outbox, deliver, notify, retry
 from rankwise.notify.message import Notice, notice_of
 from rankwise.reports.model import ReportData
 from tests.notify.mailboxes import PASSWORD, USER, chat, free_port, mail_server
@@ -225,8 +226,6 @@ def test_old_news_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_subject_cannot_begin_another_header(data: ReportData) -> None:
-    from dataclasses import replace
-
     run = replace(data.run, reason="no\r\nBcc: everybody@example.org")
     subject = notice_of(replace(data, run=run), with_files=False).subject
     assert "\n" not in subject
@@ -269,3 +268,38 @@ def test_a_notifier_of_another_package_sends_and_keeps_secrets(
     site.write_text('[notify.ada]\nkind = "pigeons"\n')
     with pytest.raises(InputError, match=r"rankwise\.toml:2: .*did you mean `pigeon`"):
         find_site(tmp_path)
+
+
+BIRDS = """\
+class Lame:
+    def __init__(self, config):
+        raise ValueError("it cannot fly")
+
+class Pigeon:
+    wants_files = False
+
+    def __init__(self, config):
+        self.loft = config.settings["loft"]
+
+    def write(self, notice):
+        return notice.run.encode()
+
+    def send(self, message, secrets):
+        with open(self.loft, "ab") as file:
+            file.write(message)
+"""
+
+
+def test_a_notifier_that_cannot_be_made_keeps_nobody_else_from_being_told(
+    tmp_path: Path, data: ReportData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    install(tmp_path, "birds", BIRDS, group="rankwise.notifiers", lame="Lame", pigeon="Pigeon")
+    loft = tmp_path / "loft"
+    tables = f'[notify.ada]\nkind = "lame"\n[notify.bob]\nkind = "pigeon"\nloft = "{loft}"\n'
+    (tmp_path / "rankwise.toml").write_text(tables)
+    run = replace(data.run, source=str(tmp_path / "job.yaml"))
+    say = Told()
+    assert not notify(replace(data, run=run), ["ada", "bob"], say=say)
+    assert loft.read_text() == run.id
+    assert any("ada was not told" in words and "it cannot fly" in words for words in say.words)

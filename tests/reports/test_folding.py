@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from rankwise.reports.terminal.console import (
     GitHubSections,
     GitLabSections,
-    OneText,
+    Sections,
     github_title,
     plain_title,
     sections_for,
@@ -105,21 +106,21 @@ def test_a_section_of_gitlab_is_collapsed_and_named_once() -> None:
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({}, OneText),
+        ({}, Sections),
         ({"GITHUB_ACTIONS": "true"}, GitHubSections),
         ({"GITLAB_CI": "true", "NO_COLOR": "1"}, GitLabSections),
-        ({"GITHUB_ACTIONS": "", "GITLAB_CI": "false", "CI": "true"}, OneText),
+        ({"GITHUB_ACTIONS": "", "GITLAB_CI": "false", "CI": "true"}, Sections),
     ],
 )
 def test_the_variables_of_a_ci_say_what_it_understands(
     environment: dict[str, str], expected: type
 ) -> None:
     assert type(sections_for(io.StringIO(), environment)) is expected
-    assert type(sections_for(Terminal(), environment)) is OneText
+    assert type(sections_for(Terminal(), environment)) is Sections
 
 
 def test_where_nothing_is_folded_nothing_is_added() -> None:
-    sections = OneText()
+    sections = Sections()
     with sections.inert(), sections.section("a"):
         pass
     assert not sections.are_folded
@@ -137,3 +138,11 @@ def test_where_nothing_is_folded_nothing_is_added() -> None:
 )
 def test_a_title_is_one_plain_line(text: str, expected: str) -> None:
     assert plain_title(text) == expected
+
+
+def test_what_is_written_to_a_file_has_no_words_for_a_ci(tmp_path: Path) -> None:
+    with (tmp_path / "log.txt").open("w") as file:
+        found = sections_for(file, {"GITHUB_ACTIONS": "true", "GITLAB_CI": "true"})
+        with found.inert(), found.section("train"):
+            file.write("line\n")
+    assert (tmp_path / "log.txt").read_text() == "line\n"

@@ -273,3 +273,11 @@ def test_programs_get_all_of_it_as_json(store: Store) -> None:
     assert cells["old", "laptop"]["environment"]["flags"] == ["avx", "avx2", "fma"]
     assert cells["new", "laptop"]["differs"][0]["changes"][0]["name"] == "numpy"
     assert cells["future", "laptop"]["environment"] is None
+
+
+def test_markdown_says_how_many_cells_have_no_place_in_its_table(store: Store) -> None:
+    wide = {("old", f"m{number}", "a"): Done() for number in range(25)}
+    few = {("new", f"m{number}", "a"): Done() for number in range(20, 25)}
+    run = make_matrix(store, {**wide, **few})
+    page = markdown_report(ReportData(store=store, run=store.run(run), now=BEGUN))
+    assert "… and 10 more cells" in page

@@ -7,9 +7,11 @@ import sys
 
 import pytest
 
+from rankwise.reports.failures import FailureExplanation
 from rankwise.reports.palette import STYLES
-from rankwise.reports.terminal.console import has_colours, is_narrow, make_console
+from rankwise.reports.terminal.console import has_colours, is_narrow, make_console, show_rows
 from rankwise.reports.terminal.live import TasksView
+from rankwise.reports.terminal.run_end import show_explanation
 from rankwise.safe_text import clean
 from rankwise.store import State
 
@@ -88,6 +90,21 @@ def test_who_wants_no_colours_gets_no_escape_codes_at_all(
 def test_what_people_write_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     make_console(to_stderr=True).print("[red]array[0] :smile:")
     assert capsys.readouterr().err == "[red]array[0] :smile:\n"
+
+
+def test_nothing_that_is_shown_reaches_the_terminal_as_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    monkeypatch.setenv("NO_COLOR", "1")
+    reason = "no \x1b[2Jspace \x1b]0;title\x1b\\left\x9b1A"
+    console = make_console()
+    console.print(reason)
+    show_rows(console, [[(reason, "bold"), ("\x1b", "red"), ("[2J", "dim")]])
+    one = FailureExplanation(task="train", state=State.FAILED, reason=reason)
+    show_explanation(console, one)
+    assert not set("\x1b\x9b") & set(terminal.getvalue())
+    assert "train failed: no space left1A" in terminal.getvalue()
 
 
 @pytest.mark.parametrize(("columns", "expected"), [("40", True), ("80", False)])

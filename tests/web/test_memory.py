@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from markupsafe import Markup
 from bench import served_runs
 from rankwise.store import State, Store
 from rankwise.web.pages import PageContent, PageRequest, address, counts_of, run_address
-from rankwise.web.store_access import PageCache, StoreThread
+from rankwise.web.store_access import PageCache, Readers, StoreThread
 
 
 class Maker:
@@ -86,8 +87,7 @@ def test_tasks_are_counted_again_only_after_a_change(stores: tuple[Store, StoreT
     store, thread = stores
     run = served_runs.make_run(store, "job", "Suite", [served_runs.task("a")], at=1.0)
     row = thread.store.run(run)
-    first = counts_of(thread.store, row)
-    assert counts_of(thread.store, row) is first
+    assert counts_of(thread.store, row)[State.SKIPPED] == 0
     store.task_over(run, "a", State.SKIPPED, now=3.0)
     assert counts_of(thread.store, row)[State.SKIPPED] == 1
     served_runs.finish(store, run, at=4.0)
@@ -108,3 +108,26 @@ def test_addresses_hold_whatever_names_do() -> None:
     assert asked.number("page") == asked.number("none") == 1
     assert asked.choice("order", {"plan": 1}, "plan") == "plan"
     assert asked.link(page=2, words=None) == "/?page=2&order=x&task=+k%00"
+
+
+def test_a_thread_keeps_its_connection_and_closes_it_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store.open(tmp_path).close()
+    closed: list[Store] = []
+
+    def close(store: Store) -> None:
+        closed.append(store)
+
+    monkeypatch.setattr(Store, "close", close)
+
+    async def ask_twice() -> list[StoreThread]:
+        readers = Readers(tmp_path, threads=1)
+        try:
+            return [await readers.ask(lambda thread: thread) for _ in range(2)]
+        finally:
+            await asyncio.to_thread(readers.close)
+
+    first, second = asyncio.run(ask_twice())
+    assert first is second
+    assert closed == [first.store]

@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankwise.cli.main import WRONG_USE
 from rankwise.cli.options import (
     AsJson,
-    Failed,
     Files,
     On,
-    Only,
-    Repeat,
-    Shard,
-    StoreFolder,
+    PlanningOptions,
     Strict,
     TaskKey,
     complete_compute,
+    takes,
+    value,
 )
 from rankwise.errors import InputError
 from rankwise.wording import did_you_mean
@@ -31,14 +29,6 @@ if TYPE_CHECKING:
     from rankwise.export.base import Exported
 
 _PATH = re.compile(r"[\w][\w./-]*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CiFile:
-    """What a CI reads, and where it looks for it."""
-
-    path: str
-    text: str
 
 
 _CI_FILES = {
@@ -51,8 +41,11 @@ _CI_FILES = {
 SERVICES = tuple(_CI_FILES)
 
 
-def ci_file(service: str, document: str) -> CiFile:
-    """Return the file for a service; raises InputError if there is none, or the name is too odd."""
+def ci_file(service: str, document: str) -> tuple[str, str]:
+    """Return where a service looks for its file, and the file.
+
+    Raises InputError if there is no such service, or the name of the document is too odd.
+    """
     if service not in _CI_FILES:
         hint = did_you_mean(service, SERVICES)
         raise InputError(f"--ci {service}: there is {', '.join(SERVICES)}{hint}")
@@ -65,7 +58,7 @@ def ci_file(service: str, document: str) -> CiFile:
 
     path, name = _CI_FILES[service]
     text = (STARTERS / "ci" / name).read_text(encoding="utf-8")
-    return CiFile(path=path, text=text.replace("@DOCUMENT@", document))
+    return path, text.replace("@DOCUMENT@", document)
 
 
 _TARGETS = "kubernetes, kubeflow-v1, mpi-operator, kubeflow-trainer or azureml"
@@ -80,54 +73,43 @@ def _complete_target(incomplete: str) -> list[str]:
 def export_command(
     files: Files,
     *,
-    to: Annotated[
-        str,
-        typer.Option("--to", metavar="WHOM", help=f"{_TARGETS}.", autocompletion=_complete_target),
-    ],
+    to: Annotated[str, value("--to", "WHOM", f"{_TARGETS}.", complete=_complete_target)],
     on: Annotated[
         str | None,
-        typer.Option(
+        value(
             "--on",
-            metavar="NAME",
-            help="Write for this compute, whatever documents say.",
-            autocompletion=complete_compute,
+            "NAME",
+            "Write for this compute, whatever documents say.",
+            complete=complete_compute,
         ),
     ] = None,
     image: Annotated[
         str,
-        typer.Option(
+        value(
             "--image",
-            metavar="IMAGE",
-            help="Run in this image, instead of that of the environment in rankwise.toml.",
-            show_default=False,
+            "IMAGE",
+            "Run in this image, instead of that of the environment in rankwise.toml.",
         ),
     ] = "",
     code_in_image: Annotated[
         str,
-        typer.Option(
+        value(
             "--code-in-image",
-            metavar="FOLDER",
-            help="The image has the code, in this folder; otherwise it becomes a ConfigMap.",
-            show_default=False,
+            "FOLDER",
+            "The image has the code, in this folder; otherwise it becomes a ConfigMap.",
         ),
     ] = "",
     runtime: Annotated[
         str,
-        typer.Option(
-            "--runtime",
-            metavar="NAME",
-            help="The training runtime of the cluster that a TrainJob names.",
-            show_default=False,
-        ),
+        value("--runtime", "NAME", "The training runtime of the cluster that a TrainJob names."),
     ] = "",
     output: Annotated[
         str | None,
-        typer.Option(
+        value(
             "--output",
+            "PLACE",
+            "A file, or a folder for a file of each job; otherwise all is printed.",
             "-o",
-            metavar="PLACE",
-            help="A file, or a folder for a file of each job; otherwise all is printed.",
-            show_default=False,
         ),
     ] = None,
     strict: Annotated[
@@ -143,7 +125,6 @@ def export_command(
       rankwise export job.yaml --to kubernetes --image pytorch/pytorch | kubectl apply -f -
       rankwise export jobs/*.yaml --to azureml -o azure/
     """
-    from rankwise.cli.main import WRONG_USE
     from rankwise.export.base import TARGETS, ExportOptions, export_from, to_yaml
     from rankwise.files import write_whole
 
@@ -191,12 +172,11 @@ def init_command(
     *,
     service: Annotated[
         str | None,
-        typer.Option(
+        value(
             "--ci",
-            metavar="SERVICE",
-            help="Write the file by which github, gitlab, azure or jenkins runs a suite on every "
-            "pull request.",
-            show_default=False,
+            "SERVICE",
+            "Write the file by which github, gitlab, azure or jenkins runs a suite on every pull "
+            "request.",
         ),
     ] = None,
 ) -> None:
@@ -228,10 +208,10 @@ def init_command(
 
 def _write_ci(service: str, document: str, file: Path | None) -> None:
 
-    made = ci_file(service, document)
-    place = file or Path(made.path)
+    path, text = ci_file(service, document)
+    place = file or Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    _write_new(place, made.text)
+    _write_new(place, text)
     print(f"{place} is there; it runs {document} on every pull request")
     if not Path(document).exists():
         print(f"{document} is not there yet; to begin with:  rankwise init Suite {document}")
@@ -249,7 +229,7 @@ def _list_types() -> None:
 def _write_new(file: Path, text: str) -> None:
 
     try:
-        with file.open("x") as new:
+        with file.open("x", encoding="utf-8") as new:
             new.write(text)
     except FileExistsError:
         raise InputError(
@@ -259,18 +239,9 @@ def _write_new(file: Path, text: str) -> None:
         raise InputError(f"{file}: it cannot be written: {error.strerror}") from error
 
 
+@takes(PlanningOptions)
 def plan_command(
-    files: Files,
-    *,
-    task: TaskKey = None,
-    as_json: AsJson = False,
-    strict: Strict = False,
-    on: On = None,
-    only: Only = None,
-    failed: Failed = False,
-    repeat: Repeat = 1,
-    shard: Shard = None,
-    store: StoreFolder = None,
+    options: PlanningOptions, *, task: TaskKey = None, as_json: AsJson = False
 ) -> None:
     """Show what would run, and start nothing.
 
@@ -282,15 +253,10 @@ def plan_command(
       rankwise plan job.yaml
       rankwise plan suite.yaml --shard 2/5
     """
-    from rankwise.cli.options import store_folder
-    from rankwise.planning import plan_from
-    from rankwise.planning.selection import SelectionOptions, selection
     from rankwise.reports.terminal.console import make_console
     from rankwise.reports.terminal.plan import plan_data, show_plan
 
-    options = SelectionOptions(only=only, failed=failed, repeat=repeat, shard=shard)
-    wanted = selection(options, files, store_folder(store))
-    plan, _ = plan_from(files, strict=strict, on=on, wanted=wanted)
+    plan, _ = options.plan()
     keys = [one.key for one in plan.tasks]
     if task is not None and task not in keys:
         raise InputError(f"{plan.source}: there is no task {task!r}, only {', '.join(keys[:10])}")
@@ -337,7 +303,6 @@ def validate_command(files: Files, *, strict: Strict = False, on: On = None) -> 
     For example:
       rankwise validate jobs/*.yaml
     """
-    from rankwise.cli.main import WRONG_USE
     from rankwise.planning import plan_from
 
     code = 0

@@ -119,8 +119,6 @@ def _keep(error: Exception) -> str:
     import tempfile
     import traceback
 
-    from rankwise import __version__
-
     file, name = tempfile.mkstemp(prefix="rankwise-fault-", suffix=".txt")
     with os.fdopen(file, "w", errors="backslashreplace") as report:
         report.write(
@@ -221,27 +219,27 @@ def _window_width() -> int:
         return _USUAL
 
 
-def _columns(rows: tuple[tuple[str, str], ...] | list[tuple[str, str]], width: int) -> list[str]:
+def _columns(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
     """Set pairs in two columns; in a narrow window, one below the other."""
     first = max(len(name) for name, _ in rows) + 4
+    is_narrow = first + 20 > width
+    indent = " " * (4 if is_narrow else first)
     lines = []
     for name, text in rows:
-        if first + 20 > width:
-            lines.append(f"  {name}")
-            lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
+        head = f"  {name}"
+        wrapped = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent)
+        if is_narrow:
+            lines.append(head)
         else:
-            lines += textwrap.wrap(
-                text,
-                width,
-                initial_indent=f"  {name}".ljust(first),
-                subsequent_indent=" " * first,
-            )
+            wrapped[0] = head + wrapped[0][len(head) :]
+        lines += wrapped
     return lines
 
 
 ASKED = "_RANKWISE_COMPLETE"
 _OF_BASH = "complete_bash"
-_OPTION_WORDS = ("--help", "--version", "--install-completion", "--show-completion")
+_COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
+_OPTION_WORDS = ("--help", "--version", *_COMPLETION_OPTIONS)
 
 
 def verb_typed(environment: Mapping[str, str] = os.environ) -> str | None:
@@ -285,13 +283,10 @@ def _words(environment: Mapping[str, str]) -> tuple[list[str], str]:
     return words, ""
 
 
-_COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
-_WRONG_USE = 2
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says and give the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    _open_streams()
     # What people write may not fit into the terminal's encoding: that is no reason to fail.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -310,7 +305,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case ["--version" | "-V", *_]:
             return _say(f"rankwise {__version__}")
     print(f"rankwise: {unknown(arguments[0])}", file=sys.stderr)
-    return _WRONG_USE
+    return WRONG_USE
+
+
+def _open_streams() -> None:
+    """Have all streams, also where we were started without: `>&-`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - stays open
 
 
 def _complete(arguments: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,28 +19,30 @@ from rankwise.cli.options import (
     complete_compute,
     open_for_reading,
     store_folder,
+    value,
 )
+from rankwise.errors import InputError, RankwiseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from rankwise.backends.doctor import Finding
     from rankwise.backends.remote.tracked import TrackedInstance
-
-_ShowOnly = Annotated[bool, typer.Option("--list", help="Only show what there is.")]
-_Forget = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--forget",
-        metavar="NAME",
-        help="Take it out of the records without deleting it: it is known to be gone. May be given "
-        "several times.",
-        show_default=False,
-    ),
-]
 
 
 def clean_command(
-    *, show_only: _ShowOnly = False, forget: _Forget = None, store: StoreFolder = None
+    *,
+    show_only: Annotated[bool, typer.Option("--list", help="Only show what there is.")] = False,
+    forget: Annotated[
+        list[str] | None,
+        value(
+            "--forget",
+            "NAME",
+            "Take it out of the records without deleting it: it is known to be gone. May be given "
+            "several times.",
+        ),
+    ] = None,
+    store: StoreFolder = None,
 ) -> int:
     """Delete leftover instances and remote folders.
 
@@ -54,7 +57,6 @@ def clean_command(
     """
     from rankwise.backends.remote.tracked import FOLDER, Tracked, clean, describe
     from rankwise.documents.site import find_site
-    from rankwise.errors import InputError
 
     folder = store_folder(store)
     ledger = Tracked(folder / FOLDER)
@@ -86,7 +88,6 @@ def clean_command(
 
 def _needed_by(folder: Path) -> Callable[[TrackedInstance], str]:
     """Return which client or which run has a use for something."""
-    from rankwise.errors import RankwiseError
     from rankwise.store.store import driver_of
 
     def needed(entry: TrackedInstance) -> str:
@@ -136,27 +137,24 @@ def doctor_command(
 
     site = find_site(Path.cwd())
     computes = {one for layer in site.layers for one in layer.computes} - {"local"}
+    # A name with a star stands for many, none of which is known here.
+    known = sorted(one for one in computes if not one.endswith("*"))
     is_well = True
     if name is None or site.notice:
         files = [f"site file {layer.file}" for layer in site.layers]
         print(*(files or [f"no site file: {site.file} is not there, nor one above it"]), sep="\n")
     if name is None:
         is_well &= _show("this machine", check_machine(store_folder(store)))
-    for one in sorted(computes) if name is None else [name]:
-        if not one.endswith("*"):
-            is_well &= _show(one, check_compute(one, site, store_folder(store)))
+    for one in known if name is None else [name]:
+        is_well &= _show(one, check_compute(one, site, store_folder(store)))
     return 0 if is_well else 1
 
 
-def _show(title: str, findings: object) -> bool:
+def _show(title: str, findings: Iterable[Finding]) -> bool:
     """Print what was found; tell whether nothing must change."""
-    from rankwise.backends.doctor import Finding
-
     print(title)
     is_well = True
-    assert isinstance(findings, list)
     for finding in findings:
-        assert isinstance(finding, Finding)
         is_well &= finding.is_well or not finding.is_needed
         mark = "ok  " if finding.is_well else ("bad " if finding.is_needed else "note")
         print(f"  {mark}  {finding.what}")
@@ -174,8 +172,7 @@ def rollback_command(
     ],
     *,
     to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="NAME", help="This release; otherwise the one before."),
+        str | None, value("--to", "NAME", "This release; otherwise the one before.")
     ] = None,
     only_list: Annotated[bool, typer.Option("--list", help="Only list the releases.")] = False,
     as_json: AsJson = False,
@@ -191,9 +188,6 @@ def rollback_command(
       rankwise rollback /soft/mpi4py
       rankwise rollback /soft/mpi4py --to nightly-41
     """
-    import time
-
-    from rankwise.errors import InputError
     from rankwise.steps.releases import releases_in, roll_back
 
     if not target.is_dir():
@@ -218,13 +212,12 @@ def serve_command(
     *,
     port: Annotated[
         int | None,
-        typer.Option(
+        value(
             "--port",
-            min=0,
-            max=65535,
-            metavar="N",
-            help="Listen on this port; 0: on one that is free. Otherwise 8765, or a free one.",
-            show_default=False,
+            "N",
+            "Listen on this port; 0: on one that is free. Otherwise 8765, or a free one.",
+            least=0,
+            most=65535,
         ),
     ] = None,
     is_to_open: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
@@ -239,8 +232,6 @@ def serve_command(
     For example:
       rankwise serve --port 8080
     """
-    from rankwise.errors import InputError
-
     folder = store_folder(store)
     # What is wrong with the store is said here, and not in a browser.
     open_for_reading(folder).close()

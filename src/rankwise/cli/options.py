@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from rankwise.errors import InputError, StoreFailure
+from rankwise.errors import InputError, RankwiseError, StoreFailure
 
 if TYPE_CHECKING:
+    from rankwise.plan import Plan
     from rankwise.store import RunRow, Store
 
 MODULES = {
@@ -91,8 +94,6 @@ def _asked(
     context: typer.Context, ask: Callable[[Store], Iterable[str]], *, incomplete: str
 ) -> list[str]:
     """Ask the store, if there is one; a shell is no place for complaints."""
-    from rankwise.errors import RankwiseError
-
     given = context.params.get("store") or os.environ.get("RANKWISE_STORE")
     try:
         with open_for_reading(store_folder(Path(given) if given else None)) as store:
@@ -130,7 +131,6 @@ def _named_in(section: str) -> list[str]:
     import tomllib
 
     from rankwise.documents.site import site_files
-    from rankwise.errors import InputError
 
     names: dict[str, None] = {}
     try:
@@ -146,6 +146,60 @@ def _named_in(section: str) -> list[str]:
             # A name with a star stands for many, none of which is known here.
             names |= dict.fromkeys(name for name in found if not name.endswith("*"))
     return list(names)
+
+
+def value(
+    name: str,
+    metavar: str,
+    about: str,
+    *short: str,
+    complete: Callable[..., list[str]] | None = None,
+    least: int | None = None,
+    most: int | None = None,
+) -> typer.models.OptionInfo:
+    """Make an option that has a value, and no default that is worth telling."""
+    made: typer.models.OptionInfo = typer.Option(
+        name,
+        *short,
+        metavar=metavar,
+        help=about,
+        show_default=False,
+        autocompletion=complete,
+        min=least,
+        max=most,
+    )
+    return made
+
+
+class CommandOptions:
+    """Options that several commands share, as attributes with their defaults."""
+
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
+
+
+def takes(options: type[CommandOptions]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Have a command take the attributes of a class as options; it gets an object of that class."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        hints = get_type_hints(options, include_extras=True)
+
+        @functools.wraps(command)
+        def called(**given: Any) -> Any:
+            return command(options(**{name: given.pop(name) for name in hints}), **given)
+
+        _, *parameters = inspect.signature(command, eval_str=True).parameters.values()
+        for name, hint in hints.items():
+            default = getattr(options, name, inspect.Parameter.empty)
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, kind, default=default, annotation=hint))
+        # It is the last one of all commands.
+        parameters.sort(key=lambda one: one.name == "store")
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {}
+        return called
+
+    return decorate
 
 
 Files = Annotated[
@@ -175,109 +229,74 @@ StoreFolder = Annotated[
 Strict = Annotated[
     bool, typer.Option("--strict", help="Take names that rankwise.toml does not know for errors.")
 ]
-On = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        metavar="NAME",
-        help="Run on this compute, whatever documents say.",
-        autocompletion=complete_compute,
-    ),
-]
-From = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        metavar="STAGE",
-        help="Of a pipeline, run this stage and all after it; take the others from the last run.",
-        autocompletion=complete_task,
-    ),
-]
-Force = Annotated[
-    bool, typer.Option("--force", help="Of a pipeline, run also what has not changed.")
-]
+_ON = "Run on this compute, whatever documents say."
+On = Annotated[str | None, value("--on", "NAME", _ON, complete=complete_compute)]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Say nothing unless something is wrong.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
-TaskKey = Annotated[
-    str | None,
-    typer.Option(
-        "--task",
-        metavar="KEY",
-        help="Only this task.",
-        show_default=False,
-        autocompletion=complete_task,
-    ),
-]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--only",
-        metavar="NAME",
-        help="Only this task or test, and what it needs; a pattern such as 'check*'; of a matrix, "
-        "runtime=NAME,machine=NAME. May be given several times.",
-        show_default=False,
-        autocompletion=complete_task,
-    ),
-]
-Failed = Annotated[
-    bool,
-    typer.Option(
-        "--failed",
-        help="Only what was not green in the last run of the document; of a matrix, whole cells.",
-    ),
-]
-Limit = Annotated[
-    int,
-    typer.Option(
-        "--limit", min=0, metavar="N", help="Ask before more cells of a matrix are started."
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start them all, and do not ask.")]
-List = Annotated[
-    bool, typer.Option("--list", help="Only show the cells of a matrix, and start nothing.")
-]
-FailFast = Annotated[
-    bool, typer.Option("--fail-fast", help="End everything after the first failure.")
-]
-Repeat = Annotated[
-    int,
-    typer.Option(
-        "--repeat", min=1, max=10_000, metavar="N", help="Each so many times, to find flaky ones."
-    ),
-]
-Shard = Annotated[
-    str | None,
-    typer.Option(
-        "--shard",
-        metavar="I/N",
-        help="Only a share: 2/5 is the second of five.",
-        show_default=False,
-    ),
-]
-Junit = Annotated[
-    Path | None,
-    typer.Option(
-        "--junit", metavar="FILE", help="Write the results as JUnit XML.", show_default=False
-    ),
-]
-Notified = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--notify",
-        metavar="NAME",
-        help="When it is over, tell [notify.NAME] of rankwise.toml. May be given several times.",
-        show_default=False,
-        autocompletion=complete_notified,
-    ),
-]
-Markdown = Annotated[
-    Path | None,
-    typer.Option(
-        "--markdown", metavar="FILE", help="Write a summary in Markdown.", show_default=False
-    ),
-]
+TaskKey = Annotated[str | None, value("--task", "KEY", "Only this task.", complete=complete_task)]
+
+
+class PlanningOptions(CommandOptions):
+    """Documents, and what of them is wanted."""
+
+    files: Files
+    strict: Strict = False
+    on: On = None
+    only: Annotated[
+        list[str] | None,
+        value(
+            "--only",
+            "NAME",
+            "Only this task or test, and what it needs; a pattern such as 'check*'; of a matrix, "
+            "runtime=NAME,machine=NAME. May be given several times.",
+            complete=complete_task,
+        ),
+    ] = None
+    failed: Annotated[
+        bool,
+        typer.Option(
+            "--failed",
+            help="Only what was not green in the last run of the document; of a matrix, whole "
+            "cells.",
+        ),
+    ] = False
+    repeat: Annotated[
+        int,
+        typer.Option(
+            "--repeat",
+            min=1,
+            max=10_000,
+            metavar="N",
+            help="Each so many times, to find flaky ones.",
+        ),
+    ] = 1
+    shard: Annotated[
+        str | None, value("--shard", "I/N", "Only a share: 2/5 is the second of five.")
+    ] = None
+    store: StoreFolder = None
+
+    @property
+    def folder(self) -> Path:
+        return store_folder(self.store)
+
+    def plan(
+        self, *, fail_fast: bool = False, choice: Mapping[str, Any] | None = None
+    ) -> tuple[Plan, str]:
+        """Return the plan, and the text of the documents; InputError: there is none."""
+        from rankwise.planning import plan_from
+        from rankwise.planning.selection import SelectionOptions, selection
+
+        options = SelectionOptions(
+            only=self.only,
+            failed=self.failed,
+            fail_fast=fail_fast,
+            repeat=self.repeat,
+            shard=self.shard,
+        )
+        wanted = selection(options, self.files, self.folder)
+        return plan_from(self.files, strict=self.strict, on=self.on, choice=choice, wanted=wanted)
 
 
 _FOLDER = ".rankwise"
@@ -302,6 +321,13 @@ def choose_run(store: Store, given: str | None) -> RunRow:
     if newest := store.last_run():
         return newest
     raise InputError(f"{store.path}: there are no runs yet; to make one:  rankwise run FILE")
+
+
+def choose_as_it_is(store: Store, given: str | None) -> RunRow:
+    """Return the run that is meant, brought up to date."""
+    chosen = choose_run(store, given)
+    take_in(store, chosen)
+    return store.run(chosen.id)
 
 
 def take_in(store: Store, run: RunRow) -> None:

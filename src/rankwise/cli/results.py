@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankwise.cli.options import AsJson, Quiet, Run, StoreFolder
+from rankwise.cli.options import (
+    AsJson,
+    Quiet,
+    Run,
+    StoreFolder,
+    choose_as_it_is,
+    choose_run,
+    open_for_reading,
+    store_folder,
+    value,
+)
 from rankwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,15 +54,14 @@ def compare_command(
     ],
     *,
     metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", metavar="NAME", help="Only this one; may be given again."),
+        list[str] | None, value("--metric", "NAME", "Only this one; may be given again.")
     ] = None,
     threshold: Annotated[
         list[str] | None,
-        typer.Option(
+        value(
             "--threshold",
-            metavar="[METRIC=]SHARE",
-            help="What counts as a change: 5%, or latency=10% for one metric; may be given again.",
+            "[METRIC=]SHARE",
+            "What counts as a change: 5%, or latency=10% for one metric; may be given again.",
         ),
     ] = None,
     last: Annotated[
@@ -76,7 +85,6 @@ def compare_command(
       rankwise compare main HEAD
       rankwise compare osu-1 osu-2 --metric latency --threshold 3%
     """
-    from rankwise.cli.options import open_for_reading, store_folder
     from rankwise.reports.comparison import compare_sides, compared_data
 
     threshold_of = thresholds(threshold or ())
@@ -130,11 +138,10 @@ def notify_command(
     *,
     to: Annotated[
         list[str] | None,
-        typer.Option(
+        value(
             "--to",
-            metavar="NAME",
-            help="Whom to tell: [notify.NAME] in rankwise.toml; may be given several times.",
-            show_default=False,
+            "NAME",
+            "Whom to tell: [notify.NAME] in rankwise.toml; may be given several times.",
         ),
     ] = None,
     retry: Annotated[
@@ -153,7 +160,6 @@ def notify_command(
       rankwise notify osu-sweep-3 --to team --to chat
       rankwise notify --retry
     """
-    from rankwise.cli.options import choose_run, open_for_reading, store_folder
     from rankwise.notify.delivery import Outbox
     from rankwise.notify.delivery import retry as try_again
 
@@ -194,34 +200,26 @@ def _names(run: RunRow, given: list[str]) -> list[str]:
 _SCREEN = "-"
 
 
-def _file(option: str, what: str) -> typer.models.OptionInfo:
-    """Make an option that names a file to write; `-` is the screen."""
-    made: typer.models.OptionInfo = typer.Option(
-        option, metavar="FILE", help=what, show_default=False
-    )
-    return made
-
-
 def report_command(
     run: Run = None,
     *,
-    html: Annotated[str | None, _file("--html", "One HTML file that needs nothing else.")] = None,
-    pdf: Annotated[str | None, _file("--pdf", "A document to hand on or print.")] = None,
-    csv: Annotated[str | None, _file("--csv", "A row for each value, and case without.")] = None,
-    json: Annotated[str | None, _file("--json", "All of it, for programs.")] = None,
-    junit: Annotated[str | None, _file("--junit", "Results as JUnit XML, for a CI.")] = None,
-    markdown: Annotated[str | None, _file("--markdown", "A summary in Markdown.")] = None,
+    html: Annotated[
+        str | None, value("--html", "FILE", "One HTML file that needs nothing else.")
+    ] = None,
+    pdf: Annotated[str | None, value("--pdf", "FILE", "A document to hand on or print.")] = None,
+    csv: Annotated[
+        str | None, value("--csv", "FILE", "A row for each value, and case without.")
+    ] = None,
+    json: Annotated[str | None, value("--json", "FILE", "All of it, for programs.")] = None,
+    junit: Annotated[
+        str | None, value("--junit", "FILE", "Results as JUnit XML, for a CI.")
+    ] = None,
+    markdown: Annotated[str | None, value("--markdown", "FILE", "A summary in Markdown.")] = None,
     format_: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help="Any format, also of another package.",
-            show_default=False,
-        ),
+        str | None, value("--format", "NAME", "Any format, also of another package.")
     ] = None,
     output: Annotated[
-        str | None, _file("--output", "The file of --format; without it, the screen.")
+        str | None, value("--output", "FILE", "The file of --format; without it, the screen.")
     ] = None,
     quiet: Quiet = False,
     store: StoreFolder = None,
@@ -239,15 +237,12 @@ def report_command(
       rankwise report osu-sweep-3 --csv values.csv
       rankwise report --json - | jq .counts
     """
-    from rankwise.cli.options import choose_run, open_for_reading, store_folder, take_in
     from rankwise.reports.model import ReportData, write_report
 
     if output is not None and format_ is None:
         raise InputError(f"--output {output}: name the format, too, with --format NAME")
     with open_for_reading(store_folder(store)) as opened:
-        chosen = choose_run(opened, run)
-        take_in(opened, chosen)
-        chosen = opened.run(chosen.id)
+        chosen = choose_as_it_is(opened, run)
         wanted = {"html": html, "pdf": pdf, "csv": csv, "json": json}
         wanted |= {"junit": junit, "markdown": markdown}
         places = [(name, place) for name, place in wanted.items() if place is not None]
@@ -353,8 +348,7 @@ def trend_command(
         str | None, typer.Option("--name", help="Only of the document of this name.")
     ] = None,
     case: Annotated[
-        str | None,
-        typer.Option("--case", metavar="TEXT", help="Only cases and points with this in them."),
+        str | None, value("--case", "TEXT", "Only cases and points with this in them.")
     ] = None,
     last: Annotated[int, typer.Option("--last", min=1, help="So many runs at most.")] = 200,
     as_json: AsJson = False,
@@ -368,7 +362,6 @@ def trend_command(
     For example:
       rankwise trend latency --case size=8
     """
-    from rankwise.cli.options import open_for_reading, store_folder
     from rankwise.reports.measurements import trend_data, trend_of
 
     with open_for_reading(store_folder(store)) as opened:
@@ -386,7 +379,6 @@ def trend_command(
 
 def _series(store: Store, metric: str, name: str | None, case: str | None) -> list[SeriesRow]:
     """Return the series that are meant; raises InputError with those that there are."""
-    from rankwise.errors import InputError
     from rankwise.reports.terminal.compare import place
     from rankwise.wording import name_nearest
 

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from rankwise.cli.options import (
     AsJson,
-    Failed,
-    FailFast,
-    Files,
-    Force,
-    From,
-    Junit,
-    Limit,
-    List,
-    Markdown,
-    Notified,
-    On,
-    Only,
+    PlanningOptions,
     Quiet,
-    Repeat,
     Run,
-    Shard,
     StoreFolder,
-    Strict,
-    Yes,
     choose_run,
+    complete_notified,
+    complete_task,
     open_for_reading,
     store_folder,
+    takes,
+    value,
 )
 from rankwise.errors import InputError
 
 if TYPE_CHECKING:
     from rankwise.plan import Plan
-    from rankwise.store import RunRow
+    from rankwise.store import Store
 
 # A runner gives its processes some seconds before it kills them.
 _PATIENCE_SECONDS = 30.0
@@ -116,7 +108,7 @@ def resume_command(
     For example:
       rankwise resume sample-mpi-job-1
     """
-    from rankwise.cli.foreground import chosen, drive_shown
+    from rankwise.cli.foreground import chosen, drive_shown, on_run_finished
     from rankwise.store import Store
 
     folder = store_folder(store)
@@ -126,8 +118,9 @@ def resume_command(
             from rankwise.engine.runs import start_children
 
             start_children(opened, found.id)
+        # Whoever has ended it may have been gone before that.
+        on_run_finished(opened, found)
     if found.state.is_over:
-        _finish(folder, found)
         if not quiet and not as_json:
             print(f"{found.id} is over: {found.state}; to run it again:  rankwise run FILE")
         return found.exit_code or 0
@@ -137,48 +130,79 @@ def resume_command(
         return drive_shown(opened, found, tasks, chosen(quiet=quiet, as_json=as_json))
 
 
-def _finish(folder: Path, run: RunRow) -> None:
-    """Do what was to follow a run, if whoever has ended it was gone too soon."""
-    from rankwise.cli.foreground import is_to_follow, on_run_finished
+class StartOptions(PlanningOptions):
+    """How a run is started, here or in the background."""
+
+    begin: Annotated[
+        str | None,
+        value(
+            "--from",
+            "STAGE",
+            "Of a pipeline, run this stage and all after it; take the others from the last run.",
+            complete=complete_task,
+        ),
+    ] = None
+    force: Annotated[
+        bool, typer.Option("--force", help="Of a pipeline, run also what has not changed.")
+    ] = False
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="End everything after the first failure.")
+    ] = False
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit", min=0, metavar="N", help="Ask before more cells of a matrix are started."
+        ),
+    ] = 50
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start them all, and do not ask.")] = (
+        False
+    )
+    notify: Annotated[
+        list[str] | None,
+        value(
+            "--notify",
+            "NAME",
+            "When it is over, tell [notify.NAME] of rankwise.toml. May be given several times.",
+            complete=complete_notified,
+        ),
+    ] = None
+
+    def planned(self) -> tuple[Plan, str]:
+        """Return the plan with the text of its documents."""
+        return self.plan(fail_fast=self.fail_fast, choice={"from": self.begin, "force": self.force})
+
+
+@contextlib.contextmanager
+def _created(options: StartOptions, plan: Plan, text: str) -> Iterator[tuple[Store, str]]:
+    """Create the run of a plan after a last look; InputError: it cannot be started so."""
+    from rankwise.cli.foreground import remembering
+    from rankwise.engine.reuse import check_taken
+    from rankwise.engine.runs import check_secrets
     from rankwise.store import Store
 
-    if is_to_follow(run):
-        with Store.open(folder, read_only=True) as opened:
-            on_run_finished(opened, run.id)
-
-
-def _checked(plan: Plan, *, limit: int, is_agreed: bool, notified: Sequence[str] | None) -> Plan:
-    """Return a plan as it is stored, after a last look; InputError: it cannot be started so."""
-    from rankwise.cli.foreground import remembering
-    from rankwise.engine.runs import check_secrets
-
-    check_count(plan, limit=limit, is_agreed=is_agreed)
-    plan = remembering(plan, notified or ())
+    check_count(plan, limit=options.limit, is_agreed=options.yes)
+    plan = remembering(plan, options.notify or ())
     check_secrets(plan)
-    return plan
+    with Store.open(options.folder) as opened:
+        check_taken(opened, plan)
+        yield opened, opened.create_run(plan, text, now=time.time())
 
 
+@takes(StartOptions)
 def run_command(
-    files: Files,
+    options: StartOptions,
     *,
     quiet: Quiet = False,
     as_json: AsJson = False,
-    strict: Strict = False,
-    on: On = None,
-    begin: From = None,
-    force: Force = False,
-    only: Only = None,
-    failed: Failed = False,
-    fail_fast: FailFast = False,
-    repeat: Repeat = 1,
-    shard: Shard = None,
-    limit: Limit = 50,
-    yes: Yes = False,
-    listed: List = False,
-    junit: Junit = None,
-    markdown: Markdown = None,
-    notify: Notified = None,
-    store: StoreFolder = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Only show the cells of a matrix, and start nothing.")
+    ] = False,
+    junit: Annotated[
+        Path | None, value("--junit", "FILE", "Write the results as JUnit XML.")
+    ] = None,
+    markdown: Annotated[
+        Path | None, value("--markdown", "FILE", "Write a summary in Markdown.")
+    ] = None,
 ) -> int:
     """Run documents here and now, and show what their processes write.
 
@@ -197,48 +221,20 @@ def run_command(
       rankwise run matrix.yaml --only runtime=torch-2.13,machine=cpu*
     """
     from rankwise.cli.foreground import chosen, drive_shown, write_ci_outputs
-    from rankwise.engine.reuse import check_taken
-    from rankwise.planning import plan_from
-    from rankwise.planning.selection import SelectionOptions, selection
-    from rankwise.store import Store
 
-    folder = store_folder(store)
-    options = SelectionOptions(
-        only=only, failed=failed, fail_fast=fail_fast, repeat=repeat, shard=shard
-    )
-    wanted = selection(options, files, folder)
-    choice = {"from": begin, "force": force}
-    plan, text = plan_from(files, strict=strict, on=on, choice=choice, wanted=wanted)
+    plan, text = options.planned()
     if listed:
         list_cells(plan)
         return 0
-    plan = _checked(plan, limit=limit, is_agreed=yes, notified=notify)
-    with Store.open(folder) as opened:
-        check_taken(opened, plan)
-        run = opened.create_run(plan, text, now=time.time())
+    with _created(options, plan, text) as (opened, run):
         shown = chosen(quiet=quiet, as_json=as_json)
         code = drive_shown(opened, opened.run(run), plan.tasks, shown)
         write_ci_outputs(opened, run, junit=junit, markdown=markdown, is_quiet=as_json)
         return code
 
 
-def submit_command(
-    files: Files,
-    *,
-    strict: Strict = False,
-    on: On = None,
-    begin: From = None,
-    force: Force = False,
-    only: Only = None,
-    failed: Failed = False,
-    fail_fast: FailFast = False,
-    repeat: Repeat = 1,
-    shard: Shard = None,
-    limit: Limit = 50,
-    yes: Yes = False,
-    notify: Notified = None,
-    store: StoreFolder = None,
-) -> None:
+@takes(StartOptions)
+def submit_command(options: StartOptions) -> None:
     """Run documents in the background, and print the run's id at once.
 
     It goes on when this shell is closed.
@@ -248,23 +244,10 @@ def submit_command(
       run=$(rankwise submit job.yaml)
       rankwise logs -f $run
     """
-    from rankwise.engine.reuse import check_taken
     from rankwise.engine.runs import start_in_background
-    from rankwise.planning import plan_from
-    from rankwise.planning.selection import SelectionOptions, selection
-    from rankwise.store import Store
 
-    folder = store_folder(store)
-    options = SelectionOptions(
-        only=only, failed=failed, fail_fast=fail_fast, repeat=repeat, shard=shard
-    )
-    wanted = selection(options, files, folder)
-    choice = {"from": begin, "force": force}
-    plan, text = plan_from(files, strict=strict, on=on, choice=choice, wanted=wanted)
-    plan = _checked(plan, limit=limit, is_agreed=yes, notified=notify)
-    with Store.open(folder) as opened:
-        check_taken(opened, plan)
-        run = opened.create_run(plan, text, now=time.time())
+    plan, text = options.planned()
+    with _created(options, plan, text) as (opened, run):
         start_in_background(opened, run)
     for notice in plan.notices:
         print(f"note: {notice}", file=sys.stderr)

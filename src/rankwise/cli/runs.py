@@ -13,17 +13,19 @@ from rankwise.cli.options import (
     Run,
     StoreFolder,
     TaskKey,
+    choose_as_it_is,
     choose_run,
     open_for_reading,
     store_folder,
     take_in,
+    value,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from rankwise.reports.failures import RunExplanation
-    from rankwise.store import RunRow, Store
+    from rankwise.store import RunRow
 
 
 def explain_command(run: Run = None, *, task: TaskKey = None, store: StoreFolder = None) -> None:
@@ -36,28 +38,20 @@ def explain_command(run: Run = None, *, task: TaskKey = None, store: StoreFolder
       rankwise explain
       rankwise explain sample-mpi-job-1 --task train
     """
-    from rankwise.reports.failures import explain_run
+    from rankwise.reports.failures import explain_run, explain_task
     from rankwise.reports.terminal.console import inert_output, make_console
-    from rankwise.reports.terminal.run_end import show_run_explanation
+    from rankwise.reports.terminal.run_end import show_explanation, show_run_explanation
 
     console = make_console()
     with inert_output(), open_for_reading(store_folder(store)) as opened:
-        chosen = choose_run(opened, run)
-        take_in(opened, chosen)
-        chosen = opened.run(chosen.id)
+        chosen = choose_as_it_is(opened, run)
         if task is not None:
-            _explain_one(console, opened, chosen, task)
+            row = opened.task_row(chosen.id, task)
+            show_explanation(console, explain_task(opened, row), is_brief=False)
             return
         explained = explain_run(opened, chosen.id)
         _show_verdict(console, chosen, explained)
         show_run_explanation(console, explained)
-
-
-def _explain_one(console: Console, store: Store, run: RunRow, key: str) -> None:
-    from rankwise.reports.failures import explain_task
-    from rankwise.reports.terminal.run_end import show_explanation
-
-    show_explanation(console, explain_task(store, store.task_row(run.id, key)), is_brief=False)
 
 
 def _show_verdict(console: Console, run: RunRow, explained: RunExplanation) -> None:
@@ -112,17 +106,13 @@ def logs_command(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run is over.")
     ] = False,
-    rank: Annotated[
-        int | None, typer.Option("--rank", min=0, metavar="N", help="Only what this rank wrote.")
-    ] = None,
+    rank: Annotated[int | None, value("--rank", "N", "Only what this rank wrote.", least=0)] = None,
     process: Annotated[
-        str | None,
-        typer.Option("--process", metavar="NAME", help="Only what this process wrote: worker-2."),
+        str | None, value("--process", "NAME", "Only what this process wrote: worker-2.")
     ] = None,
     task: TaskKey = None,
     attempt: Annotated[
-        int | None,
-        typer.Option("--attempt", min=1, metavar="N", help="This attempt, and not the last one."),
+        int | None, value("--attempt", "N", "This attempt, and not the last one.", least=1)
     ] = None,
     store: StoreFolder = None,
 ) -> None:
@@ -171,10 +161,9 @@ def status_command(
     from rankwise.store.store import driver_of
 
     with open_for_reading(store_folder(store)) as opened:
-        chosen = choose_run(opened, run)
-        for one in (chosen, *opened.children(chosen.id)):
-            take_in(opened, one)
-        chosen = opened.run(chosen.id)
+        chosen = choose_as_it_is(opened, run)
+        for child in opened.children(chosen.id):
+            take_in(opened, child)
         driver = driver_of(opened.run_folder(chosen.id))
         status = status_of(opened, chosen, driver=driver, with_all=everything or as_json)
         matrix = None if as_json else matrix_of(opened, chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import html
 import json
 import os
 import smtplib
@@ -174,12 +175,8 @@ def _body(notice: Notice) -> str:
 
 
 def _slack(notice: Notice) -> dict[str, Any]:
-    subject = notice.subject
-    for letter, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        subject = subject.replace(letter, written)
-    body = _body(notice)
-    for letter, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        body = body.replace(letter, written)
+    # Slack wants these three escaped, and no others.
+    subject, body = (html.escape(text, quote=False) for text in (notice.subject, _body(notice)))
     blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": body}}]
     return {"text": subject, "blocks": blocks}
 
@@ -206,12 +203,7 @@ def _teams(notice: Notice) -> dict[str, Any]:
 
 
 def _json(notice: Notice) -> dict[str, Any]:
-    return {
-        "run": notice.run,
-        "is_good": notice.is_good,
-        "subject": notice.subject,
-        "text": notice.text,
-    }
+    return {name: getattr(notice, name) for name in ("run", "is_good", "subject", "text")}
 
 
 FOLDER = "outbox"
@@ -312,11 +304,21 @@ def site_folder(run: RunRow) -> Path:
 
 
 def notify(data: ReportData, names: Sequence[str], *, say: Say) -> bool:
-    """Send what became of a run to names of the site file; return whether all have it."""
+    """Send what became of a run to names of the site file; return whether all have it.
+
+    InputError: the site file does not know one of them.
+    """
     folder = site_folder(data.run)
-    notifiers = [notifier_of(find_site(folder).notify(name)) for name in names]
-    notice = notice_of(data, with_files=any(one.wants_files for one in notifiers))
+    configs = [find_site(folder).notify(name) for name in names]
+    notice = notice_of(data, with_files=any(map(_wants_files, configs)))
     return deliver(notice, names, Outbox(data.store.folder), folder=folder, say=say)
+
+
+def _wants_files(config: NotifyConfig) -> bool:
+    try:
+        return notifier_of(config).wants_files
+    except InputError:
+        return False  # It is said when it is to write, and keeps no other from that.
 
 
 def deliver(
@@ -327,7 +329,7 @@ def deliver(
     folder: Path,
     say: Say,
     secrets: Mapping[str, str] = os.environ,
-    pauses: Iterable[float] = PAUSES,
+    pauses: Sequence[float] = PAUSES,
 ) -> bool:
     """Send a notice to targets of the site file; tells whether all have it.
 
@@ -335,7 +337,6 @@ def deliver(
     """
     if notice.lacks:
         say(f"no plots and no PDF: {notice.lacks}")
-    waits = tuple(pauses)
     have_all = True
     for name in targets:
         try:
@@ -348,7 +349,7 @@ def deliver(
             say(f"{name} was not told: {error}")
             have_all = False
             continue
-        have_all &= _send(one, choice, outbox, say=say, secrets=secrets, pauses=waits)
+        have_all &= _send(one, choice, outbox, say=say, secrets=secrets, pauses=pauses)
     return have_all
 
 
@@ -366,7 +367,7 @@ def retry(outbox: Outbox, *, say: Say, secrets: Mapping[str, str] = os.environ) 
             say(f"{one.target} was not told of {one.run}: {error}")
             is_empty = False
             continue
-        is_empty &= _send(one, choice, outbox, say=say, secrets=secrets, pauses=())
+        is_empty &= _send(one, choice, outbox, say=say, secrets=secrets)
     return is_empty
 
 
@@ -384,45 +385,32 @@ def _send(
     *,
     say: Say,
     secrets: Mapping[str, str],
-    pauses: Iterable[float],
+    pauses: Sequence[float] = (),
 ) -> bool:
-    """Send one message, unless somebody else is at it."""
+    """Send one message, again after each pause; what does not arrive stays in the outbox."""
     with outbox.claimed(one) as is_ours:
         if not is_ours:
             say(f"another process is sending {one.run} to {one.target}")
             return False
-        return _try(one, choice, outbox, say=say, secrets=secrets, pauses=pauses)
-
-
-def _try(
-    one: OutboxMessage,
-    choice: NotifyConfig,
-    outbox: Outbox,
-    *,
-    say: Say,
-    secrets: Mapping[str, str],
-    pauses: Iterable[float],
-) -> bool:
-    """Send one message, again after each pause; what does not arrive stays in the outbox."""
-    waits = list(pauses)
-    while True:
-        try:
-            notifier_of(choice).send(outbox.body(one), secrets)
-        except Exception as error:  # The notifier may be another package's.
-            trouble = _without_secrets(_in_words(error), choice, secrets)
-            one = dataclasses.replace(one, tries=one.tries + 1, trouble=trouble)
-            outbox.note(one)
-            if waits and not _is_final(error):
-                time.sleep(waits.pop(0))
-                continue
-            say(
-                f"{one.target} was not told of {one.run} ({one.trouble}); it waits in the outbox: "
-                "the next run tries again, or  rankwise notify --retry"
-            )
-            return False
-        outbox.remove(one)
-        say(f"{one.target} was told of {one.run}")
-        return True
+        for pause in (*pauses, None):
+            try:
+                notifier_of(choice).send(outbox.body(one), secrets)
+            except Exception as error:  # The notifier may be another package's.
+                trouble = _without_secrets(_in_words(error), choice, secrets)
+                one = dataclasses.replace(one, tries=one.tries + 1, trouble=trouble)
+                outbox.note(one)
+                if pause is None or _is_final(error):
+                    break
+                time.sleep(pause)
+            else:
+                outbox.remove(one)
+                say(f"{one.target} was told of {one.run}")
+                return True
+    say(
+        f"{one.target} was not told of {one.run} ({one.trouble}); it waits in the outbox: "
+        "the next run tries again, or  rankwise notify --retry"
+    )
+    return False
 
 
 def _is_final(error: Exception) -> bool:

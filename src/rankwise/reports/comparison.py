@@ -11,7 +11,7 @@ from typing import Any
 
 from rankwise.errors import InputError
 from rankwise.metrics.conditions import Conditions, noise
-from rankwise.reports.measurements import Measure
+from rankwise.reports.measurements import Measure, series_data
 from rankwise.stats.comparison import (
     THRESHOLD,
     Comparison,
@@ -137,14 +137,9 @@ def compared_data(compared: Compared) -> dict[str, Any]:
 
 
 def _line_data(line: SeriesComparison) -> dict[str, Any]:
-    series, result = line.series, line.result
+    result = line.result
     return {
-        "name": series.name,
-        "metric": series.metric,
-        "unit": series.unit,
-        "better": series.better,
-        "case": series.case,
-        "point": dict(series.point),
+        **series_data(line.series),
         "verdict": result.verdict,
         "reason": result.reason,
         "a": result.before,
@@ -272,13 +267,14 @@ def _alone(first: _Gathered, second: _Gathered) -> list[str]:
 
 def _differences(first: _Gathered, second: _Gathered) -> list[str]:
     """Say what else was different: a comparison cannot tell it from the code."""
-    return [
-        f"{name} was not the same: {_listed(first.surroundings[name])} in A, "
-        f"{_listed(second.surroundings[name])} in B"
+    pairs = (
+        (name, first.surroundings.get(name), second.surroundings.get(name))
         for name in _SURROUNDINGS
-        if first.surroundings.get(name, set()) != second.surroundings.get(name, set())
-        and first.surroundings.get(name)
-        and second.surroundings.get(name)
+    )
+    return [
+        f"{name} was not the same: {_listed(a)} in A, {_listed(b)} in B"
+        for name, a, b in pairs
+        if a and b and a != b
     ]
 
 

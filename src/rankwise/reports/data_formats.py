@@ -22,6 +22,7 @@ from rankwise.reports.model import ReportData, TaskResult
 from rankwise.reports.status import run_data
 from rankwise.safe_text import fit, fit_for_xml
 from rankwise.store import RunRow, State
+from rankwise.store.rows import RED
 from rankwise.store.samples import SampleRow
 
 
@@ -56,7 +57,7 @@ def _seconds(data: ReportData, cases: Sequence[CaseResult]) -> float:
 def _kind(case: CaseResult) -> str:
     if case.state is State.PASSED:
         return "passed"
-    if case.state is State.SKIPPED or (case.is_soft and case.state.has_failed):
+    if case.state is State.SKIPPED or case.is_forgiven:
         return "skipped"
     return "failure" if case.state is State.FAILED else "error"
 
@@ -104,8 +105,7 @@ _LONGEST = 1000
 
 def error_lines(cases: Sequence[CaseResult], *, workspace: str = "") -> Iterator[str]:
     """Return a line for each case that is not well, as GitHub reads them: soft failures warn."""
-    red = [case for case in cases if case.state.is_over and not case.state.is_green]
-    red.sort(key=_is_soft)
+    red = sorted((case for case in cases if case.state in RED), key=_level)
     for case in red[: _MOST if len(red) <= _MOST else _MOST - 1]:
         about = {"title": f"{case.title} {case.state}"}
         if case.place:
@@ -114,25 +114,21 @@ def error_lines(cases: Sequence[CaseResult], *, workspace: str = "") -> Iterator
         message = case.reason or str(case.state)
         if case.details and case.name == case.task:
             message += f"\n{case.details}"
-        yield _command("warning" if _is_soft(case) else "error", about, message)
+        yield _command(_level(case), about, message)
     if len(red) > _MOST:
-        level = "warning" if _is_soft(red[_MOST - 1]) else "error"
         about = {"title": f"{len(red) - _MOST + 1} more"}
-        yield _command(level, about, "see the summary of this job")
+        yield _command(_level(red[_MOST - 1]), about, "see the summary of this job")
 
 
-def _is_soft(case: CaseResult) -> bool:
-    return case.is_soft and case.state.has_failed
+def _level(case: CaseResult) -> str:
+    return "warning" if case.is_forgiven else "error"
 
 
 def _within(path: str, workspace: str) -> str:
     """Return a path as GitHub knows it: from the folder of the repository."""
     whole = Path(path).absolute()
-    return str(whole.relative_to(workspace)) if _is_in(whole, workspace) else os.path.relpath(whole)
-
-
-def _is_in(path: Path, workspace: str) -> bool:
-    return bool(workspace) and path.is_relative_to(workspace)
+    is_inside = workspace and whole.is_relative_to(workspace)
+    return os.path.relpath(whole, workspace if is_inside else None)
 
 
 def _command(level: str, about: dict[str, str], message: str) -> str:

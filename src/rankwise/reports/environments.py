@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -110,23 +110,21 @@ def difference(here: Environment, there: Environment) -> tuple[EnvironmentChange
 
 
 def _changes(here: Environment, there: Environment) -> Iterator[EnvironmentChange]:
-    yield EnvironmentChange(kind="Python", name="", here=here.python, there=there.python)
+    def whole(kind: str, say: Callable[[Environment], str]) -> EnvironmentChange:
+        return EnvironmentChange(kind=kind, name="", here=say(here), there=say(there))
+
+    yield whole("Python", lambda one: one.python)
     packages = list(_of_mappings("package", here.packages, there.packages))
     yield from sorted(packages, key=_step)
-    yield from _of_lists("GPU", here.gpus, there.gpus)
+    yield whole("GPU", lambda one: _counted(one.gpus))
     if here.gpus and there.gpus:  # Otherwise it says nothing more.
-        yield EnvironmentChange(kind="GPU driver", name="", here=here.driver, there=there.driver)
-        yield EnvironmentChange(
-            kind="CUDA of the driver", name="", here=here.cuda, there=there.cuda
-        )
-    yield EnvironmentChange(kind="CPU", name="", here=here.cpu, there=there.cpu)
+        yield whole("GPU driver", lambda one: one.driver)
+        yield whole("CUDA of the driver", lambda one: one.cuda)
+    yield whole("CPU", lambda one: one.cpu)
     yield from _of_sets("CPU features", here.flags, there.flags)
-    yield EnvironmentChange(
-        kind="cores", name="", here=str(here.cores or ""), there=str(there.cores or "")
-    )
+    yield whole("cores", lambda one: str(one.cores or ""))
     if abs(here.memory - there.memory) > _SHARE * max(here.memory, there.memory):
-        shown = [size(one.memory) if one.memory else "" for one in (here, there)]
-        yield EnvironmentChange(kind="memory", name="", here=shown[0], there=shown[1])
+        yield whole("memory", lambda one: size(one.memory) if one.memory else "")
     yield from _of_mappings("system", here.system, there.system)
     yield from _of_sets("modules", frozenset(here.modules), frozenset(there.modules))
     yield from _of_sets("variables", here.variables, there.variables)
@@ -140,10 +138,6 @@ def _of_mappings(
         yield EnvironmentChange(
             kind=kind, name=name, here=here.get(name, ""), there=there.get(name, "")
         )
-
-
-def _of_lists(kind: str, here: Sequence[str], there: Sequence[str]) -> Iterator[EnvironmentChange]:
-    yield EnvironmentChange(kind=kind, name="", here=_counted(here), there=_counted(there))
 
 
 def _of_sets(kind: str, here: frozenset[str], there: frozenset[str]) -> Iterator[EnvironmentChange]:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from rankwise.logs import last_lines
 from rankwise.plan import REPEATED, Task, fill_in, later, show
@@ -113,13 +113,26 @@ def explain_run(store: Store, run: str, *, most: int = 3, lines: int = 20) -> Ru
     )
 
 
+def seconds_of(one: RunRow | TaskRow | AttemptRow | ProcessRow) -> float | None:
+    """Return how long something took; None: it has not begun, or not ended."""
+    if one.started is None or one.ended is None:
+        return None
+    return one.ended - one.started
+
+
+def processes_of(store: Store, attempt: AttemptRow) -> Sequence[ProcessRow]:
+    """Return the processes of an attempt; while it runs, its runner's own files tell."""
+    known = store.processes(attempt.run, attempt.task, attempt.number)
+    return known or read_processes(attempt.folder)
+
+
 def explain_task(store: Store, row: TaskRow, *, lines: int = 20) -> FailureExplanation:
     """Explain what became of a task, from its last attempt."""
     attempts = store.attempts(row.run, row.key)
     if not attempts:
         return FailureExplanation(task=row.key, state=row.state, reason=row.reason)
     attempt, task = attempts[-1], store.task(row.run, row.key)
-    processes = store.processes(row.run, row.key, attempt.number) or read_processes(attempt.folder)
+    processes = processes_of(store, attempt)
     culprit = next((one for one in processes if one.name == attempt.culprit), None)
     return FailureExplanation(
         task=row.key,
@@ -127,7 +140,7 @@ def explain_task(store: Store, row: TaskRow, *, lines: int = 20) -> FailureExpla
         reason=row.reason or attempt.reason,
         attempts=len(attempts),
         culprit=attempt.culprit or "",
-        seconds=_seconds(culprit or attempt),
+        seconds=seconds_of(culprit or attempt),
         command=_command(task, attempt, culprit),
         folder=_folder(task, attempt, culprit),
         log=_log(attempt, culprit),
@@ -139,12 +152,6 @@ def explain_task(store: Store, row: TaskRow, *, lines: int = 20) -> FailureExpla
 def _end_order(row: TaskRow) -> tuple[bool, float, int]:
     """Put what was tried first, by its end; what was not has no part in how it began."""
     return not row.attempts, row.ended or 0.0, row.position
-
-
-def _seconds(one: ProcessRow | AttemptRow) -> float | None:
-    if one.started is None or one.ended is None:
-        return None
-    return one.ended - one.started
 
 
 def _command(task: Task, attempt: AttemptRow, culprit: ProcessRow | None) -> str:
@@ -243,9 +250,9 @@ class CaseResult:
     """Whether nobody minds that it has failed."""
 
     @property
-    def counts_as_green(self) -> bool:
-        """Return whether a run may pass with it."""
-        return self.state.is_green or (self.is_soft and self.state.has_failed)
+    def is_forgiven(self) -> bool:
+        """Return whether it has failed, and may."""
+        return self.is_soft and self.state.has_failed
 
     @property
     def title(self) -> str:
@@ -288,8 +295,8 @@ def results_of(store: Store, run: str) -> list[CaseResult]:
 
 def with_run(run: RunRow, cases: Sequence[CaseResult]) -> list[CaseResult]:
     """Add a case for a run that is not green though none of its cases says why."""
-    is_told = any(case.state.is_over and not case.counts_as_green for case in cases)
-    if run.state.is_green or not run.state.is_over or is_told:
+    is_told = any(case.state in RED and not case.is_forgiven for case in cases)
+    if run.state not in RED or is_told:
         return list(cases)
     return [*cases, CaseResult(task=run.id, name=run.id, state=run.state, reason=run.reason)]
 
@@ -305,17 +312,25 @@ def repeated_of(store: Store, run: str) -> list[Repeated]:
     ]
 
 
+def _case(row: TaskRow, **told: Any) -> CaseResult:
+    """Make a result of a task, or of a test within it; in a matrix, with its cell."""
+    if (task := row.body) is None:
+        return CaseResult(task=row.key, **told)
+    names = [task.tags.get(name, "") for name in ("runtime", "machine")]
+    cell, test = (".".join(names), task.tags.get("test", "")) if all(names) else ("", "")
+    return CaseResult(task=row.key, cell=cell, test=test, is_soft=task.is_soft, **told)
+
+
 def _single_tests(row: TaskRow, results: list[ResultRow]) -> Iterator[CaseResult]:
     for one in results:
-        yield CaseResult(
-            task=row.key,
+        yield _case(
+            row,
             name=one.name,
             state=one.state,
             seconds=one.seconds,
             reason=headline_of(one.message),
             details=one.message,
             place=_place(row, one.message),
-            **_in_matrix(row),
         )
 
 
@@ -332,39 +347,19 @@ def _place(row: TaskRow, message: str) -> str:
 
 def _of_task(store: Store, row: TaskRow) -> CaseResult:
     details, log = "", None
-    if row.state.is_over and not row.state.is_green and row.attempts:
+    if row.state in RED and row.attempts:
         explained = explain_task(store, row, lines=_QUOTED_LINES)
         details, log = _quoted(explained), explained.log
-    took = row.ended - row.started if row.started is not None and row.ended is not None else 0.0
-    return CaseResult(
-        task=row.key,
+    return _case(
+        row,
         name=row.key,
         state=row.state,
-        seconds=max(0.0, took),
+        seconds=max(0.0, seconds_of(row) or 0.0),
         reason=clean(row.reason, keep_colours=False),
         details=details,
         place=row.body.place if row.body is not None else "",
         log=log,
-        **_in_matrix(row),
     )
-
-
-class _CellPlace(TypedDict):
-    cell: str
-    test: str
-    is_soft: bool
-
-
-def _in_matrix(row: TaskRow) -> _CellPlace:
-    task = row.body
-    if task is None:
-        return {"cell": "", "test": "", "is_soft": False}
-    names = [task.tags.get(name, "") for name in ("runtime", "machine")]
-    return {
-        "cell": ".".join(names) if all(names) else "",
-        "test": task.tags.get("test", "") if all(names) else "",
-        "is_soft": task.is_soft,
-    }
 
 
 def _quoted(explained: FailureExplanation) -> str:

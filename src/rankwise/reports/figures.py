@@ -18,6 +18,7 @@ from rankwise.reports.plots.charts import (
     Words,
     bar_plot,
     heatmap,
+    history_plot,
     line_plot,
     note_for,
 )
@@ -189,9 +190,8 @@ def _dots(measures: Sequence[Measure], across: str, words: Words) -> list[Dot]:
     dots = []
     for place in sorted(places)[::step]:
         spread = places[place]
-        dot = Dot(x=place, y=spread.middle, low=spread.low, high=spread.high)
-        note = note_for(words, dot, spread.count)
-        dots.append(Dot(x=dot.x, y=dot.y, low=dot.low, high=dot.high, note=note))
+        note = note_for(words, place, spread)
+        dots.append(Dot(x=place, y=spread.middle, low=spread.low, high=spread.high, note=note))
     return dots
 
 
@@ -319,24 +319,12 @@ def _compared(metric: str, unit: str, rows: Sequence[Measure], varied: Sequence[
 def _trend(trend: RunTrend) -> Figure:
     one = trend.measure
     words = Words(x="run", y=_worded(one.metric), y_unit=one.unit)
-    dots = [
-        Dot(
-            x=float(place),
-            y=spread.middle,
-            low=spread.low,
-            high=spread.high,
-            note=f"{run}: {number_text(spread.middle)} {one.unit}".rstrip(),
-        )
-        for place, (run, spread) in enumerate(trend.runs)
+    values = [
+        (run, spread, f"{run}: {number_text(spread.middle)} {one.unit}".rstrip())
+        for run, spread in trend.runs
     ]
-    labels = [(float(place), run.rpartition("-")[2]) for place, (run, _) in enumerate(trend.runs)]
-    plot, _ = line_plot(
-        [Series(name="", dots=dots)],
-        words,
-        x_labels=labels,
-        changes=[place - 0.5 for place in trend.changes],
-    )
-    spoken = [f"The last {counted(len(dots), 'run')}, this one to the right."]
+    plot = history_plot(words, values, trend.changes)
+    spoken = [f"The last {counted(len(values), 'run')}, this one to the right."]
     if trend.changes:
         places = ", ".join(trend.runs[place][0] for place in trend.changes)
         spoken.append(f"It has changed with {places}.")

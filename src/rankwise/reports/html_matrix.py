@@ -17,7 +17,6 @@ from rankwise.reports.matrix import (
     CellVerdict,
     MatrixResult,
     counts_in_order,
-    urgency,
 )
 from rankwise.reports.rendering import Room, macros
 from rankwise.store import State
@@ -115,7 +114,7 @@ class _Panels:
     def all(self) -> Iterator[Markup]:
         """Make all panels; what is red comes first, and has the room if it is small."""
         groups: dict[CellVerdict, list[Markup]] = {}
-        cells = sorted(self._matrix.in_order, key=lambda cell: urgency(cell.verdict))
+        cells = sorted(self._matrix.in_order, key=lambda cell: cell.verdict.urgency)
         for count, cell in enumerate(cells):
             is_open = count < _OPEN and cell.verdict.is_red
             number = self._numbers[cell.runtime, cell.machine]

@@ -15,6 +15,7 @@ from rankwise.reports.model import ReportData
 from rankwise.reports.rendering import render_markdown
 from rankwise.safe_text import fit_for_xml, one_line
 from rankwise.store import State
+from rankwise.store.rows import RED
 
 _MOST_LINES = 20
 _MOST_DETAILS = 20
@@ -28,7 +29,7 @@ def markdown_report(data: ReportData) -> str:
     counts = Counter(case.state for case in cases)
     if matrix is not None:
         cases = _below(matrix, cases)
-    red = [case for case in cases if case.state.is_over and not case.state.is_green]
+    red = [case for case in cases if case.state in RED]
     return render_markdown(
         "reports/summary",
         data=data,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
 from pathlib import Path
+from typing import Self
 
 from rankwise.files import open_left
 from rankwise.records import LOGS, Usage, process_folders, read_usage
@@ -18,7 +19,7 @@ from rankwise.reports.environments import (
     ranked,
     read_environment,
 )
-from rankwise.reports.failures import explain_task
+from rankwise.reports.failures import explain_task, seconds_of
 from rankwise.reports.palette import TONES
 from rankwise.safe_text import cut
 from rankwise.store import AttemptRow, RunRow, State, Store, TaskRow
@@ -49,9 +50,8 @@ def contrasts_of(matrix: MatrixResult, cell: Cell) -> tuple[Contrast, ...]:
     words = "\n".join(line for one in failed for line in (one.reason, *one.tail))
     found: dict[tuple[str, str], list[str]] = {}
     for name in dict.fromkeys(one.name for one in failed):
-        for neighbours in (_column(matrix, cell), _row(matrix, cell)):
-            passing = [one for one in neighbours if _passes(one, name)]
-            if passing:
+        for neighbours in _neighbours(matrix, cell):
+            if passing := [one for one in neighbours if _passes(one, name)]:
                 best = min(passing, key=lambda one: _distance(cell, one))
                 found.setdefault((best.runtime, best.machine), []).append(name)
     return tuple(
@@ -62,7 +62,7 @@ def contrasts_of(matrix: MatrixResult, cell: Cell) -> tuple[Contrast, ...]:
 def _contrast(cell: Cell, other: Cell, tests: Sequence[str], words: str) -> Contrast:
     here, there = cell.environment, other.environment
     is_known = here is not None and there is not None
-    changes = difference(here, there) if here is not None and there is not None else ()
+    changes = difference(here, there) if here and there else ()
     return Contrast(
         runtime=other.runtime,
         machine=other.machine,
@@ -83,16 +83,12 @@ def _passes(cell: Cell, name: str) -> bool:
     return any(one.name == name and one.state is State.PASSED for one in cell.tests)
 
 
-def _column(matrix: MatrixResult, cell: Cell) -> list[Cell]:
-    near = _nearest(matrix.runtimes, cell.runtime)
-    places = ((runtime, cell.machine) for runtime in near)
-    return [matrix.cells[place] for place in places if place in matrix.cells]
-
-
-def _row(matrix: MatrixResult, cell: Cell) -> list[Cell]:
-    near = _nearest(matrix.machines, cell.machine)
-    places = ((cell.runtime, machine) for machine in near)
-    return [matrix.cells[place] for place in places if place in matrix.cells]
+def _neighbours(matrix: MatrixResult, cell: Cell) -> Iterator[list[Cell]]:
+    """Return the others in the column of a cell, and those in its row."""
+    column = [(name, cell.machine) for name in _nearest(matrix.runtimes, cell.runtime)]
+    row = [(cell.runtime, name) for name in _nearest(matrix.machines, cell.machine)]
+    for places in (column, row):
+        yield [matrix.cells[place] for place in places if place in matrix.cells]
 
 
 def _nearest(names: Sequence[str], own: str) -> Iterator[str]:
@@ -112,36 +108,38 @@ _MOST_LOG = 4_000_000
 
 
 class CellVerdict(StrEnum):
-    """What became of a cell."""
+    """What became of a cell; where there is little room, in short, and how urgent it is."""
 
-    PASSED = "passed"
-    FAILED = "failed"
-    CRASHED = "crashed"
-    TIMED_OUT = "timed out"
-    LOST = "lost"
-    CANCELLED = "cancelled"
-    SOFT_FAILED = "soft-failed"
+    PASSED = "passed", "ok", 6
+    FAILED = "failed", "FAIL", 0
+    CRASHED = "crashed", "CRASH", 0
+    TIMED_OUT = "timed out", "TIME", 0
+    LOST = "lost", "LOST", 0
+    CANCELLED = "cancelled", "STOP", 2
+    SOFT_FAILED = "soft-failed", "soft", 1
     """Something failed of which it is known that it may."""
-    BLOCKED = "could not run"
+    BLOCKED = "could not run", "NONE", 0
     """Something kept it from running that nobody knew of before: its runtime could not be made."""
-    NOT_RUN = "not run"
+    NOT_RUN = "not run", "none", 4
     """It was known before that something is missing there."""
-    SKIPPED = "skipped"
-    RUNNING = "running"
-    QUEUED = "queued"
+    SKIPPED = "skipped", "skip", 7
+    RUNNING = "running", "run", 3
+    QUEUED = "queued", "wait", 5
+
+    short: str
+    urgency: int
+    """Its place in an order: what somebody has to look at comes first."""
+
+    def __new__(cls, value: str, short: str = "", urgency: int = 0) -> Self:
+        made = str.__new__(cls, value)
+        made._value_ = value
+        made.short, made.urgency = short, urgency
+        return made
 
     @property
     def is_red(self) -> bool:
         """Return whether somebody has to look at it."""
-        return self in _RED
-
-
-_RED = frozenset(
-    {
-        *(CellVerdict.FAILED, CellVerdict.CRASHED, CellVerdict.TIMED_OUT, CellVerdict.LOST),
-        *(CellVerdict.SOFT_FAILED, CellVerdict.BLOCKED),
-    }
-)
+        return self.urgency <= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +223,10 @@ class MatrixResult:
         cells = (self.cell(runtime, machine) for runtime in self.runtimes)
         return next((cell.environment for cell in cells if cell and cell.environment), None)
 
+    def left_out(self, runtimes: Collection[str], machines: Collection[str]) -> int:
+        """Count the cells that a table of these rows and columns has no place for."""
+        return sum(row not in runtimes or column not in machines for row, column in self.cells)
+
     @property
     def in_order(self) -> list[Cell]:
         """Return the cells row by row."""
@@ -276,7 +278,6 @@ def _quoted(store: Store, rows: Sequence[TaskRow]) -> dict[str, tuple[str, ...]]
 
 def _test(row: TaskRow, attempt: AttemptRow | None, tail: Sequence[str]) -> CellTask:
     tags = row.body.tags if row.body is not None else {}
-    is_over = row.started is not None and row.ended is not None
     folder = attempt.folder if attempt is not None else None
     used = read_usage(folder) if folder is not None else []
     return CellTask(
@@ -287,7 +288,7 @@ def _test(row: TaskRow, attempt: AttemptRow | None, tail: Sequence[str]) -> Cell
         is_environment=tags.get("part") == "environment",
         is_left_out=row.body is not None and bool(row.body.skip),
         reason=row.reason,
-        seconds=(row.ended or 0.0) - (row.started or 0.0) if is_over else None,
+        seconds=seconds_of(row),
         tail=tuple(tail),
         folder=folder,
         log=_log(folder),
@@ -369,20 +370,6 @@ _MOST_CELLS = 3
 _LONGEST_REASON = 400
 TOLD_BY_REASON = (CellVerdict.SKIPPED, CellVerdict.NOT_RUN, CellVerdict.BLOCKED)
 """What is best told by the reason for it."""
-_SHORT = {
-    CellVerdict.PASSED: "ok",
-    CellVerdict.FAILED: "FAIL",
-    CellVerdict.CRASHED: "CRASH",
-    CellVerdict.TIMED_OUT: "TIME",
-    CellVerdict.LOST: "LOST",
-    CellVerdict.CANCELLED: "STOP",
-    CellVerdict.SOFT_FAILED: "soft",
-    CellVerdict.BLOCKED: "NONE",
-    CellVerdict.NOT_RUN: "none",
-    CellVerdict.SKIPPED: "skip",
-    CellVerdict.RUNNING: "run",
-    CellVerdict.QUEUED: "wait",
-}
 
 
 def counts_words(cell: Cell) -> str:
@@ -407,13 +394,13 @@ def cell_words(cell: Cell) -> str:
 
 def short_words(cell: Cell) -> str:
     """Say the same where there is little room: `ok 6`, `TIME 1/6`, `skip`."""
-    return " ".join(filter(None, [_SHORT[cell.verdict], _fraction(cell, "/")]))
+    return " ".join(filter(None, [cell.verdict.short, _fraction(cell, "/")]))
 
 
 def legend(matrix: MatrixResult) -> str:
     """Explain the short words that are in use."""
     used = [verdict for verdict in CellVerdict if verdict in matrix.counts]
-    return ", ".join(f"{_SHORT[verdict]} {verdict}" for verdict in used)
+    return ", ".join(f"{verdict.short} {verdict}" for verdict in used)
 
 
 def _fraction(cell: Cell, of: str) -> str:
@@ -461,9 +448,7 @@ def contrast_words(one: Contrast, cell: Cell) -> str:
     """Say where the tests pass, and what is different there, the most telling of it."""
     tests = listed(one.tests, most=3)
     verb = "passes" if len(one.tests) == 1 else "pass"
-    where = one.runtime if one.machine == cell.machine else f"on {one.machine}"
-    if one.machine == cell.machine:
-        where = f"with {where}"
+    where = f"with {one.runtime}" if one.machine == cell.machine else f"on {one.machine}"
     said = f"{tests} {verb} {where}"
     if not one.is_known:
         return f"{said}; what differs is not known"
@@ -507,23 +492,9 @@ _MOST_MARKS = 24
 _LONGEST_GIST = 120
 
 
-def urgency(verdict: CellVerdict) -> int:
-    """Return the place of a verdict in an order: what somebody has to look at comes first."""
-    if verdict.is_red:
-        return 1 if verdict is CellVerdict.SOFT_FAILED else 0
-    order = (
-        CellVerdict.CANCELLED,
-        CellVerdict.RUNNING,
-        CellVerdict.NOT_RUN,
-        CellVerdict.QUEUED,
-        CellVerdict.PASSED,
-    )
-    return 2 + (order.index(verdict) if verdict in order else len(order))
-
-
 def counts_in_order(matrix: MatrixResult) -> list[tuple[CellVerdict, int]]:
     """Count the cells of each verdict that there is."""
-    return sorted(matrix.counts.items(), key=lambda one: urgency(one[0]))
+    return sorted(matrix.counts.items(), key=lambda one: one[0].urgency)
 
 
 def gist(cell: Cell) -> str:
@@ -551,7 +522,10 @@ def about_runtime(matrix: MatrixResult, runtime: str) -> str:
     """Say what is in a runtime, if anything that ran in it has said so."""
     found = (matrix.cell(runtime, machine) for machine in matrix.machines)
     known = [cell.environment for cell in found if cell is not None and cell.environment]
-    return _runtime_words(known[0]) if known else ""
+    if not known:
+        return ""
+    python = known[0].python.replace("CPython", "Python")
+    return f"{python} · {counted(len(known[0].packages), 'package')}"
 
 
 def machine_words(one: Environment) -> str:
@@ -563,8 +537,3 @@ def machine_words(one: Environment) -> str:
         size(one.memory) if one.memory else "",
     ]
     return " · ".join(part for part in parts if part)
-
-
-def _runtime_words(one: Environment) -> str:
-    python = one.python.replace("CPython", "Python")
-    return f"{python} · {counted(len(one.packages), 'package')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ class Spread:
     middle: float
     low: float
     high: float
-    count: int
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,16 +287,17 @@ def moments_of(rows: Iterable[SampleRow]) -> list[HistoryPoint]:
     return [_moment(list(group)) for _, group in groupby(rows, key=_what)]
 
 
+def series_data(series: SeriesRow) -> dict[str, Any]:
+    """Return a series as JSON has it."""
+    data = dataclasses.asdict(series)
+    del data["id"]
+    return data
+
+
 def trend_data(trend: Trend) -> dict[str, Any]:
     """Return a trend as JSON has it."""
-    series = trend.series
     return {
-        "name": series.name,
-        "metric": series.metric,
-        "unit": series.unit,
-        "better": series.better,
-        "case": series.case,
-        "point": dict(series.point),
+        **series_data(trend.series),
         "history": [
             {
                 "run": moment.run,

@@ -24,6 +24,7 @@ from rankwise.reports.failures import (
     explain_run,
     repeated_of,
     results_of,
+    seconds_of,
 )
 from rankwise.reports.figures import Figure, figures_of
 from rankwise.reports.lanes import Timeline
@@ -54,13 +55,7 @@ class Used:
 
 def used_by_tasks(store: Store, run: str, rows: Sequence[TaskRow]) -> dict[str, Used]:
     """Read what tasks have used, as far as it is known; of many, what is not green comes first."""
-    long = [
-        row
-        for row in rows
-        if row.started is not None
-        and row.ended is not None
-        and row.ended - row.started >= _SHORTEST_SECONDS
-    ]
+    long = [row for row in rows if (seconds_of(row) or 0.0) >= _SHORTEST_SECONDS]
     first = sorted(long, key=lambda row: row.state.is_green)[:_MOST_TASKS]
     folders = {one.task: one.folder for one in store.attempts(run)} if first else {}
     found = {row.key: read_usage(folders[row.key]) for row in first if row.key in folders}
@@ -145,9 +140,7 @@ class ReportData:
     @property
     def seconds(self) -> float | None:
         """How long the run took."""
-        if self.run.started is None or self.run.ended is None:
-            return None
-        return self.run.ended - self.run.started
+        return seconds_of(self.run)
 
     @property
     def verdict(self) -> str:
@@ -318,18 +311,14 @@ def repeat_command(run: RunRow, key: str, *, is_alone: bool) -> str:
 
 
 def _case(run: RunRow, row: TaskRow, *, is_alone: bool) -> TaskResult:
-    parameters = dict(row.body.tags) if row.body is not None else {}
-    seconds = None
-    if row.started is not None and row.ended is not None:
-        seconds = row.ended - row.started
     return TaskResult(
         key=row.key,
         state=row.state,
         reason=cut(row.reason),
-        seconds=seconds,
+        seconds=seconds_of(row),
         attempts=row.attempts,
         exit_code=row.exit_code,
-        parameters=parameters,
+        parameters=dict(row.body.tags) if row.body is not None else {},
         repeat=repeat_command(run, row.key, is_alone=is_alone),
     )
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from rankwise import __version__
 from rankwise.errors import InputError
+from rankwise.reports.environments import EnvironmentChange
 from rankwise.reports.failures import FailureExplanation
 from rankwise.reports.figures import written
 from rankwise.reports.lanes import Timeline, TimelineBar, colour_of, lanes_of
@@ -87,7 +88,6 @@ def matrix_content(matrix: MatrixResult) -> dict[str, Any]:
     is_small = len(matrix.machines) > _ROOMY_MACHINES
     machines = _first(matrix, matrix.machines, _MOST_MACHINES)
     runtimes = _first(matrix, matrix.runtimes, _MOST_CELLS // max(1, len(machines)))
-    shown = sum((row, column) in matrix.cells for row in runtimes for column in machines)
     differences = _differences(matrix)
     why = reasons(matrix)
     told = [
@@ -102,7 +102,7 @@ def matrix_content(matrix: MatrixResult) -> dict[str, Any]:
         "is_small": is_small,
         "legend": f"In short: {legend(matrix)}." if is_small else "",
         "tables": [_table(matrix, runtimes, part, is_small=is_small) for part in _parts(machines)],
-        "more_cells": len(matrix.cells) - shown,
+        "more_cells": matrix.left_out(runtimes, machines),
         "differences": differences[:_MOST_DIFFERENCES],
         "more_differences": len(differences[_MOST_DIFFERENCES:]),
         "reasons": told,
@@ -137,24 +137,23 @@ def _table(
             return [breakable(cut(name, _LONGEST_SHORT_NAME)), ""]
         return [breakable(cut(name, _LONGEST_NAME)), breakable(cut(about, _LONGEST_NAME))]
 
-    has_marks = not is_small and len(matrix.cells) <= _MOST_MARKED
-    rows = []
-    for runtime in runtimes:
-        cells = (matrix.cell(runtime, machine) for machine in machines)
-        rows.append(
+    has_marks = len(matrix.cells) <= _MOST_MARKED
+
+    def shown(cell: Cell | None) -> dict[str, Any] | None:
+        if cell is None:
+            return None
+        return _small(cell) if is_small else _roomy(cell, has_marks=has_marks)
+
+    return {
+        "heads": [head(name, about_machine(matrix, name)) for name in machines],
+        "rows": [
             {
                 "head": head(runtime, about_runtime(matrix, runtime)),
-                "cells": [
-                    None
-                    if cell is None
-                    else _small(cell)
-                    if is_small
-                    else _roomy(cell, has_marks=has_marks)
-                    for cell in cells
-                ],
+                "cells": [shown(matrix.cell(runtime, machine)) for machine in machines],
             }
-        )
-    return {"heads": [head(name, about_machine(matrix, name)) for name in machines], "rows": rows}
+            for runtime in runtimes
+        ],
+    }
 
 
 def _small(cell: Cell) -> dict[str, Any]:
@@ -214,23 +213,14 @@ def _difference(cells: list[Cell], one: Contrast) -> dict[str, Any]:
             f"{tests} {'passes' if len(one.tests) == 1 else 'pass'} {cut(where, 160)}."
         ),
         "tone": TONES[cells[0].verdict],
-        "changes": [
-            [
-                fit(change.kind),
-                *(
-                    breakable(cut(words, _LONGEST_NAME))
-                    for words in (
-                        change.name,
-                        change.here or "not there",
-                        change.there or "not there",
-                    )
-                ),
-                change.is_named,
-            ]
-            for change in shown
-        ],
+        "changes": [_change(change) for change in shown],
         "note": note,
     }
+
+
+def _change(one: EnvironmentChange) -> list[str | bool]:
+    words = (one.name, one.here or "not there", one.there or "not there")
+    return [fit(one.kind), *(breakable(cut(text, _LONGEST_NAME)) for text in words), one.is_named]
 
 
 _MOST_SHAPES = 400

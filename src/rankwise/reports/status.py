@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
-from rankwise.records import read_processes
+from rankwise.reports.failures import processes_of, seconds_of
 from rankwise.store import ProcessRow, ResultRow, RunRow, State, Store, TaskRow
 from rankwise.store.rows import RED
 
@@ -27,11 +27,9 @@ def durations_before(store: Store, run: RunRow) -> dict[str, float]:
     )
     if before is None:
         return {}
-    return {
-        row.key: row.ended - row.started
-        for row in store.tasks_in(before.id, (State.PASSED,))
-        if row.started is not None and row.ended is not None and not row.origin
-    }
+    passed = store.tasks_in(before.id, (State.PASSED,))
+    known = {row.key: seconds_of(row) for row in passed if not row.origin}
+    return {key: seconds for key, seconds in known.items() if seconds is not None}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,24 +117,16 @@ def status_of(
         half = _MOST_TASKS // 2
         red = islice(store.tasks_in(run.id, RED), half)
         tasks = list(chain(islice(store.tasks_in(run.id, _BUSY), half), red))
-    processes = _processes(store, tasks[0]) if total == 1 else []
+    attempts = store.attempts(run.id) if total == 1 else []
     return RunStatus(
         run=run,
         counts=counts,
         tasks=tasks,
-        processes=processes,
+        processes=processes_of(store, attempts[-1]) if attempts else (),
         results=store.results(run.id),
         driver=driver,
         children=store.children(run.id),
     )
-
-
-def _processes(store: Store, task: TaskRow) -> Sequence[ProcessRow]:
-    attempts = store.attempts(task.run, task.key)
-    if not attempts:
-        return []
-    known = store.processes(task.run, task.key, attempts[-1].number)
-    return known or read_processes(attempts[-1].folder)
 
 
 def run_data(run: RunRow) -> dict[str, Any]:

@@ -147,8 +147,8 @@ class WebApp:
             Route("/runs/{run}/log-stream", self._log_stream),
             Route("/runs/{run}/log-file", self._log_file),
             Route("/runs/{run}/report", self._report),
-            Route("/runs/{run}/cancel", self._cancel, methods=["POST"]),
-            Route("/runs/{run}/again", self._again, methods=["POST"]),
+            Route("/runs/{run}/cancel", self._doing(self._cancel), methods=["POST"]),
+            Route("/runs/{run}/again", self._doing(self._again), methods=["POST"]),
         ]
         inner = Starlette(
             routes=routes,
@@ -223,7 +223,7 @@ class WebApp:
         ask = self._ask(request)
         found = await self._readers.ask(lambda thread: log_of(thread.store, ask))
         if found is None:
-            return self._say(ask, problem("There is no log yet", "Nothing ran so far.", 404))
+            return self._say(request, "There is no log yet", "Nothing ran so far.", 404)
         headers = {"Content-Disposition": 'attachment; filename="log.txt"'}
         return StreamingResponse(log_file(found), media_type="text/plain", headers=headers)
 
@@ -236,30 +236,27 @@ class WebApp:
         )
         return HTMLResponse(text, headers=_REPORT_RULES)
 
-    async def _cancel(self, request: Request) -> Response:
-        return await self._act(request, self._ended)
-
-    async def _again(self, request: Request) -> Response:
-        return await self._act(request, self._repeated)
-
-    def _ended(self, run: str) -> str:
+    def _cancel(self, run: str) -> str:
         cancel(self._folder, run)
         return run_address(run, note="cancel")
 
-    def _repeated(self, run: str) -> str:
+    def _again(self, run: str) -> str:
         return run_address(run_again(self._folder, run), note="again")
 
-    async def _act(self, request: Request, act: Callable[[str], str]) -> Response:
+    def _doing(self, act: Callable[[str], str]) -> Callable[[Request], object]:
         """Do what a button says, if the form is ours, and lead to the page that shows it."""
-        ask = self._ask(request)
-        if not await _is_own_form(request, self._keys):
-            words = "This form was not made by this server. Go back, and load the page again."
-            return self._say(ask, problem("That was not done", words, 403))
-        try:
-            where = await asyncio.to_thread(act, ask.run)
-        except RankwiseError as error:
-            return self._say(ask, problem("That could not be done", str(error), 422))
-        return RedirectResponse(where, status_code=303)
+
+        async def do(request: Request) -> Response:
+            if not await _is_own_form(request, self._keys):
+                words = "This form was not made by this server. Go back, and load the page again."
+                return self._say(request, "That was not done", words, 403)
+            try:
+                where = await asyncio.to_thread(act, request.path_params["run"])
+            except RankwiseError as error:
+                return self._say(request, "That could not be done", str(error), 422)
+            return RedirectResponse(where, status_code=303)
+
+        return do
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -272,23 +269,22 @@ class WebApp:
 
     async def _missing(self, request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 404)
-        return self._say(
-            self._ask(request), problem("There is no such page", request.url.path, status)
-        )
+        return self._say(request, "There is no such page", request.url.path, status)
 
     async def _unknown(self, request: Request, error: Exception) -> Response:
-        return self._say(self._ask(request), problem("There is no such page", str(error), 404))
+        return self._say(request, "There is no such page", str(error), 404)
 
     async def _unreadable(self, request: Request, error: Exception) -> Response:
-        return self._say(self._ask(request), problem("The store cannot be read", str(error), 503))
+        return self._say(request, "The store cannot be read", str(error), 503)
 
     async def _broken(self, request: Request, error: Exception) -> Response:
         traceback.print_exception(error, file=sys.stderr)
         words = "This is a fault of rankwise; where it runs, it has written more about it."
-        return self._say(self._ask(request), problem("Something is broken", words, 500))
+        return self._say(request, "Something is broken", words, 500)
 
-    def _say(self, ask: PageRequest, page: PageContent) -> Response:
-        return HTMLResponse(whole(page, ask, str(self._folder)), status_code=page.status)
+    def _say(self, request: Request, title: str, words: str, status: int) -> Response:
+        page = whole(problem(title, words), self._ask(request), str(self._folder))
+        return HTMLResponse(page, status_code=status)
 
 
 async def _is_own_form(request: Request, keys: Secrets) -> bool:

@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from rankwise.errors import InputError
 from rankwise.reports.comparison import Side, compare_sides
-from rankwise.reports.measurements import Trend, moments_of, trend_of
+from rankwise.reports.measurements import Spread, Trend, moments_of, trend_of
 from rankwise.reports.plots.axes import number_text
-from rankwise.reports.plots.charts import Dot, Series, Words, line_plot
+from rankwise.reports.plots.charts import Words, history_plot
 from rankwise.reports.rendering import environment, render
 from rankwise.reports.terminal.compare import amount, place, share
 from rankwise.safe_text import cut
@@ -94,24 +94,12 @@ def _trend(store: Store, series: SeriesRow) -> tuple[Trend, Markup, str]:
 
 def _plot(trend: Trend) -> Markup:
     unit = trend.series.unit
-    dots = [
-        Dot(
-            x=float(at),
-            y=one.value,
-            low=one.value,
-            high=one.value,
-            note=f"{one.run}: {number_text(one.value)} {unit}, {moment(one.created)}",
-        )
-        for at, one in enumerate(trend.moments)
-    ]
-    labels = [(float(at), one.run.rpartition("-")[2]) for at, one in enumerate(trend.moments)]
-    drawing, _ = line_plot(
-        [Series(name="", dots=dots)],
-        Words(x="run", y=trend.series.metric, y_unit=unit),
-        x_labels=labels,
-        changes=[turn.change.at - 0.5 for turn in trend.turns],
-    )
-    return drawing
+    values = []
+    for one in trend.moments:
+        note = f"{one.run}: {number_text(one.value)} {unit}, {moment(one.created)}"
+        values.append((one.run, Spread(middle=one.value, low=one.value, high=one.value), note))
+    words = Words(x="run", y=trend.series.metric, y_unit=unit)
+    return history_plot(words, values, [turn.change.at for turn in trend.turns])
 
 
 environment().globals.update(amount=amount, place=place, share=share)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
-from weakref import WeakKeyDictionary
 
 from markupsafe import Markup
 
+from rankwise.reports.failures import seconds_of
 from rankwise.reports.palette import TONES, URGENCY
 from rankwise.reports.rendering import environment, render
-from rankwise.store import RunRow, State, Store
-from rankwise.store.rows import RED
+from rankwise.store import AttemptRow, ProcessRow, RunRow, State, Store, TaskRow
+from rankwise.store.rows import OPEN, RED
 from rankwise.store.store import driver_of
 from rankwise.wording import duration
 
@@ -106,7 +106,6 @@ class PageContent:
     """How many seconds to wait at least between two looks."""
     said: str = ""
     """What people hear who do not see it, when it changes."""
-    status: int = 200
 
 
 @cache
@@ -131,61 +130,46 @@ def offset(ask: PageRequest, *, size: int = PAGE_ROWS) -> int:
     return (ask.number("page") - 1) * size
 
 
-def problem(title: str, words: str, status: int) -> PageContent:
+def problem(title: str, words: str) -> PageContent:
     """Say why there is no such page."""
-    content = render("web/problem", title=title, words=words)
-    return PageContent(title=title, content=content, status=status)
+    return PageContent(title=title, content=render("web/problem", title=title, words=words))
 
 
-class _Timed(Protocol):
-    """What has begun and ended, perhaps."""
-
-    @property
-    def started(self) -> float | None: ...
-    @property
-    def ended(self) -> float | None: ...
-
-
-def elapsed(one: _Timed) -> str:
+def elapsed(one: RunRow | TaskRow | AttemptRow | ProcessRow) -> str:
     """Say how long something took; nothing where that is not known."""
-    if one.started is None or one.ended is None:
-        return ""
-    return duration(max(0.0, one.ended - one.started))
+    seconds = seconds_of(one)
+    return "" if seconds is None else duration(seconds)
 
 
 _Counts = Mapping[State, int]
-# Counts of runs that are over stay as they are: those of so many are remembered.
-_MOST_COUNTS = 2000
-_known: dict[tuple[str, str, float], _Counts] = {}
-# Those of others, for each connection until somebody has written.
-_recent: WeakKeyDictionary[Store, tuple[int, dict[str, _Counts]]] = WeakKeyDictionary()
+_Known = TypeVar("_Known")
+_MOST_KNOWN = 2000
+_known: dict[tuple[str, str, str, float], Any] = {}
+
+
+def _remembered(what: str, store: Store, run: RunRow, ask: Callable[[str], _Known]) -> _Known:
+    """Return what does not change any more, and ask for it only once."""
+    key = (what, str(store.path), run.id, run.created)
+    found: _Known | None = _known.get(key)
+    if found is None:
+        found = ask(run.id)
+        while len(_known) >= _MOST_KNOWN:
+            _known.pop(next(iter(_known)), None)
+        _known[key] = found
+    return found
 
 
 def counts_of(store: Store, run: RunRow) -> _Counts:
-    """Count the tasks of a run; the store is one that this thread only reads."""
-    if not run.state.is_over:
-        return _counts_now(store, run.id)
-    key = (str(store.path), run.id, run.created)
-    if (counts := _known.get(key)) is None:
-        counts = store.counts(run.id)
-        while len(_known) >= _MOST_COUNTS:
-            _known.pop(next(iter(_known)), None)
-        _known[key] = counts
-    return counts
+    """Count the tasks of a run."""
+    if run.state.is_over:
+        return _remembered("counts", store, run, store.counts)
+    return store.counts(run.id)
 
 
-def _counts_now(store: Store, run: str) -> _Counts:
-    version = store.data_version()
-    known = _recent.get(store)
-    if known is None or known[0] != version:
-        known = _recent[store] = (version, {})
-    counts = known[1].get(run)
-    if counts is None:
-        counts = known[1][run] = store.counts(run)
-    return counts
+def has_graph(store: Store, run: RunRow) -> bool:
+    """Return whether tasks of a run need each other."""
+    return _remembered("needs", store, run, store.has_needs)
 
-
-_OPEN = tuple(state for state in State if not state.is_over)
 
 CHOICES = {
     "": "any outcome",
@@ -198,7 +182,7 @@ CHOICES = {
 
 def states_of(choice: str) -> Collection[State]:
     """Return the states that a choice stands for; none: it does not matter."""
-    groups: Mapping[str, Collection[State]] = {"open": _OPEN, "red": RED}
+    groups: Mapping[str, Collection[State]] = {"open": OPEN, "red": RED}
     if choice in groups:
         return groups[choice]
     return tuple(state for state in State if state == choice)
@@ -249,9 +233,6 @@ def done_words(counts: _Counts) -> str:
 
 
 _MATRIX = "Matrix"
-_MOST_KNOWN = 500
-# Plans do not change.
-_with_needs: dict[tuple[str, str, float], bool] = {}
 _NOTES = {
     "cancel": "The run was asked to end. Its processes have some seconds to do so.",
     "again": "This is the new run of the same document.",
@@ -302,16 +283,6 @@ def _tabs(store: Store, run: RunRow) -> dict[str, str]:
     if run.kind == _MATRIX:
         tabs["matrix"] = "Matrix"
     return tabs | {"timeline": "Timeline", "logs": "Logs", "document": "Document"}
-
-
-def has_graph(store: Store, run: RunRow) -> bool:
-    """Return whether tasks of a run need each other."""
-    key = (str(store.path), run.id, run.created)
-    if key not in _with_needs:
-        while len(_with_needs) >= _MOST_KNOWN:
-            _with_needs.pop(next(iter(_with_needs)), None)
-        _with_needs[key] = store.has_needs(run.id)
-    return _with_needs[key]
 
 
 # What templates of pages may call beside what those of reports may.

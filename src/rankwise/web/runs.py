@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import Any
+from itertools import islice
 from urllib.parse import quote_plus
 
 from markupsafe import Markup
 
 from rankwise.plan import Task, show
-from rankwise.records import read_processes
-from rankwise.reports.failures import explain_run
+from rankwise.reports.failures import explain_run, processes_of
 from rankwise.reports.html import timeline_section
 from rankwise.reports.markup import escaped
 from rankwise.reports.matrix import matrix_of
@@ -157,23 +156,24 @@ def task_page(store: Store, ask: PageRequest) -> PageContent:
     row, task = store.task_row(run.id, key), store.task(run.id, key)
     attempts = store.attempts(run.id, key)
     is_alone = sum(store.counts(run.id).values()) == 1
-    shown: dict[str, Any] = {"row": row, "attempts": attempts, "processes": ()}
-    if attempts:
-        last = attempts[-1]
-        # Of what still runs, only its runner's own files tell.
-        known = store.processes(run.id, key, last.number) or read_processes(last.folder)
-        shown["processes"] = known
-    about = list(_about(task, repeat_command(run, key, is_alone=is_alone)))
-    return framed(store, ask, run, cut(key, 80), "task", about=about, **shown)
+    return framed(
+        store,
+        ask,
+        run,
+        cut(key, 80),
+        "task",
+        about=list(_about(task, repeat_command(run, key, is_alone=is_alone))),
+        row=row,
+        attempts=attempts,
+        processes=processes_of(store, attempts[-1]) if attempts else (),
+    )
 
 
 def _about(task: Task, repeat: str) -> Iterator[tuple[str, str]]:
-    commands: dict[str, None] = {}
-    for process in task.processes:
-        command = process.command
-        text = command if isinstance(command, str) else shlex.join(command)
-        commands[show(text)] = None
-    yield from (("command", command) for command in list(commands)[:5])
+    given = (one.command for one in task.processes)
+    texts = (one if isinstance(one, str) else shlex.join(one) for one in given)
+    commands = dict.fromkeys(map(show, texts))
+    yield from (("command", command) for command in islice(commands, 5))
     yield from (
         ("in", task.code or task.folder),
         ("on", f"{task.compute}, {task.nodes} nodes" if task.nodes > 1 else task.compute),

@@ -91,7 +91,7 @@ class Readers:
         return await loop.run_in_executor(self._executor, lambda: question(self._thread()))
 
     def _thread(self) -> StoreThread:
-        thread: StoreThread | None = getattr(self._own, "desk", None)
+        thread: StoreThread | None = getattr(self._own, "thread", None)
         # Somebody may have removed the store, and begun a new one.
         if thread is not None and _inode(thread.store.path) != thread.inode:
             thread.store.close()
@@ -111,7 +111,7 @@ class Readers:
     def _leave(self, together: threading.Barrier) -> None:
         # No thread may take the place of another.
         together.wait(timeout=30.0)
-        thread: StoreThread | None = getattr(self._own, "desk", None)
+        thread: StoreThread | None = getattr(self._own, "thread", None)
         if thread is not None:
             thread.store.close()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from rankwise.reports.markup import tag
+from rankwise.reports.measurements import Spread
 from rankwise.reports.plots import svg
 from rankwise.reports.plots.axes import BYTES, Axis, axis_for, labelled, number_text
 from rankwise.safe_text import clip
@@ -28,7 +29,6 @@ class Bar:
     said: str
     low: float | None = None
     high: float | None = None
-    series: int = 0
 
 
 def bar_plot(bars: Sequence[Bar], label: str) -> Markup:
@@ -42,16 +42,10 @@ def bar_plot(bars: Sequence[Bar], label: str) -> Markup:
     for row, bar in enumerate(drawn):
         middle = _BARS_TOP + (row + 0.5) * _ROW
         end = left + room * max(0.0, axis.at(bar.value))
-        parts.append(
-            svg.text(left - 8, middle + 4, clip(bar.name, _LONGEST_BAR_NAME), anchor="end")
-        )
-        kind = f"f{bar.series % svg.SERIES}"
-        title = f"{bar.name}: {bar.said}"
-        parts.append(
-            svg.rectangle(
-                left, middle - 8, max(1.0, end - left), 16, kind, opacity=0.85, title=title
-            )
-        )
+        name = clip(bar.name, _LONGEST_BAR_NAME)
+        parts.append(svg.text(left - 8, middle + 4, name, anchor="end"))
+        wide, title = max(1.0, end - left), f"{bar.name}: {bar.said}"
+        parts.append(svg.rectangle(left, middle - 8, wide, 16, "f0", opacity=0.85, title=title))
         furthest = end
         if bar.low is not None and bar.high is not None and bar.high > bar.low:
             low, furthest = (left + room * max(0.0, axis.at(one)) for one in (bar.low, bar.high))
@@ -93,12 +87,10 @@ def heatmap(
     is_written = wide >= 38
     parts = []
     for row, name in enumerate(down):
-        middle = _HEATMAP_TOP + (row + 0.5) * tall
-        parts.append(
-            svg.text(
-                left - 8, middle + 4, clip(name, _LONGEST_TICK_NAME), anchor="end", kind="faint"
-            )
-        )
+        top = _HEATMAP_TOP + row * tall
+        middle = top + tall / 2
+        shown = clip(name, _LONGEST_TICK_NAME)
+        parts.append(svg.text(left - 8, middle + 4, shown, anchor="end", kind="faint"))
         for column, other in enumerate(across):
             value = finite.get((other, name))
             if value is None:
@@ -109,17 +101,8 @@ def heatmap(
             opacity = _PALEST + (_STRONGEST - _PALEST) * share
             x = left + column * wide
             title = f"{words[0]} {other}, {words[1]} {name}: {number_text(value)} {unit}".rstrip()
-            parts.append(
-                svg.rectangle(
-                    x + 1,
-                    _HEATMAP_TOP + row * tall + 1,
-                    wide - 2,
-                    tall - 2,
-                    "heat",
-                    opacity=opacity,
-                    title=title,
-                )
-            )
+            field = (x + 1, top + 1, wide - 2, tall - 2)
+            parts.append(svg.rectangle(*field, "heat", opacity=opacity, title=title))
             if is_written:
                 kind = "on cell" if opacity > _DARK else "strong cell"
                 written = number_text(value, 3)
@@ -127,24 +110,11 @@ def heatmap(
                     svg.text(x + wide / 2, middle + 4, written, anchor="middle", kind=kind)
                 )
     bottom = _HEATMAP_TOP + len(down) * tall
-    step = max(
-        1,
-        math.ceil(
-            max((svg.width_of(clip(one, _LONGEST_TICK_NAME)) + 8 for one in across), default=1)
-            / wide
-        ),
-    )
-    for column in range(0, len(across), step):
+    names = [clip(one, _LONGEST_TICK_NAME) for one in across]
+    step = max(1, math.ceil(max((svg.width_of(one) + 8 for one in names), default=1) / wide))
+    for column in range(0, len(names), step):
         middle = left + (column + 0.5) * wide
-        parts.append(
-            svg.text(
-                middle,
-                bottom + 16,
-                clip(across[column], _LONGEST_TICK_NAME),
-                anchor="middle",
-                kind="faint",
-            )
-        )
+        parts.append(svg.text(middle, bottom + 16, names[column], anchor="middle", kind="faint"))
     parts.append(svg.text((left + _WIDTH) / 2, bottom + 36, words[0], anchor="middle"))
     parts.append(svg.text(14, (_HEATMAP_TOP + bottom) / 2, words[1], anchor="middle", turn=True))
     parts += _key(least, greatest, unit, is_log=axis.is_log)
@@ -229,7 +199,6 @@ def line_plot(
     ideal: Sequence[tuple[float, float]] = (),
     changes: Iterable[float] = (),
     x_labels: Sequence[tuple[float, str]] = (),
-    x_is_log: bool | None = None,
     y_is_log: bool | None = None,
 ) -> tuple[Markup, int]:
     """Draw lines; also says how many values could not be drawn.
@@ -242,7 +211,7 @@ def line_plot(
         [dot.x for dot in all_dots],
         in_bytes=words.x_unit == BYTES,
         own_ticks=True,
-        is_log=False if x_labels else x_is_log,
+        is_log=False if x_labels else None,
     )
     if x_labels:
         ends = [place for place, _ in x_labels]
@@ -267,6 +236,20 @@ def line_plot(
     return svg.drawing(WIDTH, height, words.label, parts), left_out
 
 
+def history_plot(
+    words: Words, values: Sequence[tuple[str, Spread, str]], changes: Iterable[int]
+) -> Markup:
+    """Draw a value over runs, each with its name and a note; `changes` begin a new level."""
+    dots = [
+        Dot(x=float(at), y=one.middle, low=one.low, high=one.high, note=note)
+        for at, (_, one, note) in enumerate(values)
+    ]
+    labels = [(float(at), run.rpartition("-")[2]) for at, (run, _, _) in enumerate(values)]
+    lines = [Series(name="", dots=dots)]
+    drawing, _ = line_plot(lines, words, x_labels=labels, changes=[at - 0.5 for at in changes])
+    return drawing
+
+
 def _thinned(labels: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
     widest = max(svg.width_of(words) for _, words in labels)
     room = max(1, int((WIDTH - _LEFT - _RIGHT) / (widest + 10)))
@@ -282,7 +265,7 @@ def _legend(names: Sequence[str]) -> tuple[list[Markup], int]:
     parts: list[Markup] = []
     across, row = _LEFT, 0
     for number, name in enumerate(names):
-        short = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+        short = clip(name, _LONGEST_NAME)
         needed = 34 + svg.width_of(short) + 14
         if across > _LEFT and across + needed > WIDTH - _RIGHT:
             across, row = _LEFT, row + 1
@@ -336,13 +319,13 @@ def _stroke(places: Sequence[tuple[float, float]], number: int) -> Markup:
     return svg.path(places, f"s{kind}", f' fill="none" stroke-width="2"{dash}')
 
 
-def note_for(words: Words, dot: Dot, count: int) -> str:
+def note_for(words: Words, place: float, one: Spread) -> str:
     """Say what one value is, for a pointer that rests on it."""
-    where = f"{words.x} {labelled(dot.x, in_bytes=words.x_unit == BYTES)}"
-    said = f"{where}: {labelled(dot.y)} {words.y_unit}".rstrip()
-    if count < 2:
+    where = f"{words.x} {labelled(place, in_bytes=words.x_unit == BYTES)}"
+    said = f"{where}: {labelled(one.middle)} {words.y_unit}".rstrip()
+    if one.count < 2:
         return said
-    return f"{said} ({labelled(dot.low)} to {labelled(dot.high)}, {count} values)"
+    return f"{said} ({labelled(one.low)} to {labelled(one.high)}, {one.count} values)"
 
 
 _SPARKLINE_WIDTH, _SPARKLINE_HEIGHT = 120, 28

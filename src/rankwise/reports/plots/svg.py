@@ -64,14 +64,10 @@ def text(
     x: float, y: float, words: str, *, anchor: str = "", kind: str = "", turn: bool = False
 ) -> Markup:
     """Write words at a place."""
-    attributes = {"x": coordinate(x), "y": coordinate(y)}
-    if anchor:
-        attributes["text-anchor"] = anchor
-    if kind:
-        attributes["class"] = kind
-    if turn:
-        attributes["transform"] = f"rotate(-90 {coordinate(x)} {coordinate(y)})"
-    return tag("text", words, **attributes)
+    across, down = coordinate(x), coordinate(y)
+    turned = f"rotate(-90 {across} {down})" if turn else None
+    place = {"x": across, "y": down, "text_anchor": anchor or None}
+    return tag("text", words, **place, class_=kind or None, transform=turned)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from rankwise.reports.lanes import Gap, Span, Timeline, TimelineBar, colour_of
+from rankwise.reports.lanes import Gap, Span, Timeline, TimelineBar, colour_of, lane_names
 from rankwise.reports.palette import TONES
 from rankwise.reports.plots import svg
 from rankwise.reports.plots.axes import Axis, axis_for
-from rankwise.wording import counted, duration, fold
+from rankwise.safe_text import clip, cut
+from rankwise.wording import counted, duration
 
 WEIGHTS = {tone: weight for weight, tone in enumerate(("idle", "good", "busy", "warn", "bad"))}
 """What is drawn together has the tone that matters most of those."""
@@ -165,7 +166,9 @@ def _sheet(timeline: Timeline) -> tuple[_Sheet, str]:
     rows = min(lanes, _MOST_ROWS)
     end = max(timeline.end, max((bar.end for bar in timeline.bars), default=0.0), 1e-3)
     _, unit, unit_name = next(one for one in _UNITS if end >= one[0])
-    left = 20 + max((svg.width_of(_short(name)) for name in timeline.lanes), default=0.0)
+    left = 20 + max(
+        (svg.width_of(clip(name, _LONGEST_NAME)) for name in timeline.lanes), default=0.0
+    )
     sheet = _Sheet(
         axis=_until(axis_for([0.0, end / unit], is_log=False), end / unit),
         unit=unit,
@@ -193,7 +196,7 @@ def _ground(timeline: Timeline, sheet: _Sheet) -> Iterator[Markup]:
         if row % step == 0:
             lane = row if sheet.rows == sheet.lanes else row * sheet.lanes // sheet.rows
             middle = sheet.y(row) + (sheet.tall - sheet.gap) / 2 + 4
-            name = _short(timeline.lanes[lane]) if lane < len(timeline.lanes) else ""
+            name = clip(timeline.lanes[lane], _LONGEST_NAME) if lane < len(timeline.lanes) else ""
             yield svg.text(sheet.left - 8, middle, name, anchor="end", kind="faint")
     for place, words in sheet.axis.ticks:
         x = sheet.x(place * sheet.unit)
@@ -293,10 +296,9 @@ def _name_in(bar: TimelineBar, room: int, *, is_wrong: bool) -> str:
 
 def title_of(bar: TimelineBar, timeline: Timeline) -> str:
     """Say all of a bar in a line."""
-    name = bar.name if len(bar.name) <= _LONGEST_TITLE else f"{bar.name[:_LONGEST_TITLE]} …"
     state = f"{bar.state} ({bar.note})" if bar.note else f"{bar.state}"
-    where = fold([timeline.lanes[lane].replace(" ", "-") for lane in bar.lanes])
-    return f"{name}: {state}, {duration(bar.seconds)} on {where}, from {duration(bar.start)}"
+    where = f"{duration(bar.seconds)} on {lane_names(bar, timeline)}, from {duration(bar.start)}"
+    return f"{cut(bar.name, _LONGEST_TITLE)}: {state}, {where}"
 
 
 def _together(row: int, cluster: BarCluster, timeline: Timeline, sheet: _Sheet) -> Markup:
@@ -317,10 +319,6 @@ def _together(row: int, cluster: BarCluster, timeline: Timeline, sheet: _Sheet) 
         opacity=0.3 + 0.7 * share,
         title=f"{title}, from {duration(cluster.start)}",
     )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def tones_of(bars: Sequence[TimelineBar]) -> list[tuple[str, str, int]]:

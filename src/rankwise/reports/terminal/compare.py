@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rankwise.reports.comparison import Compared, SeriesComparison, Side
 from rankwise.reports.measurements import ChangePoint, Trend
 from rankwise.reports.palette import STYLES
-from rankwise.reports.terminal.console import Cell, show_rows
+from rankwise.reports.terminal.console import Cell, show_rows, styled
 from rankwise.reports.terminal.status import moment
 from rankwise.safe_text import clean
 from rankwise.stats.change_points import LEAST_RUNS
@@ -107,20 +107,15 @@ def _line_cells(line: SeriesComparison) -> list[Cell]:
 def _counts(compared: Compared) -> str:
     parts = [f"{number} {verdict}" for verdict, number in compared.counts.items() if number]
     words = f"{listed(parts)}, of {len(compared.lines)} series"
-    return f"{words}; more trials needed" if _is_open(compared) else words
-
-
-def _is_open(compared: Compared) -> bool:
-    return compared.verdict is ComparisonVerdict.INCONCLUSIVE
+    is_open = compared.verdict is ComparisonVerdict.INCONCLUSIVE
+    return f"{words}; more trials needed" if is_open else words
 
 
 def _show_trend(console: Console, trend: Trend) -> None:
-    from rich.text import Text
-
     series, moments = trend.series, trend.moments
     good = f", {series.better} is better" if series.better else ""
     console.print(
-        Text.assemble(
+        styled(
             (clean(series.metric, keep_colours=False), "bold"),
             f"  {place(series)}  " if place(series) else "  ",
             (f"{series.unit}{good}; {series.name}, {counted(len(moments), 'run')}", "dim"),
@@ -140,11 +135,9 @@ def _show_trend(console: Console, trend: Trend) -> None:
 
 
 def _show_turn(console: Console, turn: ChangePoint, unit: str) -> None:
-    from rich.text import Text
-
     change, first = turn.change, turn.first_bad
     console.print(
-        Text.assemble(
+        styled(
             "  ",
             (turn.meaning, STYLES[turn.meaning]),
             f" {share(change.share)}: {amount(change.before)} → {amount(change.after)} {unit}, ",

@@ -7,16 +7,17 @@ import math
 import os
 import re
 import secrets
+import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rankwise.safe_text import clean
+from rankwise.safe_text import clean, clip
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -33,12 +34,22 @@ def has_colours(stream: TextIO) -> bool:
 def make_console(*, to_stderr: bool = False) -> Console:
     """Return a console for texts that hold people's own words: no markup, no highlighting."""
     from rich.console import Console
+    from rich.segment import Segment
 
     class OpenConsole(Console):
-        """Says that nobody reads any more, where rich would leave the program."""
+        """Shows only text, and says that nobody reads any more where rich would leave."""
 
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
+
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            # What processes wrote is in reasons and names, too; rich lets escape codes through.
+            for segment in super().render(renderable, options):
+                text, style, control = segment
+                is_safe = control or text.strip("\n").isprintable()
+                yield segment if is_safe else Segment(clean(text, keep_colours=False), style)
 
     stream = sys.stderr if to_stderr else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _UNLIMITED_WIDTH
@@ -65,35 +76,23 @@ _ERASED = "\x1b[0K"
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_.-]+")
 
 
-class Sections(Protocol):
-    """How a log is divided."""
+class Sections:
+    """How a log is divided; not at all where nobody folds it: a terminal, a file, another CI."""
 
-    are_folded: bool
+    are_folded = False
     """Whether what is in a section is out of the way of those who do not want to read it."""
 
     def inert(self) -> AbstractContextManager[None]:
         """Have the CI take what is written meanwhile for text."""
-
-    def section(self, title: str) -> AbstractContextManager[None]:
-        """Put what is written meanwhile under a title; it is taken for text."""
-
-
-class OneText:
-    """A log that nobody folds: a terminal, a file, another CI."""
-
-    are_folded = False
-
-    def inert(self) -> AbstractContextManager[None]:
-        """Change nothing."""
         return contextlib.nullcontext()
 
     def section(self, title: str) -> AbstractContextManager[None]:
-        """Change nothing."""
+        """Put what is written meanwhile under a title; it is taken for text."""
         del title
         return contextlib.nullcontext()
 
 
-class GitHubSections:
+class GitHubSections(Sections):
     """Groups in the log of GitHub Actions."""
 
     are_folded = True
@@ -128,8 +127,8 @@ class GitHubSections:
         _write(self._stream, f"{line}\n")
 
 
-class GitLabSections:
-    """Collapsed sections in the log of GitLab CI."""
+class GitLabSections(Sections):
+    """Collapsed sections in the log of GitLab CI, which obeys only what cannot be shown."""
 
     are_folded = True
 
@@ -144,10 +143,6 @@ class GitLabSections:
         self._clock = clock
         self._prefix = f"rankwise_{new_token()}"
         self._count = 0
-
-    def inert(self) -> AbstractContextManager[None]:
-        """Change nothing: what GitLab obeys needs characters that are never shown."""
-        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def section(self, title: str) -> Iterator[None]:
@@ -165,14 +160,20 @@ class GitLabSections:
 
 
 def sections_for(stream: TextIO, environment: Mapping[str, str]) -> Sections:
-    """Return what the CI understands that reads a stream; a terminal is read by a person."""
-    if stream.isatty():
-        return OneText()
-    if environment.get("GITHUB_ACTIONS") == "true":
-        return GitHubSections(stream)
-    if environment.get("GITLAB_CI") == "true":
-        return GitLabSections(stream)
-    return OneText()
+    """Return what the CI understands that reads a stream; terminals and files are for people."""
+    if not stream.isatty() and not _is_file(stream):
+        if environment.get("GITHUB_ACTIONS") == "true":
+            return GitHubSections(stream)
+        if environment.get("GITLAB_CI") == "true":
+            return GitLabSections(stream)
+    return Sections()
+
+
+def _is_file(stream: TextIO) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False  # It is no file of the system's.
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -185,8 +186,7 @@ def _write(stream: TextIO, text: str) -> None:
 def plain_title(text: str) -> str:
     """Make one line of a text, without anything that a terminal or a CI would obey."""
     line = " ".join(clean(text.replace("\r", "\n"), keep_colours=False).split())
-    line = line.replace("##[", "## [")
-    return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1]}…"
+    return clip(line.replace("##[", "## ["), _LONGEST_TITLE)
 
 
 def github_title(text: str) -> str:
@@ -254,7 +254,7 @@ def _table(rows: Sequence[Sequence[Cell]], *, is_indented: bool, is_cut: bool) -
         for number in used:
             table.add_column(no_wrap=number != used[-1])
     for row in rows:
-        cells = [_text(row[number]) for number in used]
+        cells = [styled(row[number]) for number in used]
         if is_cut:
             cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
         table.add_row(*cells)
@@ -263,18 +263,32 @@ def _table(rows: Sequence[Sequence[Cell]], *, is_indented: bool, is_cut: bool) -
 
 def _show_narrow(console: Console, row: Sequence[Cell], indent: int, *, is_cut: bool) -> None:
     from rich.padding import Padding
-    from rich.text import Text
 
-    cells = [_text(cell) for cell in row if cell[0]]
+    cells = [styled(cell) for cell in row if cell[0]]
     for texts, more in ((cells[:3], 0), (cells[3:], 2)):
         if texts:
-            line = Text("  ").join(texts)
+            line = styled("  ").join(texts)
             if is_cut:
                 line.no_wrap, line.overflow = True, "ellipsis"
             console.print(Padding(line, (0, 0, 0, indent + more)))
 
 
-def _text(cell: Cell) -> Text:
+def styled(*parts: str | Cell) -> Text:
+    """Put texts together, those in pairs with their style."""
+    # Late: rich takes longer to load than most commands take.
     from rich.text import Text
 
-    return Text(*cell)
+    return Text.assemble(*parts)
+
+
+def show_notices(console: Console, notices: Iterable[str]) -> None:
+    """Show what people must know, before anything starts."""
+    for notice in notices:
+        console.print(styled(("note: ", "yellow"), notice))
+
+
+def show_next(console: Console, steps: Mapping[str, str]) -> None:
+    """Show commands to go on with."""
+    width = max(map(len, steps), default=0)
+    for what, command in steps.items():
+        console.print(f"  {what:{width}}  {command}", soft_wrap=True, style="dim")

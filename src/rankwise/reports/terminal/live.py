@@ -16,14 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from rankwise.logs import LogFollower, LogLine
 from rankwise.plan import Task
 from rankwise.records import read_processes
 from rankwise.reports.palette import STYLES
 from rankwise.reports.status import Forecast
-from rankwise.reports.terminal.console import has_colours
+from rankwise.reports.terminal.console import has_colours, styled
 from rankwise.safe_text import clean
 from rankwise.store.rows import Event
 from rankwise.wording import counted, duration, label, listed
@@ -33,72 +33,16 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-class JsonView:
-    """Writes every event as a line of JSON; what is empty is left out."""
-
-    follows = False
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def event(self, event: Event) -> None:
-        """Write an event."""
-        counts = {state: count for state, count in event.counts.items() if count}
-        said = {**dataclasses.asdict(event), "counts": counts, "attempt": event.attempt or None}
-        data = {name: value for name, value in said.items() if value not in (None, "", {})}
-        self._stream.write(json.dumps(data, default=str) + "\n")
-
-    def lines(self, lines: Sequence[LogLine]) -> None:
-        """Write nothing: logs are files."""
-
-    def ending(self, processes: int) -> None:
-        """Write nothing: the events that follow say it."""
-
-    def refresh(self) -> None:
-        """Let readers have it."""
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Leave the stream open."""
-
-
-class QuietView:
-    """Shows nothing but what Ctrl-C does."""
-
-    follows = False
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def event(self, event: Event) -> None:
-        """Show nothing."""
-
-    def lines(self, lines: Sequence[LogLine]) -> None:
-        """Show nothing."""
-
-    def ending(self, processes: int) -> None:
-        """Say what Ctrl-C does, for the person who has pressed it."""
-
-        self._stream.write(f"rankwise: {ending_words(processes)}\n")
-
-    def refresh(self) -> None:
-        """Bring it to the screen."""
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Leave the stream open."""
-
-
 _PAUSE_SECONDS = 0.1
 _LINES_AT_ONCE = 1000
 _PIPE_BYTES = 65536
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
-class View(Protocol):
-    """Shows what happens; called by one thread only."""
+class View:
+    """Shows what happens; called by one thread only. What a view does not show, it passes over."""
 
-    follows: bool
+    follows = False
     """Whether it shows what processes write."""
 
     def event(self, event: Event) -> None:
@@ -115,6 +59,36 @@ class View(Protocol):
 
     def close(self) -> None:
         """Leave the screen."""
+
+
+class _StreamView(View):
+    """Writes to a stream, and leaves it open."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def refresh(self) -> None:
+        """Let readers have it."""
+        self._stream.flush()
+
+
+class JsonView(_StreamView):
+    """Writes every event as a line of JSON; what is empty is left out."""
+
+    def event(self, event: Event) -> None:
+        """Write an event."""
+        counts = {state: count for state, count in event.counts.items() if count}
+        said = {**dataclasses.asdict(event), "counts": counts, "attempt": event.attempt or None}
+        data = {name: value for name, value in said.items() if value not in (None, "", {})}
+        self._stream.write(json.dumps(data, default=str) + "\n")
+
+
+class QuietView(_StreamView):
+    """Shows nothing but what Ctrl-C does."""
+
+    def ending(self, processes: int) -> None:
+        """Say what Ctrl-C does, for the person who has pressed it."""
+        self._stream.write(f"rankwise: {ending_words(processes)}\n")
 
 
 class LiveDisplay:
@@ -178,8 +152,9 @@ class LiveDisplay:
 
     def _show_round(self) -> bool:
         """Show what is new, and wait a moment if nothing is; tell whether to go on."""
-        lines = self._follower.poll()
-        self._view.lines(lines)
+        # What is over was shown to its end: nothing is new where nothing runs.
+        if lines := self._follower.poll() if self._running else []:
+            self._view.lines(lines)
         if self._wakeup.wait(0.0 if lines else _PAUSE_SECONDS):
             self._view.ending(self._count_processes())
         with contextlib.suppress(queue.Empty):
@@ -305,13 +280,13 @@ def label_width(tasks: Sequence[Task]) -> int:
     return min(widest, _WIDEST_LABEL)
 
 
-class OutputView:
+class OutputView(_StreamView):
     """Shows the output of all processes, and what becomes of the tasks if there are several."""
 
     follows = True
 
     def __init__(self, stream: TextIO, tasks: Sequence[Task]) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._is_coloured = has_colours(stream)
         self._with_tasks = len(tasks) > 1
         self._labels = Labels(
@@ -340,13 +315,6 @@ class OutputView:
         """Say what Ctrl-C does."""
         self._say(ending_words(processes), _RED)
 
-    def refresh(self) -> None:
-        """Bring to the screen what is not there yet."""
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Leave the screen."""
-
     def _say(self, text: str, colour: int = _DIM) -> None:
         text = clean(text.replace("\n", "\n   "), keep_colours=False)
         line = f"-- {text}"
@@ -370,13 +338,11 @@ _LEAST_SECONDS_LEFT = 3.0
 _WELL = ("passed", "skipped")
 
 
-class TasksView:
+class TasksView(View):
     """Shows a line for each task that is over; on a terminal, also how far the run has come.
 
     Tests are also announced when they start where there is no terminal to name them on.
     """
-
-    follows = False
 
     def __init__(
         self,
@@ -429,9 +395,6 @@ class TasksView:
             case "task over":
                 self._over(event)
 
-    def lines(self, lines: Sequence[LogLine]) -> None:
-        """Show nothing: it would be too much."""
-
     def ending(self, processes: int) -> None:
         """Say what Ctrl-C does."""
         self._say(ending_words(processes), "red")
@@ -457,22 +420,18 @@ class TasksView:
             self._progress.stop()
 
     def _show_waiting(self) -> None:
-        from rich.text import Text
-
         lines, self._waiting = self._waiting, []
         if lines:
-            self._console.print(Text("\n").join(lines), soft_wrap=True)
+            self._console.print(styled("\n").join(lines), soft_wrap=True)
 
     def _over(self, event: Event) -> None:
-        from rich.text import Text
-
         self._running.discard(event.task)
         self._counts[event.state] += 1
         self._forecast.over(event.task, event.time)
         self._progress.advance(self._bar)
         started = self._started.pop(event.task, None)
         took = duration(event.time - started) if started is not None else ""
-        line = Text.assemble((f"{event.state:9}", STYLES[event.state]), " ", event.task)
+        line = styled((f"{event.state:9}", STYLES[event.state]), " ", event.task)
         line.append(f"  {took}" if took else "", "dim")
         reason, _, more = clean(event.reason, keep_colours=False).partition("\n")
         # What it quotes is shown in the end.
@@ -480,16 +439,12 @@ class TasksView:
         self._waiting.append(line)
 
     def _announce(self, event: Event) -> None:
-        from rich.text import Text
-
         again = f" (attempt {event.attempt})" if event.attempt > 1 else ""
         if not self._console.is_terminal or again:
-            self._waiting.append(Text(f"Running: {event.task}{again}"))
+            self._waiting.append(styled(f"Running: {event.task}{again}"))
 
     def _say(self, text: str, style: str) -> None:
-        from rich.text import Text
-
-        self._waiting.append(Text(f"-- {text}", style))
+        self._waiting.append(styled((f"-- {text}", style)))
 
     def _how_it_goes(self) -> str:
         bad = sum(count for state, count in self._counts.items() if state not in _WELL)

@@ -18,6 +18,7 @@ from rankwise.reports.matrix import (
     short_words,
 )
 from rankwise.reports.palette import STYLES
+from rankwise.reports.terminal.console import show_notices, styled
 from rankwise.safe_text import clean
 from rankwise.wording import counted, listed
 
@@ -31,22 +32,20 @@ def show_cells(console: Console, plan: Plan) -> None:
 
     What is in no cell has its own name.
     """
-    from rich.text import Text
-
     cells: dict[tuple[str, str], list[Task]] = {}
     for task in plan.tasks:
         if task.tags.get("part") == "environment":
             continue
-        cell = (task.tags["runtime"], task.tags["machine"]) if "part" in task.tags else (task.key,)
-        cells.setdefault((cell[0], cell[-1] if len(cell) > 1 else ""), []).append(task)
-    console.print(Text.assemble((plan.name, "bold"), f": {counted(len(cells), 'cell')}"))
-    for notice in plan.notices:
-        console.print(Text.assemble(("note: ", "yellow"), notice))
+        is_in_cell = "part" in task.tags
+        cell = (task.tags["runtime"], task.tags["machine"]) if is_in_cell else (task.key, "")
+        cells.setdefault(cell, []).append(task)
+    console.print(styled((plan.name, "bold"), f": {counted(len(cells), 'cell')}"))
+    show_notices(console, plan.notices)
     first = max((len(runtime) for runtime, _ in cells), default=0)
     second = max((len(machine) for _, machine in cells), default=0)
     for (runtime, machine), tasks in cells.items():
         console.print(
-            Text.assemble(f"  {runtime:{first}}  {machine:{second}}  ", *_said(tasks)),
+            styled(f"  {runtime:{first}}  {machine:{second}}  ", *_said(tasks)),
             soft_wrap=True,
         )
 
@@ -138,11 +137,10 @@ def _first_width(matrix: MatrixResult) -> int:
 
 def _show_lines(console: Console, lines: Iterator[tuple[str, str]]) -> None:
     from rich.padding import Padding
-    from rich.text import Text
 
     for names, words in islice(lines, _MOST_LINES):
         name, said = (clean(text, keep_colours=False) for text in (names, words))
-        for text, indent in ((Text(name, "bold"), _GAP), (Text(said), 2 * _GAP)):
+        for text, indent in ((styled((name, "bold")), _GAP), (styled(said), 2 * _GAP)):
             console.print(Padding(text, (0, 0, 0, indent), expand=False))
     if left := sum(1 for _ in lines):
         console.print(f"  ... and {counted(left, 'other')}: the report has them all")
@@ -179,16 +177,15 @@ def _table(
     say: Callable[[Cell], str],
 ) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, padding=(0, 0, 0, _GAP), header_style="bold")
     table.add_column("", no_wrap=True)
     for machine in machines:
-        table.add_column(Text(_cut(machine, _LONGEST_MACHINE)), no_wrap=True)
+        table.add_column(styled(_cut(machine, _LONGEST_MACHINE)), no_wrap=True)
     for runtime in runtimes:
-        row = [Text(_cut(runtime, _LONGEST_RUNTIME), "bold")]
+        row = [styled((_cut(runtime, _LONGEST_RUNTIME), "bold"))]
         for machine in machines:
             cell = matrix.cell(runtime, machine)
-            row.append(Text(say(cell), STYLES[cell.verdict]) if cell else Text("."))
+            row.append(styled((say(cell), STYLES[cell.verdict])) if cell else styled("."))
         table.add_row(*row)
     return table

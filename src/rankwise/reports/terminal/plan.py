@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankwise.checks.sources import describe
 from rankwise.plan import Plan, Process, Resources, RuntimeChoice, Task, show, to_data
+from rankwise.reports.terminal.console import show_notices, styled
 from rankwise.wording import counted, duration, fold, label, listed, size
 
 if TYPE_CHECKING:
@@ -20,15 +21,12 @@ _MOST_PROCESSES = 8
 
 def show_plan(console: Console, plan: Plan, *, only: str = "") -> None:
     """Show a plan; `only` is the key of the one task that is wanted."""
-    from rich.text import Text
-
     tasks = [plan.task(only)] if only else plan.tasks
-    heading = Text.assemble((plan.name, "bold"), f": {plan.kind}")
+    heading = styled((plan.name, "bold"), f": {plan.kind}")
     heading.append(f", {counted(len(plan.tasks), 'task')}")
     heading.append(f", experiment {plan.experiment}" if plan.experiment else "")
     console.print(heading)
-    for notice in plan.notices:
-        console.print(Text.assemble(("note: ", "yellow"), notice))
+    show_notices(console, plan.notices)
     if len(tasks) > _MOST_TASKS:
         _show_many(console, tasks)
         return
@@ -69,13 +67,11 @@ def _show_many(console: Console, tasks: Sequence[Task]) -> None:
 
 
 def _show_task(console: Console, task: Task) -> None:
-    from rich.text import Text
-
-    console.print(Text(task.key, "bold"))
+    console.print(styled((task.key, "bold")))
     facts = _facts(task)
     width = max(map(len, facts))
     for name, value in facts.items():
-        console.print(Text.assemble("  ", (f"{name:{width}}  ", "cyan"), value), soft_wrap=True)
+        console.print(styled("  ", (f"{name:{width}}  ", "cyan"), value), soft_wrap=True)
     common = _common_environment(task.processes)
     _show_block(console, "environment", _assignments({**task.environment, **common}))
     for name, text in task.files.items():
@@ -160,18 +156,16 @@ def _common_environment(processes: Sequence[Process]) -> dict[str, str]:
 def _show_processes(
     console: Console, processes: Sequence[Process], common: Mapping[str, str]
 ) -> None:
-    from rich.text import Text
-
     for command, them in _by_command(processes):
         nodes = sorted({process.node for process in them})
         where = fold(f"node-{node}" for node in nodes)
         ends = "" if all(one.is_awaited for one in them) else ", ended when the others are done"
-        heading = Text.assemble(
+        heading = styled(
             "  ", (fold(process.name for process in them), "cyan"), f" on {where}{ends}"
         )
         console.print(heading)
         for line in command.splitlines():
-            console.print(Text(f"    {line}", "bold"), soft_wrap=True)
+            console.print(styled((f"    {line}", "bold")), soft_wrap=True)
         _show_own_environments(console, them, common)
 
 
@@ -208,9 +202,7 @@ def _assignments(environment: Mapping[str, str]) -> list[str]:
 
 
 def _show_block(console: Console, name: str, lines: Sequence[str]) -> None:
-    from rich.text import Text
-
     if lines:
-        console.print(Text(f"  {name}", "cyan"))
+        console.print(styled((f"  {name}", "cyan")))
         for line in lines:
             console.print(f"    {show(line)}", soft_wrap=True)

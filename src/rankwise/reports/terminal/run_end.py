@@ -5,20 +5,28 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rankwise.reports.failures import FailureGroup
+from rankwise.reports.failures import FailureGroup, explain_run, repeated_of, results_of, seconds_of
 from rankwise.reports.palette import STYLES
-from rankwise.reports.terminal.console import Cell, height_of, is_narrow, room_on, show_rows
-from rankwise.reports.terminal.status import count_words, show_next
-from rankwise.safe_text import clean
+from rankwise.reports.terminal.console import (
+    Cell,
+    height_of,
+    is_narrow,
+    room_on,
+    show_next,
+    show_notices,
+    show_rows,
+    styled,
+)
+from rankwise.reports.terminal.status import count_words
+from rankwise.safe_text import clean, clip
 from rankwise.store import RunRow, State
 from rankwise.wording import counted, duration, fold, label, listed, short_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from rich.console import Console
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
     from rankwise.plan import Task
     from rankwise.reports.failures import CaseResult, FailureExplanation, Repeated, RunExplanation
     from rankwise.reports.measurements import Measure
+    from rankwise.reports.terminal.console import Sections
+    from rankwise.store import Store
 
 _MOST_NAMES = 3
 _MOST_GROUPS = 10
@@ -137,9 +147,7 @@ def show_explanation(console: Console, one: FailureExplanation, *, is_brief: boo
 
 
 def _heading(one: FailureExplanation) -> Text:
-    from rich.text import Text
-
-    heading = Text.assemble((one.task, "bold"), " ", (str(one.state), STYLES[one.state]))
+    heading = styled((one.task, "bold"), " ", (str(one.state), STYLES[one.state]))
     if one.reason:
         heading.append(f": {one.reason}")
     if one.attempts > 1:
@@ -170,22 +178,18 @@ def _first(one: FailureExplanation) -> str:
 def _show_quote(
     console: Console, process: str, lines: tuple[str, ...], *, is_of_culprit: bool
 ) -> None:
-    from rich.text import Text
-
     if len(lines) > 1 or is_of_culprit:
         console.print(f"  {label(process)} wrote last:")
     bar = "| " if len(lines) > 1 or is_of_culprit else f"{label(process)} | "
     for line in lines:
-        text = Text.assemble("  ", (bar, "red" if is_of_culprit else "dim"))
+        text = styled("  ", (bar, "red" if is_of_culprit else "dim"))
         text.append(clean(line, keep_colours=False).expandtabs())
         console.print(text, soft_wrap=True)
 
 
 def _group_heading(group: FailureGroup) -> Text:
-    from rich.text import Text
-
     names = listed(group.tasks, most=_MOST_NAMES)
-    text = Text.assemble((names, "bold"), " ", (str(group.state), STYLES[group.state]))
+    text = styled((names, "bold"), " ", (str(group.state), STYLES[group.state]))
     return text.append(f": {group.reason}" if group.reason else "")
 
 
@@ -222,55 +226,101 @@ def _change(one: Measure) -> str:
 
 _MOST_TASKS_WITH_NOTES = 3
 # Those who write tests look at what fails; `plan` has the rest.
-_SUITE = "Suite"
+_SUITE, _MATRIX = "Suite", "Matrix"
+_MOST_TESTS_EXPLAINED = 10
+# A log with more of them is not easier to read.
+_MOST_SECTIONS = 50
+_LINES_IN_SECTIONS = 100
 LINES_OF_END = 5
 """An empty line, how it ended, the counts, where the logs are, and what is next."""
 
 
 def show_start(console: Console, run: RunRow, tasks: Sequence[Task], *, is_again: bool) -> None:
     """Say what starts, and what people must know about it."""
-    from rich.text import Text
-
     verb = "goes on" if is_again else "starts"
-    text = Text.assemble((run.id, "bold"), f" {verb}: {run.kind}, {counted(len(tasks), 'task')}")
+    text = styled((run.id, "bold"), f" {verb}: {run.kind}, {counted(len(tasks), 'task')}")
     console.print(text)
-    for notice in run.notices:
-        console.print(Text.assemble(("note: ", "yellow"), notice))
+    show_notices(console, run.notices)
     if len(tasks) <= _MOST_TASKS_WITH_NOTES and run.kind != _SUITE:
         for task in tasks:
             for note in task.notes:
-                console.print(Text(f"{task.key}: {note}", "dim"))
+                console.print(styled((f"{task.key}: {note}", "dim")))
 
 
-def show_end(
-    console: Console,
-    run: RunRow,
-    counts: Mapping[State, int],
-    explained: RunExplanation,
-    folder: Path,
-    *,
-    used: int = 0,
-    has_measured: bool = False,
-) -> None:
-    """Say how a run ended and why, in one screen of which some lines are used, and what is next."""
+def show_last(store: Store, run: RunRow, console: Console, sections: Sections) -> None:
+    """Show how a run ended and why, in one screen; on a CI that folds, all that failed above it."""
+    if sections.are_folded and sum(store.counts(run.id).values()) > 1:
+        _show_failed(store, run, console, sections)
+    with sections.inert():
+        if run.kind == _SUITE:
+            show_suite_end(
+                console,
+                run,
+                cases=results_of(store, run.id),
+                repeated=repeated_of(store, run.id),
+                explained=explain_run(store, run.id, most=_MOST_TESTS_EXPLAINED, lines=10),
+                folder=store.run_folder(run.id),
+            )
+        else:
+            _show_other_end(store, run, console)
+
+
+def _show_failed(store: Store, run: RunRow, console: Console, sections: Sections) -> None:
+    """Put all that is known of each task that failed in a section of its own."""
     console.print()
-    show_in_brief(console, explained, room=room_on(console) - used - LINES_OF_END)
+    for one in explain_run(store, run.id, most=_MOST_SECTIONS, lines=_LINES_IN_SECTIONS).first:
+        reason = f": {one.reason.partition(chr(10))[0]}" if one.reason else ""
+        with sections.section(f"{one.task} {one.state}{reason}"):
+            show_explanation(console, one, is_brief=False)
+
+
+def _show_other_end(store: Store, run: RunRow, console: Console) -> None:
+    explained = explain_run(store, run.id, lines=10)
+    is_red = bool(explained)
+    room = room_on(console) - LINES_OF_END
+    # What is shown above it leaves as much for what has failed.
+    above = room // 2 if is_red else room
+    measures = _measures(store, run)
+    for show in _views(store, run, measures):
+        room -= height_of(console, partial(show, console, room=above))
+        show(console, room=above)
+    console.print()
+    show_in_brief(console, explained, room=room)
     show_verdict(console, run)
-    total = sum(counts.values())
-    if total > 1:
+    counts = store.counts(run.id)
+    is_large = sum(counts.values()) > 1
+    if is_large:
         console.print("  ", count_words(counts), sep="")
-    steps = {"logs": short_path(str(folder))} if explained else {}
-    steps |= next_step(run, is_red=bool(explained), is_large=total > 1, has_measured=has_measured)
+    steps = {"logs": short_path(str(store.run_folder(run.id)))} if is_red else {}
+    steps |= next_step(run, is_red=is_red, is_large=is_large, has_measured=bool(measures))
     show_next(console, steps)
+
+
+def _views(store: Store, run: RunRow, measures: Sequence[Measure]) -> Iterator[Callable[..., None]]:
+    """Return what shows the table of a matrix, and what was measured, in so many lines."""
+    if run.kind == _MATRIX:
+        from rankwise.reports.matrix import matrix_of
+        from rankwise.reports.terminal.matrix import show_matrix_in_brief
+
+        if (matrix := matrix_of(store, run)) is not None:
+            yield partial(show_matrix_in_brief, matrix=matrix)
+    if measures:
+        yield partial(show_measures, measures=measures)
+
+
+def _measures(store: Store, run: RunRow) -> Sequence[Measure]:
+    if not store.has_samples(run.id):
+        return ()
+    from rankwise.reports.measurements import measures_of, run_before
+
+    return measures_of(store, run.id, run.name, before=run_before(store, run), tasks={})
 
 
 def show_verdict(console: Console, run: RunRow) -> None:
     """Say how a run ended, in one line."""
-    from rich.text import Text
-
-    text = Text.assemble((run.id, "bold"), " ", (str(run.state), STYLES[run.state]))
-    if run.started is not None and run.ended is not None:
-        text.append(f" after {duration(run.ended - run.started)}")
+    text = styled((run.id, "bold"), " ", (str(run.state), STYLES[run.state]))
+    if (seconds := seconds_of(run)) is not None:
+        text.append(f" after {duration(seconds)}")
     if run.exit_code:
         text.append(f", exit code {run.exit_code}")
     console.print(text)
@@ -337,7 +387,7 @@ def show_suite_end(
     console.print()
     _show_flaky(console, flaky)
     show_verdict(console, run)
-    console.print("  ", _counts(cases), sep="")
+    console.print("  ", count_words(Counter(case.state for case in cases), "test"), sep="")
     if not_run:
         why = listed(list(dict.fromkeys(case.headline for case in not_run)), most=3)
         who = counted(len(not_run), "test")
@@ -367,11 +417,9 @@ def _show_table(console: Console, rows: Sequence[CaseResult], most: int) -> None
 
 
 def _show_flaky(console: Console, flaky: Sequence[Repeated]) -> None:
-    from rich.text import Text
-
     for one in flaky[:_MOST_FLAKY]:
         line = f"{one.name} is flaky: it passed {one.passed} of {one.times} times"
-        console.print(Text(line, "yellow"))
+        console.print(styled((line, "yellow")))
     if len(flaky) > _MOST_FLAKY:
         console.print(f"... and {len(flaky) - _MOST_FLAKY:,} more are flaky")
 
@@ -381,19 +429,9 @@ _ALWAYS_TIMED = (State.PASSED, State.FAILED)
 
 
 def _cells(case: CaseResult) -> list[Cell]:
-    reason = clean(case.headline, keep_colours=False)
-    shown = reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…"
     return [
         (clean(case.name, keep_colours=False), "bold"),
         (str(case.state), STYLES[case.state]),
         (duration(case.seconds) if case.seconds or case.state in _ALWAYS_TIMED else "", ""),
-        (shown, ""),
+        (clip(clean(case.headline, keep_colours=False), _LONGEST_REASON), ""),
     ]
-
-
-def _counts(cases: Sequence[CaseResult]) -> object:
-    from rich.text import Text
-
-    counts = Counter(case.state for case in cases)
-    parts = [Text(f"{counts[state]} {state}", STYLES[state]) for state in State if counts[state]]
-    return Text(f"{counted(len(cases), 'test')}: ").append(Text(", ").join(parts))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rankwise.reports.palette import STYLES
 from rankwise.reports.status import RunStatus
-from rankwise.reports.terminal.console import Cell, show_rows
+from rankwise.reports.terminal.console import Cell, show_next, show_rows, styled
 from rankwise.safe_text import clean
 from rankwise.store import ProcessRow, ResultRow, RunRow, State, TaskRow
 from rankwise.wording import counted, duration, ending, headline_of, label, short_path, size
@@ -57,10 +58,8 @@ def show_status(console: Console, status: RunStatus, *, now: float) -> None:
 def _show_results(console: Console, results: Mapping[str, Sequence[ResultRow]]) -> None:
     """Count the single tests of each task, and name those that failed."""
     for task, tests in results.items():
-        counts = dict.fromkeys(State, 0)
-        for one in tests:
-            counts[one.state] += 1
         console.print()
+        counts = Counter(one.state for one in tests)
         console.print(f"  {task}: ", count_words(counts, "test"), sep="")
         red = [one for one in tests if not one.state.is_green]
         rows = [
@@ -95,20 +94,11 @@ def _run_cells(run: RunRow, now: float) -> list[Cell]:
     ]
 
 
-def show_next(console: Console, steps: Mapping[str, str]) -> None:
-    """Show commands to go on with."""
-    width = max(map(len, steps), default=0)
-    for what, command in steps.items():
-        console.print(f"  {what:{width}}  {command}", soft_wrap=True, style="dim")
-
-
 def count_words(counts: Mapping[State, int], noun: str = "task") -> Text:
     """Say how many tasks are in which state."""
-    from rich.text import Text
-
-    words = Text(f"{counted(sum(counts.values()), noun)}: ")
-    parts = [Text(f"{count} {state}", STYLES[state]) for state, count in counts.items() if count]
-    return words.append(Text(", ").join(parts))
+    words = styled(f"{counted(sum(counts.values()), noun)}: ")
+    parts = [styled((f"{counts[one]} {one}", STYLES[one])) for one in State if counts.get(one)]
+    return words.append(styled(", ").join(parts))
 
 
 def moment(when: float) -> str:
@@ -117,9 +107,7 @@ def moment(when: float) -> str:
 
 
 def _heading(run: RunRow, now: float) -> Text:
-    from rich.text import Text
-
-    heading = Text.assemble((run.id, "bold"), "  ", (str(run.state), STYLES[run.state]))
+    heading = styled((run.id, "bold"), "  ", (str(run.state), STYLES[run.state]))
     if took := _took(run.started, run.ended, now):
         heading.append(f" {'after' if run.ended else 'for'} {took}")
     if run.exit_code:
