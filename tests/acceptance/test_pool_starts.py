@@ -183,6 +183,36 @@ def test_modules_may_use_mpi_as_soon_as_they_are_loaded(
     assert outcome.output.count("ranks import the tests themselves") == 1, str(outcome)
 
 
+THREADED = """
+    import threading
+    import time
+
+    from mpi4py import MPI
+    from rankwise import mark
+
+    threading.Thread(target=threading.Event().wait, daemon=True, name="busy").start()
+    # The programs that mpiexec starts are there by now, and wait for their processes.
+    time.sleep(1.0)
+
+
+    def test_alone():
+        pass
+
+
+    @mark.parallel(2)
+    def test_pair(comm):
+        assert comm.allreduce(1) == 2
+"""
+
+
+def test_a_template_with_threads_makes_no_ranks(project: Project, temporary: Path) -> None:
+    project.write({"test_threaded.py": THREADED})
+    outcome = run_pool(project, temporary, limit=60.0)
+    assert outcome.verdicts == {"test_alone": "passed", "test_pair": "passed"}, str(outcome)
+    assert outcome.exit_code == pytest.ExitCode.OK, str(outcome)
+    assert "threads were started while the tests were collected (busy)" in outcome.output
+
+
 # Cores
 
 

@@ -122,6 +122,13 @@ class ForkServer:
                 fork_socket, selectors.EVENT_READ, lambda: self._receive(fork_socket)
             )
 
+    def close_fork_sockets(self) -> None:
+        """Leave launchers to another process that listens there."""
+        for fork_socket in self._fork_sockets:
+            self._selector.unregister(fork_socket)
+            fork_socket.close()
+        self._fork_sockets.clear()
+
     def serve(self) -> ForkRequest | None:
         """Do as the controller says. Comes back in copies only, with what they are for."""
         while True:

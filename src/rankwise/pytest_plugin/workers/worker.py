@@ -194,6 +194,9 @@ class PoolSession(RankSession[PoolLink]):
             data["collected"] = self._record.describe(session)
         if self._server is not None:
             header["unsafe"] = why_not_copied()
+            if header["unsafe"]:
+                # Launchers wait there already: they get their processes from the supervisor.
+                self._server.close_fork_sockets()
         self._link.channel.send(header, json.dumps(data, default=repr).encode())
         if self._server is not None:
             # Once for all ranks, if no module of the tests has done it.
