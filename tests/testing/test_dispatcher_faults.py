@@ -116,9 +116,11 @@ def test_what_was_lost_starts_again_but_for_the_test_that_is_blamed() -> None:
     sent(dispatcher)
     dispatcher.lose([0], blamed=[1])
     assert sent(dispatcher) == [(0, "run", (2,))]
+    assert dispatcher.completed == 2
     dispatcher.done(0, done(2), b"")
     assert sent(dispatcher) == [(NOBODY, "verdict", 2), (0, "finish", None)]
     assert dispatcher.finished
+    assert dispatcher.completed == 3
 
 
 def test_without_anybody_to_blame_all_that_was_lost_starts_again_in_its_order() -> None:

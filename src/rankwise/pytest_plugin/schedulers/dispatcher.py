@@ -314,6 +314,7 @@ class Dispatcher:
         for running in reversed(self.running_tests(workers)):
             del self._running[running.case]
             if running.case in blamed:
+                self.completed += 1
                 self._count_failure()
             else:
                 self._scheduler.put_back(running.case)
