@@ -259,7 +259,11 @@ def start_controller(config: pytest.Config, options: RunOptions, *, collects_gar
     forgotten = mpi.forget_job()
     folder = _make_folder()
     secret = secrets.token_hex(32)
-    listener, address = _listen(options, folder)
+    try:
+        listener, address = _listen(options, folder)
+    except pytest.UsageError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     fork_sockets = {name: connections.listen_on_file(folder / name) for name in ("warm", "cold")}
     own, theirs = connections.pair()
     template, template_end = connections.pair()
@@ -351,12 +355,19 @@ def _forget_threads() -> None:
 
 
 def _listen(options: RunOptions, folder: Path) -> tuple[socket.socket, connections.Address]:
-    """Listen where all ranks can reach us, and nowhere else."""
+    """Listen where all ranks can reach us, and nowhere else; raises UsageError."""
     if options.slurm is None:
         return connections.listen_on_file(folder / "controller")
     from rankwise.pytest_plugin.workers.slurm_allocation import reachable_address
 
-    return connections.listen_on_host(reachable_address(options.slurm))
+    host = reachable_address(options.slurm)
+    try:
+        return connections.listen_on_host(host)
+    except OSError as error:
+        raise pytest.UsageError(
+            f"cannot listen on {host}: {error}. Name an address of this machine that the nodes can "
+            "reach with --slurm-address=ADDRESS"
+        ) from None
 
 
 def _make_place(
