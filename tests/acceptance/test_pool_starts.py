@@ -213,6 +213,56 @@ def test_a_template_with_threads_makes_no_ranks(project: Project, temporary: Pat
     assert "threads were started while the tests were collected (busy)" in outcome.output
 
 
+# What keeps workers from being started, and what does not
+
+
+def test_the_folder_of_the_tests_may_have_a_name_that_is_not_text(
+    project: Project, temporary: Path
+) -> None:
+    folder = os.fsdecode(b"caf\xe9 of 'old'")
+    project.write({f"{folder}/test_it.py": "def test_alone():\n    pass\n"})
+    # The cache of pytest itself cannot keep such names.
+    outcome = run_pool(project, temporary, "-p", "no:cacheprovider")
+    assert outcome.exit_code == pytest.ExitCode.OK, str(outcome)
+    assert outcome.counts() == {"passed": 1}, str(outcome)
+
+
+def test_an_address_that_this_machine_does_not_have_is_refused_and_leaves_nothing(
+    project: Project, temporary: Path
+) -> None:
+    project.write({"test_it.py": "def test_alone():\n    pass\n"})
+    outcome = run_pool(project, temporary, "--scheduler=slurm", "--slurm-address=203.0.113.7")
+    assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, str(outcome)
+    assert "ERROR: cannot listen on 203.0.113.7: " in str(outcome)
+    assert "Traceback" not in str(outcome)
+
+
+def test_the_end_of_the_supervisor_before_the_header_is_an_error_in_one_line(
+    project: Project, temporary: Path
+) -> None:
+    project.write(
+        {
+            "conftest.py": """
+                import os
+                import signal
+                import sys
+                from pathlib import Path
+
+                if "rankwise.pytest_plugin.workers.controller" in sys.modules:
+                    own = os.getpid()
+                    children = Path(f"/proc/{own}/task/{own}/children").read_text()
+                    for child in children.split():
+                        os.kill(int(child), signal.SIGKILL)
+            """,
+            "test_it.py": "def test_alone():\n    pass\n",
+        }
+    )
+    outcome = run_pool(project, temporary)
+    assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, str(outcome)
+    assert "ERROR: the process that starts the ranks is gone" in str(outcome)
+    assert "INTERNALERROR" not in str(outcome)
+
+
 # Cores
 
 

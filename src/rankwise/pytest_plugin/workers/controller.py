@@ -213,9 +213,9 @@ class ControllerSession:
             show_notice(self._config, open_panes(self._folder, self._options.width))
 
     def pytest_report_header(self) -> list[str]:
-        while not self._refused and not self._place.title:
-            self._lines.step(1.0)
         self._raise_if_refused()
+        while not self._place.title:
+            self._step()
         options = self._options
         workers = "1 worker" if options.width == 1 else f"{options.width} workers"
         how = f"scheduler {options.start_mode}, policy {options.policy}"
@@ -408,7 +408,8 @@ class ControllerSession:
             module = "a conftest.py"
             # It may be empty: there was no room for it.
             with contextlib.suppress(OSError, ValueError):
-                module = os.path.relpath((self._folder / "importing").read_text())
+                note = (self._folder / "importing").read_bytes()
+                module = os.path.relpath(os.fsdecode(note))
             self._go_cold(f"{module} uses MPI, or ends the process, when it is imported")
 
     def _go_cold(self, why: str) -> None:

@@ -166,7 +166,9 @@ class PoolSession(RankSession[PoolLink]):
         """Note what is imported next: if that ends this process, the controller knows why."""
         if self._server is not None and isinstance(collector, pytest.Module):
             note = self._link.invitation.own_folder / "importing"
-            note.write_text(str(collector.path))
+            # There may be no room for it: then it is empty.
+            with contextlib.suppress(OSError):
+                note.write_bytes(os.fsencode(collector.path))
 
     # Tests
 
