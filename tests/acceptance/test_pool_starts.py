@@ -183,6 +183,31 @@ def test_modules_may_use_mpi_as_soon_as_they_are_loaded(
     assert outcome.output.count("ranks import the tests themselves") == 1, str(outcome)
 
 
+@pytest.mark.parametrize("start", [(), ("--no-warm-start",)], ids=["warm", "cold"])
+def test_workers_have_the_options_of_the_interpreter(
+    project: Project, temporary: Path, start: tuple[str, ...]
+) -> None:
+    project.write(
+        {
+            "test_flags.py": """
+                import sys
+
+
+                def test_flags():
+                    if __debug__ or "error::UserWarning" not in sys.warnoptions:
+                        raise ValueError(f"{__debug__} {sys.warnoptions}")
+            """
+        }
+    )
+    interpreter = [str(project.mpi.python), "-O", "-W", "error::UserWarning"]
+    outcome = project.run(
+        [*interpreter, *("-m", "pytest", "-p", "rankwise", "--n-workers=1"), *start],
+        environment={"TMPDIR": str(temporary), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
+    assert outcome.exit_code == pytest.ExitCode.OK, str(outcome)
+    assert "1 passed" in outcome.output, str(outcome)
+
+
 THREADED = """
     import threading
     import time

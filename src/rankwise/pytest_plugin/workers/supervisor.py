@@ -388,7 +388,9 @@ def clean_command(config: pytest.Config) -> list[str]:
         f"import sys; sys.path[:] = {sys.path!r}; "
         f"import pytest; sys.exit(pytest.main({arguments!r}))"
     )
-    return [sys.executable, "-c", code]
+    # The options of this interpreter, as `multiprocessing` passes them on: -O, -W, -X and others.
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-c", code]
 
 
 def _write_to(path: Path) -> None:
