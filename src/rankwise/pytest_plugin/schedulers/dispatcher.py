@@ -194,8 +194,9 @@ class Dispatcher:
     def resume(self) -> None:
         """Try again to place what waited for workers to be started."""
         parked, self._parked = self._parked, deque()
-        for assignment in parked:
-            self._assign(assignment)
+        if not self._stopping:
+            for assignment in parked:
+                self._assign(assignment)
 
     def done(self, worker: int, header: Header, body: bytes) -> None:
         """Take in what a worker says about a test that it has run."""
@@ -243,7 +244,6 @@ class Dispatcher:
     def stop(self, *, at_once: bool = False) -> None:
         """Start nothing more; what runs may end. At once: don't wait for it."""
         self._stopping = True
-        self._parked.clear()
         if at_once:
             self._finish()
         else:
@@ -251,9 +251,9 @@ class Dispatcher:
 
     def halt(self, why: Header) -> None:
         """Start nothing more, as a worker's session wants it; the reporter is told why."""
-        self._stopping = True
         header = {"kind": "stopped", "fail": why["fail"], "stop": why["stop"]}
         self.outbox.append((self._reporter, header, b""))
+        self.stop()
 
     def running_tests(self, workers: Collection[int]) -> list[RunningTest]:
         """Return the tests that some of these workers have and that are not over."""
