@@ -289,8 +289,10 @@ class ControllerSession:
         """Make sure that all ranks have the same tests; an error may be why they have not."""
         own = first["nodeids"]
         for worker, (_, body) in self._collections.items():
+            if not isinstance(worker, int):
+                continue  # the template of a node that could have one
             data = json.loads(body)
-            rank = world_and_rank(int(worker))[1]
+            rank = world_and_rank(worker)[1]
             try:
                 require_same_tests(own, rank, data["nodeids"], self._options.width)
             except pytest.UsageError:
