@@ -257,11 +257,8 @@ class Dispatcher:
 
     def running_tests(self, workers: Collection[int]) -> list[RunningTest]:
         """Return the tests that some of these workers have and that are not over."""
-        batches = {
-            id(batch): batch for one in workers if (batch := self._batches.get(one)) is not None
-        }
         found = []
-        for batch in batches.values():
+        for batch in self._batches_of(workers):
             for index in batch.assignment.cases:
                 running = self._running.get(index)
                 if running is not None and running.waiting:
@@ -277,10 +274,15 @@ class Dispatcher:
                     )
         return found
 
+    def _batches_of(self, workers: Iterable[int]) -> list[_Batch]:
+        """Return what these workers have, each once."""
+        # Batches are equal only if they are the same.
+        return list(dict.fromkeys(self._batches[one] for one in workers if one in self._batches))
+
     def at_work(self) -> list[AtWork]:
         """Return the tests that run now; of those that travel together, the first."""
         found = []
-        for batch in {id(batch): batch for batch in self._batches.values()}.values():
+        for batch in self._batches_of(self._batches):
             next_ones = {left[0] for left in batch.left.values() if left}
             case = next((one for one in batch.assignment.cases if one in next_ones), None)
             if case is not None:
@@ -323,9 +325,7 @@ class Dispatcher:
                     self._unassigned[group] += 1
         for visitors in self._visitors.values():
             visitors.difference_update(workers)
-        for batch in {
-            id(batch): batch for one in workers if (batch := self._batches.get(one))
-        }.values():
+        for batch in self._batches_of(workers):
             for one in batch.workers:
                 if self._batches.get(one) is batch:
                     del self._batches[one]

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import socket
-import time
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
@@ -353,20 +352,14 @@ class ControllerSession:
 
     def _take_from_server(self, name: Name, header: Header) -> None:
         match header["kind"]:
-            case "ended":
-                self._pool.ended(header)
-            case "watched":
-                self._pool.watched(header)
-            case "moments":
-                self._pool.note_statuses(header)
             case "launcher ended" if header["world"] == NODE_SUPERVISORS:
                 self._node_supervisors_ended()
-            case "launcher ended":
-                self._pool.launcher_ended(header)
             case "stranger":
                 self._strangers[header["reason"]] += 1
             case "template ended":
                 self._template_ended(name)
+            case _:
+                self._pool.take_from_server(header)
 
     def _take_for_place(self, name: Name, header: Header, body: bytes) -> None:
         was_ready = self._place.is_ready
@@ -586,9 +579,8 @@ class ControllerSession:
         # It says goodbye by hanging up.
         with contextlib.suppress(PoolFailure):
             self._order_supervisor({"kind": "end"})
-            deadline = time.monotonic() + _GOODBYE_SECONDS
-            while self._lines.has(SUPERVISOR) and time.monotonic() < deadline:
-                self._lines.step(0.05)
+            # What others say meanwhile concerns nobody any more.
+            self._lines.collect(lambda _: not self._lines.has(SUPERVISOR), _GOODBYE_SECONDS)
         is_gone = not self._lines.has(SUPERVISOR)
         self._lines.close()
         if is_gone:

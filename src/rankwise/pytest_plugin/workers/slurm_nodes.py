@@ -29,7 +29,7 @@ from rankwise.pytest_plugin.connections import (
 )
 from rankwise.pytest_plugin.workers import slurm_allocation
 from rankwise.pytest_plugin.workers.forkserver import MEMORY_VARIABLE
-from rankwise.pytest_plugin.workers.place import RunOptions
+from rankwise.pytest_plugin.workers.place import RunOptions, Workplace
 from rankwise.pytest_plugin.workers.run_options import SlurmOptions
 from rankwise.pytest_plugin.workers.slurm_allocation import HOLDER, Allocation
 from rankwise.pytest_plugin.workers.supervisor import NODE_SUPERVISORS
@@ -161,7 +161,7 @@ _START_SECONDS = 180.0
 _VERDICT_SECONDS = 10.0
 
 
-class SlurmSite:
+class SlurmSite(Workplace):
     """Gets an allocation, has a server on each of its nodes, and says how to start worlds."""
 
     def __init__(self, wishes: RunOptions, invitation: Invitation, command: Sequence[str]) -> None:
@@ -170,8 +170,10 @@ class SlurmSite:
         self._warm = wishes.warm
         # The folder of the controller has a name that nobody can guess.
         token = Path(invitation.folder).name.removeprefix("rankwise-")
-        self.folder = _NODE_FOLDER.format(token)
-        self._invitation = replace(invitation, folder=self.folder, is_distant=True)
+        folder = _NODE_FOLDER.format(token)
+        fork_sockets = {name: f"{folder}/{name}" for name in ("warm", "cold")}
+        super().__init__(fork_sockets, width=wishes.slurm.tasks)
+        self._invitation = replace(invitation, folder=folder, is_distant=True)
         self._command = command
         self._allocation: Allocation
         self._srun: Srun | None = None
@@ -186,8 +188,6 @@ class SlurmSite:
         self._furnished = 0.0
         self._shown = ""
         self.library = ""
-        self.on_notice: Callable[[str], None]
-        """Told what a person who waits wants to know."""
 
     # The beginning
 
@@ -199,7 +199,7 @@ class SlurmSite:
         self._lines = lines
         self._order_keeper = order_keeper
         if self._wishes.job:
-            self._allocation = Allocation(Slurm(), self._wishes.job, is_ours=False)
+            self._have(Allocation(Slurm(), self._wishes.job, is_ours=False))
             # Inside of it, nobody has to be asked.
             if nodes := os.environ.get("SLURM_JOB_NODELIST"):
                 self._variables = os.environ
@@ -209,23 +209,15 @@ class SlurmSite:
             "address": asdict(self._invitation.address),
             "secret": self._invitation.secret,
         }
-        self._allocation = slurm_allocation.submit(
-            self._wishes, holder_command(), json.dumps(line), f"pytest-{Path.cwd().name}"
-        )
+        name = f"pytest-{Path.cwd().name}"
+        self._have(slurm_allocation.submit(self._wishes, holder_command(), json.dumps(line), name))
 
-    @property
-    def fork_sockets(self) -> dict[str, str]:
-        return {name: f"{self.folder}/{name}" for name in ("warm", "cold")}
-
-    @property
-    def title(self) -> str:
-        """What the header says of it."""
-        how = "submitted" if self._allocation.is_ours else "found"
-        return f"job {self._allocation.job} ({how})"
+    def _have(self, allocation: Allocation) -> None:
+        self._allocation = allocation
+        self.title = f"job {allocation.job} ({'submitted' if allocation.is_ours else 'found'})"
 
     @property
     def is_ready(self) -> bool:
-        """Whether worlds can be started."""
         if self._srun is None or not self.library:
             return False
         return all(node in self._present for node in self._srun.left)
@@ -245,10 +237,8 @@ class SlurmSite:
 
     def domains(self) -> list[int]:
         """Return the node of each slot, counted from 0."""
-        assert self._srun is not None
         found = [number for number, tasks in enumerate(self._tasks) for _ in range(tasks)]
-        width = self._wishes.tasks
-        return found[:width] if len(found) >= width else [0] * width
+        return found[: self._width] if len(found) >= self._width else [0] * self._width
 
     def _node_of(self, slots: Sequence[int]) -> str:
         """Name the node that all these slots are on; empty: there are several, or none is known."""
@@ -412,8 +402,8 @@ class SlurmSite:
 
     def end(self) -> None:
         """Give back what is ours."""
-        if not hasattr(self, "_allocation"):
-            return
+        if not self.title:
+            return  # there is no allocation
         self._is_over = True
         for name in (*self.servers(), HOLDER):
             if self._lines.has(name):
@@ -440,8 +430,9 @@ class BatchSite(SlurmSite):
             "server": list(self._command),
             "invitation": self._invitation.to_text(),
         }
-        self._allocation = slurm_allocation.submit_on(
-            self._wishes, holder_command(), json.dumps(line), f"pytest-{Path.cwd().name}"
+        name = f"pytest-{Path.cwd().name}"
+        self._have(
+            slurm_allocation.submit_on(self._wishes, holder_command(), json.dumps(line), name)
         )
 
     def take(self, name: Name, header: Header, body: bytes) -> None:

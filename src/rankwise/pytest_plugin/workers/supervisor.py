@@ -74,7 +74,6 @@ class Supervisor(ForkServer):
         command: Sequence[str] = (),
     ) -> None:
         super().__init__(line, secret)
-        self._secret_shown = secret
         self._warm = warm
         self._folder = folder
         self._quiet = quiet
@@ -87,29 +86,24 @@ class Supervisor(ForkServer):
         adopt_orphans()
         self.open_fork_socket(cold, command)
 
-    def prepare_mpi(self) -> None:
-        """Load MPI without starting it, and find the mpiexec that belongs to it."""
-        try:
-            # The template does not wait for this to be loaded.
-            from rankwise.launch.mpiexec import find_mpiexec, loaded_library
+    def load_mpi(self, *, finds_mpiexec: bool) -> None:
+        """Load MPI without starting it, and say which it is.
 
+        Find the mpiexec that belongs to it, too, unless others start the worlds.
+        """
+        try:
             version = load_mpi_without_start()
-            library = loaded_library()
-            self._mpiexec = find_mpiexec(version, library)
-        except RankwiseError as error:
-            self._tell({"kind": "refused", "reason": str(error)})
-            return
-        prepare_clock(version, library)
-        self._tell({"kind": "mpi", "library": library_name(version), "mpiexec": self._mpiexec.path})
+            if finds_mpiexec:
+                # The template does not wait for this to be loaded.
+                from rankwise.launch.mpiexec import find_mpiexec, loaded_library
 
-    def name_mpi(self) -> None:
-        """Say which MPI there is, on a node where others start it."""
-        try:
-            library = library_name(load_mpi_without_start())
+                library = loaded_library()
+                self._mpiexec = find_mpiexec(version, library)
+                prepare_clock(version, library)
         except RankwiseError as error:
             self._tell({"kind": "refused", "reason": str(error)})
             return
-        self._tell({"kind": "mpi", "library": library})
+        self._tell({"kind": "mpi", "library": library_name(version)})
 
     def obey(self, header: Header) -> None:
         match header["kind"]:
@@ -175,7 +169,7 @@ class Supervisor(ForkServer):
             }
         else:
             return
-        environment |= {**header["environment"], SECRET_VARIABLE: self._secret_shown}
+        environment |= {**header["environment"], SECRET_VARIABLE: self._secret}
         program = header.get("program") or [
             *(sys.executable, "-I", "-S", _LAUNCHER, header["fork_socket"], str(world))
         ]
@@ -278,11 +272,6 @@ def read_log(folder: Path, world: int) -> str:
     return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
-def usual_environment() -> Mapping[bytes, bytes]:
-    """Return the environment as mpiexec will get it."""
-    return dict(os.environb)
-
-
 def supervise_node(
     config: pytest.Config, invitation: Invitation, *, collects_garbage: bool
 ) -> None:
@@ -321,7 +310,8 @@ def supervise(
     """Be a supervisor; comes back in its copies, the template and ranks without one."""
     folder = invitation.own_folder
     node_status = NodeStatus(folder) if invitation.is_distant else None
-    usual = usual_environment()
+    # As mpiexec will get it.
+    usual = dict(os.environb)
     command: Sequence[str] = ()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not options.warm:
@@ -350,10 +340,9 @@ def supervise(
         if not is_template:
             if template_line is not None:
                 template_line.close()
-            if invitation.is_distant and options.uses_srun:
-                supervisor.name_mpi()
-            elif options.slurm is None:
-                supervisor.prepare_mpi()
+            if options.slurm is None:
+                is_step = invitation.is_distant and options.uses_srun
+                supervisor.load_mpi(finds_mpiexec=not is_step)
             fork_request = supervisor.serve()
     except BaseException:  # a copy of pytest must not go on as pytest
         import traceback

@@ -63,7 +63,6 @@ class PoolLink:
     """This process's part in the run: what `World` is under mpirun."""
 
     is_reporter = False
-    shares_host_with_reporter = True
 
     def __init__(self, invitation: Invitation) -> None:
         self.invitation = invitation
@@ -71,7 +70,6 @@ class PoolLink:
         self.rank = 0
         self.size = invitation.width
         self.world = 0
-        self.library = ""
         self.channel: Channel
         self.comm: MPI.Intracomm | None = None
         self.mpi: ModuleType | None = None
@@ -114,14 +112,6 @@ class PoolLink:
 
     def speak(self) -> None:
         """Nothing was kept back."""
-
-    def leave(self) -> None:
-        """Hang up."""
-        self.channel.close()
-
-    def abort(self, code: int) -> NoReturn:
-        """End at once."""
-        os._exit(code or 1)
 
 
 class PoolSession(RankSession[PoolLink]):
