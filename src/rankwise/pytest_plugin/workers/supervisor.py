@@ -26,15 +26,6 @@ from rankwise.launch.mpi import (
     prevent_start,
 )
 from rankwise.pytest_plugin import connections
-from rankwise.pytest_plugin.connections import (
-    INVITATION,
-    SUPERVISOR,
-    Channel,
-    Header,
-    Invitation,
-    name_on_node,
-    node_name,
-)
 from rankwise.pytest_plugin.rank_status import NodeStatus
 from rankwise.pytest_plugin.workers.forkserver import (
     SECRET_VARIABLE,
@@ -64,7 +55,7 @@ class Supervisor(ForkServer):
 
     def __init__(
         self,
-        line: Channel,
+        line: connections.Channel,
         secret: str,
         *,
         warm: socket.socket,
@@ -105,7 +96,7 @@ class Supervisor(ForkServer):
             return
         self._tell({"kind": "mpi", "library": library_name(version)})
 
-    def obey(self, header: Header) -> None:
+    def obey(self, header: connections.Header) -> None:
         match header["kind"]:
             case "spawn":
                 self._spawn(header)
@@ -144,7 +135,7 @@ class Supervisor(ForkServer):
 
     # mpiexec
 
-    def _spawn(self, header: Header) -> None:
+    def _spawn(self, header: connections.Header) -> None:
         world = int(header["world"])
         launch: Sequence[str] | None = header.get("launch")
         from rankwise.launch.mpi import without_job
@@ -273,7 +264,7 @@ def read_log(folder: Path, world: int) -> str:
 
 
 def supervise_node(
-    config: pytest.Config, invitation: Invitation, *, collects_garbage: bool
+    config: pytest.Config, invitation: connections.Invitation, *, collects_garbage: bool
 ) -> None:
     """Be the supervisor of one node; comes back in its copies, the template and ranks."""
     from rankwise.pytest_plugin.workers.place import RunOptions
@@ -283,9 +274,9 @@ def supervise_node(
     folder = invitation.own_folder
     folder.mkdir(mode=0o700)
     fork_sockets = {name: connections.listen_on_file(folder / name) for name in ("warm", "cold")}
-    name = name_on_node(SUPERVISOR, node_name())
+    name = connections.name_on_node(connections.SUPERVISOR, connections.node_name())
     line = connections.Channel.open(invitation.address, invitation.secret, name)
-    line.send({"kind": "here", "pid": os.getpid(), "node": node_name()})
+    line.send({"kind": "here", "pid": os.getpid(), "node": connections.node_name()})
     supervise(
         config,
         options,
@@ -300,7 +291,7 @@ def supervise_node(
 def supervise(
     config: pytest.Config,
     options: RunOptions,
-    invitation: Invitation,
+    invitation: connections.Invitation,
     *,
     fork_sockets: dict[str, tuple[socket.socket, connections.Address]],
     line: connections.Channel,
@@ -316,7 +307,7 @@ def supervise(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not options.warm:
         command = clean_command(config)
-        os.environ[INVITATION] = invitation.to_text()
+        os.environ[connections.INVITATION] = invitation.to_text()
     try:
         supervisor = Supervisor(
             line,
