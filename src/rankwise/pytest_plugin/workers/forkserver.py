@@ -451,22 +451,3 @@ def kill_group(pid: int) -> None:
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             kill(pid, signal.SIGKILL)
-
-
-def descendants(root: int) -> list[int]:
-    """Find all processes below one."""
-    children: dict[int, list[int]] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                with Path(f"/proc/{entry.name}/stat").open("rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-                if fields[0] != b"Z":
-                    children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: list[int] = []
-    waiting = [root]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found

@@ -25,13 +25,13 @@ from rankwise.launch.mpi import (
     prepare_clock,
     prevent_start,
 )
+from rankwise.node.processes import sweep
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.rank_status import NodeStatus
 from rankwise.pytest_plugin.workers.forkserver import (
     SECRET_VARIABLE,
     ForkServer,
     adopt_orphans,
-    descendants,
     fork_with_parent,
     kill_group,
 )
@@ -238,13 +238,7 @@ class Supervisor(ForkServer):
         ):
             time.sleep(0.005)
         # Whatever is left was started by a test or by a launcher: nothing stays behind.
-        for _ in range(5):
-            left = descendants(os.getpid())
-            for pid in left:
-                kill_group(pid)
-            if not left:
-                break
-            time.sleep(0.005)
+        sweep(self._folder.name, is_reaper=True)
         shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)
 
