@@ -391,24 +391,20 @@ class Pool:
             return
         culprit = find_culprit(world)
         self._note_lost_node(world, culprit)
-        is_awaited = culprit is not None and culprit not in world.ended
         # If nobody here knows why, Slurm does: it says so when the step is over.
         is_unknown = world.remote is not None and not is_explained(world, culprit)
-        if is_unknown and world.is_launched:
-            is_awaited = True
         running_tests = self._dispatcher.running_tests(world.workers)
-        if world.is_launched and not any(
-            was_at(world, culprit, running) for running in running_tests
-        ):
-            # What it has printed outside of tests is complete when mpiexec has ended.
-            is_awaited = True
+        blamed = [running for running in running_tests if was_at(world, culprit, running)]
+        is_awaited = culprit is not None and culprit not in world.ended
+        # What it has printed outside of tests is complete when mpiexec has ended.
+        is_awaited = is_awaited or (world.is_launched and (is_unknown or not blamed))
         if is_awaited and time.monotonic() < world.check_until:
             return  # how it ended is still to be said
         self._kill(world)
         endings = {
             running.case: self._failure_report.on_crash(world, culprit, running)
-            for running in running_tests
-            if culprit is not None and was_at(world, culprit, running)
+            for running in blamed
+            if culprit is not None
         }
         if is_unknown and world.world_kind == "fresh":
             # The step was for this test alone.

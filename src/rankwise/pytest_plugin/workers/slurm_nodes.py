@@ -176,7 +176,8 @@ class SlurmSite(Workplace):
         self._invitation = replace(invitation, folder=folder, is_distant=True)
         self._command = command
         self._allocation: Allocation
-        self._srun: Srun | None = None
+        self._srun = Srun(wishes=self._wishes, job="", nodes=())
+        """How steps are started; it has no nodes before there is an allocation."""
         self._lines: Exchange
         self._order_keeper: Callable[[Header], None]
         self._variables: Mapping[str, str] = {}
@@ -218,9 +219,7 @@ class SlurmSite(Workplace):
 
     @property
     def is_ready(self) -> bool:
-        if self._srun is None or not self.library:
-            return False
-        return all(node in self._present for node in self._srun.left)
+        return bool(self.library) and all(node in self._present for node in self._srun.left)
 
     def is_expected(self, name: object) -> bool:
         """Return whether somebody of this name may call."""
@@ -229,8 +228,6 @@ class SlurmSite(Workplace):
 
     def servers(self) -> list[str]:
         """Name those who start, end and know ranks."""
-        if self._srun is None:
-            return []
         return [
             name_on_node(kind, node) for node in self._srun.left for kind in (SUPERVISOR, TEMPLATE)
         ]
@@ -242,7 +239,6 @@ class SlurmSite(Workplace):
 
     def _node_of(self, slots: Sequence[int]) -> str:
         """Name the node that all these slots are on; empty: there are several, or none is known."""
-        assert self._srun is not None
         found = {self.domains()[slot] for slot in slots}
         if len(found) != 1 or not any(self._tasks):
             return ""
@@ -274,20 +270,20 @@ class SlurmSite(Workplace):
             )
         self._tasks = slurm_allocation.tasks_on_nodes(names, self._variables)
         self._memory = slurm_allocation.memory_per_core(self._allocation.job, self._wishes)
-        srun = self._srun = Srun(wishes=self._wishes, job=self._allocation.job, nodes=names)
+        self._srun = Srun(wishes=self._wishes, job=self._allocation.job, nodes=names)
         self._furnished = time.monotonic()
         self._order_keeper(
             {
                 "kind": "spawn",
                 "world": NODE_SUPERVISORS,
-                "launch": srun.of_outposts(),
+                "launch": self._srun.of_outposts(),
                 "program": self._command,
                 "environment": {INVITATION: self._invitation.to_text()},
             }
         )
 
     def _learn_library(self, library: str) -> None:
-        if not self.library and self._srun is not None:
+        if not self.library and self._srun.nodes:
             if self._wishes.uses_srun:
                 self._srun.talk = choose_talk(library, self._wishes)
             self.library = library
@@ -301,7 +297,7 @@ class SlurmSite(Workplace):
         """
         if self.is_ready:
             return
-        if self._srun is not None:
+        if self._srun.nodes:
             if time.monotonic() - self._furnished > _START_SECONDS:
                 raise ComputeFailure(
                     f"the nodes of job {self._allocation.job} did not call within "
@@ -335,7 +331,6 @@ class SlurmSite(Workplace):
 
     def prepare(self, order: Header) -> None:
         """Say in the order for a world how to start it."""
-        assert self._srun is not None, "worlds are started when there are nodes"
         if not self._wishes.uses_srun:
             return
         is_alone = order["world_kind"] == "fresh"
@@ -354,17 +349,14 @@ class SlurmSite(Workplace):
     @property
     def starter(self) -> str:
         """Who starts the worlds: the keeper that is here, or, with mpiexec, the one of the node."""
-        assert self._srun is not None
-        return (
-            SUPERVISOR if self._wishes.uses_srun else name_on_node(SUPERVISOR, self._srun.nodes[0])
-        )
+        if self._wishes.uses_srun:
+            return SUPERVISOR
+        return name_on_node(SUPERVISOR, self._srun.nodes[0])
 
     def gone(self, name: Name) -> None:
         """Learn that the holder, or the server of a node, has closed its line."""
         kind, node = name_and_node(name)
-        if self._is_over or self._srun is None:
-            return
-        if kind == SUPERVISOR and node in self._srun.left:
+        if not self._is_over and kind == SUPERVISOR and node in self._srun.left:
             self._srun.lost.append(node)
             self.on_notice(f"node {node} is lost; the tests go on with the others")
 
@@ -374,14 +366,14 @@ class SlurmSite(Workplace):
         A controller that was restarted no longer knows that the servers on the nodes share their
         cores with everybody. We count the ranks ourselves.
         """
-        if self._srun is None or self._srun.shares:
+        if self._srun.shares:
             return False
         self._srun.shares = True
         return True
 
     @property
     def lost(self) -> Sequence[str]:
-        return self._srun.lost if self._srun is not None else ()
+        return self._srun.lost
 
     def explain_end(self) -> str:
         """Say how the allocation ended, if it has; empty: it goes on, as far as is known."""
@@ -392,7 +384,7 @@ class SlurmSite(Workplace):
             if not is_ending or time.monotonic() > deadline:
                 break
             time.sleep(0.2)
-        if self._srun is not None and not self._srun.left:
+        if self._srun.nodes and not self._srun.left:
             return self._allocation.describe_end() or (
                 f"the servers on all nodes of job {self._allocation.job} are gone"
             )
@@ -448,7 +440,7 @@ class BatchSite(SlurmSite):
 
     def look(self) -> None:
         """Find out how far it is, also whether the server has failed to start."""
-        if not self.is_ready and self._srun is not None:
+        if not self.is_ready and self._srun.nodes:
             self._allocation.look()
             if end := self._allocation.describe_end():
                 raise ComputeFailure(f"{end} before the tests could start")
