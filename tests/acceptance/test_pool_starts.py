@@ -193,6 +193,111 @@ def test_modules_may_use_mpi_as_soon_as_they_are_loaded(
     assert outcome.output.count("ranks import the tests themselves") == 1, str(outcome)
 
 
+@pytest.mark.parametrize("start", [(), ("--no-warm-start",)], ids=["warm", "cold"])
+def test_workers_have_the_options_of_the_interpreter(
+    project: Project, temporary: Path, start: tuple[str, ...]
+) -> None:
+    project.write(
+        {
+            "test_flags.py": """
+                import sys
+
+
+                def test_flags():
+                    if __debug__ or "error::UserWarning" not in sys.warnoptions:
+                        raise ValueError(f"{__debug__} {sys.warnoptions}")
+            """
+        }
+    )
+    interpreter = [str(project.mpi.python), "-O", "-W", "error::UserWarning"]
+    outcome = project.run(
+        [*interpreter, *("-m", "pytest", "-p", "rankwise", "--n-workers=1"), *start],
+        environment={"TMPDIR": str(temporary), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
+    assert outcome.exit_code == pytest.ExitCode.OK, str(outcome)
+    assert "1 passed" in outcome.output, str(outcome)
+
+
+THREADED = """
+    import threading
+    import time
+
+    from mpi4py import MPI
+    from rankwise import mark
+
+    threading.Thread(target=threading.Event().wait, daemon=True, name="busy").start()
+    # The programs that mpiexec starts are there by now, and wait for their processes.
+    time.sleep(1.0)
+
+
+    def test_alone():
+        pass
+
+
+    @mark.parallel(2)
+    def test_pair(comm):
+        assert comm.allreduce(1) == 2
+"""
+
+
+def test_a_template_with_threads_makes_no_ranks(project: Project, temporary: Path) -> None:
+    project.write({"test_threaded.py": THREADED})
+    outcome = run_pool(project, temporary, limit=60.0)
+    assert outcome.verdicts == {"test_alone": "passed", "test_pair": "passed"}, str(outcome)
+    assert outcome.exit_code == pytest.ExitCode.OK, str(outcome)
+    assert "threads were started while the tests were collected (busy)" in outcome.output
+
+
+# What keeps workers from being started, and what does not
+
+
+def test_the_folder_of_the_tests_may_have_a_name_that_is_not_text(
+    project: Project, temporary: Path
+) -> None:
+    folder = os.fsdecode(b"caf\xe9 of 'old'")
+    project.write({f"{folder}/test_it.py": "def test_alone():\n    pass\n"})
+    # The cache of pytest itself cannot keep such names.
+    outcome = run_pool(project, temporary, "-p", "no:cacheprovider")
+    assert outcome.exit_code == pytest.ExitCode.OK, str(outcome)
+    assert outcome.counts() == {"passed": 1}, str(outcome)
+
+
+def test_an_address_that_this_machine_does_not_have_is_refused_and_leaves_nothing(
+    project: Project, temporary: Path
+) -> None:
+    project.write({"test_it.py": "def test_alone():\n    pass\n"})
+    outcome = run_pool(project, temporary, "--scheduler=slurm", "--slurm-address=203.0.113.7")
+    assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, str(outcome)
+    assert "ERROR: cannot listen on 203.0.113.7: " in str(outcome)
+    assert "Traceback" not in str(outcome)
+
+
+def test_the_end_of_the_supervisor_before_the_header_is_an_error_in_one_line(
+    project: Project, temporary: Path
+) -> None:
+    project.write(
+        {
+            "conftest.py": """
+                import os
+                import signal
+                import sys
+                from pathlib import Path
+
+                if "rankwise.pytest_plugin.workers.controller" in sys.modules:
+                    own = os.getpid()
+                    children = Path(f"/proc/{own}/task/{own}/children").read_text()
+                    for child in children.split():
+                        os.kill(int(child), signal.SIGKILL)
+            """,
+            "test_it.py": "def test_alone():\n    pass\n",
+        }
+    )
+    outcome = run_pool(project, temporary)
+    assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, str(outcome)
+    assert "ERROR: the process that starts the ranks is gone" in str(outcome)
+    assert "INTERNALERROR" not in str(outcome)
+
+
 # Cores
 
 

@@ -116,9 +116,11 @@ def test_what_was_lost_starts_again_but_for_the_test_that_is_blamed() -> None:
     sent(dispatcher)
     dispatcher.lose([0], blamed=[1])
     assert sent(dispatcher) == [(0, "run", (2,))]
+    assert dispatcher.completed == 2
     dispatcher.done(0, done(2), b"")
     assert sent(dispatcher) == [(NOBODY, "verdict", 2), (0, "finish", None)]
     assert dispatcher.finished
+    assert dispatcher.completed == 3
 
 
 def test_without_anybody_to_blame_all_that_was_lost_starts_again_in_its_order() -> None:
@@ -270,6 +272,29 @@ def test_told_to_stop_nothing_that_waits_for_members_is_started() -> None:
     worlds.apart[(0,)] = (100,)
     dispatcher.resume()
     assert [kind for _, kind, _ in sent(dispatcher)] == ["finish"]
+
+
+def test_a_session_that_stops_starts_nothing_that_waits_for_members() -> None:
+    """A hook of a worker that has no test wants the run to stop."""
+    worlds = FakeVenues(1)
+    dispatcher = dispatcher_of(suite_of((1, "exact")), 1, worlds=worlds)
+    dispatcher.begin()
+    dispatcher.halt({"fail": "", "stop": "enough"})
+    assert dispatcher.finished
+    worlds.apart[(0,)] = (100,)
+    dispatcher.resume()
+    assert [kind for _, kind, _ in sent(dispatcher)] == ["stopped", "finish"]
+
+
+def test_after_the_last_failure_that_is_allowed_nothing_that_waits_is_started() -> None:
+    worlds = FakeVenues(2)
+    dispatcher = dispatcher_of(suite_of(1, (1, "exact")), 2, worlds=worlds, maxfail=1)
+    dispatcher.begin()
+    assert sent(dispatcher) == [(0, "run", (0,))]
+    worlds.apart[(1,)] = (100,)
+    dispatcher.lose([0], blamed=[0])
+    assert "run" not in [kind for _, kind, _ in sent(dispatcher)]
+    assert dispatcher.finished
 
 
 def test_told_to_stop_nothing_that_was_lost_is_started_again() -> None:

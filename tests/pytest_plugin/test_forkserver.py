@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.node.processes import leftovers
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.connections import Channel, Header
 from rankwise.pytest_plugin.workers import rank_proxy
 from rankwise.pytest_plugin.workers.forkserver import (
     SECRET_VARIABLE,
-    descendants,
     kill_group,
     rank_in,
 )
@@ -444,16 +444,18 @@ def test_without_mpiexec_there_is_no_rank() -> None:
         rank_in({b"PATH": b"/bin"})
 
 
-def test_the_processes_below_one_are_found_whatever_their_names_are() -> None:
+def test_the_processes_below_this_one_are_found_whatever_their_names_are() -> None:
     code = """
 import ctypes, os, sys, time
 ctypes.CDLL(None).prctl(15, b"a) Z (b", 0, 0, 0)
 pid = os.fork()
 if not pid:
     time.sleep(600)
-if not os.fork():
+dead = os.fork()
+if not dead:
     os._exit(0)
-print(pid, flush=True)
+os.waitid(os.P_PID, dead, os.WEXITED | os.WNOWAIT)
+print(pid, dead, flush=True)
 time.sleep(600)
 """
     process = subprocess.Popen(
@@ -461,24 +463,15 @@ time.sleep(600)
     )
     try:
         assert process.stdout is not None
-        child = int(process.stdout.readline())
-        found = descendants(os.getpid())
+        child, dead = map(int, process.stdout.readline().split())
+        found, _ = leftovers("of no attempt")
         assert {process.pid, child} <= set(found)
-        assert len(found) == len(set(found))
-        wait_for_descendants(process.pid, [child])
+        assert dead not in found
     finally:
         kill_group(process.pid)
         process.communicate(timeout=LIMIT)
     wait_until_gone(child)
-    assert descendants(process.pid) == []
-
-
-def wait_for_descendants(root: int, expected: list[int]) -> None:
-    """Wait until one that has ended is no longer counted."""
-    deadline = time.monotonic() + LIMIT
-    while descendants(root) != expected:
-        assert time.monotonic() < deadline, f"{descendants(root)} are below {root}"
-        time.sleep(0.01)
+    assert {process.pid, child}.isdisjoint(leftovers("of no attempt")[0])
 
 
 def test_killing_a_process_that_is_gone_is_no_error() -> None:

@@ -36,11 +36,8 @@ class ScheduledTest:
         """Return whether it can run on the ranks that another one was given, after it."""
         if self.world_kind == "fresh" or self.exclusive or first.exclusive:
             return False
-        return (self.size, self.world_kind, self.ranks) == (
-            first.size,
-            first.world_kind,
-            first.ranks,
-        )
+        needs = (self.size, self.world_kind, self.ranks)
+        return needs == (first.size, first.world_kind, first.ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

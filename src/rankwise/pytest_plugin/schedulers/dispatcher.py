@@ -194,8 +194,9 @@ class Dispatcher:
     def resume(self) -> None:
         """Try again to place what waited for workers to be started."""
         parked, self._parked = self._parked, deque()
-        for assignment in parked:
-            self._assign(assignment)
+        if not self._stopping:
+            for assignment in parked:
+                self._assign(assignment)
 
     def done(self, worker: int, header: Header, body: bytes) -> None:
         """Take in what a worker says about a test that it has run."""
@@ -243,7 +244,6 @@ class Dispatcher:
     def stop(self, *, at_once: bool = False) -> None:
         """Start nothing more; what runs may end. At once: don't wait for it."""
         self._stopping = True
-        self._parked.clear()
         if at_once:
             self._finish()
         else:
@@ -251,17 +251,14 @@ class Dispatcher:
 
     def halt(self, why: Header) -> None:
         """Start nothing more, as a worker's session wants it; the reporter is told why."""
-        self._stopping = True
         header = {"kind": "stopped", "fail": why["fail"], "stop": why["stop"]}
         self.outbox.append((self._reporter, header, b""))
+        self.stop()
 
     def running_tests(self, workers: Collection[int]) -> list[RunningTest]:
         """Return the tests that some of these workers have and that are not over."""
-        batches = {
-            id(batch): batch for one in workers if (batch := self._batches.get(one)) is not None
-        }
         found = []
-        for batch in batches.values():
+        for batch in self._batches_of(workers):
             for index in batch.assignment.cases:
                 running = self._running.get(index)
                 if running is not None and running.waiting:
@@ -277,10 +274,15 @@ class Dispatcher:
                     )
         return found
 
+    def _batches_of(self, workers: Iterable[int]) -> list[_Batch]:
+        """Return what these workers have, each once."""
+        # Batches are equal only if they are the same.
+        return list(dict.fromkeys(self._batches[one] for one in workers if one in self._batches))
+
     def at_work(self) -> list[AtWork]:
         """Return the tests that run now; of those that travel together, the first."""
         found = []
-        for batch in {id(batch): batch for batch in self._batches.values()}.values():
+        for batch in self._batches_of(self._batches):
             next_ones = {left[0] for left in batch.left.values() if left}
             case = next((one for one in batch.assignment.cases if one in next_ones), None)
             if case is not None:
@@ -314,6 +316,7 @@ class Dispatcher:
         for running in reversed(self.running_tests(workers)):
             del self._running[running.case]
             if running.case in blamed:
+                self.completed += 1
                 self._count_failure()
             else:
                 self._scheduler.put_back(running.case)
@@ -322,9 +325,7 @@ class Dispatcher:
                     self._unassigned[group] += 1
         for visitors in self._visitors.values():
             visitors.difference_update(workers)
-        for batch in {
-            id(batch): batch for one in workers if (batch := self._batches.get(one))
-        }.values():
+        for batch in self._batches_of(workers):
             for one in batch.workers:
                 if self._batches.get(one) is batch:
                     del self._batches[one]

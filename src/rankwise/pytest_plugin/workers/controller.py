@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import socket
-import time
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
@@ -213,9 +212,9 @@ class ControllerSession:
             show_notice(self._config, open_panes(self._folder, self._options.width))
 
     def pytest_report_header(self) -> list[str]:
-        while not self._refused and not self._place.title:
-            self._lines.step(1.0)
         self._raise_if_refused()
+        while not self._place.title:
+            self._step()
         options = self._options
         workers = "1 worker" if options.width == 1 else f"{options.width} workers"
         how = f"scheduler {options.start_mode}, policy {options.policy}"
@@ -289,8 +288,10 @@ class ControllerSession:
         """Make sure that all ranks have the same tests; an error may be why they have not."""
         own = first["nodeids"]
         for worker, (_, body) in self._collections.items():
+            if not isinstance(worker, int):
+                continue  # the template of a node that could have one
             data = json.loads(body)
-            rank = world_and_rank(int(worker))[1]
+            rank = world_and_rank(worker)[1]
             try:
                 require_same_tests(own, rank, data["nodeids"], self._options.width)
             except pytest.UsageError:
@@ -351,20 +352,14 @@ class ControllerSession:
 
     def _take_from_server(self, name: Name, header: Header) -> None:
         match header["kind"]:
-            case "ended":
-                self._pool.ended(header)
-            case "watched":
-                self._pool.watched(header)
-            case "moments":
-                self._pool.note_statuses(header)
             case "launcher ended" if header["world"] == NODE_SUPERVISORS:
                 self._node_supervisors_ended()
-            case "launcher ended":
-                self._pool.launcher_ended(header)
             case "stranger":
                 self._strangers[header["reason"]] += 1
             case "template ended":
                 self._template_ended(name)
+            case _:
+                self._pool.take_from_server(header)
 
     def _take_for_place(self, name: Name, header: Header, body: bytes) -> None:
         was_ready = self._place.is_ready
@@ -408,7 +403,8 @@ class ControllerSession:
             module = "a conftest.py"
             # It may be empty: there was no room for it.
             with contextlib.suppress(OSError, ValueError):
-                module = os.path.relpath((self._folder / "importing").read_text())
+                note = (self._folder / "importing").read_bytes()
+                module = os.path.relpath(os.fsdecode(note))
             self._go_cold(f"{module} uses MPI, or ends the process, when it is imported")
 
     def _go_cold(self, why: str) -> None:
@@ -583,9 +579,8 @@ class ControllerSession:
         # It says goodbye by hanging up.
         with contextlib.suppress(PoolFailure):
             self._order_supervisor({"kind": "end"})
-            deadline = time.monotonic() + _GOODBYE_SECONDS
-            while self._lines.has(SUPERVISOR) and time.monotonic() < deadline:
-                self._lines.step(0.05)
+            # What others say meanwhile concerns nobody any more.
+            self._lines.collect(lambda _: not self._lines.has(SUPERVISOR), _GOODBYE_SECONDS)
         is_gone = not self._lines.has(SUPERVISOR)
         self._lines.close()
         if is_gone:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -149,13 +149,7 @@ def lend_terminal(
     config: pytest.Config, lines: Exchange, worker: int, pid: int, words: str
 ) -> None:
     """Let the debugger of a rank talk to the user; all else waits until it is done."""
-
-    def interrupt() -> None:
-        if pid:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGINT)
-
-    with _terminal_lent(config, words, interrupt):
+    with _terminal_lent(config, words, pid):
         lines.send(worker, {"kind": "terminal", "pid": os.getpid()})
         lines.flush()
         events = lines.collect(
@@ -168,12 +162,11 @@ def lend_terminal(
 
 
 @contextlib.contextmanager
-def _terminal_lent(
-    config: pytest.Config, words: str, on_interrupt: Callable[[], None]
-) -> Iterator[None]:
+def _terminal_lent(config: pytest.Config, words: str, pid: int) -> Iterator[None]:
     """Have standard streams as the user gave them, and pass Ctrl-C on.
 
-    Ctrl-C is for whoever has the terminal: the rank is no process of its foreground group.
+    Ctrl-C is for whoever has the terminal: the rank is no process of its foreground group. Its
+    process may not be known: 0.
     """
     capture = config.pluginmanager.get_plugin("capturemanager")
     if isinstance(capture, CaptureManager):
@@ -185,10 +178,12 @@ def _terminal_lent(
         terminal.write_sep(">", f"{words}; the other ranks wait")
         terminal.flush()
 
-    def passed_on(_number: int, _frame: FrameType | None) -> None:
-        on_interrupt()
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        if pid:
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
 
-    before = signal.signal(signal.SIGINT, passed_on)
+    before = signal.signal(signal.SIGINT, pass_on)
     try:
         yield
     finally:

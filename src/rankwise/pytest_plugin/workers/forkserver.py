@@ -122,6 +122,13 @@ class ForkServer:
                 fork_socket, selectors.EVENT_READ, lambda: self._receive(fork_socket)
             )
 
+    def close_fork_sockets(self) -> None:
+        """Leave launchers to another process that listens there."""
+        for fork_socket in self._fork_sockets:
+            self._selector.unregister(fork_socket)
+            fork_socket.close()
+        self._fork_sockets.clear()
+
     def serve(self) -> ForkRequest | None:
         """Do as the controller says. Comes back in copies only, with what they are for."""
         while True:
@@ -153,10 +160,7 @@ class ForkServer:
                         self._kill(forked)
             case "signal":
                 for forked in self._forked_ranks:
-                    if (forked.fork_request.world, forked.fork_request.rank) == (
-                        header["world"],
-                        header["rank"],
-                    ):
+                    if forked.key == (header["world"], header["rank"]):
                         with contextlib.suppress(OSError):
                             os.kill(forked.pid, header["signal"])
             case "watch":
@@ -189,12 +193,8 @@ class ForkServer:
 
     def _tell_stacks(self, header: Header) -> None:
         assert self.node_status is not None, "the controller asks only those who have one"
-        pids = {
-            forked.key: forked.pid
-            for forked in self._forked_ranks
-            if forked.fork_request.world == header["world"]
-            and forked.fork_request.rank in header["ranks"]
-        }
+        asked = [(header["world"], rank) for rank in header["ranks"]]
+        pids = {forked.key: forked.pid for forked in self._forked_ranks if forked.key in asked}
         said = self.node_status.stacks(pids)
         self._tell({"kind": "stacks", "question": header["question"], **said})
 
@@ -364,17 +364,11 @@ class ForkServer:
         said = self.node_status.final_status(forked.key) if self.node_status is not None else {}
         if forked.why:
             said["why"] = forked.why
-        self._tell(
-            {
-                "kind": "ended",
-                "world": forked.fork_request.world,
-                "rank": forked.fork_request.rank,
-                "status": status,
-                # With MPICH a rank may come to its end after MPI_Abort: that is not finishing.
-                "by_us": forked.killed or (forked.is_orphan and status == 0),
-                **said,
-            }
-        )
+        world, rank = forked.key
+        # With MPICH a rank may come to its end after MPI_Abort: that is not finishing.
+        by_us = forked.killed or (forked.is_orphan and status == 0)
+        header = {"kind": "ended", "world": world, "rank": rank, "status": status, "by_us": by_us}
+        self._tell({**header, **said})
 
     def _patience(self) -> float | None:
         times = [forked.kill_at for forked in self._forked_ranks if forked.kill_at is not None]
@@ -457,22 +451,3 @@ def kill_group(pid: int) -> None:
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             kill(pid, signal.SIGKILL)
-
-
-def descendants(root: int) -> list[int]:
-    """Find all processes below one."""
-    children: dict[int, list[int]] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                with Path(f"/proc/{entry.name}/stat").open("rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-                if fields[0] != b"Z":
-                    children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: list[int] = []
-    waiting = [root]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found

@@ -68,15 +68,12 @@ class RunOptions:
         self.cores = available_cores()
         if width is not None:
             self.width: int = width
-        elif self.scheduler in SLURM_SCHEDULERS:
-            from rankwise.pytest_plugin.workers.run_options import read_slurm_options
+        elif self.scheduler in (*SLURM_SCHEDULERS, *BATCH_SCHEDULERS):
+            from rankwise.pytest_plugin.workers import run_options
 
-            self.slurm = read_slurm_options(known)
-            self.width = self.slurm.tasks
-        elif self.scheduler in BATCH_SCHEDULERS:
-            from rankwise.pytest_plugin.workers.run_options import read_batch_options
-
-            self.slurm = read_batch_options(known)
+            is_slurm = self.scheduler in SLURM_SCHEDULERS
+            read = run_options.read_slurm_options if is_slurm else run_options.read_batch_options
+            self.slurm = read(known)
             self.width = self.slurm.tasks
         else:
             usual = self.launched if self.launched > 1 and asked is None else len(self.cores)
@@ -111,31 +108,40 @@ class RunOptions:
             )
 
 
-class Workplace(Protocol):
-    """Starts what the worlds of a run need, and knows what became of it."""
+class Workplace:
+    """Starts what the worlds of a run need, and knows what became of it.
+
+    This one is the machine that pytest runs on: it is there from the start and does not end before
+    the run does. Others override what is different there.
+    """
 
     on_notice: Callable[[str], None]
     """Told what a person who waits wants to know."""
 
-    @property
-    def title(self) -> str:
+    def __init__(
+        self, fork_sockets: Mapping[str, str], *, width: int, cores: Sequence[int] = ()
+    ) -> None:
+        self.fork_sockets = fork_sockets
+        """The sockets at which a rank's program gets its process, by kind of start."""
+        self.title = ""
         """What the header of the run says of it; empty: that is not known yet."""
+        self._width = width
+        self._cores = cores
 
     @property
     def is_ready(self) -> bool:
         """Whether worlds can be started."""
-
-    @property
-    def fork_sockets(self) -> Mapping[str, str]:
-        """The sockets at which a rank's program gets its process, by kind of start."""
+        return True
 
     @property
     def starter(self) -> str:
         """Which supervisor starts the worlds."""
+        return SUPERVISOR
 
     @property
     def lost(self) -> Sequence[str]:
         """Nodes that are gone."""
+        return ()
 
     def begin(self, lines: Exchange, order_supervisor: Callable[[Header], None]) -> None:
         """Get ready; raises RankwiseError if that is impossible."""
@@ -145,15 +151,21 @@ class Workplace(Protocol):
 
     def is_expected(self, name: object) -> bool:
         """Return whether a process of this name may connect, beside workers and templates."""
+        return False
 
     def servers(self) -> list[str]:
         """Return the processes that start, end and know ranks, beside our own supervisor."""
+        return [TEMPLATE]
 
     def domains(self) -> list[int]:
         """Return the number of the NUMA domain, or of the node, of each slot."""
+        enough = self._width <= len(self._cores)
+        return domains_of(self._cores[: self._width]) if enough else [0] * self._width
 
     def take(self, name: Name, header: Header, body: bytes) -> None:
         """Take in what a process of the place says about itself; raises RankwiseError."""
+        if header["kind"] == "mpi":
+            self.title = header["library"]
 
     def gone(self, name: Name) -> None:
         """Learn that a process of the place has closed its connection."""
@@ -163,9 +175,11 @@ class Workplace(Protocol):
 
     def share(self) -> bool:
         """Let worlds start that are kept waiting; return whether that is new."""
+        return False
 
     def explain_end(self) -> str:
         """Return why no world can be started any more; empty: they can."""
+        return ""
 
     def end(self) -> None:
         """Give back what was taken."""
@@ -193,58 +207,6 @@ class Listener(Protocol):
         """Show how it stands; called several times a second."""
 
 
-class LocalMachine:
-    """This machine: it is there from the start and does not end before the run does."""
-
-    is_ready = True
-    starter = SUPERVISOR
-    lost: Sequence[str] = ()
-
-    def __init__(
-        self, fork_sockets: Mapping[str, str], *, width: int, cores: Sequence[int]
-    ) -> None:
-        self.fork_sockets = fork_sockets
-        self.title = ""
-        self.on_notice: Callable[[str], None]
-        self._width = width
-        self._cores = cores
-
-    def begin(self, lines: Exchange, order_supervisor: Callable[[Header], None]) -> None:
-        pass
-
-    def look(self) -> None:
-        pass
-
-    def is_expected(self, name: object) -> bool:
-        return False
-
-    def servers(self) -> list[str]:
-        return [TEMPLATE]
-
-    def domains(self) -> list[int]:
-        enough = self._width <= len(self._cores)
-        return domains_of(self._cores[: self._width]) if enough else [0] * self._width
-
-    def take(self, name: Name, header: Header, body: bytes) -> None:
-        if header["kind"] == "mpi":
-            self.title = header["library"]
-
-    def gone(self, name: Name) -> None:
-        pass
-
-    def prepare(self, order: Header) -> None:
-        pass
-
-    def share(self) -> bool:
-        return False
-
-    def explain_end(self) -> str:
-        return ""
-
-    def end(self) -> None:
-        pass
-
-
 # What the files of some ranks take.
 _ROOM_BYTES = 1 << 16
 
@@ -259,7 +221,11 @@ def start_controller(config: pytest.Config, options: RunOptions, *, collects_gar
     forgotten = mpi.forget_job()
     folder = _make_folder()
     secret = secrets.token_hex(32)
-    listener, address = _listen(options, folder)
+    try:
+        listener, address = _listen(options, folder)
+    except pytest.UsageError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     fork_sockets = {name: connections.listen_on_file(folder / name) for name in ("warm", "cold")}
     own, theirs = connections.pair()
     template, template_end = connections.pair()
@@ -351,12 +317,19 @@ def _forget_threads() -> None:
 
 
 def _listen(options: RunOptions, folder: Path) -> tuple[socket.socket, connections.Address]:
-    """Listen where all ranks can reach us, and nowhere else."""
+    """Listen where all ranks can reach us, and nowhere else; raises UsageError."""
     if options.slurm is None:
         return connections.listen_on_file(folder / "controller")
     from rankwise.pytest_plugin.workers.slurm_allocation import reachable_address
 
-    return connections.listen_on_host(reachable_address(options.slurm))
+    host = reachable_address(options.slurm)
+    try:
+        return connections.listen_on_host(host)
+    except OSError as error:
+        raise pytest.UsageError(
+            f"cannot listen on {host}: {error}. Name an address of this machine that the nodes can "
+            "reach with --slurm-address=ADDRESS"
+        ) from None
 
 
 def _make_place(
@@ -366,7 +339,7 @@ def _make_place(
     fork_sockets: Mapping[str, str],
 ) -> Workplace:
     if options.slurm is None:
-        return LocalMachine(fork_sockets, width=options.width, cores=options.cores)
+        return Workplace(fork_sockets, width=options.width, cores=options.cores)
     from rankwise.pytest_plugin.workers.slurm_nodes import BatchSite, SlurmSite
 
     kind = BatchSite if options.slurm.on else SlurmSite

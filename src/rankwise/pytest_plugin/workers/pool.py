@@ -267,14 +267,32 @@ class Pool:
                 self._listener.on_debug(worker, pid, words)
                 self._watch.pause(start)
 
-    def watched(self, header: Header) -> None:
+    def take_from_server(self, header: Header) -> None:
+        """Take in what a process says that starts, ends or knows ranks."""
+        match header["kind"]:
+            case "ended":
+                self._ended(header)
+            case "watched":
+                self._watched(header)
+            case "moments":
+                self._note_statuses(header)
+            case "launcher ended":
+                self.worlds.launcher_ended(header["world"])
+                self._resume()
+
+    def _resume(self) -> None:
+        """Place tests that have waited: there may be room for them now."""
+        if self._dispatcher is not None:
+            self._dispatcher.resume()
+
+    def _watched(self, header: Header) -> None:
         """Learn that a rank elsewhere is ready, and that its output is kept."""
         world = self.worlds.alive.get(header["world"])
         if world is not None and world.remote is not None:
             world.outputs[header["rank"]] = world.remote.box(header["rank"])
             self._note_ready(world, header["rank"])
 
-    def note_statuses(self, header: Header) -> None:
+    def _note_statuses(self, header: Header) -> None:
         """Learn what ranks elsewhere are at."""
         for number, rank, *said in header["moments"]:
             world = self.worlds.alive.get(number)
@@ -310,7 +328,7 @@ class Pool:
         if world is not None:
             world.rank_disconnected(rank)
 
-    def ended(self, header: Header) -> None:
+    def _ended(self, header: Header) -> None:
         """Learn how a rank's process ended."""
         world = self.worlds.alive.get(header["world"])
         if world is None:
@@ -322,20 +340,12 @@ class Pool:
             world.reasons[rank] = header["why"]
         world.rank_exited(rank, None if header["by_us"] else header["status"])
 
-    def launcher_ended(self, header: Header) -> None:
-        """Learn that an mpiexec has ended."""
-        self.worlds.launcher_ended(header["world"])
-        if self._dispatcher is not None:
-            self._dispatcher.resume()
-
     def _forget(self, world: World) -> None:
         """Forget a world whose ranks have all finished."""
         if len(world.ended) < world.size:
             self._kill(world)
         self.worlds.remove(world)
-        if self._dispatcher is not None:
-            # There is room for another one.
-            self._dispatcher.resume()
+        self._resume()
 
     # Worlds that are lost
 
@@ -350,8 +360,7 @@ class Pool:
             self._give_up_if_over()
         if self.worlds.not_before and now >= self.worlds.not_before:
             self.worlds.not_before = 0.0
-            if self._dispatcher is not None:
-                self._dispatcher.resume()
+            self._resume()
 
     def _give_up_if_over(self) -> None:
         """End the run if there is nowhere to go on; tests that ran there are told why."""
@@ -382,24 +391,20 @@ class Pool:
             return
         culprit = find_culprit(world)
         self._note_lost_node(world, culprit)
-        is_awaited = culprit is not None and culprit not in world.ended
         # If nobody here knows why, Slurm does: it says so when the step is over.
         is_unknown = world.remote is not None and not is_explained(world, culprit)
-        if is_unknown and world.is_launched:
-            is_awaited = True
         running_tests = self._dispatcher.running_tests(world.workers)
-        if world.is_launched and not any(
-            was_at(world, culprit, running) for running in running_tests
-        ):
-            # What it has printed outside of tests is complete when mpiexec has ended.
-            is_awaited = True
+        blamed = [running for running in running_tests if was_at(world, culprit, running)]
+        is_awaited = culprit is not None and culprit not in world.ended
+        # What it has printed outside of tests is complete when mpiexec has ended.
+        is_awaited = is_awaited or (world.is_launched and (is_unknown or not blamed))
         if is_awaited and time.monotonic() < world.check_until:
             return  # how it ended is still to be said
         self._kill(world)
         endings = {
             running.case: self._failure_report.on_crash(world, culprit, running)
-            for running in running_tests
-            if culprit is not None and was_at(world, culprit, running)
+            for running in blamed
+            if culprit is not None
         }
         if is_unknown and world.world_kind == "fresh":
             # The step was for this test alone.

@@ -139,41 +139,39 @@ def _options_in(script: str, name: str) -> list[str]:
 
 def _refuse(given: Sequence[tuple[str, str]]) -> None:
     for word, where in given:
-        if _is_one_of(_TASKS, word):
+        if _value_in(_TASKS, word) is not None:
             raise pytest.UsageError(
                 f"{word!r} in {where}: the number of tasks is that of --n-workers, because "
                 "rankwise counts on them when it packs the tests. Say --n-workers=N instead."
             )
-        if _is_one_of(_NOT_OURS, word):
+        if _value_in(_NOT_OURS, word) is not None:
             raise pytest.UsageError(
                 f"{word!r} in {where}: the tests need one allocation that rankwise looks after, "
                 "and with that option it would be something else. Leave it out."
             )
 
 
-def _is_one_of(names: Sequence[str], word: str) -> bool:
-    """Return whether a word is one of these options: `-n8`, `-n`, `--ntasks=8`, `--ntasks`."""
+def _value_in(names: Sequence[str], word: str, following: str = "") -> str | None:
+    """Return the value of a word that is one of these options: `-n8`, `-n`, `--ntasks=8`.
+
+    None: it is none of them.
+    """
     for name in names:
+        if word == name:
+            return following
         if name.startswith("--"):
-            if word == name or word.startswith(f"{name}="):
-                return True
-        elif word == name or (word.startswith(name) and not word.startswith("--")):
-            return True
-    return False
+            if word.startswith(f"{name}="):
+                return word.partition("=")[2]
+        elif word.startswith(name) and not word.startswith("--"):
+            return word[len(name) :]
+    return None
 
 
 def value_of(names: Sequence[str], words: Sequence[str]) -> str:
-    """Return the value of the last of these options."""
-    found = ""
-    for word, following in zip(words, [*words[1:], ""], strict=False):
-        for name in names:
-            if word == name:
-                found = following
-            elif name.startswith("--") and word.startswith(f"{name}="):
-                found = word.partition("=")[2]
-            elif not name.startswith("--") and word.startswith(name) and word[1] != "-":
-                found = word[len(name) :]
-    return found
+    """Return the value of the last of these options; empty: none is given."""
+    pairs = zip(words, [*words[1:], ""], strict=False)
+    given = [_value_in(names, word, following) for word, following in pairs]
+    return next((value for value in reversed(given) if value is not None), "")
 
 
 def _count_tasks(asked: str | None, job: Mapping[str, str]) -> int:

@@ -107,12 +107,8 @@ def submit(wishes: SlurmOptions, program: Sequence[str], line: str, name: str) -
     `line` is what the program needs to call us: it goes through the environment. Raises
     ComputeFailure with Slurm's words.
     """
-    options = [
-        *_usual_options(wishes, name, "/dev/null"),
-        # If a node is lost, the tests go on with the others; and tests don't start again unasked.
-        *("--no-kill", "--no-requeue"),
-        *_export(wishes, LINE),
-    ]
+    # If a node is lost, the tests go on with the others.
+    options = [*_usual_options(wishes, name, "/dev/null"), "--no-kill", *_export(wishes, LINE)]
     return _submit(wishes, program, options, **{LINE: line})
 
 
@@ -121,8 +117,7 @@ def submit_run(wishes: SlurmOptions, program: Sequence[str], name: str, output: 
 
     Raises ComputeFailure.
     """
-    options = [*_usual_options(wishes, name, output), "--no-requeue"]
-    return _submit(wishes, program, [*options, *_export(wishes)])
+    return _submit(wishes, program, [*_usual_options(wishes, name, output), *_export(wishes)])
 
 
 def submit_on(wishes: SlurmOptions, program: Sequence[str], line: str, name: str) -> Allocation:
@@ -157,8 +152,8 @@ def _submit(
 
 def _usual_options(wishes: SlurmOptions, name: str, output: str) -> list[str]:
     usual = [f"--job-name={name}", f"--output={output}", f"--ntasks={wishes.tasks}"]
-    # The user's come last: the last one counts.
-    return [*usual, *wishes.options]
+    # The user's come last: the last one counts. But tests don't start again unasked.
+    return [*usual, *wishes.options, "--no-requeue"]
 
 
 def _export(wishes: SlurmOptions, *names: str) -> list[str]:
@@ -222,12 +217,16 @@ def reachable_address(wishes: SlurmOptions) -> str:
     if wishes.address:
         return wishes.address
     try:
-        hosts = _node_names(wishes.on) if wishes.on else _controller_addresses()
+        if wishes.on:
+            hosts = [node.name for node in open_system(_choice(wishes.on)).nodes()]
+        else:
+            hosts = _controller_addresses()
     except RankwiseError as failure:
         raise pytest.UsageError(str(failure)) from None
     for host in hosts:
         try:
-            with socket.socket(_family(host), socket.SOCK_DGRAM) as line:
+            family = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0][0]
+            with socket.socket(family, socket.SOCK_DGRAM) as line:
                 # Nothing is sent: the kernel only chooses the way.
                 line.connect((host, 9))
                 return str(line.getsockname()[0])
@@ -237,14 +236,6 @@ def reachable_address(wishes: SlurmOptions) -> str:
         "which address of this machine the nodes can reach cannot be found out: say it with "
         "--slurm-address=ADDRESS"
     )
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0][0]
-
-
-def _node_names(name: str) -> list[str]:
-    return [node.name for node in open_system(_choice(name)).nodes()]
 
 
 def _controller_addresses() -> list[str]:

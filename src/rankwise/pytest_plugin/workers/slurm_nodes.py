@@ -29,7 +29,7 @@ from rankwise.pytest_plugin.connections import (
 )
 from rankwise.pytest_plugin.workers import slurm_allocation
 from rankwise.pytest_plugin.workers.forkserver import MEMORY_VARIABLE
-from rankwise.pytest_plugin.workers.place import RunOptions
+from rankwise.pytest_plugin.workers.place import RunOptions, Workplace
 from rankwise.pytest_plugin.workers.run_options import SlurmOptions
 from rankwise.pytest_plugin.workers.slurm_allocation import HOLDER, Allocation
 from rankwise.pytest_plugin.workers.supervisor import NODE_SUPERVISORS
@@ -161,7 +161,7 @@ _START_SECONDS = 180.0
 _VERDICT_SECONDS = 10.0
 
 
-class SlurmSite:
+class SlurmSite(Workplace):
     """Gets an allocation, has a server on each of its nodes, and says how to start worlds."""
 
     def __init__(self, wishes: RunOptions, invitation: Invitation, command: Sequence[str]) -> None:
@@ -170,11 +170,14 @@ class SlurmSite:
         self._warm = wishes.warm
         # The folder of the controller has a name that nobody can guess.
         token = Path(invitation.folder).name.removeprefix("rankwise-")
-        self.folder = _NODE_FOLDER.format(token)
-        self._invitation = replace(invitation, folder=self.folder, is_distant=True)
+        folder = _NODE_FOLDER.format(token)
+        fork_sockets = {name: f"{folder}/{name}" for name in ("warm", "cold")}
+        super().__init__(fork_sockets, width=wishes.slurm.tasks)
+        self._invitation = replace(invitation, folder=folder, is_distant=True)
         self._command = command
         self._allocation: Allocation
-        self._srun: Srun | None = None
+        self._srun = Srun(wishes=self._wishes, job="", nodes=())
+        """How steps are started; it has no nodes before there is an allocation."""
         self._lines: Exchange
         self._order_keeper: Callable[[Header], None]
         self._variables: Mapping[str, str] = {}
@@ -186,8 +189,6 @@ class SlurmSite:
         self._furnished = 0.0
         self._shown = ""
         self.library = ""
-        self.on_notice: Callable[[str], None]
-        """Told what a person who waits wants to know."""
 
     # The beginning
 
@@ -199,7 +200,7 @@ class SlurmSite:
         self._lines = lines
         self._order_keeper = order_keeper
         if self._wishes.job:
-            self._allocation = Allocation(Slurm(), self._wishes.job, is_ours=False)
+            self._have(Allocation(Slurm(), self._wishes.job, is_ours=False))
             # Inside of it, nobody has to be asked.
             if nodes := os.environ.get("SLURM_JOB_NODELIST"):
                 self._variables = os.environ
@@ -209,26 +210,16 @@ class SlurmSite:
             "address": asdict(self._invitation.address),
             "secret": self._invitation.secret,
         }
-        self._allocation = slurm_allocation.submit(
-            self._wishes, holder_command(), json.dumps(line), f"pytest-{Path.cwd().name}"
-        )
+        name = f"pytest-{Path.cwd().name}"
+        self._have(slurm_allocation.submit(self._wishes, holder_command(), json.dumps(line), name))
 
-    @property
-    def fork_sockets(self) -> dict[str, str]:
-        return {name: f"{self.folder}/{name}" for name in ("warm", "cold")}
-
-    @property
-    def title(self) -> str:
-        """What the header says of it."""
-        how = "submitted" if self._allocation.is_ours else "found"
-        return f"job {self._allocation.job} ({how})"
+    def _have(self, allocation: Allocation) -> None:
+        self._allocation = allocation
+        self.title = f"job {allocation.job} ({'submitted' if allocation.is_ours else 'found'})"
 
     @property
     def is_ready(self) -> bool:
-        """Whether worlds can be started."""
-        if self._srun is None or not self.library:
-            return False
-        return all(node in self._present for node in self._srun.left)
+        return bool(self.library) and all(node in self._present for node in self._srun.left)
 
     def is_expected(self, name: object) -> bool:
         """Return whether somebody of this name may call."""
@@ -237,22 +228,17 @@ class SlurmSite:
 
     def servers(self) -> list[str]:
         """Name those who start, end and know ranks."""
-        if self._srun is None:
-            return []
         return [
             name_on_node(kind, node) for node in self._srun.left for kind in (SUPERVISOR, TEMPLATE)
         ]
 
     def domains(self) -> list[int]:
         """Return the node of each slot, counted from 0."""
-        assert self._srun is not None
         found = [number for number, tasks in enumerate(self._tasks) for _ in range(tasks)]
-        width = self._wishes.tasks
-        return found[:width] if len(found) >= width else [0] * width
+        return found[: self._width] if len(found) >= self._width else [0] * self._width
 
     def _node_of(self, slots: Sequence[int]) -> str:
         """Name the node that all these slots are on; empty: there are several, or none is known."""
-        assert self._srun is not None
         found = {self.domains()[slot] for slot in slots}
         if len(found) != 1 or not any(self._tasks):
             return ""
@@ -284,20 +270,20 @@ class SlurmSite:
             )
         self._tasks = slurm_allocation.tasks_on_nodes(names, self._variables)
         self._memory = slurm_allocation.memory_per_core(self._allocation.job, self._wishes)
-        srun = self._srun = Srun(wishes=self._wishes, job=self._allocation.job, nodes=names)
+        self._srun = Srun(wishes=self._wishes, job=self._allocation.job, nodes=names)
         self._furnished = time.monotonic()
         self._order_keeper(
             {
                 "kind": "spawn",
                 "world": NODE_SUPERVISORS,
-                "launch": srun.of_outposts(),
+                "launch": self._srun.of_outposts(),
                 "program": self._command,
                 "environment": {INVITATION: self._invitation.to_text()},
             }
         )
 
     def _learn_library(self, library: str) -> None:
-        if not self.library and self._srun is not None:
+        if not self.library and self._srun.nodes:
             if self._wishes.uses_srun:
                 self._srun.talk = choose_talk(library, self._wishes)
             self.library = library
@@ -311,7 +297,7 @@ class SlurmSite:
         """
         if self.is_ready:
             return
-        if self._srun is not None:
+        if self._srun.nodes:
             if time.monotonic() - self._furnished > _START_SECONDS:
                 raise ComputeFailure(
                     f"the nodes of job {self._allocation.job} did not call within "
@@ -345,7 +331,6 @@ class SlurmSite:
 
     def prepare(self, order: Header) -> None:
         """Say in the order for a world how to start it."""
-        assert self._srun is not None, "worlds are started when there are nodes"
         if not self._wishes.uses_srun:
             return
         is_alone = order["world_kind"] == "fresh"
@@ -364,17 +349,14 @@ class SlurmSite:
     @property
     def starter(self) -> str:
         """Who starts the worlds: the keeper that is here, or, with mpiexec, the one of the node."""
-        assert self._srun is not None
-        return (
-            SUPERVISOR if self._wishes.uses_srun else name_on_node(SUPERVISOR, self._srun.nodes[0])
-        )
+        if self._wishes.uses_srun:
+            return SUPERVISOR
+        return name_on_node(SUPERVISOR, self._srun.nodes[0])
 
     def gone(self, name: Name) -> None:
         """Learn that the holder, or the server of a node, has closed its line."""
         kind, node = name_and_node(name)
-        if self._is_over or self._srun is None:
-            return
-        if kind == SUPERVISOR and node in self._srun.left:
+        if not self._is_over and kind == SUPERVISOR and node in self._srun.left:
             self._srun.lost.append(node)
             self.on_notice(f"node {node} is lost; the tests go on with the others")
 
@@ -384,14 +366,14 @@ class SlurmSite:
         A controller that was restarted no longer knows that the servers on the nodes share their
         cores with everybody. We count the ranks ourselves.
         """
-        if self._srun is None or self._srun.shares:
+        if self._srun.shares:
             return False
         self._srun.shares = True
         return True
 
     @property
     def lost(self) -> Sequence[str]:
-        return self._srun.lost if self._srun is not None else ()
+        return self._srun.lost
 
     def explain_end(self) -> str:
         """Say how the allocation ended, if it has; empty: it goes on, as far as is known."""
@@ -402,7 +384,7 @@ class SlurmSite:
             if not is_ending or time.monotonic() > deadline:
                 break
             time.sleep(0.2)
-        if self._srun is not None and not self._srun.left:
+        if self._srun.nodes and not self._srun.left:
             return self._allocation.describe_end() or (
                 f"the servers on all nodes of job {self._allocation.job} are gone"
             )
@@ -412,8 +394,8 @@ class SlurmSite:
 
     def end(self) -> None:
         """Give back what is ours."""
-        if not hasattr(self, "_allocation"):
-            return
+        if not self.title:
+            return  # there is no allocation
         self._is_over = True
         for name in (*self.servers(), HOLDER):
             if self._lines.has(name):
@@ -440,8 +422,9 @@ class BatchSite(SlurmSite):
             "server": list(self._command),
             "invitation": self._invitation.to_text(),
         }
-        self._allocation = slurm_allocation.submit_on(
-            self._wishes, holder_command(), json.dumps(line), f"pytest-{Path.cwd().name}"
+        name = f"pytest-{Path.cwd().name}"
+        self._have(
+            slurm_allocation.submit_on(self._wishes, holder_command(), json.dumps(line), name)
         )
 
     def take(self, name: Name, header: Header, body: bytes) -> None:
@@ -457,7 +440,7 @@ class BatchSite(SlurmSite):
 
     def look(self) -> None:
         """Find out how far it is, also whether the server has failed to start."""
-        if not self.is_ready and self._srun is not None:
+        if not self.is_ready and self._srun.nodes:
             self._allocation.look()
             if end := self._allocation.describe_end():
                 raise ComputeFailure(f"{end} before the tests could start")

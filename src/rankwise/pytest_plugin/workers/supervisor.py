@@ -25,22 +25,13 @@ from rankwise.launch.mpi import (
     prepare_clock,
     prevent_start,
 )
+from rankwise.node.processes import sweep
 from rankwise.pytest_plugin import connections
-from rankwise.pytest_plugin.connections import (
-    INVITATION,
-    SUPERVISOR,
-    Channel,
-    Header,
-    Invitation,
-    name_on_node,
-    node_name,
-)
 from rankwise.pytest_plugin.rank_status import NodeStatus
 from rankwise.pytest_plugin.workers.forkserver import (
     SECRET_VARIABLE,
     ForkServer,
     adopt_orphans,
-    descendants,
     fork_with_parent,
     kill_group,
 )
@@ -64,7 +55,7 @@ class Supervisor(ForkServer):
 
     def __init__(
         self,
-        line: Channel,
+        line: connections.Channel,
         secret: str,
         *,
         warm: socket.socket,
@@ -74,7 +65,6 @@ class Supervisor(ForkServer):
         command: Sequence[str] = (),
     ) -> None:
         super().__init__(line, secret)
-        self._secret_shown = secret
         self._warm = warm
         self._folder = folder
         self._quiet = quiet
@@ -87,31 +77,26 @@ class Supervisor(ForkServer):
         adopt_orphans()
         self.open_fork_socket(cold, command)
 
-    def prepare_mpi(self) -> None:
-        """Load MPI without starting it, and find the mpiexec that belongs to it."""
-        try:
-            # The template does not wait for this to be loaded.
-            from rankwise.launch.mpiexec import find_mpiexec, loaded_library
+    def load_mpi(self, *, finds_mpiexec: bool) -> None:
+        """Load MPI without starting it, and say which it is.
 
+        Find the mpiexec that belongs to it, too, unless others start the worlds.
+        """
+        try:
             version = load_mpi_without_start()
-            library = loaded_library()
-            self._mpiexec = find_mpiexec(version, library)
+            if finds_mpiexec:
+                # The template does not wait for this to be loaded.
+                from rankwise.launch.mpiexec import find_mpiexec, loaded_library
+
+                library = loaded_library()
+                self._mpiexec = find_mpiexec(version, library)
+                prepare_clock(version, library)
         except RankwiseError as error:
             self._tell({"kind": "refused", "reason": str(error)})
             return
-        prepare_clock(version, library)
-        self._tell({"kind": "mpi", "library": library_name(version), "mpiexec": self._mpiexec.path})
+        self._tell({"kind": "mpi", "library": library_name(version)})
 
-    def name_mpi(self) -> None:
-        """Say which MPI there is, on a node where others start it."""
-        try:
-            library = library_name(load_mpi_without_start())
-        except RankwiseError as error:
-            self._tell({"kind": "refused", "reason": str(error)})
-            return
-        self._tell({"kind": "mpi", "library": library})
-
-    def obey(self, header: Header) -> None:
+    def obey(self, header: connections.Header) -> None:
         match header["kind"]:
             case "spawn":
                 self._spawn(header)
@@ -150,7 +135,7 @@ class Supervisor(ForkServer):
 
     # mpiexec
 
-    def _spawn(self, header: Header) -> None:
+    def _spawn(self, header: connections.Header) -> None:
         world = int(header["world"])
         launch: Sequence[str] | None = header.get("launch")
         from rankwise.launch.mpi import without_job
@@ -175,7 +160,7 @@ class Supervisor(ForkServer):
             }
         else:
             return
-        environment |= {**header["environment"], SECRET_VARIABLE: self._secret_shown}
+        environment |= {**header["environment"], SECRET_VARIABLE: self._secret}
         program = header.get("program") or [
             *(sys.executable, "-I", "-S", _LAUNCHER, header["fork_socket"], str(world))
         ]
@@ -253,13 +238,7 @@ class Supervisor(ForkServer):
         ):
             time.sleep(0.005)
         # Whatever is left was started by a test or by a launcher: nothing stays behind.
-        for _ in range(5):
-            left = descendants(os.getpid())
-            for pid in left:
-                kill_group(pid)
-            if not left:
-                break
-            time.sleep(0.005)
+        sweep(self._folder.name, is_reaper=True)
         shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)
 
@@ -278,13 +257,8 @@ def read_log(folder: Path, world: int) -> str:
     return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
-def usual_environment() -> Mapping[bytes, bytes]:
-    """Return the environment as mpiexec will get it."""
-    return dict(os.environb)
-
-
 def supervise_node(
-    config: pytest.Config, invitation: Invitation, *, collects_garbage: bool
+    config: pytest.Config, invitation: connections.Invitation, *, collects_garbage: bool
 ) -> None:
     """Be the supervisor of one node; comes back in its copies, the template and ranks."""
     from rankwise.pytest_plugin.workers.place import RunOptions
@@ -294,9 +268,9 @@ def supervise_node(
     folder = invitation.own_folder
     folder.mkdir(mode=0o700)
     fork_sockets = {name: connections.listen_on_file(folder / name) for name in ("warm", "cold")}
-    name = name_on_node(SUPERVISOR, node_name())
+    name = connections.name_on_node(connections.SUPERVISOR, connections.node_name())
     line = connections.Channel.open(invitation.address, invitation.secret, name)
-    line.send({"kind": "here", "pid": os.getpid(), "node": node_name()})
+    line.send({"kind": "here", "pid": os.getpid(), "node": connections.node_name()})
     supervise(
         config,
         options,
@@ -311,7 +285,7 @@ def supervise_node(
 def supervise(
     config: pytest.Config,
     options: RunOptions,
-    invitation: Invitation,
+    invitation: connections.Invitation,
     *,
     fork_sockets: dict[str, tuple[socket.socket, connections.Address]],
     line: connections.Channel,
@@ -321,12 +295,13 @@ def supervise(
     """Be a supervisor; comes back in its copies, the template and ranks without one."""
     folder = invitation.own_folder
     node_status = NodeStatus(folder) if invitation.is_distant else None
-    usual = usual_environment()
+    # As mpiexec will get it.
+    usual = dict(os.environb)
     command: Sequence[str] = ()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not options.warm:
         command = clean_command(config)
-        os.environ[INVITATION] = invitation.to_text()
+        os.environ[connections.INVITATION] = invitation.to_text()
     try:
         supervisor = Supervisor(
             line,
@@ -350,10 +325,9 @@ def supervise(
         if not is_template:
             if template_line is not None:
                 template_line.close()
-            if invitation.is_distant and options.uses_srun:
-                supervisor.name_mpi()
-            elif options.slurm is None:
-                supervisor.prepare_mpi()
+            if options.slurm is None:
+                is_step = invitation.is_distant and options.uses_srun
+                supervisor.load_mpi(finds_mpiexec=not is_step)
             fork_request = supervisor.serve()
     except BaseException:  # a copy of pytest must not go on as pytest
         import traceback
@@ -388,7 +362,9 @@ def clean_command(config: pytest.Config) -> list[str]:
         f"import sys; sys.path[:] = {sys.path!r}; "
         f"import pytest; sys.exit(pytest.main({arguments!r}))"
     )
-    return [sys.executable, "-c", code]
+    # The options of this interpreter, as `multiprocessing` passes them on: -O, -W, -X and others.
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-c", code]
 
 
 def _write_to(path: Path) -> None:

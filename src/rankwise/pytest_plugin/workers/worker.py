@@ -37,17 +37,6 @@ from rankwise.pytest_plugin.collection import (
     describe_tests,
 )
 from rankwise.pytest_plugin.communicators import Communicators
-from rankwise.pytest_plugin.connections import (
-    CORES,
-    TEMPLATE,
-    WORLD,
-    Channel,
-    Invitation,
-    WireError,
-    name_on_node,
-    node_name,
-    worker_number,
-)
 from rankwise.pytest_plugin.output import OwnStreams, StraightThrough
 from rankwise.pytest_plugin.rank_status import StatusFiles, StatusWriter
 from rankwise.pytest_plugin.reporter import CollectionRecord
@@ -63,16 +52,14 @@ class PoolLink:
     """This process's part in the run: what `World` is under mpirun."""
 
     is_reporter = False
-    shares_host_with_reporter = True
 
-    def __init__(self, invitation: Invitation) -> None:
+    def __init__(self, invitation: connections.Invitation) -> None:
         self.invitation = invitation
         self.settings = dict(invitation.settings)
         self.rank = 0
         self.size = invitation.width
         self.world = 0
-        self.library = ""
-        self.channel: Channel
+        self.channel: connections.Channel
         self.comm: MPI.Intracomm | None = None
         self.mpi: ModuleType | None = None
         self.box: StatusWriter | None = None
@@ -83,11 +70,11 @@ class PoolLink:
         The first template has one from the start: the controller may be busy for long.
         """
         if line is not None:
-            self.channel = Channel(line)
+            self.channel = connections.Channel(line)
         elif self.invitation.is_distant:
-            self._call(name_on_node(TEMPLATE, node_name()))
+            self._call(connections.name_on_node(connections.TEMPLATE, connections.node_name()))
         else:
-            self._call(TEMPLATE)
+            self._call(connections.TEMPLATE)
 
     def join_world(self) -> None:
         """Start MPI in the place that mpiexec has given to this process, and call the controller.
@@ -96,9 +83,9 @@ class PoolLink:
         """
         place = place_from_environment()
         assert place is not None, "no mpiexec has started this process"
-        self.world = int(os.environ.pop(WORLD))
+        self.world = int(os.environ.pop(connections.WORLD))
         self.rank = place.rank
-        if cores := os.environ.pop(CORES, ""):
+        if cores := os.environ.pop(connections.CORES, ""):
             bind_to(cores, place.rank)
         files = StatusFiles(self.invitation.own_folder, f"{self.world}.{self.rank}")
         self.box = StatusWriter(files)
@@ -106,22 +93,16 @@ class PoolLink:
         self.mpi = start_mpi(place)
         self.comm = self.mpi.COMM_WORLD.Dup()
         mark_as_joined()
-        self._call(worker_number(self.world, self.rank))
+        self._call(connections.worker_number(self.world, self.rank))
 
     def _call(self, name: connections.Name) -> None:
-        self.channel = Channel.open(self.invitation.address, self.invitation.secret, name)
-        self.channel.send({"kind": "here", "pid": os.getpid(), "node": node_name()})
+        self.channel = connections.Channel.open(
+            self.invitation.address, self.invitation.secret, name
+        )
+        self.channel.send({"kind": "here", "pid": os.getpid(), "node": connections.node_name()})
 
     def speak(self) -> None:
         """Nothing was kept back."""
-
-    def leave(self) -> None:
-        """Hang up."""
-        self.channel.close()
-
-    def abort(self, code: int) -> NoReturn:
-        """End at once."""
-        os._exit(code or 1)
 
 
 class PoolSession(RankSession[PoolLink]):
@@ -166,7 +147,9 @@ class PoolSession(RankSession[PoolLink]):
         """Note what is imported next: if that ends this process, the controller knows why."""
         if self._server is not None and isinstance(collector, pytest.Module):
             note = self._link.invitation.own_folder / "importing"
-            note.write_text(str(collector.path))
+            # There may be no room for it: then it is empty.
+            with contextlib.suppress(OSError):
+                note.write_bytes(os.fsencode(collector.path))
 
     # Tests
 
@@ -178,7 +161,7 @@ class PoolSession(RankSession[PoolLink]):
             if self._server is not None:
                 self._become_rank(self._server.serve())
             self._work(session)
-        except WireError:
+        except connections.WireError:
             # The controller is gone, and there is nobody to tell.
             os._exit(1)
         return True
@@ -194,6 +177,9 @@ class PoolSession(RankSession[PoolLink]):
             data["collected"] = self._record.describe(session)
         if self._server is not None:
             header["unsafe"] = why_not_copied()
+            if header["unsafe"]:
+                # Launchers wait there already: they get their processes from the supervisor.
+                self._server.close_fork_sockets()
         self._link.channel.send(header, json.dumps(data, default=repr).encode())
         if self._server is not None:
             # Once for all ranks, if no module of the tests has done it.
@@ -249,7 +235,7 @@ class PoolSession(RankSession[PoolLink]):
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object) -> None:
         self._has_spoken = True
-        with contextlib.suppress(WireError):
+        with contextlib.suppress(connections.WireError):
             self._link.channel.send({"kind": "broken", "reason": str(excrepr)})
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -286,12 +272,12 @@ class PoolSession(RankSession[PoolLink]):
             "interrupt": asks,
             "is_interrupt": isinstance(error, KeyboardInterrupt),
         }
-        with contextlib.suppress(WireError):
+        with contextlib.suppress(connections.WireError):
             self._link.channel.send(fault)
 
     def refuse(self, reason: str) -> None:
         """Say why there is nothing to run here."""
-        with contextlib.suppress(WireError):
+        with contextlib.suppress(connections.WireError):
             self._link.channel.send({"kind": "refused", "reason": reason})
 
     def _leave(self) -> NoReturn:
@@ -305,7 +291,7 @@ class PoolSession(RankSession[PoolLink]):
             self._tell_fault(error)
         _finalize_mpi(self._link.mpi or sys.modules.get("mpi4py.MPI"))
         # Not sooner: an end before this was not asked for.
-        with contextlib.suppress(WireError):
+        with contextlib.suppress(connections.WireError):
             self._link.channel.send({"kind": "bye"})
         exit_as_c_does(0)
 

@@ -428,11 +428,9 @@ class Worlds:
 
     def shared(self) -> World | None:
         """Return the world of all ranks, if there is one that works."""
+        working = (WorldState.STARTING, WorldState.READY)
         for world in self.alive.values():
-            if world.world_kind == "shared" and world.state in (
-                WorldState.STARTING,
-                WorldState.READY,
-            ):
+            if world.world_kind == "shared" and world.state in working:
                 return world
         return None
 
@@ -486,31 +484,28 @@ class Worlds:
         self, world_kind: WorldKind, test: ListedTest, slots: tuple[int, ...]
     ) -> World | None:
         """Find a world that has nothing to do, for a test that may have one that was used."""
-        reserved = self._reserved.values()
-        for world in self.alive.values():
-            if (
-                (world.world_kind, world.size, world.threads)
-                == (world_kind, test.size, test.threads)
-                and world.state is WorldState.READY
-                and world not in reserved
-                and not world.busy
-                and (self._binding.cores is None or world.slots == self._used(test, slots))
-            ):
+        used = self._used(test, slots)
+        for world in self._idle_worlds(world_kind):
+            is_fit = (world.size, world.threads) == (test.size, test.threads)
+            if is_fit and (self._binding.cores is None or world.slots == used):
                 return world
         return None
 
-    def _dismiss_idle(self, count: int) -> None:
-        """Let those go that have waited longest, if with so many more ranks there are too many."""
+    def _idle_worlds(self, world_kind: WorldKind) -> list[World]:
+        """Return the worlds of a kind that could run a test at once."""
         reserved = self._reserved.values()
-        idle = [
+        return [
             world
             for world in self.alive.values()
-            if world.world_kind == "exact"
+            if world.world_kind == world_kind
             and world.state is WorldState.READY
             and world not in reserved
             and not world.busy
         ]
-        idle.sort(key=lambda world: world.idle_since)
+
+    def _dismiss_idle(self, count: int) -> None:
+        """Let those go that have waited longest, if with so many more ranks there are too many."""
+        idle = sorted(self._idle_worlds("exact"), key=lambda world: world.idle_since)
         count += sum(world.size for world in idle)
         while idle and count > _IDLE_RANKS * self._width:
             world = idle.pop(0)
