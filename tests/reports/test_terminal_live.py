@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from rankwise.logs import LogLine
-from rankwise.reports.terminal.live import LiveDisplay
+from rankwise.reports.terminal.live import LiveDisplay, View
 from rankwise.store.rows import Event
 
 
-class Recorder:
+class Recorder(View):
     """A view that keeps what it is shown."""
 
     def __init__(self, *, follows: bool = True, fault: Exception | None = None) -> None:
