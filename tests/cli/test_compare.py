@@ -304,3 +304,14 @@ def test_series_of_several_documents_are_compared_each_with_its_own(
         "osu": "regressed",
         "imb": "improved",
     }
+
+
+def test_a_run_that_is_not_over_is_named_beside_the_verdict(
+    store: Store, rankwise: Rankwise
+) -> None:
+    first, second = measured(store, around(2.0)), measured(store, around(2.0, seed=2))
+    store.run_ended(first, State.PASSED, exit_code=0, now=2e9)
+    said = rankwise("compare", first, second)
+    words = "is queued: what it has yet to measure does not count here"
+    assert f"{second} of B {words}" in said.out
+    assert f"{first} of A" not in said.out

@@ -117,7 +117,12 @@ def compare_sides(
         before=before,
         after=after,
         lines=sorted([*lines, *gone], key=_severity),
-        remarks=[*_alone(first, second), *_partly(second, both, failed), *differences],
+        remarks=[
+            *_unfinished(before, after),
+            *_alone(first, second),
+            *_partly(second, both, failed),
+            *differences,
+        ],
         differences=differences,
     )
 
@@ -253,6 +258,16 @@ def _failed_cases(store: Store, side: Side) -> dict[str, list[str]]:
 def _severity(line: SeriesComparison) -> tuple[int, float]:
     moved = abs(line.result.change) if line.result.change is not None else 0.0
     return list(ComparisonVerdict).index(line.result.verdict), -moved
+
+
+def _unfinished(before: Side, after: Side) -> list[str]:
+    """Say which runs are not over: what they have yet to measure is not compared."""
+    return [
+        f"{run.id} of {name} is {run.state}: what it has yet to measure does not count here"
+        for name, side in (("A", before), ("B", after))
+        for run in side.runs
+        if not run.state.is_over
+    ]
 
 
 def _alone(first: _Gathered, second: _Gathered) -> list[str]:
