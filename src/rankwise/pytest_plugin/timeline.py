@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,8 @@ class Timekeeper:
 
     def __init__(self, config: pytest.Config, path: str, begun: float) -> None:
         self._config = config
-        self._path = Path(path).expanduser().absolute()
+        # Of a name that no user has, this leaves the path as it is.
+        self._path = Path(os.path.expanduser(path)).absolute()  # noqa: PTH111
         self._begun = begun
         self._width = 0
         self._order = "sequential"
