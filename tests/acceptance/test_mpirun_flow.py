@@ -109,3 +109,35 @@ def test_a_rank_that_ends_without_a_word_fails_the_run_and_its_test_is_named(
     assert "test_it.py::test_end" in outcome.output + outcome.errors, str(outcome)
     if suite is not IN_FIXTURE:
         assert "not this one" in outcome.output + outcome.errors, str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("end", "exit_code", "said"),
+    [("pytest.exit('enough', 7)", 7, "enough"), ("raise KeyboardInterrupt", 2, "test_it.py:10")],
+)
+def test_a_rank_that_ends_the_run_after_the_last_test_is_heard(
+    project: Project, end: str, exit_code: int, said: str
+) -> None:
+    project.write(
+        {
+            "test_it.py": f"""
+                import time
+                import pytest
+                import rankwise
+                from ledger import RANK
+
+                @pytest.fixture(scope="session")
+                def ending():
+                    yield
+                    time.sleep(RANK)
+                    if RANK == 1: {end}
+
+                @rankwise.mark.parallel(2)
+                def test_end(comm, ending): pass
+            """
+        }
+    )
+    outcome = run_pytest(project, ranks=2, limit=LIMIT_SECONDS)
+    assert outcome.exit_code == exit_code, str(outcome)
+    assert said in outcome.output, str(outcome)
+    assert "(rank 1)" in outcome.output, str(outcome)

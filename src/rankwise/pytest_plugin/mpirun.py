@@ -58,6 +58,8 @@ class ReportingRank(Reporter):
         super().__init__(session, channel.send, session.items, size=size, rank=0, policy=policy)
         self._channel = channel
         self._broken: set[str] = set()
+        self._interrupt: Header | None = None
+        """What a rank wants that has ended the run after the last test."""
 
     # Before the first test
 
@@ -200,10 +202,17 @@ class ReportingRank(Reporter):
             if header["kind"] in ("bye", "gone"):
                 missing.discard(header["rank"])
                 self._note_if_lost(header)
+            elif header["kind"] == "interrupt":
+                self._interrupt = self._interrupt or header
             elif header["kind"] in ("late", "verdict", "stopped"):
                 self.take(header, body)
         self.save_durations()
         return sorted(missing)
+
+    def conclude(self) -> None:
+        if self._interrupt is not None:
+            self.take(self._interrupt, b"")
+        super().conclude()
 
     @property
     def _patience(self) -> float | None:
