@@ -9,9 +9,8 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-import pluggy
 import pytest
 from _pytest import reports
 from _pytest._io.saferepr import saferepr
@@ -19,6 +18,9 @@ from _pytest.terminal import TerminalReporter
 
 from rankwise.pytest_plugin import interop
 from rankwise.pytest_plugin.stacks import describe_ranks
+
+if TYPE_CHECKING:
+    from rankwise.pytest_plugin.collection import ListedTest
 
 _ATTRIBUTE = "rankwise_beside"
 
@@ -112,23 +114,8 @@ _TIMES = struct.Struct("!9d")
 Packed = list[Any]
 
 
-class ReportedTest(Protocol):
-    """What must be known of a test to report it: a `pytest.Item`, or what stands for one."""
-
-    @property
-    def nodeid(self) -> str: ...
-
-    @property
-    def location(self) -> tuple[str, int | None, str]: ...
-
-    @property
-    def keywords(self) -> Any: ...
-
-    @property
-    def config(self) -> pytest.Config: ...
-
-    @property
-    def ihook(self) -> pluggy.HookRelay: ...
+ReportedTest: TypeAlias = "pytest.Item | ListedTest"
+"""A test that is reported: as it was collected, or what stands for it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,15 +165,6 @@ class RecordedWarning(NamedTuple):
             when=when,
             nodeid=nodeid,
         )
-
-    def pack(self) -> list[Any]:
-        """Return its values in their order."""
-        return list(self)
-
-    @classmethod
-    def unpack(cls, values: Sequence[Any]) -> RecordedWarning:
-        """Make a warning of such values."""
-        return cls(*values)
 
     def record_in(self, config: pytest.Config) -> None:
         """Let pytest and its plugins know of it, as if it had been given in this process."""
@@ -252,7 +230,7 @@ def pack(result: RankResult, config: pytest.Config) -> bytes:
         "reports": [_pack_report(report, config) for report in result.reports],
         "subtests": [_pack_report(report, config) for report in result.subtests],
         "reruns": [[_pack_report(report, config) for report in run] for run in result.reruns],
-        "warnings": [warning.pack() for warning in result.warnings],
+        "warnings": result.warnings,
     }
     document = {name: value for name, value in document.items() if value}
     return _encode(document).encode()
@@ -302,7 +280,7 @@ def unpack(data: bytes, item: ReportedTest) -> RankResult:
         reports=[restore(packed) for packed in document.get("reports", ())],
         subtests=[restore(packed) for packed in document.get("subtests", ())],
         reruns=[[restore(packed) for packed in run] for run in document.get("reruns", ())],
-        warnings=[RecordedWarning.unpack(values) for values in document.get("warnings", ())],
+        warnings=[RecordedWarning(*values) for values in document.get("warnings", ())],
     )
 
 
