@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from rankwise.pytest_plugin.schedulers.dispatcher import (
     make_dispatcher,
 )
 from rankwise.pytest_plugin.stacks import (
+    Stack,
     ask_for_stacks,
     describe_ranks,
     describe_stacks,
@@ -109,8 +110,6 @@ class MachineWatch:
 
     def _tell(self, one: Overdue, moments: Mapping[int, RankStatus]) -> tuple[Header, bytes]:
         """Say which ranks do not come to their end, and where they are."""
-        known = moments.keys() & self._pids.keys()
-        files = {rank: (self._pids[rank], self._boxes[rank].stacks) for rank in known}
         header = {
             "kind": "overdue",
             "case": one.case,
@@ -119,7 +118,12 @@ class MachineWatch:
             "limit": self._watch.limits[one.case],
             "ranks": sorted(moments),
         }
-        return header, json.dumps(ask_for_stacks(files)).encode()
+        return header, json.dumps(self._stacks(moments)).encode()
+
+    def _stacks(self, ranks: Iterable[int]) -> dict[int, Stack]:
+        """Ask ranks where they are."""
+        known = [rank for rank in ranks if rank in self._pids]
+        return ask_for_stacks({one: (self._pids[one], self._boxes[one].stacks) for one in known})
 
     def _end(self, one: Overdue, moments: Mapping[int, RankStatus], dispatcher: Dispatcher) -> None:
         self._has_ended = True
@@ -158,8 +162,7 @@ class MachineWatch:
         """Say that a rank has ended the run and that others wait; soon it, or else we, end them."""
         self._has_ended = True
         self._kill_at = time.monotonic() + _ABORT_SECONDS
-        others = [one for one in self._pids if one != rank]
-        stacks = ask_for_stacks({one: (self._pids[one], self._boxes[one].stacks) for one in others})
+        stacks = self._stacks(one for one in self._pids if one != rank)
         size = len(self._boxes)
         who = describe_ranks([rank], size)
         _print(
@@ -217,10 +220,8 @@ class MachineWatch:
                 who = describe_ranks([places[rank]], size)
                 lines += ["", _title(f"{who} failed first", "-"), text]
         done = running.bodies if running is not None else {}
-        waiting = [rank for rank in ranks if rank not in done and rank in self._pids]
-        stacks = ask_for_stacks(
-            {places[rank]: (self._pids[rank], self._boxes[rank].stacks) for rank in waiting}
-        )
+        found = self._stacks(rank for rank in ranks if rank not in done)
+        stacks = {places[rank]: stack for rank, stack in found.items()}
         title = "where the others wait" if texts else "where every rank is"
         lines += ["", _title(title, "-"), *describe_stacks(stacks, size, self._root)]
         hint = hint_at_world(stacks, size, len(self._boxes))
@@ -290,16 +291,6 @@ class _Plea(NamedTuple):
     since: float
     reason: str
     code: int
-
-    @classmethod
-    def from_header(cls, rank: int, header: Header) -> _Plea:
-        code = header["code"]
-        return cls(
-            rank=rank,
-            since=time.monotonic(),
-            reason=header["reason"],
-            code=_INTERRUPTED if code is None else int(code),
-        )
 
 
 class Switchboard:
@@ -398,9 +389,9 @@ class Switchboard:
         """Say at which test a rank is, as far as that is known."""
         if self._machine_watch is not None and (where := self._machine_watch.where(rank)):
             return where
-        running_tests = (
-            self._dispatcher.running_tests([rank]) if self._dispatcher is not None else []
-        )
+        if self._dispatcher is None:
+            return ""
+        running_tests = self._dispatcher.running_tests([rank])
         names = [self._names[running.case] for running in running_tests if rank in running.at_it]
         return f" in {names[0]}" if names else ""
 
@@ -433,10 +424,13 @@ class Switchboard:
                     self._machine_watch.note(rank, header)
             case "done" if dispatcher is not None:
                 dispatcher.done(rank, header, body)
-            case "logged" | "stopped" | "stop" if dispatcher is not None:
-                if header["kind"] == "stop":
-                    self._plea = None
-                _direct(dispatcher, header)
+            case "logged" if dispatcher is not None:
+                dispatcher.logged(header["case"])
+            case "stopped" if dispatcher is not None:
+                dispatcher.halt(header)
+            case "stop" if dispatcher is not None:
+                self._plea = None
+                dispatcher.stop(at_once=header.get("at_once", False))
             case "stop":
                 self._share({"kind": "finish"}, b"")
             case "share":
@@ -453,7 +447,9 @@ class Switchboard:
         if header["kind"] == "interrupt" and self._dispatcher is not None:
             # The reporter may be in a long test, or have much to report before it knows.
             self._dispatcher.stop()
-            self._plea = self._plea or _Plea.from_header(rank, header)
+            code = _INTERRUPTED if header["code"] is None else int(header["code"])
+            plea = _Plea(rank, time.monotonic(), header["reason"], code)
+            self._plea = self._plea or plea
         self._lines.send(self._reporter, {**header, "rank": rank}, body)
 
     def _share(self, header: Header, body: bytes) -> None:
@@ -461,17 +457,6 @@ class Switchboard:
         for rank in range(self._width):
             if rank != self._reporter:
                 self._lines.send(rank, header, body)
-
-
-def _direct(dispatcher: Dispatcher, header: Header) -> None:
-    """Pass on to the dispatcher what is said about the run as a whole."""
-    match header["kind"]:
-        case "logged":
-            dispatcher.logged(header["case"])
-        case "stopped":
-            dispatcher.halt(header)
-        case "stop":
-            dispatcher.stop(at_once=header.get("at_once", False))
 
 
 def serve(descriptor: int) -> None:
