@@ -157,10 +157,9 @@ class Decoder:
 
 
 def _parse_header(data: bytes) -> Header:
-    try:
+    header = None
+    with contextlib.suppress(ValueError, RecursionError):
         header = _loads(data)
-    except (ValueError, RecursionError) as error:
-        raise WireError("a message that is not ours") from error
     if not isinstance(header, dict):
         raise WireError("a message that is not ours")
     return header
@@ -343,12 +342,9 @@ class Invitation:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_environment(cls) -> Invitation | None:
-        """Find out whether a controller has started this process."""
-        text = os.environ.pop(INVITATION, None)
-        if text is None:
-            return None
-        data = json.loads(text)
+    def from_environment(cls) -> Invitation:
+        """Read what a controller wrote down for this process, which it has started."""
+        data = json.loads(os.environ.pop(INVITATION))
         return cls(**{**data, "address": Address(**data["address"])})
 
 
