@@ -22,9 +22,8 @@ _DONE, _LEFT, _CUT = "━", "╌", "…"
 
 def can_show(file: TextIO, environment: Mapping[str, str]) -> bool:
     """Return whether lines can come and go there: a terminal that can do this, for a person."""
-    if "NO_COLOR" in environment or environment.get("CI"):
-        return False
-    if environment.get("TERM", "dumb") in ("dumb", ""):
+    is_for_a_person = "NO_COLOR" not in environment and not environment.get("CI")
+    if not is_for_a_person or environment.get("TERM", "dumb") in ("dumb", ""):
         return False
     try:
         f"{_DONE}{_LEFT}{_CUT}".encode(file.encoding)

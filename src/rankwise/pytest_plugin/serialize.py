@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import pytest
@@ -60,10 +61,10 @@ def tell(
     config: pytest.Config, report: pytest.TestReport, said: Mapping[int, Beside], size: int
 ) -> None:
     """Pass on what ranks of a test said, before the report on all of them is logged."""
-    show_text(config, {rank: one for rank, one in said.items() if one}, size)
+    show_text(config, said, size)
     for one in said.values():
         interop.record_properties(config, report, one)
-    interop.record_benchmarks(config, [one for one in said.values() if one])
+    interop.record_benchmarks(config, list(said.values()))
 
 
 def show_text(config: pytest.Config, said: Mapping[int, Beside], size: int) -> None:
@@ -271,11 +272,7 @@ def unpack(data: bytes, item: ReportedTest) -> RankResult:
         document = {"reports": [[w, *times[i::3]] for i, w in enumerate(_PHASES)]}
     else:
         document = _loads(data)
-    keywords: Mapping[str, Literal[1]] = dict.fromkeys(item.keywords, 1)
-
-    def restore(packed: Packed) -> pytest.TestReport:
-        return _unpack_report(packed, item, keywords)
-
+    restore = partial(_unpack_report, item, dict.fromkeys(item.keywords, 1))
     return RankResult(
         reports=[restore(packed) for packed in document.get("reports", ())],
         subtests=[restore(packed) for packed in document.get("subtests", ())],
@@ -291,7 +288,7 @@ def _pack_report(report: pytest.TestReport, config: pytest.Config) -> Packed:
 
 
 def _unpack_report(
-    packed: Packed, item: ReportedTest, keywords: Mapping[str, Literal[1]]
+    item: ReportedTest, keywords: Mapping[str, Literal[1]], packed: Packed
 ) -> pytest.TestReport:
     if len(packed) > 1:
         when, duration, start, stop = packed

@@ -90,8 +90,8 @@ class Timekeeper:
             entry.spans[rank][1] for entry in self._entries for rank in ranks if rank in entry.spans
         ]
         starts = [report.start for report in reports if report.start]
-        start = max([min(starts, default=now), *before]) if before else min(starts, default=now)
-        self._entries.append(_Entry(nodeid, dict.fromkeys(ranks, (min(start, now), now))))
+        start = min(now, max([min(starts, default=now), *before]))
+        self._entries.append(_Entry(nodeid, dict.fromkeys(ranks, (start, now))))
         self._states[nodeid] = how, ""
 
     # Hooks
