@@ -186,7 +186,7 @@ def test_ranks_that_cannot_reach_each_other_say_so_and_end(
             """,
         }
     )
-    outcome = run_pytest(project, "-p", "obstacle", ranks=2, limit=30)
+    outcome = run_pytest(project, "-p", "obstacle", ranks=2, limit=LIMIT_SECONDS)
     assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, str(outcome)
     assert said in outcome.errors, str(outcome)
     assert "Traceback" not in outcome.errors, str(outcome)

@@ -35,7 +35,7 @@ from rankwise.pytest_plugin.stacks import (
     of_the_test,
     read_crash,
 )
-from rankwise.pytest_plugin.verdict import merge_phases
+from rankwise.pytest_plugin.verdict import merge_phases, write_part
 from rankwise.pytest_plugin.workers.worlds import World, _has_aborted
 
 _PHASES = ("setup", "call", "teardown")
@@ -104,11 +104,7 @@ class EndedRepr(TerminalRepr):
         tw.line(f"E   {self.headline}", red=True, bold=True)
         for title, content in self.parts:
             tw.line()
-            tw.sep("-", title, bold=True)
-            if isinstance(content, TerminalRepr):
-                content.toterminal(tw)
-            else:
-                tw.line(str(content))
+            write_part(tw, title, content)
 
 
 def report_ending(test: ReportedTest, ending: AbortedTest, root: Path) -> list[pytest.TestReport]:

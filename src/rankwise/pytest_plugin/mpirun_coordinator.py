@@ -40,6 +40,9 @@ from rankwise.pytest_plugin.stacks import (
     hint_at_world,
 )
 
+# The rank that says what the suite is, and reports.
+_REPORTER = 0
+
 _WIDTH = 80
 _SHOWN_TESTS = 20
 _PLACES = {"closing": "in closing fixtures after", "ending": "at the end of the process after"}
@@ -83,7 +86,7 @@ class MachineWatch:
             case "noted":
                 self._failures[header["test"]] = header["text"]
 
-    def look(self, dispatcher: Dispatcher, reporter: int) -> tuple[Header, bytes] | None:
+    def look(self, dispatcher: Dispatcher) -> tuple[Header, bytes] | None:
         """End the run if a test goes on for too long.
 
         After the last test the reporter is free to do that: gives what it is to be told.
@@ -102,7 +105,7 @@ class MachineWatch:
         if not overdue or self._has_told:
             return None
         one = overdue[0]
-        if one.phase in AFTER and dispatcher.finished and reporter not in moments:
+        if one.phase in AFTER and dispatcher.finished and _REPORTER not in moments:
             self._has_told = True
             return self._tell(one, moments)
         self._end(one, moments, dispatcher)
@@ -175,13 +178,13 @@ class MachineWatch:
             ]
         )
 
-    def mourn(self, reporter: int, dispatcher: Dispatcher | None) -> None:
+    def mourn(self, dispatcher: Dispatcher | None) -> None:
         """Say that the rank is gone that would have reported."""
         if self._has_ended:
             return
         self._has_ended = True
         size = len(self._boxes)
-        lost = self._lost or {reporter: self.where(reporter)}
+        lost = self._lost or {_REPORTER: self.where(_REPORTER)}
         lines = ["", _title(f"rankwise: {describe_ranks(list(lost), size)} ended", "=")]
         for rank, where in lost.items():
             words = "ended without a word (os._exit, a signal, or exit of a C library)"
@@ -190,13 +193,13 @@ class MachineWatch:
             lines += self._sum_up(None, dispatcher)
         _print(lines)
 
-    def end_others(self, reporter: int) -> None:
+    def end_others(self) -> None:
         """Have no rank wait for one that is gone: those that can end by themselves do so."""
         deadline = time.monotonic() + _ABORT_SECONDS
-        others = [pid for rank, pid in self._pids.items() if rank != reporter]
+        others = [pid for rank, pid in self._pids.items() if rank != _REPORTER]
         while any(map(_exists, others)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        self._kill(but=reporter)
+        self._kill(but=_REPORTER)
 
     def _running(self, dispatcher: Dispatcher) -> dict[int, RunningTest]:
         found = dispatcher.running_tests(range(len(self._boxes)))
@@ -294,7 +297,7 @@ class _Plea(NamedTuple):
 
 
 class Switchboard:
-    """Connects `width` ranks and a dispatcher; rank `reporter` says what the suite is."""
+    """Connects `width` ranks and a dispatcher; rank 0 says what the suite is."""
 
     def __init__(
         self,
@@ -302,13 +305,11 @@ class Switchboard:
         secret: str,
         *,
         width: int,
-        reporter: int = 0,
         folder: str = "",
     ) -> None:
         self._width = width
         # Ranks of other machines cannot be looked after from here.
         self._machine_watch = MachineWatch(Path(folder), width) if folder else None
-        self._reporter = reporter
         self._lines = Exchange(
             listener,
             secret,
@@ -335,27 +336,27 @@ class Switchboard:
             watched = self._machine_watch is not None and self._dispatcher is not None
             self._lines.step(_LOOK_SECONDS if watched or self._plea is not None else None)
             if self._machine_watch is not None and self._dispatcher is not None:
-                told = self._machine_watch.look(self._dispatcher, self._reporter)
+                told = self._machine_watch.look(self._dispatcher)
                 if told is not None:
-                    self._lines.send(self._reporter, *told)
+                    self._lines.send(_REPORTER, *told)
             self._grant_if_due()
         self._hear_goodbye()
-        is_orderly = self._reporter in self._departed or not self._has_reporter
+        is_orderly = _REPORTER in self._departed or not self._has_reporter
         if is_orderly:
             # The others wait for what comes next, or for this.
             self._share({"kind": "finish"}, b"")
             self._share({"kind": "over"}, b"")
             self._lines.flush()
         elif self._machine_watch is not None:
-            self._machine_watch.mourn(self._reporter, self._dispatcher)
+            self._machine_watch.mourn(self._dispatcher)
         self._lines.close()
         if not is_orderly and self._machine_watch is not None:
-            self._machine_watch.end_others(self._reporter)
+            self._machine_watch.end_others()
 
     def _hear_goodbye(self) -> None:
         """Read what the reporter has sent before it hung up."""
         deadline = time.monotonic() + _GOODBYE_SECONDS
-        while self._lines.has(self._reporter) and self._reporter not in self._departed:
+        while self._lines.has(_REPORTER) and _REPORTER not in self._departed:
             self._lines.step(0.05)
             if time.monotonic() > deadline:
                 return
@@ -375,13 +376,13 @@ class Switchboard:
         self._closed = True
 
     def _gone(self, rank: Name) -> None:
-        if rank == self._reporter:
+        if rank == _REPORTER:
             self._closed = True
             return
         left = rank in self._departed
         where = "" if left else self._where(int(rank))
         header = {"kind": "gone", "rank": rank, "lost": not left, "where": where}
-        self._lines.send(self._reporter, header)
+        self._lines.send(_REPORTER, header)
         if not left and self._machine_watch is not None and self._dispatcher is not None:
             self._machine_watch.note_lost(int(rank), self._dispatcher)
 
@@ -398,7 +399,7 @@ class Switchboard:
     def _take(self, rank: Name, header: Header, body: bytes) -> None:
         assert isinstance(rank, int), f"{rank!r} is no rank"
         dispatcher = self._dispatcher
-        self._has_reporter = self._has_reporter or rank == self._reporter
+        self._has_reporter = self._has_reporter or rank == _REPORTER
         match header["kind"]:
             case "begin":
                 tests = json.loads(body)
@@ -450,12 +451,12 @@ class Switchboard:
             code = _INTERRUPTED if header["code"] is None else int(header["code"])
             plea = _Plea(rank, time.monotonic(), header["reason"], code)
             self._plea = self._plea or plea
-        self._lines.send(self._reporter, {**header, "rank": rank}, body)
+        self._lines.send(_REPORTER, {**header, "rank": rank}, body)
 
     def _share(self, header: Header, body: bytes) -> None:
         """Send to every rank but the reporter, also those that have yet to connect."""
         for rank in range(self._width):
-            if rank != self._reporter:
+            if rank != _REPORTER:
                 self._lines.send(rank, header, body)
 
 
