@@ -120,6 +120,14 @@ def test_a_rank_that_ends_the_run_after_the_last_test_is_heard(
 ) -> None:
     project.write(
         {
+            # To end takes longer than the grace for those who wait in a test.
+            "conftest.py": """
+                import time
+                from ledger import RANK
+
+                def pytest_sessionfinish():
+                    time.sleep(2 * RANK)
+            """,
             "test_it.py": f"""
                 import time
                 import pytest
@@ -134,10 +142,10 @@ def test_a_rank_that_ends_the_run_after_the_last_test_is_heard(
 
                 @rankwise.mark.parallel(2)
                 def test_end(comm, ending): pass
-            """
+            """,
         }
     )
-    outcome = run_pytest(project, ranks=2, limit=LIMIT_SECONDS)
+    outcome = run_pytest(project, "--rank-grace=0.5", ranks=2, limit=LIMIT_SECONDS)
     assert outcome.exit_code == exit_code, str(outcome)
     assert said in outcome.output, str(outcome)
     assert "(rank 1)" in outcome.output, str(outcome)

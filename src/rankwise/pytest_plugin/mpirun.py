@@ -204,6 +204,8 @@ class ReportingRank(Reporter):
                 self._note_if_lost(header)
             elif header["kind"] == "interrupt":
                 self._interrupt = self._interrupt or header
+                # No rank waits for this one in a test: the switchboard need not end them.
+                self._tell({"kind": "stop"})
             elif header["kind"] in ("late", "verdict", "stopped"):
                 self.take(header, body)
         self.save_durations()
