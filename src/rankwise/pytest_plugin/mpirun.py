@@ -407,11 +407,7 @@ class MpirunLink:
         world = cls(place, comm, library_name(mpi.Get_library_version()), hosts)
         world._switchboard = switchboard
         mark_as_joined()
-        invitation = world._connect(hosts, settle)
-        # At once: who has not shown the secret for long is dropped, and to collect may take longer.
-        world.channel.send({"kind": "here", "pid": os.getpid()})
-        if invitation["folder"]:
-            world.box = StatusWriter(StatusFiles(Path(invitation["folder"]), str(world.rank)))
+        world._connect(hosts, settle)
         # MPI waits for all ranks when a process ends; the others must learn before that, through
         # the switchboard, that this one leaves.
         atexit.register(world.leave)
@@ -420,8 +416,8 @@ class MpirunLink:
             world._last_words = LastWords.begin()
         return world
 
-    def _connect(self, hosts: list[str], settle: Callable[[], Settings]) -> Settings:
-        """Get a line to the switchboard on every rank; collective. Returns what ranks are told.
+    def _connect(self, hosts: list[str], settle: Callable[[], Settings]) -> None:
+        """Get a line to the switchboard on every rank; collective.
 
         Raises MpiMismatch on all ranks when one of them has none.
         """
@@ -438,15 +434,19 @@ class MpirunLink:
             address = connections.Address(**invitation["address"])
             try:
                 self.channel = Channel.open(address, invitation["secret"], self.rank)
-            except OSError as error:
+                # At once: who has not shown the secret for long is dropped, and others may take
+                # longer to get here, or to collect.
+                self.channel.send({"kind": "here", "pid": os.getpid()})
+                if invitation["folder"]:
+                    files = StatusFiles(Path(invitation["folder"]), str(self.rank))
+                    self.box = StatusWriter(files)
+            except (OSError, WireError) as error:
                 problem = f"rank {self.rank} cannot reach rank 0: {error}"
         problems = list(filter(None, self.comm.allgather(problem)))
         if problems:
             if self._switchboard is not None:
                 self._switchboard.stop()
             raise MpiMismatch(problems[0])
-        assert offer is not None
-        return offer[0]
 
     def _guard_exit(self) -> None:
         """Let os._exit say nothing but failure until this rank has left the run.
