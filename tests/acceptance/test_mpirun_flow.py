@@ -109,3 +109,92 @@ def test_a_rank_that_ends_without_a_word_fails_the_run_and_its_test_is_named(
     assert "test_it.py::test_end" in outcome.output + outcome.errors, str(outcome)
     if suite is not IN_FIXTURE:
         assert "not this one" in outcome.output + outcome.errors, str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("end", "exit_code", "said"),
+    [("pytest.exit('enough', 7)", 7, "enough"), ("raise KeyboardInterrupt", 2, "test_it.py:10")],
+)
+def test_a_rank_that_ends_the_run_after_the_last_test_is_heard(
+    project: Project, end: str, exit_code: int, said: str
+) -> None:
+    project.write(
+        {
+            # To end takes longer than the grace for those who wait in a test.
+            "conftest.py": """
+                import time
+                from ledger import RANK
+
+                def pytest_sessionfinish():
+                    time.sleep(2 * RANK)
+            """,
+            "test_it.py": f"""
+                import time
+                import pytest
+                import rankwise
+                from ledger import RANK
+
+                @pytest.fixture(scope="session")
+                def ending():
+                    yield
+                    time.sleep(RANK)
+                    if RANK == 1: {end}
+
+                @rankwise.mark.parallel(2)
+                def test_end(comm, ending): pass
+            """,
+        }
+    )
+    outcome = run_pytest(project, "--rank-grace=0.5", ranks=2, limit=LIMIT_SECONDS)
+    assert outcome.exit_code == exit_code, str(outcome)
+    assert said in outcome.output, str(outcome)
+    assert "(rank 1)" in outcome.output, str(outcome)
+
+
+NO_ROOM = """
+    import os, tempfile
+
+    def no_room(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    if os.environ["PMI_RANK"] == "0":
+        tempfile.mkdtemp = no_room
+"""
+NO_WAY = """
+    import os
+    from rankwise.pytest_plugin.connections import Address
+
+    def no_way(*_, **__):
+        raise TimeoutError("timed out")
+
+    if os.environ["PMI_RANK"] == "1":
+        Address.connect = no_way
+"""
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "said"),
+    [
+        (NO_ROOM, "rank 0 cannot be called by the others: [Errno 28] No space left on device"),
+        (NO_WAY, "rank 1 cannot reach rank 0: timed out"),
+    ],
+    ids=["no room", "no way"],
+)
+def test_ranks_that_cannot_reach_each_other_say_so_and_end(
+    project: Project, obstacle: str, said: str
+) -> None:
+    project.write(
+        {
+            "obstacle.py": obstacle,
+            "test_it.py": """
+                import rankwise
+
+                @rankwise.mark.parallel(2)
+                def test_pair(comm): pass
+            """,
+        }
+    )
+    outcome = run_pytest(project, "-p", "obstacle", ranks=2, limit=LIMIT_SECONDS)
+    assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, str(outcome)
+    assert said in outcome.errors, str(outcome)
+    assert "Traceback" not in outcome.errors, str(outcome)

@@ -226,3 +226,21 @@ def test_a_rank_without_a_test_that_hangs_at_its_end_fails_the_run(
     assert words in outcome.output, str(outcome)
     assert words in file.read_text(), str(outcome)
     check_that_nothing_is_left(project, temporary)
+
+
+def test_a_time_limit_of_centuries_is_none(project: Project) -> None:
+    project.write(
+        {
+            "test_one.py": """
+                from rankwise import mark
+
+
+                @mark.parallel(2)
+                def test_pair(comm):
+                    pass
+            """,
+        }
+    )
+    outcome = run_pytest(project, "--test-timeout=1e11", ranks=2)
+    assert outcome.exit_code == pytest.ExitCode.OK, str(outcome)
+    assert outcome.verdicts == {"test_pair": "passed"}, str(outcome)

@@ -169,6 +169,9 @@ def test_one_process_is_one_lane_and_a_page_needs_nothing_else(project: Project)
     refused = run_pytest(project, "--timeline=file/out.html", ranks=None)
     assert refused.exit_code == outcome.exit_code == 0, refused
     assert "the timeline could not be written" in refused.output, refused
+    homeless = run_pytest(project, "--timeline=~nobody-has-this-name/out.html", ranks=None)
+    assert homeless.exit_code == 0, homeless
+    assert "nobody-has-this-name/out.html" in homeless.output, homeless
 
 
 def test_workers_of_xdist_are_lanes(project: Project) -> None:

@@ -310,6 +310,7 @@ def test_a_run_that_is_not_over_is_named_beside_the_verdict(
     store: Store, rankwise: Rankwise
 ) -> None:
     first, second = measured(store, around(2.0)), measured(store, around(2.0, seed=2))
+    store.task_over(first, "one", State.PASSED, exit_code=0, now=2e9)
     store.run_ended(first, State.PASSED, exit_code=0, now=2e9)
     said = rankwise("compare", first, second)
     words = "is queued: what it has yet to measure does not count here"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import re
+import termios
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -145,3 +149,12 @@ def test_where_nobody_looks_nothing_is_shown() -> None:
     assert not can_show(_Terminal(), {"TERM": "xterm", "CI": "true"})
     assert not can_show(_Terminal(), {"TERM": "dumb"})
     assert not can_show(io.StringIO(), {"TERM": "xterm"})
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", True), ("latin-1", False)])
+def test_a_terminal_that_cannot_write_the_bar_has_none(encoding: str, shown: bool) -> None:
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (40, 80))
+    with os.fdopen(follower, "w", encoding=encoding) as file:
+        assert can_show(file, {"TERM": "xterm"}) is shown
+    os.close(leader)

@@ -227,10 +227,7 @@ def describe_collection(
 ) -> tuple[Header, bytes]:
     """Say what this rank has collected, for others to compare."""
     nodeids = [item.nodeid for item in session.items]
-    body = {
-        "nodeids": nodeids,
-        "errors": _pack_errors(errors, session.config),
-    }
+    body = {"nodeids": nodeids, "errors": _pack_errors(errors, session.config)}
     header = {"kind": "collected", "digest": digest_of(nodeids)}
     return header, json.dumps(body, default=repr).encode()
 
@@ -320,7 +317,7 @@ def without_rank(nodeids: Sequence[str]) -> list[str]:
 
 
 def describe_tests(items: Sequence[pytest.Item]) -> dict[str, Any]:
-    """Say all that is needed to give tests to ranks and to report them."""
+    """Say all that is needed to give tests to ranks and to report them: fields of `ListedTest`."""
     groups, _ = number_groups(items)
     marks = _MarkTable()
     tests = []
@@ -387,26 +384,13 @@ def restore_tests(session: pytest.Session, described: Mapping[str, Any]) -> list
     tests = []
     for data in described["tests"]:
         path = data["path"]
-        location = data["location"]
-        tests.append(
-            ListedTest(
-                nodeid=data["nodeid"],
-                name=data["name"],
-                path=paths.setdefault(path, Path(path)),
-                location=(location[0], location[1], location[2]),
-                keywords=dict.fromkeys(data["keywords"], 1),
-                size=data["size"],
-                limit=data["limit"],
-                world=data["world"],
-                threads=data["threads"],
-                exclusive=data["exclusive"],
-                groups=data["groups"],
-                session=session,
-                ihook=hooks.at(path),
-                marks=[marks[number] for number in data["marks"]],
-                own=data["own"],
-            )
-        )
+        restored = {
+            "path": paths.setdefault(path, Path(path)),
+            "location": tuple(data["location"]),
+            "keywords": dict.fromkeys(data["keywords"], 1),
+            "marks": [marks[number] for number in data["marks"]],
+        }
+        tests.append(ListedTest(session=session, ihook=hooks.at(path), **{**data, **restored}))
     return tests
 
 
@@ -511,17 +495,11 @@ def raise_for_errors(session: pytest.Session) -> None:
 
 def require_same_tests(own: Sequence[str], rank: int, theirs: Sequence[str], size: int) -> None:
     """Raise UsageError if a rank has not collected the same tests as rank 0."""
-    if not are_same_tests(own, theirs):
-        raise pytest.UsageError(show_difference(0, own, rank, theirs, size))
-
-
-def show_difference(
-    rank: int, own: Sequence[str], other: int, theirs: Sequence[str], size: int
-) -> str:
-    """Say which tests only one of two ranks has."""
-    counts = f"rank {rank} {len(own)}, rank {other} {len(theirs)} (of {size} ranks)"
+    if are_same_tests(own, theirs):
+        return
+    counts = f"rank 0 {len(own)}, rank {rank} {len(theirs)} (of {size} ranks)"
     lines = [f"the ranks have collected different tests: {counts}"]
-    for who, here, there in ((rank, own, theirs), (other, theirs, own)):
+    for who, here, there in ((0, own, theirs), (rank, theirs, own)):
         elsewhere = set(there)
         only = [nodeid for nodeid in here if nodeid not in elsewhere]
         lines += [f"  only on rank {who}: {nodeid}" for nodeid in only[:_SHOWN_DIFFERENCES]]
@@ -531,4 +509,4 @@ def show_difference(
         "  Every rank must collect the same tests: collection must not depend on the rank, the "
         "order of a set, or chance."
     )
-    return "\n".join(lines)
+    raise pytest.UsageError("\n".join(lines))

@@ -135,6 +135,13 @@ class Remains:
             self.unwanted.append(message)
         return len(self.unwanted) > before
 
+    def put_away(self, communicator: MPI.Intracomm, *, orderly: bool) -> None:
+        """Take a communicator that its test has used, and left in an `orderly` way or not."""
+        if orderly:
+            self.put_to_rest(communicator)
+        else:
+            self.spoil(communicator)
+
     def spoil(self, communicator: MPI.Intracomm) -> None:
         """Use a communicator never again, but for its identity when there are too many of these.
 
@@ -285,7 +292,8 @@ class Communicators:
             if not alone:
                 self._enter(key, self._own_world())
             return
-        self._circle = self._kept.get(key) or self._gather(key)
+        assert self._object is not None
+        self._circle = self._kept.get(key) or Circle(self._create(key), self._object, self.remains)
         self._circle_is_kept = keep
         if keep:
             self._kept[key] = self._circle
@@ -295,10 +303,6 @@ class Communicators:
                 self._circle.for_fixtures = self._circle.make_substitute()
         if wanted:
             self._for_test = self._tracked(self._circle.take())
-
-    def _gather(self, ranks: tuple[int, ...]) -> Circle:
-        assert self._object is not None
-        return Circle(self._create(ranks), self._object, self.remains)
 
     def _create(self, ranks: tuple[int, ...]) -> MPI.Intracomm:
         assert self._world is not None, "a test on several ranks needs a world"
@@ -425,13 +429,8 @@ class Communicators:
         self._world = world
         mpi = load_mpi()
         self._object = WorldObject(mpi)
-        self._handlers = [
-            (name, communicator, communicator.Get_errhandler())
-            for name, communicator in (
-                (_WORLD, mpi.COMM_WORLD),
-                ("MPI.COMM_SELF", mpi.COMM_SELF),
-            )
-        ]
+        both = ((_WORLD, mpi.COMM_WORLD), ("MPI.COMM_SELF", mpi.COMM_SELF))
+        self._handlers = [(name, one, one.Get_errhandler()) for name, one in both]
 
     def close(self, *, orderly: bool = True) -> None:
         """Put away what the test had; idempotent.
@@ -444,10 +443,7 @@ class Communicators:
         if self._present is not None:
             self._leave_world(self._present, orderly=orderly)
         if self._for_test is not None:
-            if orderly:
-                self.remains.put_to_rest(self._for_test)
-            else:
-                self.remains.spoil(self._for_test)
+            self.remains.put_away(self._for_test, orderly=orderly)
             self._for_test = None
         if self._circle is not None and not self._circle_is_kept:
             self._circle.dissolve()
@@ -459,10 +455,7 @@ class Communicators:
         one.is_spoilt = not orderly
         if self._circle is not None and not self._circle_is_kept and one.exists:
             # Its circle will not come back to it.
-            if orderly:
-                self.remains.put_to_rest(one.communicator)
-            else:
-                self.remains.spoil(one.communicator)
+            self.remains.put_away(one.communicator, orderly=orderly)
 
 
 def _agree(communicator: MPI.Intracomm, answers: bytearray) -> None:

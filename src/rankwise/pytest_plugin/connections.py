@@ -27,6 +27,7 @@ _RECEIVE_BYTES = 1 << 18
 # A stranger may not make us keep more than this before it has shown the secret.
 UNAUTHENTICATED_LIMIT = 4096
 _CONNECT_SECONDS = 60.0
+_LONGEST_WAIT = 1e9
 # The address of a socket has room for so many bytes of a path; TMPDIR may have more.
 _LONGEST_PATH = 107
 # Some short tests long, and nothing that a person who watches the progress would notice.
@@ -156,10 +157,9 @@ class Decoder:
 
 
 def _parse_header(data: bytes) -> Header:
-    try:
+    header = None
+    with contextlib.suppress(ValueError, RecursionError):
         header = _loads(data)
-    except (ValueError, RecursionError) as error:
-        raise WireError("a message that is not ours") from error
     if not isinstance(header, dict):
         raise WireError("a message that is not ours")
     return header
@@ -281,7 +281,8 @@ class Channel:
 
     def set_timeout(self, seconds: float | None) -> None:
         """Bound each further wait; WireError when one takes longer."""
-        self._connection.settimeout(seconds)
+        # Python refuses to wait for centuries.
+        self._connection.settimeout(seconds if seconds is None else min(seconds, _LONGEST_WAIT))
 
     def drop(self) -> None:
         """Let go of a line that another process goes on with."""
@@ -341,12 +342,9 @@ class Invitation:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_environment(cls) -> Invitation | None:
-        """Find out whether a controller has started this process."""
-        text = os.environ.pop(INVITATION, None)
-        if text is None:
-            return None
-        data = json.loads(text)
+    def from_environment(cls) -> Invitation:
+        """Read what a controller wrote down for this process, which it has started."""
+        data = json.loads(os.environ.pop(INVITATION))
         return cls(**{**data, "address": Address(**data["address"])})
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
@@ -35,11 +35,11 @@ from rankwise.pytest_plugin.stacks import (
     of_the_test,
     read_crash,
 )
-from rankwise.pytest_plugin.verdict import merge_phases
+from rankwise.pytest_plugin.verdict import merge_phases, write_part
 from rankwise.pytest_plugin.workers.worlds import World, _has_aborted
 
 _PHASES = ("setup", "call", "teardown")
-_MEANINGS = {
+_MEANINGS: Mapping[int, str] = {
     signal.SIGSEGV: "segmentation fault",
     signal.SIGBUS: "bus error",
     signal.SIGFPE: "arithmetic error",
@@ -58,7 +58,7 @@ def describe_status(status: int | None, *, out_of_memory: bool = False) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    meaning = _MEANINGS.get(signal.Signals(-status)) if name.startswith("SIG") else None
+    meaning = _MEANINGS.get(-status)
     if status == -signal.SIGKILL and out_of_memory:
         meaning = "the machine is out of memory"
     return f"was killed by {name}" + (f" ({meaning})" if meaning else "")
@@ -104,11 +104,7 @@ class EndedRepr(TerminalRepr):
         tw.line(f"E   {self.headline}", red=True, bold=True)
         for title, content in self.parts:
             tw.line()
-            tw.sep("-", title, bold=True)
-            if isinstance(content, TerminalRepr):
-                content.toterminal(tw)
-            else:
-                tw.line(str(content))
+            write_part(tw, title, content)
 
 
 def report_ending(test: ReportedTest, ending: AbortedTest, root: Path) -> list[pytest.TestReport]:
@@ -123,13 +119,11 @@ def report_ending(test: ReportedTest, ending: AbortedTest, root: Path) -> list[p
         reports += [_earlier(test, ending, phase) for phase in _PHASES[: _PHASES.index(last)]]
     now = time.time()
     reports.append(
-        pytest.TestReport(
-            nodeid=test.nodeid,
-            location=test.location,
-            keywords=dict.fromkeys(test.keywords, 1),
+        _make_report(
+            test,
+            last,
             outcome="failed",
             longrepr=_explain(test, ending, root),
-            when=last,  # type: ignore[arg-type]
             sections=_sections(ending),
             duration=ending.seconds,
             start=now - ending.seconds,
@@ -138,7 +132,7 @@ def report_ending(test: ReportedTest, ending: AbortedTest, root: Path) -> list[p
     )
     if last != "teardown":
         # pytest takes a test for over only when its teardown was reported.
-        reports.append(_plain(test, "teardown"))
+        reports.append(_make_report(test, "teardown"))
     return reports
 
 
@@ -155,18 +149,14 @@ def _earlier(test: ReportedTest, ending: AbortedTest, phase: str) -> pytest.Test
             for rank, result in known.items()
         }
     )
-    return found[0] if found and found[0].passed else _plain(test, phase)
+    return found[0] if found and found[0].passed else _make_report(test, phase)
 
 
-def _plain(test: ReportedTest, phase: str) -> pytest.TestReport:
-    return pytest.TestReport(
-        nodeid=test.nodeid,
-        location=test.location,
-        keywords=dict.fromkeys(test.keywords, 1),
-        outcome="passed",
-        longrepr=None,
-        when=phase,  # type: ignore[arg-type]
-    )
+def _make_report(test: ReportedTest, phase: str, **more: Any) -> pytest.TestReport:
+    """Make the report of a phase, which has passed if nothing else is said."""
+    keywords: Mapping[str, Any] = dict.fromkeys(test.keywords, 1)
+    plain = {"outcome": "passed", "longrepr": None, "when": phase}
+    return pytest.TestReport(test.nodeid, test.location, keywords, **{**plain, **more})
 
 
 def _explain(test: ReportedTest, ending: AbortedTest, root: Path) -> EndedRepr:
@@ -178,17 +168,15 @@ def _explain(test: ReportedTest, ending: AbortedTest, root: Path) -> EndedRepr:
                 parts.append((f"{who} failed first", report.longrepr))
             elif report.skipped:
                 parts.append((f"{who} left first", _why_skipped(report)))
-    crashed = _tell_where(ending.crashes, ending.size, root)
-    if crashed:
-        parts.append(("where it was", crashed))
-    where = _tell_where(ending.waiting, ending.size, root)
+    waiting = describe_stacks(ending.waiting, ending.size, root)
     if ending.unanswered:
-        silent = describe_ranks(ending.unanswered, ending.size)
-        where = f"{where}\n{silent}: did not answer".lstrip()
-    if where:
-        parts.append(("where the others wait" if ending.failed else "where every rank is", where))
-    if ending.hint:
-        parts.append(("what it may wait for", ending.hint))
+        waiting.append(f"{describe_ranks(ending.unanswered, ending.size)}: did not answer")
+    places = [
+        ("where it was", "\n".join(describe_stacks(ending.crashes, ending.size, root))),
+        ("where the others wait" if ending.failed else "where every rank is", "\n".join(waiting)),
+        ("what it may wait for", ending.hint),
+    ]
+    parts += [(title, text) for title, text in places if text]
     return EndedRepr(ending.headline, parts, _location(test, ending))
 
 
@@ -197,10 +185,6 @@ def _why_skipped(report: pytest.TestReport) -> str:
     if hasattr(report, "wasxfail"):
         return f"it failed as expected: {report.longreprtext}"
     return str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else report.longreprtext
-
-
-def _tell_where(stacks: Mapping[int, Stack], size: int, root: Path) -> str:
-    return "\n".join(describe_stacks(stacks, size, root)) if stacks else ""
 
 
 def _location(test: ReportedTest, ending: AbortedTest) -> ReprFileLocation:
@@ -393,7 +377,6 @@ class FailureReport:
 # What Slurm prints when it ends a step, and what that means.
 _STEP_ENDS = (
     ("DUE TO TIME LIMIT", "because it had reached its time limit"),
-    ("DUE TO NODE FAILURE", "because a node was lost"),
     ("NODE FAILURE", "because a node was lost"),
     ("oom", "because it had used up its memory"),
     ("exceeded memory limit", "because it had used up its memory"),
@@ -404,10 +387,7 @@ _STEP_ENDS = (
 
 def explain_step(said: str) -> str:
     """Say why Slurm has ended a step, from what it printed."""
-    for words, meaning in _STEP_ENDS:
-        if words in said:
-            return meaning
-    return "from outside"
+    return next((meaning for words, meaning in _STEP_ENDS if words in said), "from outside")
 
 
 def _last_test(

@@ -103,6 +103,11 @@ def _stepwise_info(config: pytest.Config) -> Any:
     return getattr(plugin, "cached_info", None)
 
 
+def _cov_controller(config: pytest.Config) -> Any:
+    """Return what measures for pytest-cov; None: nothing does."""
+    return getattr(config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
+
+
 class MeasureOnly:
     """Takes the place of pytest-cov on a rank that does not report."""
 
@@ -113,12 +118,10 @@ class MeasureOnly:
     @classmethod
     def replace_in(cls, config: pytest.Config) -> None:
         """Let the coverage that pytest-cov has started run on, but nothing of its reporting."""
-        plugin: Any = config.pluginmanager.get_plugin("_cov")
-        if plugin is None or plugin.cov_controller is None:
-            return
-        config.pluginmanager.unregister(plugin, "_cov")
-        per_test = config.getoption("cov_context", None) == "test"
-        config.pluginmanager.register(cls(plugin.cov_controller, per_test=per_test), "_cov")
+        if (controller := _cov_controller(config)) is not None:
+            config.pluginmanager.unregister(name="_cov")
+            per_test = config.getoption("cov_context", None) == "test"
+            config.pluginmanager.register(cls(controller, per_test=per_test), "_cov")
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         if self._per_test:
@@ -129,9 +132,8 @@ class MeasureOnly:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
         """Measure nothing in tests that ask for it."""
-        if not item.get_closest_marker("no_cover") and "no_cover" not in getattr(
-            item, "fixturenames", ()
-        ):
+        fixtures = getattr(item, "fixturenames", ())
+        if not item.get_closest_marker("no_cover") and "no_cover" not in fixtures:
             return (yield)
         self.cov_controller.pause()
         try:
@@ -159,9 +161,8 @@ class CombineAnyway:
     @classmethod
     def add_to(cls, config: pytest.Config) -> None:
         """Do so if pytest-cov measures in this run."""
-        plugin: Any = config.pluginmanager.get_plugin("_cov")
-        if plugin is not None and plugin.cov_controller is not None:
-            config.pluginmanager.register(cls(plugin.cov_controller))
+        if (controller := _cov_controller(config)) is not None:
+            config.pluginmanager.register(cls(controller))
 
     def pytest_sessionfinish(self) -> None:
         if self._controller.started:

@@ -17,17 +17,18 @@ from rankwise.wording import duration
 _SAVE, _RESTORE = "\x1b7", "\x1b8"
 _NEXT_LINE = "\x1b[B\r\x1b[2K"
 _FEWEST_ROWS = 12
+_DONE, _LEFT, _CUT = "━", "╌", "…"
 
 
 def can_show(file: TextIO, environment: Mapping[str, str]) -> bool:
     """Return whether lines can come and go there: a terminal that can do this, for a person."""
-    if "NO_COLOR" in environment or environment.get("CI"):
-        return False
-    if environment.get("TERM", "dumb") in ("dumb", ""):
+    is_for_a_person = "NO_COLOR" not in environment and not environment.get("CI")
+    if not is_for_a_person or environment.get("TERM", "dumb") in ("dumb", ""):
         return False
     try:
+        f"{_DONE}{_LEFT}{_CUT}".encode(file.encoding)
         return file.isatty() and os.get_terminal_size(file.fileno()).lines >= _FEWEST_ROWS
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return False
 
 
@@ -114,7 +115,7 @@ def lines_of(glance: Glance, columns: int) -> list[str]:
     words = [f"{glance.over:,} of {glance.total:,}"]
     words += [f"{len(glance.failed)} failed"] if glance.failed else []
     words += [f"about {_roughly(glance.left)} left"] if glance.left is not None else []
-    bar = "━" * done + "╌" * (_BAR_WIDTH - done)
+    bar = _DONE * done + _LEFT * (_BAR_WIDTH - done)
     return [*lines, _fit(f"{bar}  {', '.join(words)}", "", columns)]
 
 
@@ -130,7 +131,7 @@ def _fit(text: str, end: str, columns: int) -> str:
     """Cut a text to fit, with its last word at the end of the line."""
     room = columns - len(end) - (2 if end else 0) - 1
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    text = text if len(text) <= room else f"{text[: room - 1]}…"
+    text = text if len(text) <= room else f"{text[: room - 1]}{_CUT}"
     return f"{text:{room}}  {end}" if end else text
 
 

@@ -357,17 +357,14 @@ def skip_if_impossible(
     """Let a test that cannot run here be skipped, with the numbers as reason."""
     size, requirements = size_of(item), requirements_of(item)
     ranks = "rank" if available == 1 else "ranks"
+    start = "pytest --n-workers={}" if pool else "mpirun -np {} pytest"
+    least = requirements.least
     reason = ""
     if size > available:
-        how = f"pytest --n-workers={size}" if pool else f"mpirun -np {size} pytest"
+        how = start.format(size)
         reason = f"needs {size} ranks, has {available} {ranks}: run it with {how}"
-    elif size < requirements.least:
-        how = (
-            f"pytest --n-workers={requirements.least}"
-            if pool
-            else f"mpirun -np {requirements.least} pytest"
-        )
-        reason = f"needs at least {requirements.least} ranks, has {size}: run it with {how}"
+    elif size < least:
+        reason = f"needs at least {least} ranks, has {size}: run it with {start.format(least)}"
     elif pool and size * requirements.threads > available:
         reason = (
             f"needs {size} ranks with {requirements.threads} cores each, has {available} workers: "

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 import rankwise
-from rankwise.errors import RankwiseError
+from rankwise.errors import MpiMismatch, RankwiseError
 from rankwise.launch.mpi import Place, library_name, mark_as_joined, start_mpi
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.collection import (
@@ -58,6 +58,8 @@ class ReportingRank(Reporter):
         super().__init__(session, channel.send, session.items, size=size, rank=0, policy=policy)
         self._channel = channel
         self._broken: set[str] = set()
+        self._interrupt: Header | None = None
+        """What a rank wants that has ended the run after the last test."""
 
     # Before the first test
 
@@ -200,10 +202,19 @@ class ReportingRank(Reporter):
             if header["kind"] in ("bye", "gone"):
                 missing.discard(header["rank"])
                 self._note_if_lost(header)
+            elif header["kind"] == "interrupt":
+                self._interrupt = self._interrupt or header
+                # No rank waits for this one in a test: the switchboard need not end them.
+                self._tell({"kind": "stop"})
             elif header["kind"] in ("late", "verdict", "stopped"):
                 self.take(header, body)
         self.save_durations()
         return sorted(missing)
+
+    def conclude(self) -> None:
+        if self._interrupt is not None:
+            self.take(self._interrupt, b"")
+        super().conclude()
 
     @property
     def _patience(self) -> float | None:
@@ -369,7 +380,6 @@ class MpirunLink:
         self.library = library
         self.is_reporter = place.rank == 0
         self.shares_host_with_reporter = hosts[place.rank] == hosts[0]
-        self._hosts = hosts
         self._switchboard: SwitchboardProcess | None = None
         self._pid = os.getpid()
         self._has_left = False
@@ -393,31 +403,11 @@ class MpirunLink:
                 switchboard.stop()
             raise
         comm = mpi.COMM_WORLD.Dup()
-        world = cls(
-            place,
-            comm,
-            library_name(mpi.Get_library_version()),
-            comm.allgather(mpi.Get_processor_name()),
-        )
+        hosts = comm.allgather(mpi.Get_processor_name())
+        world = cls(place, comm, library_name(mpi.Get_library_version()), hosts)
+        world._switchboard = switchboard
         mark_as_joined()
-        own = None
-        if switchboard is not None:
-            world._switchboard = switchboard
-            own = switchboard.open(world._hosts), settle()
-        invitation, world.settings = comm.bcast(own, root=0)
-        try:
-            world.channel = connections.Channel.open(
-                connections.Address(**invitation["address"]), invitation["secret"], world.rank
-            )
-        except OSError as error:
-            if switchboard is not None:
-                raise
-            # Rank 0 has ended already, and has said why: its command line is wrong.
-            raise SystemExit(pytest.ExitCode.USAGE_ERROR) from error
-        # At once: who has not shown the secret for long is dropped, and to collect may take longer.
-        world.channel.send({"kind": "here", "pid": os.getpid()})
-        if invitation["folder"]:
-            world.box = StatusWriter(StatusFiles(Path(invitation["folder"]), str(world.rank)))
+        world._connect(hosts, settle)
         # MPI waits for all ranks when a process ends; the others must learn before that, through
         # the switchboard, that this one leaves.
         atexit.register(world.leave)
@@ -425,6 +415,38 @@ class MpirunLink:
         if not world.is_reporter:
             world._last_words = LastWords.begin()
         return world
+
+    def _connect(self, hosts: list[str], settle: Callable[[], Settings]) -> None:
+        """Get a line to the switchboard on every rank; collective.
+
+        Raises MpiMismatch on all ranks when one of them has none.
+        """
+        offer: tuple[Settings, Settings] | None = None
+        problem = ""
+        if self._switchboard is not None:
+            try:
+                offer = self._switchboard.open(hosts), settle()
+            except OSError as error:
+                problem = f"rank 0 cannot be called by the others: {error}"
+        offer = self.comm.bcast(offer, root=0)
+        if offer is not None:
+            invitation, self.settings = offer
+            address = connections.Address(**invitation["address"])
+            try:
+                self.channel = Channel.open(address, invitation["secret"], self.rank)
+                # At once: who has not shown the secret for long is dropped, and others may take
+                # longer to get here, or to collect.
+                self.channel.send({"kind": "here", "pid": os.getpid()})
+                if invitation["folder"]:
+                    files = StatusFiles(Path(invitation["folder"]), str(self.rank))
+                    self.box = StatusWriter(files)
+            except (OSError, WireError) as error:
+                problem = f"rank {self.rank} cannot reach rank 0: {error}"
+        problems = list(filter(None, self.comm.allgather(problem)))
+        if problems:
+            if self._switchboard is not None:
+                self._switchboard.stop()
+            raise MpiMismatch(problems[0])
 
     def _guard_exit(self) -> None:
         """Let os._exit say nothing but failure until this rank has left the run.

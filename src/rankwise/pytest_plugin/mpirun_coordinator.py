@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,11 +33,15 @@ from rankwise.pytest_plugin.schedulers.dispatcher import (
     make_dispatcher,
 )
 from rankwise.pytest_plugin.stacks import (
+    Stack,
     ask_for_stacks,
     describe_ranks,
     describe_stacks,
     hint_at_world,
 )
+
+# The rank that says what the suite is, and reports.
+_REPORTER = 0
 
 _WIDTH = 80
 _SHOWN_TESTS = 20
@@ -82,7 +86,7 @@ class MachineWatch:
             case "noted":
                 self._failures[header["test"]] = header["text"]
 
-    def look(self, dispatcher: Dispatcher, reporter: int) -> tuple[Header, bytes] | None:
+    def look(self, dispatcher: Dispatcher) -> tuple[Header, bytes] | None:
         """End the run if a test goes on for too long.
 
         After the last test the reporter is free to do that: gives what it is to be told.
@@ -101,7 +105,7 @@ class MachineWatch:
         if not overdue or self._has_told:
             return None
         one = overdue[0]
-        if one.phase in AFTER and dispatcher.finished and reporter not in moments:
+        if one.phase in AFTER and dispatcher.finished and _REPORTER not in moments:
             self._has_told = True
             return self._tell(one, moments)
         self._end(one, moments, dispatcher)
@@ -109,8 +113,6 @@ class MachineWatch:
 
     def _tell(self, one: Overdue, moments: Mapping[int, RankStatus]) -> tuple[Header, bytes]:
         """Say which ranks do not come to their end, and where they are."""
-        known = moments.keys() & self._pids.keys()
-        files = {rank: (self._pids[rank], self._boxes[rank].stacks) for rank in known}
         header = {
             "kind": "overdue",
             "case": one.case,
@@ -119,7 +121,12 @@ class MachineWatch:
             "limit": self._watch.limits[one.case],
             "ranks": sorted(moments),
         }
-        return header, json.dumps(ask_for_stacks(files)).encode()
+        return header, json.dumps(self._stacks(moments)).encode()
+
+    def _stacks(self, ranks: Iterable[int]) -> dict[int, Stack]:
+        """Ask ranks where they are."""
+        known = [rank for rank in ranks if rank in self._pids]
+        return ask_for_stacks({one: (self._pids[one], self._boxes[one].stacks) for one in known})
 
     def _end(self, one: Overdue, moments: Mapping[int, RankStatus], dispatcher: Dispatcher) -> None:
         self._has_ended = True
@@ -158,8 +165,7 @@ class MachineWatch:
         """Say that a rank has ended the run and that others wait; soon it, or else we, end them."""
         self._has_ended = True
         self._kill_at = time.monotonic() + _ABORT_SECONDS
-        others = [one for one in self._pids if one != rank]
-        stacks = ask_for_stacks({one: (self._pids[one], self._boxes[one].stacks) for one in others})
+        stacks = self._stacks(one for one in self._pids if one != rank)
         size = len(self._boxes)
         who = describe_ranks([rank], size)
         _print(
@@ -172,13 +178,13 @@ class MachineWatch:
             ]
         )
 
-    def mourn(self, reporter: int, dispatcher: Dispatcher | None) -> None:
+    def mourn(self, dispatcher: Dispatcher | None) -> None:
         """Say that the rank is gone that would have reported."""
         if self._has_ended:
             return
         self._has_ended = True
         size = len(self._boxes)
-        lost = self._lost or {reporter: self.where(reporter)}
+        lost = self._lost or {_REPORTER: self.where(_REPORTER)}
         lines = ["", _title(f"rankwise: {describe_ranks(list(lost), size)} ended", "=")]
         for rank, where in lost.items():
             words = "ended without a word (os._exit, a signal, or exit of a C library)"
@@ -187,13 +193,13 @@ class MachineWatch:
             lines += self._sum_up(None, dispatcher)
         _print(lines)
 
-    def end_others(self, reporter: int) -> None:
+    def end_others(self) -> None:
         """Have no rank wait for one that is gone: those that can end by themselves do so."""
         deadline = time.monotonic() + _ABORT_SECONDS
-        others = [pid for rank, pid in self._pids.items() if rank != reporter]
+        others = [pid for rank, pid in self._pids.items() if rank != _REPORTER]
         while any(map(_exists, others)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        self._kill(but=reporter)
+        self._kill(but=_REPORTER)
 
     def _running(self, dispatcher: Dispatcher) -> dict[int, RunningTest]:
         found = dispatcher.running_tests(range(len(self._boxes)))
@@ -217,10 +223,8 @@ class MachineWatch:
                 who = describe_ranks([places[rank]], size)
                 lines += ["", _title(f"{who} failed first", "-"), text]
         done = running.bodies if running is not None else {}
-        waiting = [rank for rank in ranks if rank not in done and rank in self._pids]
-        stacks = ask_for_stacks(
-            {places[rank]: (self._pids[rank], self._boxes[rank].stacks) for rank in waiting}
-        )
+        found = self._stacks(rank for rank in ranks if rank not in done)
+        stacks = {places[rank]: stack for rank, stack in found.items()}
         title = "where the others wait" if texts else "where every rank is"
         lines += ["", _title(title, "-"), *describe_stacks(stacks, size, self._root)]
         hint = hint_at_world(stacks, size, len(self._boxes))
@@ -291,19 +295,9 @@ class _Plea(NamedTuple):
     reason: str
     code: int
 
-    @classmethod
-    def from_header(cls, rank: int, header: Header) -> _Plea:
-        code = header["code"]
-        return cls(
-            rank=rank,
-            since=time.monotonic(),
-            reason=header["reason"],
-            code=_INTERRUPTED if code is None else int(code),
-        )
-
 
 class Switchboard:
-    """Connects `width` ranks and a dispatcher; rank `reporter` says what the suite is."""
+    """Connects `width` ranks and a dispatcher; rank 0 says what the suite is."""
 
     def __init__(
         self,
@@ -311,13 +305,11 @@ class Switchboard:
         secret: str,
         *,
         width: int,
-        reporter: int = 0,
         folder: str = "",
     ) -> None:
         self._width = width
         # Ranks of other machines cannot be looked after from here.
         self._machine_watch = MachineWatch(Path(folder), width) if folder else None
-        self._reporter = reporter
         self._lines = Exchange(
             listener,
             secret,
@@ -346,27 +338,27 @@ class Switchboard:
             watched = self._machine_watch is not None and self._dispatcher is not None
             self._lines.step(_LOOK_SECONDS if watched or self._plea is not None else None)
             if self._machine_watch is not None and self._dispatcher is not None:
-                told = self._machine_watch.look(self._dispatcher, self._reporter)
+                told = self._machine_watch.look(self._dispatcher)
                 if told is not None:
-                    self._lines.send(self._reporter, *told)
+                    self._lines.send(_REPORTER, *told)
             self._grant_if_due()
         self._hear_goodbye()
-        is_orderly = self._reporter in self._departed or not self._has_reporter
+        is_orderly = _REPORTER in self._departed or not self._has_reporter
         if is_orderly:
             # The others wait for what comes next, or for this.
             self._share({"kind": "finish"}, b"")
             self._share({"kind": "over"}, b"")
             self._lines.flush()
         elif self._machine_watch is not None:
-            self._machine_watch.mourn(self._reporter, self._dispatcher)
+            self._machine_watch.mourn(self._dispatcher)
         self._lines.close()
         if not is_orderly and self._machine_watch is not None:
-            self._machine_watch.end_others(self._reporter)
+            self._machine_watch.end_others()
 
     def _hear_goodbye(self) -> None:
         """Read what the reporter has sent before it hung up."""
         deadline = time.monotonic() + _GOODBYE_SECONDS
-        while self._lines.has(self._reporter) and self._reporter not in self._departed:
+        while self._lines.has(_REPORTER) and _REPORTER not in self._departed:
             self._lines.step(0.05)
             if time.monotonic() > deadline:
                 return
@@ -386,13 +378,13 @@ class Switchboard:
         self._closed = True
 
     def _gone(self, rank: Name) -> None:
-        if rank == self._reporter:
+        if rank == _REPORTER:
             self._closed = True
             return
         left = rank in self._departed
         where = "" if left else self._where(int(rank))
         header = {"kind": "gone", "rank": rank, "lost": not left, "where": where}
-        self._lines.send(self._reporter, header)
+        self._lines.send(_REPORTER, header)
         if not left and self._machine_watch is not None and self._dispatcher is not None:
             self._machine_watch.note_lost(int(rank), self._dispatcher)
 
@@ -400,16 +392,16 @@ class Switchboard:
         """Say at which test a rank is, as far as that is known."""
         if self._machine_watch is not None and (where := self._machine_watch.where(rank)):
             return where
-        running_tests = (
-            self._dispatcher.running_tests([rank]) if self._dispatcher is not None else []
-        )
+        if self._dispatcher is None:
+            return ""
+        running_tests = self._dispatcher.running_tests([rank])
         names = [self._names[running.case] for running in running_tests if rank in running.at_it]
         return f" in {names[0]}" if names else ""
 
     def _take(self, rank: Name, header: Header, body: bytes) -> None:
         assert isinstance(rank, int), f"{rank!r} is no rank"
         dispatcher = self._dispatcher
-        self._has_reporter = self._has_reporter or rank == self._reporter
+        self._has_reporter = self._has_reporter or rank == _REPORTER
         match header["kind"]:
             case "begin":
                 tests = json.loads(body)
@@ -435,11 +427,14 @@ class Switchboard:
                     self._machine_watch.note(rank, header)
             case "done" if dispatcher is not None:
                 dispatcher.done(rank, header, body)
-            case "logged" | "stopped" | "stop" if dispatcher is not None:
-                if header["kind"] == "stop":
-                    self._plea = None
-                    self._has_reporter_stopped |= header.get("at_once", False)
-                _direct(dispatcher, header)
+            case "logged" if dispatcher is not None:
+                dispatcher.logged(header["case"])
+            case "stopped" if dispatcher is not None:
+                dispatcher.halt(header)
+            case "stop" if dispatcher is not None:
+                self._plea = None
+                self._has_reporter_stopped |= header.get("at_once", False)
+                dispatcher.stop(at_once=header.get("at_once", False))
             case "stop":
                 self._share({"kind": "finish"}, b"")
             case "share":
@@ -457,25 +452,16 @@ class Switchboard:
             # The reporter may be in a long test, or have much to report before it knows.
             self._dispatcher.stop()
             if not self._has_reporter_stopped:
-                self._plea = self._plea or _Plea.from_header(rank, header)
-        self._lines.send(self._reporter, {**header, "rank": rank}, body)
+                code = _INTERRUPTED if header["code"] is None else int(header["code"])
+                plea = _Plea(rank, time.monotonic(), header["reason"], code)
+                self._plea = self._plea or plea
+        self._lines.send(_REPORTER, {**header, "rank": rank}, body)
 
     def _share(self, header: Header, body: bytes) -> None:
         """Send to every rank but the reporter, also those that have yet to connect."""
         for rank in range(self._width):
-            if rank != self._reporter:
+            if rank != _REPORTER:
                 self._lines.send(rank, header, body)
-
-
-def _direct(dispatcher: Dispatcher, header: Header) -> None:
-    """Pass on to the dispatcher what is said about the run as a whole."""
-    match header["kind"]:
-        case "logged":
-            dispatcher.logged(header["case"])
-        case "stopped":
-            dispatcher.halt(header)
-        case "stop":
-            dispatcher.stop(at_once=header.get("at_once", False))
 
 
 def serve(descriptor: int) -> None:

@@ -63,7 +63,10 @@ _STREAMS = {"stdout": 1, "stderr": 2}
 
 
 class PastCapture:
-    """Keeps what is written to the terminal while tests run."""
+    """Keeps what is written to the terminal while tests run.
+
+    This one, for -s, keeps nothing: the standard streams of ranks are those of the run.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         terminal = config.pluginmanager.get_plugin("terminalreporter")
@@ -84,11 +87,12 @@ class PastCapture:
 
     def _place(self) -> TextIO:
         """Return where pytest's terminal writer writes meanwhile."""
-        raise NotImplementedError
+        # The same as that of `print`, so that everything stays in its order.
+        return sys.stdout
 
     def take(self) -> dict[str, str]:
         """Return what was written since it was last asked for, by stream."""
-        raise NotImplementedError
+        return {}
 
 
 class WriterOnly(PastCapture):
@@ -108,16 +112,6 @@ class WriterOnly(PastCapture):
         self._text.seek(0)
         self._text.truncate()
         return {"stdout": text}
-
-
-class StraightThrough(PastCapture):
-    """With -s: the standard streams of ranks are those of the run."""
-
-    def _place(self) -> TextIO:
-        return sys.stdout
-
-    def take(self) -> dict[str, str]:
-        return {}
 
 
 class OwnStreams(PastCapture):
@@ -151,10 +145,6 @@ class OwnStreams(PastCapture):
         for _, target, usual in self._places:
             _dup2(usual, target, inheritable=target in _STREAMS.values())
 
-    def _place(self) -> TextIO:
-        # The same as that of `print`, so that everything stays in its order.
-        return sys.stdout
-
     def take(self) -> dict[str, str]:
         _flush()
         found = {}
@@ -178,12 +168,11 @@ def _saved_by_capture(config: pytest.Config) -> dict[str, Sequence[int]]:
     """Return the descriptors that pytest's capture puts back when it is suspended."""
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     streams = getattr(capture, "_global_capturing", None)
-    found: dict[str, Sequence[int]] = {}
-    for name, attribute in (("stdout", "out"), ("stderr", "err")):
-        one = getattr(streams, attribute, None)
-        if isinstance(one, FDCapture):
-            found[name] = (one.targetfd_save,)
-    return found
+    return {
+        name: (one.targetfd_save,)
+        for name, attribute in (("stdout", "out"), ("stderr", "err"))
+        if isinstance(one := getattr(streams, attribute, None), FDCapture)
+    }
 
 
 # Final for people who would change what it prints; this one prints nothing, and plugins that ask

@@ -205,7 +205,6 @@ def _join_pool(early_config: pytest.Config) -> None:
     from rankwise.pytest_plugin.workers.worker import PoolLink, PoolSession
 
     invitation = Invitation.from_environment()
-    assert invitation is not None
     early_config.stash[_WORKERS] = invitation.width
     if invitation.is_distant and WORLD not in os.environ:
         from rankwise.pytest_plugin.workers.supervisor import supervise_node

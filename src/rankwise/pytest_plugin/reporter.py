@@ -7,7 +7,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.cacheprovider import Cache
 from _pytest.terminal import TerminalReporter
 
 from rankwise.pytest_plugin import interop, serialize
@@ -85,7 +84,7 @@ class CollectionRecord:
         )
         return {
             "collectors": collectors,
-            "warnings": [warning.pack() for warning in self._warnings],
+            "warnings": self._warnings,
             "text": self._text,
             "lines": lines,
             "cache": interop.describe(config),
@@ -128,7 +127,7 @@ def report_collection(
     config = session.config
     show_text(config, {0: said["text"]}, 1)
     for values in said["warnings"]:
-        RecordedWarning.unpack(values).record_in(config)
+        RecordedWarning(*values).record_in(config)
     kinds: dict[str, type[CollectedNode]] = {}
     nodes: dict[str, CollectedNode] = {}
 
@@ -268,25 +267,21 @@ class Reporter:
         own = self._kept.pop(index, None)
         parts = _cut(body, header["lengths"])
         others = [part for rank, part in zip(ranks, parts, strict=True) if rank != self._rank]
-        if self._times is not None:
-            slots: Sequence[int] = header.get("slots") or ranks
-            said = {
-                slot: own if own and rank == self._rank else unpack(part, item)
-                for slot, rank, part in zip(slots, ranks, parts, strict=True)
-            }
-            self._times.note(item.nodeid, said)
-        if own is not None and self._is_uneventful(own, others):
+        if own is not None and self._times is None and self._is_uneventful(own, others):
             self._log_single(item, own)
         else:
-            results = {
-                number: own if own and rank == self._rank else unpack(part, item)
-                for number, (rank, part) in enumerate(zip(ranks, parts, strict=True))
-            }
-            if len(ranks) == 1:
+            results = [
+                own if own and rank == self._rank else unpack(part, item)
+                for rank, part in zip(ranks, parts, strict=True)
+            ]
+            if self._times is not None:
+                slots: Sequence[int] = header.get("slots") or ranks
+                self._times.note(item.nodeid, dict(zip(slots, results, strict=True)))
+            if len(results) == 1:
                 self._log_single(item, results[0])
             else:
-                own_number = list(ranks).index(self._rank) if own else None
-                self._log_merged(item, results, own_number)
+                own_number = ranks.index(self._rank) if own else None
+                self._log_merged(item, dict(enumerate(results)), own_number)
         if self._session.shouldfail or self._session.shouldstop:
             self._tell({"kind": "stop"})
         if self.careful:
@@ -322,7 +317,8 @@ class Reporter:
         others = [result for number, result in results.items() if number != own]
         self._warn(others, known=results[own].warnings if own is not None else ())
         for result in others:
-            self._log_subtests(item, result)
+            # Those that passed are counted once.
+            self.log_more(item, [report for report in result.subtests if not report.passed])
         attempts = max(len(result.reruns) for result in results.values())
         interop.note_attempts(item, attempts + 1)
         for attempt in range(attempts):
@@ -353,12 +349,6 @@ class Reporter:
             serialize.tell(self._config, report, said[report.when], len(results))
             hook.pytest_runtest_logreport(report=report)
         return merged
-
-    def _log_subtests(self, item: ReportedTest, result: RankResult) -> None:
-        """Report other ranks' subtests that did not pass; those that did are counted once."""
-        for report in result.subtests:
-            if not report.passed:
-                item.ihook.pytest_runtest_logreport(report=report)
 
     def log_late(self, item: ReportedTest, result: RankResult, rank: int) -> None:
         """Report an error in a fixture of a wider scope after its last test was reported."""
@@ -453,17 +443,17 @@ class Reporter:
 
     def known_durations(self) -> Mapping[str, float]:
         """Return how long tests took in earlier runs."""
-        known: Mapping[str, float] = self._cache().get(_DURATIONS, {})
-        return known
+        return {} if self._cache is None else self._cache.get(_DURATIONS, {})
 
     def save_durations(self) -> None:
         """Remember how long tests took, for the next run."""
-        if self._durations:
-            cache = self._cache()
-            cache.set(_DURATIONS, {**cache.get(_DURATIONS, {}), **self._durations})
+        if self._durations and self._cache is not None:
+            self._cache.set(_DURATIONS, {**self.known_durations(), **self._durations})
 
-    def _cache(self) -> Cache | _NoCache:
-        return getattr(self._config, "cache", None) or _NoCache()
+    @property
+    def _cache(self) -> Any:
+        """What pytest remembers from run to run; None: nothing (-p no:cacheprovider)."""
+        return getattr(self._config, "cache", None)
 
 
 def explain_gone(header: Header) -> str:
@@ -475,13 +465,3 @@ def _cut(body: bytes, lengths: Sequence[int]) -> list[bytes]:
     """Cut what the ranks said out of what came in one piece."""
     ends = list(accumulate(lengths))
     return [body[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-
-
-class _NoCache:
-    """For runs with `-p no:cacheprovider`."""
-
-    def get(self, _key: str, default: Any) -> Any:
-        return default
-
-    def set(self, _key: str, _value: object) -> None:
-        pass

@@ -135,10 +135,9 @@ class RankRunner:
         None would end every fixture, and the test itself would keep its own from ending.
         """
         assert item.parent is not None
-        stand_in = self._stand_ins.get(item.parent)
-        if stand_in is None:
-            stand_in = self._stand_ins[item.parent] = copy.copy(item)
-        return stand_in
+        if item.parent not in self._stand_ins:
+            self._stand_ins[item.parent] = copy.copy(item)
+        return self._stand_ins[item.parent]
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
@@ -393,10 +392,6 @@ class Loop:
         self._items: Sequence[pytest.Item] = session.items
         self._nodes: Sequence[Node] = ()
 
-    def index_of(self, item: pytest.Item) -> int:
-        """Return the number of a test."""
-        return self._items.index(item)
-
     def tell_of_failure(self, index: int, result: RankResult | None) -> None:
         """Say that a test has failed here, while others are still at it; None: they repeat it."""
         if result is None:
@@ -444,7 +439,7 @@ class Loop:
 
     def _run_row(self, header: Header) -> None:
         cases, ranks = header["cases"], header["ranks"]
-        world_kind = header.get("world_kind", "shared")
+        is_fresh = header.get("world_kind") == "fresh"
         over = self._last_users(cases, header["close"])
         try:
             for index in cases:
@@ -452,52 +447,40 @@ class Loop:
                 if self._reporter is not None and index == cases[0]:
                     # Of the others in a row, those before have yet to be reported.
                     self._reporter.starts(item, ranks)
-                closing = item.listchain()[:-1] if world_kind == "fresh" else over.get(index, ())
-                is_last = world_kind == "fresh" or (
-                    header.get("last", False) and index == cases[-1]
-                )
                 result = self.rank.run(
                     item,
                     index,
                     ranks,
-                    closing,
+                    item.listchain()[:-1] if is_fresh else over[index],
                     keep=header["keep"],
-                    alone=world_kind == "fresh",
-                    is_last=is_last,
+                    alone=is_fresh,
+                    is_last=is_fresh or ("last" in header and index == cases[-1]),
                 )
                 if self._send_done(index, ranks, result):
                     return
         finally:
             self._channel.flush()
 
-    def _last_users(self, cases: Sequence[int], groups: Sequence[int]) -> dict[int, list[Node]]:
+    def _last_users(self, cases: Sequence[int], groups: Sequence[int]) -> dict[int, set[Node]]:
         """Find the collectors that end with each test of a row."""
         closing = {self._nodes[group] for group in groups}
-        if not closing:
-            return {}
-        last = {
-            node: index
-            for index in cases
-            for node in self._items[index].listchain()
-            if node in closing
-        }
-        over: dict[int, list[Node]] = {}
-        for node, index in last.items():
-            over.setdefault(index, []).append(node)
+        over = {}
+        for index in reversed(cases):
+            over[index] = closing.intersection(self._items[index].listchain()) if closing else set()
+            closing -= over[index]
         return over
 
     def _send_done(self, index: int, ranks: Sequence[int], result: RankResult) -> bool:
         """Say what came of a test; returns whether this rank stops here."""
         why = self._why_stopped()
-        stop = why is not None
-        leave = stop and len(ranks) == 1
+        leave = why is not None and len(ranks) == 1
         header = {
             "kind": "done",
             "case": index,
             "failed": result.failed,
             "seconds": round(result.seconds, 6),
         }
-        if stop:
+        if why is not None:
             header |= {"stop": True, "leave": leave, "why": why}
         body = b""
         if self._reporter is None:
@@ -505,7 +488,7 @@ class Loop:
         else:
             self._reporter.keep(index, ranks, result)
         # Nobody waits for a test in the middle of a row, unless it has failed.
-        self._channel.put(header, body, at_once=self._at_once or result.failed or stop)
+        self._channel.put(header, body, at_once=self._at_once or result.failed or "stop" in header)
         return leave
 
     def _why_stopped(self) -> Header | None:
@@ -531,6 +514,5 @@ class Loop:
             if self._reporter is not None:
                 self._reporter.log_late(item, result, 0)
             else:
-                index = self.index_of(item)
-                header = {"kind": "late", "case": index}
+                header = {"kind": "late", "case": self._items.index(item)}
                 self._channel.send(header, pack(result, self._session.config))

@@ -9,9 +9,9 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-import pluggy
 import pytest
 from _pytest import reports
 from _pytest._io.saferepr import saferepr
@@ -19,6 +19,9 @@ from _pytest.terminal import TerminalReporter
 
 from rankwise.pytest_plugin import interop
 from rankwise.pytest_plugin.stacks import describe_ranks
+
+if TYPE_CHECKING:
+    from rankwise.pytest_plugin.collection import ListedTest
 
 _ATTRIBUTE = "rankwise_beside"
 
@@ -58,10 +61,10 @@ def tell(
     config: pytest.Config, report: pytest.TestReport, said: Mapping[int, Beside], size: int
 ) -> None:
     """Pass on what ranks of a test said, before the report on all of them is logged."""
-    show_text(config, {rank: one for rank, one in said.items() if one}, size)
+    show_text(config, said, size)
     for one in said.values():
         interop.record_properties(config, report, one)
-    interop.record_benchmarks(config, [one for one in said.values() if one])
+    interop.record_benchmarks(config, list(said.values()))
 
 
 def show_text(config: pytest.Config, said: Mapping[int, Beside], size: int) -> None:
@@ -112,23 +115,8 @@ _TIMES = struct.Struct("!9d")
 Packed = list[Any]
 
 
-class ReportedTest(Protocol):
-    """What must be known of a test to report it: a `pytest.Item`, or what stands for one."""
-
-    @property
-    def nodeid(self) -> str: ...
-
-    @property
-    def location(self) -> tuple[str, int | None, str]: ...
-
-    @property
-    def keywords(self) -> Any: ...
-
-    @property
-    def config(self) -> pytest.Config: ...
-
-    @property
-    def ihook(self) -> pluggy.HookRelay: ...
+ReportedTest: TypeAlias = "pytest.Item | ListedTest"
+"""A test that is reported: as it was collected, or what stands for it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,15 +166,6 @@ class RecordedWarning(NamedTuple):
             when=when,
             nodeid=nodeid,
         )
-
-    def pack(self) -> list[Any]:
-        """Return its values in their order."""
-        return list(self)
-
-    @classmethod
-    def unpack(cls, values: Sequence[Any]) -> RecordedWarning:
-        """Make a warning of such values."""
-        return cls(*values)
 
     def record_in(self, config: pytest.Config) -> None:
         """Let pytest and its plugins know of it, as if it had been given in this process."""
@@ -252,7 +231,7 @@ def pack(result: RankResult, config: pytest.Config) -> bytes:
         "reports": [_pack_report(report, config) for report in result.reports],
         "subtests": [_pack_report(report, config) for report in result.subtests],
         "reruns": [[_pack_report(report, config) for report in run] for run in result.reruns],
-        "warnings": [warning.pack() for warning in result.warnings],
+        "warnings": result.warnings,
     }
     document = {name: value for name, value in document.items() if value}
     return _encode(document).encode()
@@ -293,16 +272,12 @@ def unpack(data: bytes, item: ReportedTest) -> RankResult:
         document = {"reports": [[w, *times[i::3]] for i, w in enumerate(_PHASES)]}
     else:
         document = _loads(data)
-    keywords: Mapping[str, Literal[1]] = dict.fromkeys(item.keywords, 1)
-
-    def restore(packed: Packed) -> pytest.TestReport:
-        return _unpack_report(packed, item, keywords)
-
+    restore = partial(_unpack_report, item, dict.fromkeys(item.keywords, 1))
     return RankResult(
         reports=[restore(packed) for packed in document.get("reports", ())],
         subtests=[restore(packed) for packed in document.get("subtests", ())],
         reruns=[[restore(packed) for packed in run] for run in document.get("reruns", ())],
-        warnings=[RecordedWarning.unpack(values) for values in document.get("warnings", ())],
+        warnings=[RecordedWarning(*values) for values in document.get("warnings", ())],
     )
 
 
@@ -313,7 +288,7 @@ def _pack_report(report: pytest.TestReport, config: pytest.Config) -> Packed:
 
 
 def _unpack_report(
-    packed: Packed, item: ReportedTest, keywords: Mapping[str, Literal[1]]
+    item: ReportedTest, keywords: Mapping[str, Literal[1]], packed: Packed
 ) -> pytest.TestReport:
     if len(packed) > 1:
         when, duration, start, stop = packed

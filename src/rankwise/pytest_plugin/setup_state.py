@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -43,7 +44,7 @@ def end_forked_child(test: str) -> NoReturn:
 
     It would report in the name of the rank that it is a copy of. The verdict is that one's.
     """
-    error = sys.exception() if sys.version_info >= (3, 11) else sys.exc_info()[1]
+    error = sys.exception()
     code = _CAME_BACK
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -135,26 +136,22 @@ class CommTracker:
         return left
 
 
-_CLASS: list[Any] = []
-
-
+@cache
 def _tracking_class() -> Any:
-    if not _CLASS:
-        base = load_mpi().Intracomm
+    base = load_mpi().Intracomm
 
-        class Tracking(base):  # type: ignore[misc, valid-type]
-            """Notes what is made of it."""
+    class Tracking(base):  # type: ignore[misc, valid-type]
+        """Notes what is made of it."""
 
-            def __new__(cls, communicator: Any, tracker: CommTracker) -> Any:
-                made = super().__new__(cls, communicator)
-                made._tracker = tracker
-                return made
+        def __new__(cls, communicator: Any, tracker: CommTracker) -> Any:
+            made = super().__new__(cls, communicator)
+            made._tracker = tracker
+            return made
 
-        for name in _MAKERS:
-            if hasattr(base, name):
-                setattr(Tracking, name, _noting(name, getattr(base, name), base))
-        _CLASS.append(Tracking)
-    return _CLASS[0]
+    for name in _MAKERS:
+        if hasattr(base, name):
+            setattr(Tracking, name, _noting(name, getattr(base, name), base))
+    return Tracking
 
 
 def _noting(name: str, make: Any, base: Any) -> Any:
@@ -332,8 +329,7 @@ class _Values:
     @classmethod
     def of(cls, definition: FixtureDef[Any]) -> _Values:
         """Return those of a fixture, which keeps them."""
-        values: _Values = definition.__dict__.get("_rankwise_values") or cls(definition)
-        definition.__dict__["_rankwise_values"] = values
+        values: _Values = definition.__dict__.setdefault("_rankwise_values", cls(definition))
         return values
 
     def turn_to(self, node: Node | None) -> None:
@@ -354,10 +350,6 @@ def _ranks_at_setup(definition: FixtureDef[Any]) -> dict[Node, tuple[int, ...]]:
     """Return the ranks that MPI.COMM_WORLD had when a fixture was set up, by its collector."""
     ranks: dict[Node, tuple[int, ...]] = definition.__dict__.setdefault("_rankwise_ranks", {})
     return ranks
-
-
-def _present_ranks() -> tuple[int, ...]:
-    return Communicators.latest.ranks if Communicators.latest is not None else ()
 
 
 def _as_at_setup(definition: FixtureDef[Any], node: Node) -> AbstractContextManager[None]:
@@ -384,7 +376,8 @@ def _keep_fixtures_apart() -> None:
                 return execute(self, request)
         finally:
             if self.cached_result is not before:
-                _ranks_at_setup(self)[request.node] = _present_ranks()
+                ranks = getattr(Communicators.latest, "ranks", ())
+                _ranks_at_setup(self)[request.node] = ranks
 
     def finish_apart(self: FixtureDef[Any], request: SubRequest) -> None:
         if self.scope == "function":

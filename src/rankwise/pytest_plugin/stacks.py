@@ -143,12 +143,12 @@ def ask_for_stacks(
 
 
 def _ask(process: int, path: Path) -> _Question | None:
-    if not _can_answer(process) or not path.exists():
-        return None
-    question = _Question(process, path, path.stat().st_size, _deaf_threads(process))
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(process, STACK_SIGNAL)
-        return question
+    # It may be gone at any moment.
+    with contextlib.suppress(OSError):
+        if _can_answer(process):
+            question = _Question(process, path, path.stat().st_size, _deaf_threads(process))
+            os.kill(process, STACK_SIGNAL)
+            return question
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,8 @@ class Timekeeper:
 
     def __init__(self, config: pytest.Config, path: str, begun: float) -> None:
         self._config = config
-        self._path = Path(path).expanduser().absolute()
+        # Of a name that no user has, this leaves the path as it is.
+        self._path = Path(os.path.expanduser(path)).absolute()  # noqa: PTH111
         self._begun = begun
         self._width = 0
         self._order = "sequential"
@@ -88,8 +90,8 @@ class Timekeeper:
             entry.spans[rank][1] for entry in self._entries for rank in ranks if rank in entry.spans
         ]
         starts = [report.start for report in reports if report.start]
-        start = max([min(starts, default=now), *before]) if before else min(starts, default=now)
-        self._entries.append(_Entry(nodeid, dict.fromkeys(ranks, (min(start, now), now))))
+        start = min(now, max([min(starts, default=now), *before]))
+        self._entries.append(_Entry(nodeid, dict.fromkeys(ranks, (start, now))))
         self._states[nodeid] = how, ""
 
     # Hooks

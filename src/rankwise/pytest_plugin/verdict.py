@@ -40,11 +40,16 @@ class RankedRepr(TerminalRepr):
 
     def toterminal(self, tw: TerminalWriter) -> None:
         for label, longrepr in self.parts:
-            tw.sep("-", label, bold=True)
-            if hasattr(longrepr, "toterminal"):
-                longrepr.toterminal(tw)
-            else:
-                tw.line(str(longrepr))
+            write_part(tw, label, longrepr)
+
+
+def write_part(tw: TerminalWriter, title: str, content: object) -> None:
+    """Write what pytest, or a text, says, under a title."""
+    tw.sep("-", title, bold=True)
+    if hasattr(content, "toterminal"):
+        content.toterminal(tw)
+    else:
+        tw.line(str(content))
 
 
 def merge_phases(results: Mapping[int, Sequence[pytest.TestReport]]) -> list[pytest.TestReport]:

@@ -47,8 +47,7 @@ _USED = pytest.StashKey[bool]()
 
 def note_use(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
     """Note whether one of these tests has a mark or a fixture of ours."""
-    if not config.stash.get(_USED, False):
-        config.stash[_USED] = any(_uses(item) for item in items)
+    config.stash[_USED] = config.stash.get(_USED, False) or any(map(_uses, items))
 
 
 def is_used(config: pytest.Config) -> bool:
@@ -300,10 +299,7 @@ class MpirunSession(RankSession[MpirunLink]):
     def _lead(self, session: pytest.Session) -> None:
         scheduler = self._scheduler
         reporter = self._reporter = ReportingRank(
-            session,
-            self._link.channel,
-            size=self._link.size,
-            policy=scheduler,
+            session, self._link.channel, size=self._link.size, policy=scheduler
         )
         seconds: float | None = GOODBYE_SECONDS
         try:
@@ -399,8 +395,7 @@ class MpirunSession(RankSession[MpirunLink]):
         mark_as_left()
         if self._stragglers:
             print(f"rankwise: ranks {self._stragglers} did not end; all ranks are ended now")
-            self._link.abort(self._exit_code)
-        if self._is_cut_off:
+        if self._stragglers or self._is_cut_off:
             # MPI would wait for ranks that are gone, or that wait themselves.
             self._link.abort(self._exit_code)
         if self._link.is_reporter:

@@ -37,7 +37,7 @@ from rankwise.pytest_plugin.collection import (
     describe_tests,
 )
 from rankwise.pytest_plugin.communicators import Communicators
-from rankwise.pytest_plugin.output import OwnStreams, StraightThrough
+from rankwise.pytest_plugin.output import OwnStreams, PastCapture
 from rankwise.pytest_plugin.rank_status import StatusFiles, StatusWriter
 from rankwise.pytest_plugin.reporter import CollectionRecord
 from rankwise.pytest_plugin.worker_session import RankSession
@@ -129,9 +129,9 @@ class PoolSession(RankSession[PoolLink]):
         postpone_debugger(self._config)
         self._record.past_capture = self._keep_past_capture()
 
-    def _keep_past_capture(self) -> OwnStreams | StraightThrough:
+    def _keep_past_capture(self) -> PastCapture:
         is_captured = self._config.getoption("capture", "no") != "no"
-        return OwnStreams(self._config) if is_captured else StraightThrough(self._config)
+        return OwnStreams(self._config) if is_captured else PastCapture(self._config)
 
     # Collection
 
