@@ -87,6 +87,10 @@ def test_stages_for_failures_in_the_middle_are_not_what_the_rest_depends_on() ->
         ("{run: x, timeout: soon}", "`stages.a.timeout` must be a time"),
         ("{run: x, when: maybe}", "`stages.a.when` must be `passed`, `failed` or `always`"),
         ("{run: 'echo ${{matrx.n}}'}", "is unknown; there is `${{matrix.NAME}}`"),
+        (
+            "{run: x, checks: [{absent: '${{run.id}}'}]}",
+            "`${{run.id}}` is unknown; there is `${{matrix.NAME}}`",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_stage_is_said_in_words(
