@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from rankwise import records
-from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.base import Attempt, Submission, Updates
 from rankwise.backends.local import LocalBackend
 from rankwise.plan import Process, Resources, Task
 from rankwise.runtimes.base import PreparedRuntime
+from tests.compute.places import Watching
 from tests.node.test_runner import wait_until
-
-LIMIT_SECONDS = 60.0
 
 
 def job(folder: Path, name: str, *, gpus: int = 1) -> Submission:
@@ -37,10 +37,10 @@ def started(compute: LocalBackend, one: Submission) -> str:
     return str(order["processes"][0]["environment"].get("CUDA_VISIBLE_DEVICES"))
 
 
-def let_go(compute: LocalBackend, *jobs: Submission) -> None:
+def let_go(watching: Watching, *jobs: Submission) -> None:
     for one in jobs:
         (one.attempt.folder / "go").touch()
-        assert compute.wait(LIMIT_SECONDS) == [one.attempt]
+        watching.until_over(one.attempt)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -48,7 +48,9 @@ def test_a_gpu_that_is_in_use_is_not_given_out_by_the_client_that_goes_on(
     tmp_path: Path, is_old: bool
 ) -> None:
     capacity = Resources(cores=4, gpus=3)
-    first, second = (LocalBackend(capacity, gpus=("0", "1", "2")) for _ in range(2))
+    queues: list[Updates] = [SimpleQueue(), SimpleQueue()]
+    first, second = (LocalBackend(capacity, one, gpus=("0", "1", "2")) for one in queues)
+    watching = Watching(second, queues[1])
     before = job(tmp_path, "before", gpus=2)
     assert started(first, before) == "0,1"
     order = before.attempt.folder / "order.json"
@@ -58,12 +60,12 @@ def test_a_gpu_that_is_in_use_is_not_given_out_by_the_client_that_goes_on(
         del said["gpus"]
         said["version"] = 1
         order.write_text(json.dumps(said))
-    assert second.adopt(before.attempt, "")
+    assert watching.is_there(before.attempt, "")
     after = job(tmp_path, "after")
     assert started(second, after) == "2"
-    let_go(second, before)
+    let_go(watching, before)
     last = job(tmp_path, "last", gpus=2)
     assert started(second, last) == "0,1"
-    let_go(second, after, last)
+    let_go(watching, after, last)
     for one in (first, second):
         one.close()

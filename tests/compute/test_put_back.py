@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.base import Attempt, Submission, Updates
 from rankwise.backends.batch import backend as batch_backend
 from rankwise.backends.batch import states
 from rankwise.backends.batch.backend import BatchBackend
@@ -18,6 +20,7 @@ from rankwise.documents.site_models import ComputeConfig, SlurmConfig
 from rankwise.node.dialect import Dialect
 from rankwise.plan import Process, Task
 from rankwise.runtimes.base import PreparedRuntime
+from tests.compute.places import Watching
 
 WAITS = JobState(phase=Phase.WAITING, reason="Resources")
 WAITS_AGAIN = JobState(phase=Phase.WAITING, reason="BeginTime")
@@ -65,7 +68,9 @@ class Watched:
         monkeypatch.setattr(states, "SOONEST_SECONDS", 0.0)
         settings = SlurmConfig(mode=mode)  # type: ignore[arg-type]  # one of the modes
         choice = ComputeConfig(name="it", backend="slurm", batch=settings)
-        self.compute = BatchBackend(choice, environment={})
+        updates: Updates = SimpleQueue()
+        self.compute = BatchBackend(choice, updates, environment={})
+        self.watching = Watching(self.compute, updates)
         self.attempt = Attempt(label="run-1/task/1", marker="rw-1", folder=folder)
         self.secrets = folder / "secrets.json"
         worker = Process(name="worker", role="worker", command="true")
@@ -88,11 +93,11 @@ class Watched:
     def hear(self, state: JobState) -> list[str]:
         """Have the batch system answer so for a while; return what the client says meanwhile."""
         self.queue.state = state
-        texts = []
+        self.watching.news.clear()
         for _ in range(20):
-            assert self.compute.wait(0.01) == []
-            texts += [news.text for news in self.compute.news() if news.text]
-        return texts
+            time.sleep(0.01)
+            assert self.watching.look() == []
+        return [news.text for news in self.watching.news if news.text]
 
     def begin(self) -> None:
         """Do what the job does when it begins: claim the attempt and read the secrets."""

@@ -195,7 +195,8 @@ def test_a_listener_is_told_only_of_what_is_in_the_store(store: Store) -> None:
                 seen.append(other.task_row(run, "a").state)
 
     compute = FakeCompute(always("passed"))
-    Drive(store, run, {"local": compute}, prepare=prepared, observer=listen, secrets={}).go()
+    computes, updates = {"local": compute}, compute.updates
+    Drive(store, run, computes, updates, prepare=prepared, observer=listen, secrets={}).go()
     assert seen == [State.PASSED]
 
 
@@ -425,9 +426,24 @@ def drive_with(
 ) -> tuple[RunEnd, FakeCompute]:
     run = store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)
     compute = FakeCompute(always("passed"))
-    computes = {"local": compute}
-    one = Drive(store, run, computes, prepare=prepare, observer=lambda _: None, secrets={})
-    return one.go(), compute
+    return _driver(store, run, compute, prepare).go(), compute
+
+
+def _driver(
+    store: Store,
+    run: str,
+    compute: FakeCompute,
+    prepare: Callable[[RuntimeChoice], PreparedRuntime],
+) -> Drive:
+    return Drive(
+        store,
+        run,
+        {"local": compute},
+        compute.updates,
+        prepare=prepare,
+        observer=lambda _: None,
+        secrets={},
+    )
 
 
 def test_tasks_run_while_the_runtime_of_others_is_made(store: Store) -> None:
@@ -439,17 +455,15 @@ def test_tasks_run_while_the_runtime_of_others_is_made(store: Store) -> None:
         return PreparedRuntime()
 
     class Watched(FakeCompute):
-        def submit(self, job: Submission) -> str:
+        def submit(self, job: Submission) -> None:
             if job.task.key == "plain":
                 has_run.set()
-            return super().submit(job)
+            super().submit(job)
 
     tasks = (in_runtime("a", "slow"), in_runtime("b", "slow"), task("plain"))
     run = store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)
     compute = Watched(always("passed"))
-    one = Drive(
-        store, run, {"local": compute}, prepare=prepare, observer=lambda _: None, secrets={}
-    )
+    one = _driver(store, run, compute, prepare)
     assert one.go().state is State.PASSED
     assert compute.submitted == ["plain", "a", "b"]
 
@@ -485,8 +499,7 @@ def test_a_run_that_is_cancelled_does_not_wait_for_its_runtimes(store: Store) ->
 
     tasks = (in_runtime("a", "slow"), in_runtime("b", "slow"))
     run = store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)
-    computes = {"local": FakeCompute(always("passed"))}
-    one = Drive(store, run, computes, prepare=prepare, observer=lambda _: None, secrets={})
+    one = _driver(store, run, FakeCompute(always("passed")), prepare)
     driven.append(one)
     assert one.go().state is State.CANCELLED
     is_never.set()

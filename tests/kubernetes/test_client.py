@@ -172,14 +172,14 @@ def test_without_a_kubeconfig_it_says_what_to_do(
 
 @pytest.fixture
 def watch(world: World, cluster: ApiClient) -> Iterator[PodWatch]:
-    watch = PodWatch(cluster, LABELS)
+    watch = PodWatch(cluster, LABELS, poke=lambda: None)
     wait_until(lambda: any(one.is_watch for one in world.requests))
     yield watch
     watch.close()
 
 
 def phases(watch: PodWatch) -> dict[str, str]:
-    watch.take_in(0.05)
+    watch.take_in()
     return {name: "gone" if one.is_gone else one.phase for name, one in watch.pods.items()}
 
 

@@ -158,7 +158,7 @@ def test_no_more_at_a_time_than_is_said(tmp_path: Path, cluster: StandIn) -> Non
     ends: list[Attempt] = []
 
     def are_over() -> bool:
-        ends.extend(desk.compute.wait(0.05))
+        ends.extend(desk.watching.hear(0.05))
         seen.append(len(cluster.cluster.things["jobs"]))
         return len(ends) == 2
 
@@ -178,7 +178,7 @@ def test_what_is_more_than_all_nodes_have_is_refused(tmp_path: Path, cluster: St
         desk.submit("true", resources=Resources(cores=3, gpus=4))
     desk.compute.close()
     elastic = Desk(tmp_path, cluster, "autoscale = true")
-    assert elastic.compute.capacity().gpus > 10**9
+    assert elastic.compute.facts().capacity.gpus > 10**9
     elastic.compute.close()
     cluster.cluster.delete("nodes", "n")
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import IO, Any
 
-from rankwise.backends.base import UNLIMITED, Update
+from rankwise.backends.base import UNLIMITED, Update, Updates
 from rankwise.backends.remote.backend import RemoteBackend, claim_of, fits
 from rankwise.backends.remote.connection import LineAway, Machine, Said, exchange, last_words
 from rankwise.backends.remote.host import Board, Host, Ways
@@ -543,8 +543,10 @@ class ProviderFleet:
             )
 
 
-def open_provider(choice: ComputeConfig, ledger: Tracked, run: str) -> RemoteBackend:
+def open_provider(
+    choice: ComputeConfig, updates: Updates, ledger: Tracked, run: str
+) -> RemoteBackend:
     """Make a provider ready to be a compute; nothing is made yet."""
-    board = Board()
-    fleet = ProviderFleet(choice, board, ledger, run)
-    return RemoteBackend(fleet, board, fleet.machine_of)
+    return RemoteBackend(
+        choice.name, updates, lambda board: ProviderFleet(choice, board, ledger, run)
+    )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from rankwise.backends.base import UNLIMITED
+from rankwise.backends.base import UNLIMITED, Updates
 from rankwise.backends.remote.backend import RemoteBackend, claim_of, fits
 from rankwise.backends.remote.connection import LineAway, Machine, Said, exchange
 from rankwise.backends.remote.host import Board, Host, Ways
@@ -299,8 +299,6 @@ def machine_at(choice: ComputeConfig, host: str) -> Machine:
     return Machine(line, folder=ssh.folder, python=ssh.python, init=ssh.init)
 
 
-def open_ssh(choice: ComputeConfig, ledger: Tracked) -> RemoteBackend:
+def open_ssh(choice: ComputeConfig, updates: Updates, ledger: Tracked) -> RemoteBackend:
     """Make hosts ready to be a compute; none is asked yet."""
-    board = Board()
-    fleet = SshFleet(choice, board, ledger)
-    return RemoteBackend(fleet, board, fleet.machine_of)
+    return RemoteBackend(choice.name, updates, lambda board: SshFleet(choice, board, ledger))

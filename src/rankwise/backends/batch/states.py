@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rankwise.backends.batch.system import BatchSystem, Cause, JobState
@@ -124,17 +124,14 @@ _Answer = tuple[float, Mapping[str, JobState]]
 class _Question:
     """One call of `states`, in a thread: it takes long to find that there is no answer."""
 
-    def __init__(self, system: BatchSystem, ids: Sequence[str]) -> None:
+    def __init__(self, system: BatchSystem, ids: Sequence[str], poke: Callable[[], None]) -> None:
         self.asked_at = time.monotonic()
         self.answer: Mapping[str, JobState] = {}
         self.failure: Exception | None = None
-        self._system, self._ids = system, ids
+        self._system, self._ids, self._poke = system, ids, poke
+        self.is_open = True
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._thread.start()
-
-    @property
-    def is_open(self) -> bool:
-        return self._thread.is_alive()
 
     def _ask(self) -> None:
         try:
@@ -142,18 +139,20 @@ class _Question:
         except Exception as error:
             # Also a mistake in the batch system's own code: its jobs are not over because of it.
             self.failure = error
+        self.is_open = False
+        self._poke()
 
 
 class QueueWatch:
-    """Asks the batch system in the background, for all jobs at once.
+    """Asks the batch system in the background, for all jobs at once, and pokes who is to hear.
 
     The more often the answer is the same, the longer until it is asked again.
     """
 
-    def __init__(self, system: BatchSystem) -> None:
+    def __init__(self, system: BatchSystem, poke: Callable[[], None]) -> None:
         self.trouble = ""
         """What was said instead of an answer; empty: all is well."""
-        self._system = system
+        self._system, self._poke = system, poke
         self._pause = SOONEST_SECONDS
         self._next = 0.0
         self._question: _Question | None = None
@@ -171,7 +170,7 @@ class QueueWatch:
             return self._take(self._question, now)
         ids = list(dict.fromkeys(job_ids))
         if ids and now >= self._next:
-            self._question = _Question(self._system, ids)
+            self._question = _Question(self._system, ids, self._poke)
         return None
 
     def ask_now(self, job_ids: Iterable[str]) -> _Answer | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.base import Attempt, Submission, words_of
 from rankwise.backends.batch.system import (
     INDEX,
     BatchJob,
@@ -172,9 +172,10 @@ class Sending:
             self._doubtful = batch
             self._not_before = time.monotonic() + _AWAY_SECONDS
             return dropped
-        except (ComputeFailure, OSError) as failure:
+        except Exception as failure:  # Also a mistake in the batch system's own code.
             self.trouble = ""
-            refused = [Sent(parcel=parcel, refusal=str(failure)) for parcel in batch.parcels]
+            why = words_of(failure)
+            refused = [Sent(parcel=parcel, refusal=why) for parcel in batch.parcels]
             return [*dropped, *refused]
         self.trouble, self._at_once = "", self._system.most_in_array
         numbers = self._members(number, len(batch.parcels))
@@ -409,11 +410,11 @@ class PilotSending:
         """Put what waits into the inbox of a pilot, and tell which job that is."""
         del in_flight  # However many they are, there is one job.
         done: list[Sent] = []
-        for parcel in self._waiting.values():
+        for parcel in list(self._waiting.values()):
             pilot = self._pilot_for(parcel)
             self._put(parcel, pilot)
             pilot.parcels.append(parcel)
-        self._waiting.clear()
+            del self._waiting[parcel.attempt.marker]
         sent = self._sending.send(sum(not pilot.is_over for pilot in self._pilots.values()))
         for one in sent:
             pilot = self._pilots[one.parcel.attempt.marker]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rankwise.backends.base import Attempt, Submission, Update
 from rankwise.backends.orders import gpus_of
@@ -26,52 +26,17 @@ from rankwise.records import AttemptEnd
 from rankwise.runtimes.uv import find_uv
 
 
-@dataclass(slots=True)
-class Board:
-    """Written by threads, read by one."""
+class Board(Protocol):
+    """Who is told what happens on machines, by their threads."""
 
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    _ended: list[tuple[Attempt, AttemptEnd | None]] = field(default_factory=list)
-    _news: list[Update] = field(default_factory=list)
-    _returned: list[tuple[Submission, str]] = field(default_factory=list)
+    def tell(self, update: Update) -> None:
+        """Take in what was heard."""
 
     def end(self, attempt: Attempt, end: AttemptEnd | None = None) -> None:
-        """Say that an attempt is over; without an end, its runner has written it."""
-        with self.changed:
-            self._ended.append((attempt, end))
-            self.changed.notify_all()
-
-    def tell(self, news: Update) -> None:
-        with self.changed:
-            self._news.append(news)
-            self.changed.notify_all()
+        """Take in that an attempt is over; without an end, its runner has written it."""
 
     def give_back(self, job: Submission, reason: str) -> None:
-        """Say that a machine cannot take a job, of which nothing has begun."""
-        with self.changed:
-            self._returned.append((job, reason))
-            self.changed.notify_all()
-
-    def take_ended(self) -> list[tuple[Attempt, AttemptEnd | None]]:
-        with self.changed:
-            taken, self._ended = self._ended, []
-        return taken
-
-    def take_news(self) -> list[Update]:
-        with self.changed:
-            taken, self._news = self._news, []
-        return taken
-
-    def take_returned(self) -> list[tuple[Submission, str]]:
-        with self.changed:
-            taken, self._returned = self._returned, []
-        return taken
-
-    def wait(self, seconds: float) -> None:
-        """Wait until there is something, or for so long."""
-        with self.changed:
-            if not (self._ended or self._returned):
-                self.changed.wait(seconds)
+        """Take in that a machine cannot take a job, of which nothing has begun."""
 
 
 SENT = "remote.json"
