@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from queue import SimpleQueue
+from typing import NoReturn
 
 import pytest
 
@@ -69,3 +70,27 @@ def test_a_gpu_that_is_in_use_is_not_given_out_by_the_client_that_goes_on(
     let_go(watching, after, last)
     for one in (first, second):
         one.close()
+
+
+def test_a_mistake_in_the_thread_is_told_once_and_does_not_end_the_watching(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates: Updates = SimpleQueue()
+    compute = LocalBackend(Resources(cores=1), updates)
+    watching = Watching(compute, updates)
+    one = job(tmp_path, "one", gpus=0)
+    started(compute, one)
+
+    def mistake(folder: Path) -> NoReturn:
+        raise KeyError("odd")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "end_of", mistake)
+        (one.attempt.folder / "go").touch()
+        wait_until(lambda: watching.hear(0.1) != [] or any(news.text for news in watching.news))
+        watching.hear(1.5)
+    [end] = watching.until_over(one.attempt)
+    compute.close()
+    assert end.outcome == "passed"
+    told = [news.text for news in watching.news if news.text]
+    assert told == ["this machine: KeyError('odd'); trying again"]

@@ -148,3 +148,23 @@ def test_a_job_that_begins_while_the_question_is_under_way_was_not_put_back(
     watched.queue.states = begin_meanwhile  # type: ignore[method-assign]  # for this test
     assert watched.hear(WAITS) == []
     assert not watched.secrets.exists()
+
+
+def test_a_mistake_in_the_thread_is_told_once_and_does_not_end_the_watching(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = BatchBackend._look
+
+    def mistake(self: BatchBackend) -> None:
+        raise KeyError("odd")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchBackend, "_look", mistake)
+        assert watched.hear(WAITS).count("it: KeyError('odd'); trying again") == 1
+    assert BatchBackend._look is look
+    (watched.attempt.folder / "end.json").write_text(
+        json.dumps({"outcome": "passed", "exit_code": 0})
+    )
+    [end] = watched.watching.until_over(watched.attempt)
+    watched.compute.close()
+    assert end.outcome == "passed"

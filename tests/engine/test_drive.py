@@ -5,10 +5,15 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from rankwise.backends.base import Submission
+from rankwise.backends.base import Backend, Submission
+from rankwise.backends.batch import backend as batch_backend
+from rankwise.backends.batch.backend import BatchBackend
+from rankwise.backends.batch.system import BatchJob
+from rankwise.documents.site_models import ComputeConfig, SlurmConfig
 from rankwise.engine.drive import Drive
 from rankwise.engine.verdict import RunEnd
 from rankwise.errors import ComputeFailure
@@ -17,6 +22,7 @@ from rankwise.plan import Plan, Resources, Restart, RuntimeChoice, Task
 from rankwise.runtimes.base import PreparedRuntime
 from rankwise.store import ResultRow, State, Store
 from rankwise.store.rows import Event
+from tests.compute.test_put_back import QueueStandIn
 from tests.engine.driven import Ends, FakeCompute, always, drive, end, prepared, states, task
 
 
@@ -504,3 +510,31 @@ def test_a_run_that_is_cancelled_does_not_wait_for_its_runtimes(store: Store) ->
     assert one.go().state is State.CANCELLED
     is_never.set()
     assert states(store) == {"a": "cancelled", "b": "cancelled"}
+
+
+def test_a_batch_system_that_gives_no_answer_does_not_delay_tasks_elsewhere(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    is_over = threading.Event()
+
+    class SlowQueue(QueueStandIn):
+        def submit(self, job: BatchJob) -> str:
+            assert is_over.wait(60), "what runs elsewhere has waited for this"
+            raise ComputeFailure("refused")
+
+    monkeypatch.setattr(batch_backend, "open_system", lambda choice: SlowQueue())
+    compute = FakeCompute(always("passed"))
+    choice = ComputeConfig(name="slow", backend="slurm", batch=SlurmConfig())
+    other = BatchBackend(choice, compute.updates, environment={})
+    computes: dict[str, Backend] = {"local": compute, "slow": other}
+    own = [task("a"), task("b", "a"), task("c", "b")]
+    slow = dataclasses.replace(task("slow"), compute="slow", folder=str(tmp_path))
+    run = store.create_run(Plan(name="p", kind="k", tasks=(slow, *own)), "", now=0.0)
+
+    def listen(event: Event) -> None:
+        if event.kind == "task over" and event.task == "c":
+            is_over.set()
+
+    updates = compute.updates
+    Drive(store, run, computes, updates, prepare=prepared, observer=listen, secrets={}).go()
+    assert states(store) == {"slow": "not run", "a": "passed", "b": "passed", "c": "passed"}

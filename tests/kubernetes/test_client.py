@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from rankwise.backends.kubernetes import client as module
+from rankwise.backends.kubernetes import watch as watch_module
 from rankwise.backends.kubernetes.client import ApiClient, ApiRefused, ClusterAway
 from rankwise.backends.kubernetes.watch import NUMBER, LogStream, PodWatch
 from rankwise.documents.site_models import KubernetesConfig
@@ -230,6 +232,26 @@ def test_what_is_too_old_to_go_on_from_is_listed_anew(world: World, watch: PodWa
     # And from then on it is told again.
     world.create("pods", pod("c"))
     wait_until(lambda: "c" in phases(watch))
+
+
+def test_a_pod_that_cannot_be_read_does_not_end_the_watching(
+    world: World, watch: PodWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistake(pod: object) -> NoReturn:
+        raise KeyError("odd")
+
+    assert phases(watch) == {}
+    with monkeypatch.context() as patch:
+        patch.setattr(watch_module, "read_pod", mistake)
+        world.create("pods", pod("a"))
+
+        def is_told() -> bool:
+            watch.take_in()
+            return watch.trouble != ""
+
+        wait_until(is_told)
+    assert watch.trouble == "KeyError('odd')"
+    wait_until(lambda: phases(watch) == {"a": "Pending"})
 
 
 def test_who_does_not_answer_is_told_of(world: World, watch: PodWatch) -> None:
