@@ -14,7 +14,7 @@ from queue import Empty
 from typing import Any
 
 from rankwise.backends.base import Attempt, Backend, Facts, Submission, Update, Updates
-from rankwise.engine.queue import Hopeless, Lanes, Queue, Queued, in_thousandths
+from rankwise.engine.queue import Hopeless, Queue, Queued, in_thousandths
 from rankwise.engine.reuse import Inheritance, Known, Reusing
 from rankwise.engine.runs import has_submitted, start_children, start_submitted
 from rankwise.engine.verdict import (
@@ -84,12 +84,10 @@ class Drive:
         self._look_at = self._cancel_at = 0.0
         self._sending: set[str] = set()
         """Computes that are to send what was submitted."""
-        # One compute may have several names: what is free there is counted once, under the first.
+        # One compute may have several names: what runs there is counted once, under the first.
         first = {id(computes[name]): name for name in reversed(list(computes))}
         self._pools = {name: first[id(compute)] for name, compute in computes.items()}
         self._facts = {name: computes[name].facts() for name in first.values()}
-        self._free = {name: in_thousandths(one.room) for name, one in self._facts.items()}
-        self._lanes = Lanes()
         self._tally = RunVerdict()
         self._is_cancelled = False
         self.is_cancel_wanted = False
@@ -183,10 +181,14 @@ class Drive:
         waiting: dict[str, Queued] = {}
         passed, skipped, failed = [], [], []
         names: set[str] = set()
+        widths: dict[str, int] = {}
         unwanted: list[Hopeless] = []
         for row in self._store.task_rows(self._run, bodies=True):
-            self._lanes.know(row.body)
             self._tally.know(row.body)
+            if row.body is not None and row.body.lane and row.body.lane_width:
+                # Of several who say how wide a lane is, the narrowest counts.
+                known = widths.get(row.body.lane, row.body.lane_width)
+                widths[row.body.lane] = min(known, row.body.lane_width)
             if row.state.is_over:
                 self._tally.count(row.key, row.state, row.exit_code, row.reason)
             names.update(row.body.secrets if row.body is not None else ())
@@ -207,7 +209,8 @@ class Drive:
         self._store.keep_out(self._secrets[name] for name in names if name in self._secrets)
         open_ones = [row for row in self._store.attempts(self._run) if not row.state.is_over]
         in_flight = {row.task: waiting.pop(row.task) for row in open_ones}
-        self._queue = Queue(waiting.values(), passed=passed)
+        free = {name: in_thousandths(one.room) for name, one in self._facts.items()}
+        self._queue = Queue(waiting.values(), passed=passed, free=free, widths=widths)
         with self._at_once():
             self._leave_out(unwanted)
         self._give_up(self._queue.idle)
@@ -286,7 +289,7 @@ class Drive:
 
     def _start_what_fits(self) -> None:
         self._fetch_parked()
-        while (waiting := self._queue.take(self._free, self._lanes.full)) is not None:
+        while (waiting := self._queue.take()) is not None:
             self._start(waiting)
         for name in self._sending:
             self._computes[name].look()
@@ -389,13 +392,11 @@ class Drive:
 
     def _fly(self, attempt: Attempt, number: int, waiting: Queued) -> None:
         self._flights[attempt.marker] = _Running(attempt=attempt, number=number, waiting=waiting)
-        self._free[waiting.compute] -= waiting.claim
-        self._lanes.enter(waiting.lane)
+        self._queue.enter(waiting)
 
     def _land(self, flight: _Running) -> None:
         del self._flights[flight.attempt.marker]
-        self._free[flight.waiting.compute] += flight.waiting.claim
-        self._lanes.leave(flight.waiting.lane)
+        self._queue.leave(flight.waiting)
 
     # Ending
 
