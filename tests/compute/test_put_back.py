@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -168,3 +169,31 @@ def test_a_mistake_in_the_thread_is_told_once_and_does_not_end_the_watching(
     [end] = watched.watching.until_over(watched.attempt)
     watched.compute.close()
     assert end.outcome == "passed"
+
+
+def test_a_job_that_is_sent_while_others_are_asked_for_is_not_taken_for_forgotten(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer leaves it out because the question did."""
+    watched.hear(WAITS)
+    folder = watched.attempt.folder.parent / "2"
+    folder.mkdir()
+    second = Attempt(label="run-1/task/2", marker="rw-2", folder=folder)
+    is_asked, goes_on = threading.Event(), threading.Event()
+
+    def slow(ids: Sequence[str]) -> Mapping[str, JobState]:
+        is_asked.set()
+        assert goes_on.wait(60)
+        return dict.fromkeys(ids, WAITS)
+
+    monkeypatch.setattr(watched.queue, "states", slow)
+    monkeypatch.setattr(watched.queue, "submit", lambda job: "8")
+    watched.compute.look()
+    assert is_asked.wait(60)
+    worker = Process(name="worker", role="worker", command="true")
+    task = Task(key="task", processes=(worker,), folder=str(folder), compute="it")
+    watched.compute.submit(Submission(attempt=second, task=task, runtime=PreparedRuntime()))
+    assert watched.watching.look() == []
+    goes_on.set()
+    assert watched.hear(WAITS).count("Queue job 8 is pending: Resources") <= 1
+    watched.compute.close()

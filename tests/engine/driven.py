@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
-from rankwise.backends.base import Attempt, Facts, Submission, Update
+from rankwise.backends.base import Attempt, BackendFacts, Submission, Update
 from rankwise.engine.drive import Drive
 from rankwise.engine.verdict import RunEnd
 from rankwise.errors import ComputeFailure
@@ -45,9 +45,9 @@ class FakeCompute:
         self._running: dict[str, tuple[Attempt, Callable[[], None]]] = {}
         self.most_at_once = 0
 
-    def facts(self) -> Facts:
+    def facts(self) -> BackendFacts:
         own = Resources(cores=self._cores)
-        return Facts(capacity=own, room=own)
+        return BackendFacts(capacity=own, room=own)
 
     def submit(self, job: Submission) -> None:
         self.submitted.append(job.task.key)

@@ -9,11 +9,11 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 from rankwise.documents.site import Site
 from rankwise.documents.site_models import COMMAND, KUBERNETES, LOCAL, SSH, ComputeConfig
@@ -22,6 +22,7 @@ from rankwise.machine import machine, visible_gpus
 from rankwise.plan import Resources, Task
 from rankwise.records import AttemptEnd
 from rankwise.runtimes.base import PreparedRuntime
+from rankwise.store import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ Updates = SimpleQueue[Update]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class BackendFacts:
     """What a backend says of itself."""
 
     capacity: Resources
@@ -83,6 +84,54 @@ class Facts:
     """Whether it sends what was submitted when it is told to `look`, those alike as one."""
 
 
+CANCELLED_CODE, KILLED_CODE, LOST_CODE = 130, 137, 1
+_TERM, _KILL = 15, 9
+
+
+def not_run(reason: str) -> AttemptEnd:
+    """Return the end of an attempt of which nothing was started."""
+    return AttemptEnd(outcome=State.NOT_RUN, exit_code=LOST_CODE, reason=reason)
+
+
+def lost(reason: str, **more: Any) -> AttemptEnd:
+    """Return the end of an attempt that nobody can say more of."""
+    return AttemptEnd(outcome=State.LOST, exit_code=LOST_CODE, reason=reason, **more)
+
+
+def cancelled(reason: str = "cancelled", **more: Any) -> AttemptEnd:
+    """Return the end of an attempt that somebody has ended."""
+    return AttemptEnd(outcome=State.CANCELLED, exit_code=CANCELLED_CODE, reason=reason, **more)
+
+
+def is_clear(end: AttemptEnd) -> bool:
+    """Return whether a runner's word is enough: nobody but the task's own processes ended it."""
+    match end.outcome:
+        case State.PASSED:
+            return end.exit_code == 0
+        case State.FAILED:
+            # A shell says in this way that its command was ended by one of them.
+            return end.exit_code not in (128 + _TERM, 128 + _KILL)
+        case State.TIMED_OUT | State.NOT_RUN:
+            return True
+        case State.CRASHED:
+            return end.signal not in (_TERM, _KILL)
+    # Somebody has ended it, or it is no word that we know.
+    return False
+
+
+def claim_of(task: Task, most: Resources) -> Resources:
+    """Return what a task takes of a machine; who claims no cores takes one for each process.
+
+    A task wider than the machine has it all to itself. What must be alone takes all cores, where it
+    is known how many there are.
+    """
+    width = task.width or len(task.processes)
+    cores = task.resources.cores or min(float(width), most.cores)
+    if task.is_alone and math.isfinite(most.cores):
+        cores = most.cores
+    return replace(task.resources, cores=cores)
+
+
 class Backend(Protocol):
     """A place where tasks run. What it has started goes on without it.
 
@@ -91,7 +140,7 @@ class Backend(Protocol):
     update, and goes on.
     """
 
-    def facts(self) -> Facts:
+    def facts(self) -> BackendFacts:
         """Return what there is; asks for it the first time, and never raises."""
 
     def place(self, folder: Path) -> Path:
@@ -259,6 +308,15 @@ class ActiveBackend(ABC):
         """Do what is due; return after how many seconds there is more, None: after an order."""
 
 
+def largest(amounts: Sequence[Resources]) -> Resources:
+    """Return the most that there is of each, in any of them."""
+    return Resources(
+        cores=max(one.cores for one in amounts),
+        memory=max(one.memory for one in amounts),
+        gpus=max(one.gpus for one in amounts),
+    )
+
+
 UNLIMITED = Resources(cores=math.inf, memory=sys.maxsize, gpus=sys.maxsize)
 
 
@@ -321,9 +379,4 @@ def _local(choices: Mapping[str, ComputeConfig], updates: Updates) -> Backend:
     told = [
         UNLIMITED if choice.oversubscribe else choice.capacity(found) for choice in choices.values()
     ]
-    capacity = Resources(
-        cores=max((one.cores for one in told), default=0),
-        memory=max((one.memory for one in told), default=0),
-        gpus=max((one.gpus for one in told), default=0),
-    )
-    return LocalBackend(capacity, updates, gpus=visible_gpus())
+    return LocalBackend(largest(told), updates, gpus=visible_gpus())

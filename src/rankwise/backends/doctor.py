@@ -76,14 +76,11 @@ def check_compute(name: str, site: Site, store: Path) -> list[Finding]:
     if choice.backend == SSH:
         return list(check_hosts(choice))
     if choice.backend == COMMAND:
-        from rankwise.backends.remote.tracked import FOLDER, Tracked
-
         return list(check_provider(choice, Tracked(store / FOLDER)))
     if choice.backend == KUBERNETES:
         return list(check_kubernetes(choice))
     if not choice.is_batch:
         return [Finding(what="it is this machine")]
-
     return list(check_batch(choice, store))
 
 
@@ -291,12 +288,12 @@ def check_batch(choice: ComputeConfig, store: Path) -> Iterator[Finding]:
     """Look at everything, up to a small job of our own."""
     system = open_system(choice)
     if isinstance(system, Slurm) and isinstance(choice.batch, SlurmConfig):
-        if (answer := _controller(system))[0].is_well is False:
-            yield answer[0]
+        controller, settings = _controller(system)
+        yield controller
+        if not controller.is_well:
             return
-        yield answer[0]
         yield _nodes_of(system, choice)
-        yield _accounting(answer[1])
+        yield _accounting(settings)
         yield _plugins(system, choice.batch)
     else:
         yield _nodes_of(system, choice)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankwise import records
-from rankwise.backends.base import Attempt, Facts, Submission, Update, Updates
+from rankwise.backends.base import Attempt, BackendFacts, Submission, Update, Updates
 from rankwise.backends.orders import (
     compiled_node,
     gpus_of,
@@ -151,9 +151,9 @@ class LocalBackend:
         self._is_asked = False
         self._is_closed = False
 
-    def facts(self) -> Facts:
+    def facts(self) -> BackendFacts:
         """Return what there is; tasks may claim no more than that."""
-        return Facts(capacity=self._capacity, room=self._capacity)
+        return BackendFacts(capacity=self._capacity, room=self._capacity)
 
     def place(self, folder: Path) -> Path:
         """Leave attempts where they would be."""

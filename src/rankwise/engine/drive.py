@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,16 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from rankwise.backends.base import Attempt, Backend, Facts, Submission, Update, Updates
+from rankwise.backends.base import (
+    Attempt,
+    Backend,
+    BackendFacts,
+    Submission,
+    Update,
+    Updates,
+    claim_of,
+    not_run,
+)
 from rankwise.engine.queue import Hopeless, Queue, Queued, in_thousandths
 from rankwise.engine.reuse import Inheritance, Known, Reusing
 from rankwise.engine.runs import has_submitted, start_children, start_submitted
@@ -104,10 +112,11 @@ class Drive:
         self._take_up()
         while self._queue or self._flights or self._parked:
             if not self._is_cancelled and self._is_unwanted():
-                self._tell("notice", reason="cancelled: what runs is being ended")
-                self._cancel()
+                self._is_cancelled = True
+                self._start_no_more("cancelled")
             if self._culprit and not self._is_ending and not self._is_cancelled:
-                self._end_early()
+                self._is_ending = True
+                self._start_no_more(self._why_over)
             self._insist_on_ends()
             self._start_what_fits()
             if self._flights:
@@ -150,26 +159,22 @@ class Drive:
     def _is_unwanted(self) -> bool:
         return self.is_cancel_wanted or self._store.wanted(self._run) == "cancel"
 
-    def _cancel(self) -> None:
-        """End what runs, and start nothing more."""
-        self._is_cancelled = True
+    def _start_no_more(self, why: str) -> None:
+        """Have all be over that waits; what runs is told to end."""
+        self._tell("notice", reason=f"{why}: what runs is being ended")
         self._fetch_parked(all_of_them=True)
-        self._give_up(self._queue.give_up_all("the run was cancelled"))
+        self._give_up(self._queue.give_up_all(self._why_over))
 
-    def _end_early(self) -> None:
-        """End what runs and start nothing more, because a failure is enough."""
-        self._is_ending = True
-        self._tell("notice", reason=f"{self._why_early()}: what runs is being ended")
-        self._fetch_parked(all_of_them=True)
-        self._give_up(self._queue.give_up_all(self._why_early()))
-
-    def _why_early(self) -> str:
-        return f"fail-fast: {self._culprit} did not pass"
+    @property
+    def _why_over(self) -> str:
+        """Return why nothing more is started; empty: it is."""
+        if self._is_ending:
+            return f"fail-fast: {self._culprit} did not pass"
+        return "the run was cancelled" if self._is_cancelled else ""
 
     def _insist_on_ends(self) -> None:
         """Have all that runs end, if it is to, again and again until it has."""
-        is_to_end = self._is_cancelled or self._is_ending
-        if is_to_end and time.monotonic() >= self._cancel_at:
+        if self._why_over and time.monotonic() >= self._cancel_at:
             self._cancel_at = time.monotonic() + _CANCEL_SECONDS
             for flight in self._flights.values():
                 self._computes[flight.waiting.compute].cancel(flight.attempt)
@@ -185,10 +190,7 @@ class Drive:
         unwanted: list[Hopeless] = []
         for row in self._store.task_rows(self._run, bodies=True):
             self._tally.know(row.body)
-            if row.body is not None and row.body.lane and row.body.lane_width:
-                # Of several who say how wide a lane is, the narrowest counts.
-                known = widths.get(row.body.lane, row.body.lane_width)
-                widths[row.body.lane] = min(known, row.body.lane_width)
+            _note_width(widths, row.body)
             if row.state.is_over:
                 self._tally.count(row.key, row.state, row.exit_code, row.reason)
             names.update(row.body.secrets if row.body is not None else ())
@@ -212,7 +214,8 @@ class Drive:
         free = {name: in_thousandths(one.room) for name, one in self._facts.items()}
         self._queue = Queue(waiting.values(), passed=passed, free=free, widths=widths)
         with self._at_once():
-            self._leave_out(unwanted)
+            for one in unwanted:
+                self._leave_out(one)
         self._give_up(self._queue.idle)
         for key in skipped:
             self._give_up(self._queue.skipped(key))
@@ -221,32 +224,23 @@ class Drive:
         for attempt in open_ones:
             self._adopt(attempt, in_flight[attempt.task])
 
-    def _leave_out(self, unwanted: Iterable[Hopeless]) -> None:
-        """Have those be over that the plan does not want to run, and what waits for them."""
-        for one in unwanted:
-            self._give_up([one])
-            self._give_up(
-                self._queue.skipped(one.key)
-                if one.is_well
-                else self._queue.failed(one.key, _in_words(State.NOT_RUN))
-            )
+    def _leave_out(self, one: Hopeless) -> None:
+        """Have a task be over that does not run, and those that wait for it."""
+        self._give_up([one])
+        if one.is_well:
+            self._give_up(self._queue.skipped(one.key))
+        else:
+            self._give_up(self._queue.failed(one.key, _in_words(State.NOT_RUN)))
 
     def _waiting(self, task: Task) -> Queued:
         pool = self._pools[task.compute]
-        capacity = self._facts[pool].capacity
-        width = task.width or len(task.processes)
-        # What nobody has claimed is shared: a task wider than the machine has it all to itself.
-        cores = task.resources.cores or min(width, capacity.cores)
-        if task.is_alone and math.isfinite(capacity.cores):
-            cores = capacity.cores
-        claim = dataclasses.replace(task.resources, cores=cores)
         return Queued(
             key=task.key,
             needs=task.needs,
             when=task.when,
             submits=task.submits,
             compute=pool,
-            claim=in_thousandths(claim),
+            claim=in_thousandths(claim_of(task, self._facts[pool].capacity)),
             lane=task.lane,
             is_optional=task.is_optional,
             is_checked=bool(task.checks or task.results or task.measuring),
@@ -269,9 +263,8 @@ class Drive:
         outcome = Outcome(state=State.NOT_RUN, ended=time.time(), reason=reason)
         self._store.attempt_ended(self._run, flight.waiting.key, flight.number, outcome)
         self._queue.put_back(flight.waiting)
-        if self._is_cancelled or self._is_ending:
-            why = self._why_early() if self._is_ending else "the run was cancelled"
-            self._give_up(self._queue.give_up_all(why))
+        if self._why_over:
+            self._give_up(self._queue.give_up_all(self._why_over))
 
     def _attempt(self, task: str, number: int, marker: str, folder: Path) -> Attempt:
         return Attempt(label=f"{self._run}/{task}/{number}", marker=marker, folder=folder)
@@ -296,21 +289,15 @@ class Drive:
         self._sending.clear()
         if not self._flights:
             # What does not fit into an empty machine never will.
-            self._give_up(self._misfits())
+            self._leave_out_misfits()
 
-    def _misfits(self) -> list[Hopeless]:
-        found = []
+    def _leave_out_misfits(self) -> None:
         while (waiting := self._queue.take_any()) is not None:
             capacity = self._computes[waiting.compute].facts().capacity
             claim = dataclasses.replace(waiting.claim, cores=waiting.claim.cores / 1000)
             reason = shortfall(claim, capacity) or "needs more than there is"
             is_well = waiting.is_optional
-            found.append(Hopeless(key=waiting.key, reason=reason, is_well=is_well))
-            if is_well:
-                found += self._queue.skipped(waiting.key)
-            else:
-                found += self._queue.failed(waiting.key, "was not run")
-        return found
+            self._leave_out(Hopeless(key=waiting.key, reason=reason, is_well=is_well))
 
     def _start(self, waiting: Queued) -> None:
         task = self._store.task(self._run, waiting.key)
@@ -318,15 +305,13 @@ class Drive:
             # A compute with a queue of its own takes anything, and would refuse it.
             capacity = self._computes[waiting.compute].facts().capacity
             if reason := shortfall(task.resources, capacity):
-                self._give_up([Hopeless(key=waiting.key, reason=reason, is_well=True)])
-                self._give_up(self._queue.skipped(waiting.key))
+                self._leave_out(Hopeless(key=waiting.key, reason=reason, is_well=True))
                 return
         try:
             if self._is_taken_over(task):
                 return
         except InputError as error:
-            self._give_up([Hopeless(key=waiting.key, reason=str(error))])
-            self._give_up(self._queue.failed(waiting.key, _in_words(State.NOT_RUN)))
+            self._leave_out(Hopeless(key=waiting.key, reason=str(error)))
             return
         facts = self._facts[waiting.compute]
         if not facts.makes_runtimes and not self._making.is_over(task.runtime):
@@ -343,8 +328,7 @@ class Drive:
         try:
             self._submit(attempt, task, facts)
         except ComputeFailure as failure:
-            end = AttemptEnd(outcome=State.NOT_RUN, exit_code=1, reason=str(failure))
-            self._end(waiting, number, end)
+            self._end(waiting, number, not_run(str(failure)))
             return
         self._fly(attempt, number, waiting)
         if facts.sends_together:
@@ -370,7 +354,7 @@ class Drive:
             self._give_up(self._queue.passed(task.key))
         return True
 
-    def _submit(self, attempt: Attempt, task: Task, facts: Facts) -> None:
+    def _submit(self, attempt: Attempt, task: Task, facts: BackendFacts) -> None:
         missing = [name for name in task.secrets if name not in self._secrets]
         if missing:
             raise ComputeFailure(
@@ -524,7 +508,7 @@ class Drive:
             # Before it is written down: once more does no harm, never would.
             start_children(self._store, self._run)
         if state is State.CANCELLED and self._is_ending:
-            end = dataclasses.replace(end, reason=self._why_early())
+            end = dataclasses.replace(end, reason=self._why_over)
         # All of it or nothing: a client that is killed in between must not start it again.
         with self._at_once():
             self._store.attempt_ended(self._run, waiting.key, number, _outcome(end), processes)
@@ -539,8 +523,7 @@ class Drive:
                 culprit=end.culprit or "",
                 folder=folder,
             )
-            is_going_on = not self._is_cancelled and not self._is_ending
-            if is_going_on and self._is_worth_another_try(waiting.key, end):
+            if not self._why_over and self._is_worth_another_try(waiting.key, end):
                 self._queue.put_back(waiting)
                 return
             if state in _WORTH_ANOTHER_TRY:
@@ -605,3 +588,9 @@ class Drive:
     def _tell(self, kind: Kind, **details: Any) -> None:
         details["reason"] = self._store.redact(details.get("reason", ""))
         self._observer(Event(kind=kind, run=self._run, time=time.time(), **details))
+
+
+def _note_width(widths: dict[str, int], task: Task | None) -> None:
+    """Note how wide the lane of a task is; of several who say, the narrowest counts."""
+    if task is not None and task.lane and task.lane_width:
+        widths[task.lane] = min(widths.get(task.lane, task.lane_width), task.lane_width)

@@ -16,13 +16,16 @@ from rankwise.backends.base import (
     UNLIMITED,
     ActiveBackend,
     Attempt,
-    Facts,
+    BackendFacts,
     Submission,
     Update,
     Updates,
+    cancelled,
+    is_clear,
+    not_run,
     words_of,
 )
-from rankwise.backends.batch.states import QueueWatch, is_clear, judge
+from rankwise.backends.batch.states import QueueWatch, judge
 from rankwise.backends.batch.submitting import (
     LOG,
     Handed,
@@ -143,10 +146,10 @@ class BatchBackend(ActiveBackend):
     def _nodes(self) -> Sequence[BatchNode]:
         return self._system.nodes()
 
-    def facts(self) -> Facts:
+    def facts(self) -> BackendFacts:
         """Return what all nodes have together; the queue takes whatever comes."""
         capacity = self._capacity(self._known_nodes())
-        return Facts(capacity=capacity, room=UNLIMITED, sends_together=True)
+        return BackendFacts(capacity=capacity, room=UNLIMITED, sends_together=True)
 
     def _capacity(self, nodes: Sequence[BatchNode]) -> Resources:
         if not nodes:
@@ -185,7 +188,7 @@ class BatchBackend(ActiveBackend):
             try:
                 self._sending.add(self._ready_job(job, nodes))
             except Exception as failure:  # Whatever it is, a run waits for its end.
-                self._finish(job.attempt, _not_run(words_of(failure)))
+                self._finish(job.attempt, not_run(words_of(failure)))
 
     def _ready_job(self, job: Submission, nodes: Sequence[BatchNode]) -> ReadyJob:
         task = job.task
@@ -242,7 +245,7 @@ class BatchBackend(ActiveBackend):
                 self._drop(attempt)
                 continue
             if sent.refusal:
-                self._finish(attempt, _not_run(sent.refusal))
+                self._finish(attempt, not_run(sent.refusal))
                 continue
             self._watched[attempt.marker] = _InQueue(
                 attempt=attempt,
@@ -251,29 +254,29 @@ class BatchBackend(ActiveBackend):
                 is_with_pilot=self._pilots is not None,
             )
             self._tell(Update(attempt=attempt, job_id=sent.job_id))
+            self._watch.trouble = ""  # It has just answered.
             self._watch.hurry()
 
     def _ask(self) -> None:
         """Take in what is said of all of them, if there is something new."""
         ids = [one.job_id for one in self._watched.values() if one.job_id]
-        if not self._has_asked and ids:
-            answer = self._watch.ask_now(ids)
-            self._has_asked = True
-        else:
-            answer = self._watch.look(ids)
+        answer = self._watch.look(ids, is_awaited=not self._has_asked)
+        self._has_asked = self._has_asked or bool(ids)
         trouble = self._watch.trouble or self._unanswered
         self._note_trouble(self._sending.trouble or self._in_words(trouble))
         if answer is None:
             return
-        asked_at, states = answer
         self._unanswered = ""
         for one in list(self._watched.values()):
-            one.state_of = asked_at
-            if one.job_id in states:
-                self._take_in(one, states[one.job_id])
-            elif one.job_id:
+            if one.job_id not in answer.ids:
+                continue
+            one.state_of = answer.asked_at
+            if one.job_id in answer.states:
+                self._take_in(one, answer.states[one.job_id])
+            else:
                 self._ask_for_the_gone(one)
-            if one.end is not None and asked_at > one.end_since and self._goes_on_without(one):
+            is_newer = one.end is not None and answer.asked_at > one.end_since
+            if one.end is not None and is_newer and self._goes_on_without(one):
                 self._finish(one.attempt, one.end)
 
     def _ask_for_the_gone(self, one: _InQueue) -> None:
@@ -380,8 +383,7 @@ class BatchBackend(ActiveBackend):
         """Have an attempt be over that nobody has any more."""
         # If it was sent all the same, it finds that it is not wanted.
         records.abandon(attempt.folder)
-        end = AttemptEnd(outcome="cancelled", exit_code=130, reason="cancelled")
-        self._finish(attempt, end)
+        self._finish(attempt, cancelled())
 
     def _look_at_the_dead(self, one: _InQueue, end: AttemptEnd | None, now: float) -> None:
         has_begun = (one.attempt.folder / records.CLAIM).exists()
@@ -469,10 +471,6 @@ class BatchBackend(ActiveBackend):
         if self._pilots is not None:
             self._pilots.close()
         self._system.close()
-
-
-def _not_run(reason: str) -> AttemptEnd:
-    return AttemptEnd(outcome="not run", exit_code=1, reason=reason)
 
 
 def _words(folder: Path, log: str) -> list[str]:

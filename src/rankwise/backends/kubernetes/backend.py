@@ -15,10 +15,13 @@ from rankwise.backends.base import (
     UNLIMITED,
     ActiveBackend,
     Attempt,
-    Facts,
+    BackendFacts,
     Submission,
     Update,
     Updates,
+    cancelled,
+    is_clear,
+    not_run,
     words_of,
 )
 from rankwise.backends.kubernetes.client import ApiClient, ApiRefused, ClusterAway
@@ -34,7 +37,6 @@ from rankwise.backends.kubernetes.states import (
     PodState,
     failure_of,
     hold_up,
-    is_clear,
     is_complete,
     is_taken_away,
     judge,
@@ -46,7 +48,6 @@ from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure
 from rankwise.plan import Resources, shortfall
 from rankwise.records import AttemptEnd
-from rankwise.store import State
 
 _LOOK_SECONDS = 0.5
 # How long the last of a log may take to arrive, after its pod has ended.
@@ -118,10 +119,10 @@ class KubernetesBackend(ActiveBackend):
         # Without any, they come when they are needed, or are not shown.
         return sum(has, Resources()) if has else UNLIMITED
 
-    def facts(self) -> Facts:
+    def facts(self) -> BackendFacts:
         """Return what all nodes have together, as far as we may know; any task may wait there."""
         capacity = self._choice.capacity(self._found)
-        return Facts(capacity=capacity, room=UNLIMITED, makes_runtimes=True)
+        return BackendFacts(capacity=capacity, room=UNLIMITED, makes_runtimes=True)
 
     def place(self, folder: Path) -> Path:
         """Leave records where they would be: they are brought here."""
@@ -139,7 +140,7 @@ class KubernetesBackend(ActiveBackend):
         try:
             self._sending.append(parcel_for(job, self._choice))
         except Exception as failure:  # Whatever it is, a run waits for its end.
-            self._finish(job.attempt, _not_run(words_of(failure)))
+            self._finish(job.attempt, not_run(words_of(failure)))
 
     def _send(self) -> None:
         most = self._site.max_parallel
@@ -149,21 +150,13 @@ class KubernetesBackend(ActiveBackend):
             parcel = self._sending[0]
             try:
                 job = hand_over(parcel, self._cluster)
-            except ClusterAway as failure:
-                self._note_trouble(f"the cluster does not answer; waiting: {failure}")
-                self._next_try = time.monotonic() + _AGAIN_SECONDS
-                return
-            except ApiRefused as failure:
-                if failure.code == _FORBIDDEN and "exceeded quota" in str(failure):
-                    self._note_trouble(f"waiting for room in the namespace: {failure}")
+            except (ComputeFailure, OSError) as failure:
+                if text := _why_later(failure):
+                    self._note_trouble(text)
                     self._next_try = time.monotonic() + _AGAIN_SECONDS
                     return
                 self._sending.popleft()
-                self._finish(parcel.attempt, _not_run(str(failure)))
-                continue
-            except (ComputeFailure, OSError) as failure:
-                self._sending.popleft()
-                self._finish(parcel.attempt, _not_run(str(failure)))
+                self._finish(parcel.attempt, not_run(str(failure)))
                 continue
             self._sending.popleft()
             self._note_trouble("")
@@ -248,7 +241,7 @@ class KubernetesBackend(ActiveBackend):
         except OSError as error:
             self._note_trouble(f"{one.attempt.folder} cannot be read; waiting: {error}")
         except ComputeFailure as failure:
-            self._finish(one.attempt, _not_run(str(failure)))
+            self._finish(one.attempt, not_run(str(failure)))
 
     def _tell_of(self, one: _InPods, pods: list[PodState]) -> None:
         """Tell what is new of an attempt, each thing once."""
@@ -326,12 +319,12 @@ class KubernetesBackend(ActiveBackend):
         kind = "refused" if refused else "pulled" if pulled else "held up"
         if one.trouble != kind:
             one.trouble, one.trouble_since = kind, now
-        return _not_run(trouble) if now >= one.trouble_since + patience else None
+        return not_run(trouble) if now >= one.trouble_since + patience else None
 
     def _look_without_pods(self, one: _InPods, now: float) -> None:
         """See what has become of an attempt that has no pod: not yet, or not any more."""
         if one.asked_to_end is not None:
-            self._finish(one.attempt, judge(None, (), is_wanted=True))
+            self._finish(one.attempt, cancelled())
             return
         if now < one.since + _NO_POD_SECONDS or now < one.looked_at + _NO_POD_SECONDS:
             return
@@ -345,7 +338,7 @@ class KubernetesBackend(ActiveBackend):
             self._finish(one.attempt, judge(records.read_end(one.attempt.folder), ()))
         elif why := failure_of(head):
             events = self._cluster.events_of(one.job)
-            self._finish(one.attempt, _not_run("; ".join([f"Job {one.job}: {why}", *events[-1:]])))
+            self._finish(one.attempt, not_run("; ".join([f"Job {one.job}: {why}", *events[-1:]])))
         elif (events := self._cluster.events_of(one.job)) and events[-1] != one.told:
             # A quota, or somebody who checks what is made.
             one.told = events[-1]
@@ -382,7 +375,7 @@ class KubernetesBackend(ActiveBackend):
         waiting = next((one for one in self._sending if one.attempt == attempt), None)
         if waiting is not None:
             self._sending.remove(waiting)
-            self._finish(attempt, judge(None, (), is_wanted=True))
+            self._finish(attempt, cancelled())
             return
         one = self._watched.get(attempt.marker)
         if one is None or one.asked_to_end is not None:
@@ -392,7 +385,7 @@ class KubernetesBackend(ActiveBackend):
             self._cluster.suspend(one.job, {_CANCELLED: "true"})
         except ComputeFailure as failure:
             self._tell(Update(text=f"could not be cancelled in good order: {failure}"))
-            self._finish(attempt, judge(None, (), is_wanted=True))
+            self._finish(attempt, cancelled())
 
     def close(self) -> None:
         """Remove what is left to remove, and watch no more."""
@@ -411,8 +404,14 @@ class KubernetesBackend(ActiveBackend):
 _CANCELLED = "rankwise.dev/cancelled"
 
 
-def _not_run(reason: str) -> AttemptEnd:
-    return AttemptEnd(outcome=State.NOT_RUN, exit_code=1, reason=reason)
+def _why_later(failure: Exception) -> str:
+    """Say why something cannot be made now, but perhaps later; empty: it never will be."""
+    if isinstance(failure, ClusterAway):
+        return _in_words(str(failure))
+    is_refused = isinstance(failure, ApiRefused) and failure.code == _FORBIDDEN
+    if is_refused and "exceeded quota" in str(failure):
+        return f"waiting for room in the namespace: {failure}"
+    return ""
 
 
 def _lacks_others(one: _InPods, pods: list[PodState]) -> bool:

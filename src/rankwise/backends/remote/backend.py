@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -10,10 +9,13 @@ from typing import Protocol
 from rankwise.backends.base import (
     ActiveBackend,
     Attempt,
-    Facts,
+    BackendFacts,
     Submission,
     Update,
     Updates,
+    cancelled,
+    lost,
+    not_run,
     words_of,
 )
 from rankwise.backends.remote.connection import Machine
@@ -24,13 +26,10 @@ from rankwise.records import AttemptEnd, end_of
 
 
 class Fleet(Protocol):
-    """Machines, each with its keeper. After `capacity`, all of it is called by one thread."""
+    """Machines, each with its keeper. After `facts`, all of it is called by one thread."""
 
-    def capacity(self) -> Resources:
-        """Return the most that one machine has; asks them if need be, and never raises."""
-
-    def room(self) -> Resources:
-        """Return how much tasks may claim on all of them together."""
+    def facts(self) -> BackendFacts:
+        """Return the most that one machine has, and what all have together; never raises."""
 
     def pick(self, task: Task) -> tuple[Host, Resources] | None:
         """Return the machine that a task gets, and what it takes there; None: none is free yet.
@@ -51,19 +50,6 @@ class Fleet(Protocol):
         """Return everything back; tells what could not be."""
 
 
-def claim_of(task: Task, most: Resources) -> Resources:
-    """Say what a task takes of a machine; who claims no cores takes one for each process.
-
-    What must be alone takes all cores, where it is known how many there are.
-    """
-    width = task.width or len(task.processes)
-    own = task.resources
-    cores = own.cores or min(float(width), most.cores)
-    if task.is_alone and math.isfinite(most.cores):
-        cores = most.cores
-    return Resources(cores=cores, memory=own.memory, gpus=own.gpus)
-
-
 def fits(claim: Resources, free: Resources) -> bool:
     """Return whether there is enough of everything."""
     return (
@@ -80,10 +66,9 @@ class RemoteBackend(ActiveBackend):
         self._waiting: list[Submission] = []
         self._placed: dict[str, tuple[Host, Resources]] = {}
 
-    def facts(self) -> Facts:
+    def facts(self) -> BackendFacts:
         """Return the most that one machine has: a task is on one of them."""
-        fleet = self._fleet
-        return Facts(capacity=fleet.capacity(), room=fleet.room(), makes_runtimes=True)
+        return self._fleet.facts()
 
     def place(self, folder: Path) -> Path:
         """Leave attempts where they would be: what they write elsewhere is mirrored there."""
@@ -121,7 +106,7 @@ class RemoteBackend(ActiveBackend):
                 picked = self._fleet.pick(job.task)
             except Exception as failure:  # Whatever it is, a run waits for its end.
                 self._waiting.remove(job)
-                self._note_over(job.attempt, _not_run(words_of(failure)))
+                self._note_over(job.attempt, not_run(words_of(failure)))
                 continue
             if picked is not None:
                 self._waiting.remove(job)
@@ -167,9 +152,8 @@ class RemoteBackend(ActiveBackend):
         """Take up what was on a machine that is gone, and with it all that ran there."""
         is_fetched = (attempt.folder / "end.json").exists()
         if is_started or is_fetched:
-            reason = f"{machine}, on which it ran, is gone"
-            lost = AttemptEnd(outcome="lost", exit_code=1, reason=reason)
-            self._note_over(attempt, None if is_fetched else lost)
+            end = lost(f"{machine}, on which it ran, is gone")
+            self._note_over(attempt, None if is_fetched else end)
         return is_started or is_fetched
 
     def _has_begun(self, keeper: Host, attempt: Attempt) -> bool:
@@ -185,8 +169,7 @@ class RemoteBackend(ActiveBackend):
         waiting = [job for job in self._waiting if job.attempt.marker == attempt.marker]
         for job in waiting:
             self._waiting.remove(job)
-            end = AttemptEnd(outcome="cancelled", exit_code=130, reason="cancelled")
-            self._note_over(attempt, end)
+            self._note_over(attempt, cancelled())
         if placed := self._placed.get(attempt.marker):
             placed[0].end(attempt)
 
@@ -195,7 +178,3 @@ class RemoteBackend(ActiveBackend):
         super().close()
         for trouble in self._fleet.close():
             self._tell(Update(text=trouble))
-
-
-def _not_run(reason: str) -> AttemptEnd:
-    return AttemptEnd(outcome="not run", exit_code=1, reason=reason)

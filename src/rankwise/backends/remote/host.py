@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rankwise.backends.base import Attempt, Submission, Update
+from rankwise.backends.base import (
+    Attempt,
+    Submission,
+    Update,
+    cancelled,
+    lost,
+    not_run,
+)
 from rankwise.backends.orders import gpus_of
 from rankwise.backends.remote.connection import HostFacts, LineAway, Machine
 from rankwise.backends.remote.packing import AttemptMirror, HostPackage
@@ -41,7 +48,6 @@ class Board(Protocol):
 
 SENT = "remote.json"
 """To which machine an attempt was sent; written before it is."""
-LOST_CODE, CANCELLED_CODE = 1, 130
 _SOONEST_SECONDS, _LATEST_SECONDS = 0.05, 1.0
 _AWAY_SECONDS, _LONGEST_AWAY_SECONDS = 0.5, 15.0
 # How long a machine that does not answer is asked to end something, before we go without it.
@@ -132,7 +138,7 @@ class Host:
             flight.asked_to_end = time.monotonic()
             if self._machine is None and flight.job is not None:
                 # The machine is yet to be had, which may take long: nothing was sent.
-                self._finish(flight, _cancelled("cancelled"))
+                self._finish(flight, cancelled())
             self._wake.notify_all()
 
     def close(self, seconds: float) -> bool:
@@ -227,7 +233,7 @@ class Host:
                 flight.job = None
             else:
                 self._ways.ledger.drop(flight.attempt.marker)
-                self._finish(flight, _cancelled("cancelled"))
+                self._finish(flight, cancelled())
             return
         found = machine.reach()
         try:
@@ -245,7 +251,7 @@ class Host:
         except (ComputeFailure, OSError) as failure:
             if flight.was_sent:  # by a call whose answer was lost: it may run
                 raise
-            self._finish(flight, _not_run(_in_words(failure)))
+            self._finish(flight, not_run(_in_words(failure)))
             return
         with contextlib.closing(parcel):
             self._note_sent(machine, flight)
@@ -258,7 +264,7 @@ class Host:
                     flight.job = None
                     return
                 self._ways.ledger.drop(flight.attempt.marker)
-                self._finish(flight, _not_run(str(failure)))
+                self._finish(flight, not_run(str(failure)))
                 return
         flight.job = None
         self._board.tell(Update(attempt=flight.attempt, job_id=f"{self.name}:{said['pid']}"))
@@ -344,9 +350,9 @@ class Host:
             raise ComputeFailure(f"{self.name}: not all of it came: its end is missing")
         end = None
         if said["state"] == "lost":
-            end = _lost(_why_lost(self.name, said))
+            end = lost(_why_lost(self.name, said))
         elif said["state"] == "absent":
-            end = _lost(f"{self.name} has nothing of it any more: its folder there is gone")
+            end = lost(f"{self.name} has nothing of it any more: its folder there is gone")
         flight.is_over = True
         # It is over, whatever keeps it from being removed: that is tried again.
         with contextlib.suppress(RankwiseError, OSError):
@@ -395,7 +401,7 @@ class Host:
         for flight in list(self._flights.values()):
             if flight.asked_to_end is not None and now > flight.asked_to_end + _END_SECONDS:
                 reason = f"cancelled; {text}, so what ran there may go on: rankwise clean ends it"
-                self._finish(flight, _cancelled(reason))
+                self._finish(flight, cancelled(reason))
         is_away = isinstance(failure, LineAway)
         is_late = now > self._away_since + self._ways.patience
         is_reached = self._machine is not None and self._machine.found is not None
@@ -458,7 +464,7 @@ class Host:
             if flight.is_over:
                 self._forget(flight)
             else:
-                self._finish(flight, _lost(text))
+                self._finish(flight, lost(text))
 
 
 @contextlib.contextmanager
@@ -483,18 +489,6 @@ def _why_lost(name: str, said: Mapping[str, Any]) -> str:
     if said["was_restarted"]:
         return f"{name} was restarted while it ran"
     return f"its runner on {name} was killed, or could not write down how it ended"
-
-
-def _not_run(reason: str) -> AttemptEnd:
-    return AttemptEnd(outcome="not run", exit_code=1, reason=reason)
-
-
-def _lost(reason: str) -> AttemptEnd:
-    return AttemptEnd(outcome="lost", exit_code=LOST_CODE, reason=reason)
-
-
-def _cancelled(reason: str) -> AttemptEnd:
-    return AttemptEnd(outcome="cancelled", exit_code=CANCELLED_CODE, reason=reason)
 
 
 def _note(folder: Path, data: Mapping[str, Any]) -> None:
