@@ -132,6 +132,26 @@ def claim_of(task: Task, most: Resources) -> Resources:
     return replace(task.resources, cores=cores)
 
 
+def with_texts(task: Task, change: Callable[[str], str]) -> Task:
+    """Return a task with another text wherever it has one: commands, variables and files."""
+
+    def changed(values: Mapping[str, str]) -> dict[str, str]:
+        return {name: change(value) for name, value in values.items()}
+
+    processes = []
+    for process in task.processes:
+        old = process.command
+        command = change(old) if isinstance(old, str) else tuple(map(change, old))
+        environment = changed(process.environment)
+        processes.append(replace(process, command=command, environment=environment))
+    return replace(
+        task,
+        processes=tuple(processes),
+        environment=changed(task.environment),
+        files=changed(task.files),
+    )
+
+
 class Backend(Protocol):
     """A place where tasks run. What it has started goes on without it.
 

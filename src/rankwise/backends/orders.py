@@ -8,8 +8,7 @@ import json
 import os
 import py_compile
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rankwise import node, records
@@ -183,26 +182,6 @@ def _share_gpus(task: Task, gpus: Sequence[str]) -> dict[str, list[str]]:
         shares[process.name] = left[: process.resources.gpus]
         del left[: process.resources.gpus]
     return shares
-
-
-def with_texts(task: Task, change: Callable[[str], str]) -> Task:
-    """Return a task with another text wherever it has one: commands, variables and files."""
-
-    def changed(values: Mapping[str, str]) -> dict[str, str]:
-        return {name: change(value) for name, value in values.items()}
-
-    processes = []
-    for process in task.processes:
-        old = process.command
-        command = change(old) if isinstance(old, str) else tuple(map(change, old))
-        environment = changed(process.environment)
-        processes.append(replace(process, command=command, environment=environment))
-    return replace(
-        task,
-        processes=tuple(processes),
-        environment=changed(task.environment),
-        files=changed(task.files),
-    )
 
 
 def gpus_of(folder: Path) -> tuple[str, ...]:

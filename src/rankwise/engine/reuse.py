@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankwise.backends.orders import with_texts
+from rankwise.backends.base import with_texts
 from rankwise.documents.site_models import CURRENT
 from rankwise.errors import InputError
 from rankwise.files import digest_of_files, read_left, without_match

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from rankwise import records
-from rankwise.backends.base import Submission
-from rankwise.backends.orders import make_order, with_texts, write_order
+from rankwise.backends.base import Submission, with_texts
+from rankwise.backends.orders import make_order, write_order
 from rankwise.backends.remote.connection import HostFacts
 from rankwise.errors import ComputeFailure
 from rankwise.files import copy_code
