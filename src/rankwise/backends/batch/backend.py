@@ -467,10 +467,12 @@ class BatchBackend(ActiveBackend):
 
     def close(self) -> None:
         """Let pilots go: the run is over."""
+        self._is_closed = True
+        # The thread may wait for an answer that is not wanted any more.
+        self._system.close()
         super().close()
         if self._pilots is not None:
             self._pilots.close()
-        self._system.close()
 
 
 def _words(folder: Path, log: str) -> list[str]:

@@ -154,7 +154,8 @@ class Sending:
     def _send(self, batch: _Batch) -> list[Sent]:
         dropped: list[Sent] = []
         try:
-            number = self._number_before(batch)
+            # It may have been sent before, and only the answer was lost.
+            number = self._system.find(batch.name) if batch.was_tried else ""
             if not number:
                 dropped = self._without_unwanted(batch)
                 if not batch.parcels:
@@ -186,10 +187,6 @@ class Sending:
         self._waiting = {one.attempt.marker: one for one in batch.parcels} | self._waiting
         self._at_once = max(1, len(batch.parcels) // 2)
         self._not_before = time.monotonic() + (_FULL_SECONDS if len(batch.parcels) == 1 else 0.0)
-
-    def _number_before(self, batch: _Batch) -> str:
-        """Return the number of a batch that was sent, and only the answer was lost; or nothing."""
-        return self._system.find(batch.name) if batch.was_tried else ""
 
     def _without_unwanted(self, batch: _Batch) -> list[Sent]:
         """Leave out what was to be taken back while it was not known whether it was sent."""
