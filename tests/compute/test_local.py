@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NoReturn
@@ -94,3 +96,23 @@ def test_a_mistake_in_the_thread_is_told_once_and_does_not_end_the_watching(
     assert end.outcome == "passed"
     told = [news.text for news in watching.news if news.text]
     assert told == ["this machine: KeyError('odd'); trying again"]
+
+
+def test_a_client_that_is_out_of_files_sees_the_end_of_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(pid: int) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    updates: Updates = SimpleQueue()
+    compute = LocalBackend(Resources(cores=1), updates)
+    watching = Watching(compute, updates)
+    one = job(tmp_path, "one", gpus=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", none_left)
+        started(compute, one)
+    assert watching.look() == []
+    (one.attempt.folder / "go").touch()
+    [end] = watching.until_over(one.attempt)
+    compute.close()
+    assert end.outcome == "passed"

@@ -127,7 +127,7 @@ class _Started:
     pid: int = 0
     """0: another client has started its runner."""
     handle: int | None = None
-    """None: its end cannot be waited for. A process of ours was gone before it could be."""
+    """None: its end cannot be waited for, only looked for."""
     gpus: tuple[str, ...] = ()
     was_asked_to_end: bool = False
 
@@ -291,16 +291,21 @@ class LocalBackend:
 
 
 def _handle(pid: int) -> int | None:
-    """Return what becomes readable when a process ends; None if it is gone."""
+    """Return what becomes readable when a process ends; None: it is gone, or we have no room."""
     try:
         return os.pidfd_open(pid) if pid else None
-    except ProcessLookupError:
+    except OSError:
         return None
 
 
 def _is_over(one: _Started) -> bool:
     """Return whether a runner is gone whose end cannot be waited for."""
-    return bool(one.pid) or records.claim_of(one.attempt.folder) is records.ClaimState.LEFT
+    try:
+        if one.pid:
+            os.kill(one.pid, 0)
+    except ProcessLookupError:
+        return True  # Perhaps before it took the attempt.
+    return records.claim_of(one.attempt.folder) is records.ClaimState.LEFT
 
 
 def _make_nodes(folder: Path, task: Task) -> list[NodeOrder]:
