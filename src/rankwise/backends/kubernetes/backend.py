@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections import deque
@@ -99,6 +98,10 @@ class KubernetesBackend(ActiveBackend):
         self._cluster = ApiClient(choice.kubernetes)
         self._sending: deque[PodPackage] = deque()
         self._next_try = 0.0
+        self._unsent = ""
+        """Why nothing can be sent for now; empty: all is well."""
+        self._troubles: list[str] = []
+        """What else was wrong since that was last told."""
         self._watch: PodWatch | None = None
         self._watched: dict[str, _InPods] = {}
         self._leftovers: list[str] = []
@@ -152,14 +155,14 @@ class KubernetesBackend(ActiveBackend):
                 job = hand_over(parcel, self._cluster)
             except (ComputeFailure, OSError) as failure:
                 if text := _why_later(failure):
-                    self._note_trouble(text)
+                    self._unsent = text
                     self._next_try = time.monotonic() + _AGAIN_SECONDS
                     return
                 self._sending.popleft()
                 self._finish(parcel.attempt, not_run(str(failure)))
                 continue
             self._sending.popleft()
-            self._note_trouble("")
+            self._unsent = ""
             self._take_up(parcel.attempt, job, has_others=bool(parcel.others))
             self._tell(Update(attempt=parcel.attempt, job_id=job))
 
@@ -197,10 +200,17 @@ class KubernetesBackend(ActiveBackend):
         self._send()
         if self._watch is not None:
             self._watch.take_in()
-            self._note_trouble(_in_words(self._watch.trouble))
+            self._troubles.append(_in_words(self._watch.trouble))
         self._look()
         self._tidy_up()
+        self._note_troubles()
         return _LOOK_SECONDS if self._sending or self._watched or self._leftovers else None
+
+    def _note_troubles(self) -> None:
+        """Tell what was wrong since the last time, if that is new."""
+        unsent = self._unsent if self._sending else ""
+        self._note_trouble(next(filter(None, [unsent, *self._troubles]), ""))
+        self._troubles.clear()
 
     def _look(self) -> None:
         if self._watch is None or not self._watch.has_listed:
@@ -237,9 +247,9 @@ class KubernetesBackend(ActiveBackend):
                 self._cluster.create(job)
             one.has_others = False
         except ClusterAway as failure:
-            self._note_trouble(_in_words(str(failure)))
+            self._troubles.append(_in_words(str(failure)))
         except OSError as error:
-            self._note_trouble(f"{one.attempt.folder} cannot be read; waiting: {error}")
+            self._troubles.append(f"{one.attempt.folder} cannot be read; waiting: {error}")
         except ComputeFailure as failure:
             self._finish(one.attempt, not_run(str(failure)))
 
@@ -332,7 +342,7 @@ class KubernetesBackend(ActiveBackend):
         try:
             head = find_head(one.attempt.marker, self._cluster)
         except ComputeFailure as failure:
-            self._note_trouble(_in_words(str(failure)))
+            self._troubles.append(_in_words(str(failure)))
             return
         if head is None or is_complete(head):
             self._finish(one.attempt, judge(records.read_end(one.attempt.folder), ()))
@@ -364,7 +374,7 @@ class KubernetesBackend(ActiveBackend):
             try:
                 self._cluster.delete_job(self._leftovers[0])
             except ComputeFailure as failure:
-                self._note_trouble(f"{self._leftovers[0]} could not be removed: {failure}")
+                self._troubles.append(f"{self._leftovers[0]} could not be removed: {failure}")
                 return
             self._leftovers.pop(0)
 
@@ -390,8 +400,8 @@ class KubernetesBackend(ActiveBackend):
     def close(self) -> None:
         """Remove what is left to remove, and watch no more."""
         super().close()
-        with contextlib.suppress(ComputeFailure):
-            self._tidy_up()
+        self._tidy_up()
+        self._note_troubles()
         if self._watch is not None:
             self._watch.close()
             self._watch = None
