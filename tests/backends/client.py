@@ -18,12 +18,12 @@ def main(folder: str, marker: str, place: str, command: str) -> None:
     compute = own.open()
     attempt = Attempt(label="run-1/task/1", marker=marker, folder=Path(place))
     attempt.folder.mkdir(parents=True)
-    number = compute.submit(own.job(attempt, command))
-    while number is None:
-        compute.wait(0.1)
-        number = next((one.job_id for one in compute.news() if one.job_id), None)
-    Watching(compute).until_written(attempt, "begun")
-    print(number, flush=True)
+    compute.submit(own.job(attempt, command))
+    watching = Watching(compute, own.updates)
+    watching.until_written(attempt, "begun")
+    while not (numbers := [one.job_id for one in watching.news if one.job_id]):
+        watching.hear(0.1)
+    print(numbers[0], flush=True)
     while True:
         time.sleep(60)
 

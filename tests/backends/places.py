@@ -14,14 +14,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import psutil
 import pytest
 
-from rankwise.backends.base import Attempt, Backend, Submission, Update, open_computes
+from rankwise.backends.base import (
+    Attempt,
+    Backend,
+    Submission,
+    Update,
+    Updates,
+    open_computes,
+)
 from rankwise.documents.site import find_site
 from rankwise.plan import Process, Task
-from rankwise.records import AttemptEnd, end_of
+from rankwise.records import AttemptEnd
 from rankwise.runtimes.base import PreparedRuntime
 from tests.support.plugins import spool
 
@@ -48,6 +56,8 @@ class Place:
     """Whether what runs there sees the files of this machine."""
     finds_strangers: bool = True
     """Whether what has left its parents behind is ended there too."""
+    updates: Updates = field(default_factory=SimpleQueue)
+    """What the compute tells that was opened last."""
     _count: int = 0
 
     def prepare(self) -> None:
@@ -57,10 +67,9 @@ class Place:
 
     def open(self) -> Backend:
         """Open it, as a client does that knows nothing of the one before."""
-        opened = open_computes(
-            [NAME], find_site(self.folder), store=self.folder / "store", run="run-1"
-        )
-        return opened[NAME]
+        self.updates = SimpleQueue()
+        site, store = find_site(self.folder), self.folder / "store"
+        return open_computes([NAME], site, self.updates, store=store, run="run-1")[NAME]
 
     def attempt(self, compute: Backend) -> Attempt:
         """Make one that is not known yet."""
@@ -100,26 +109,55 @@ class Watching:
     """Waits for attempts, and notes what is told of them meanwhile."""
 
     compute: Backend
+    updates: Updates
     news: list[Update] = field(default_factory=list)
+    ends: dict[str, AttemptEnd] = field(default_factory=dict)
+
+    def hear(self, seconds: float) -> list[Attempt]:
+        """Wait for something to be told, and give those that are over."""
+        heard: list[Update] = []
+        with contextlib.suppress(Empty):
+            heard.append(self.updates.get(timeout=seconds))
+            while True:
+                heard.append(self.updates.get_nowait())
+        self.news += heard
+        over = [(one.attempt, one.end) for one in heard if one.attempt and one.end]
+        assert not any(attempt.marker in self.ends for attempt, _ in over), "it has ended twice"
+        self.ends |= {attempt.marker: end for attempt, end in over}
+        return [attempt for attempt, _ in over]
+
+    def look(self) -> list[Attempt]:
+        """Have the compute look now, and give those that are over."""
+        over, count = [], len(self.news)
+        self.compute.look()
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not any(one.has_looked for one in self.news[count:]):
+            assert time.monotonic() < deadline, f"no answer; the news: {self.news}"
+            over += self.hear(0.5)
+        return over
 
     def until_over(self, *attempts: Attempt) -> list[AttemptEnd]:
         """Give how they have ended."""
-        ends: dict[str, AttemptEnd] = {}
+        self.compute.look()
         deadline = time.monotonic() + LIMIT_SECONDS
-        while len(ends) < len(attempts):
+        while not all(attempt.marker in self.ends for attempt in attempts):
             assert time.monotonic() < deadline, f"no end; the news: {self.news}"
-            for attempt in self.compute.wait(0.5):
-                ends[attempt.marker] = self.compute.end_of(attempt) or end_of(attempt.folder)
-            self.news += self.compute.news()
-        return [ends[attempt.marker] for attempt in attempts]
+            self.hear(0.5)
+        return [self.ends[attempt.marker] for attempt in attempts]
 
     def until_written(self, attempt: Attempt, text: str, who: str = "worker-0") -> None:
         """Wait until a process has written something, and it is seen here."""
+        self.compute.look()
         deadline = time.monotonic() + LIMIT_SECONDS
         while text not in output_of(attempt, who):
             assert time.monotonic() < deadline, f"nothing written; the news: {self.news}"
-            assert self.compute.wait(0.1) == []
-            self.news += self.compute.news()
+            assert self.hear(0.1) == [], self.news
+
+    def is_there(self, attempt: Attempt, job_id: str) -> bool:
+        """Adopt an attempt, and give whether it was started at all."""
+        self.compute.adopt(attempt, job_id)
+        self.look()
+        return not any(one.is_absent and one.attempt == attempt for one in self.news)
 
 
 def output_of(attempt: Attempt, who: str = "worker-0") -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.backends.base import Backend
 from rankwise.documents.site import find_site
 from rankwise.errors import InputError
 from rankwise.node import batch as node_batch
@@ -45,7 +44,7 @@ def numbers_of(watching: Watching) -> set[str]:
 
 def test_attempts_that_are_alike_go_as_one_array(place: Place) -> None:
     compute = place.open()
-    watching = Watching(compute)
+    watching = Watching(compute, place.updates)
     attempts = [place.attempt(compute) for _ in range(3)]
     for number, attempt in enumerate(attempts):
         compute.submit(place.job(attempt, f"echo {number}; exit {number}"))
@@ -59,7 +58,7 @@ def test_attempts_that_are_alike_go_as_one_array(place: Place) -> None:
 def test_a_pilot_carries_out_many_attempts_in_one_job(place: Place) -> None:
     write_table(place, 'mode = "pilot"\npilot_idle = 0')
     compute = place.open()
-    watching = Watching(compute)
+    watching = Watching(compute, place.updates)
     attempts = [place.attempt(compute) for _ in range(3)]
     for attempt in attempts:
         compute.submit(place.job(attempt, "echo $RANKWISE_SPOOL_JOB"))
@@ -181,7 +180,7 @@ def test_variables_of_the_system_are_not_passed_on(place: Place) -> None:
     compute = place.open()
     attempt = place.attempt(compute)
     compute.submit(place.job(attempt, "env | grep ^SPOOL_ || echo none; echo $RANKWISE_SPOOL_JOB"))
-    Watching(compute).until_over(attempt)
+    Watching(compute, place.updates).until_over(attempt)
     compute.close()
     assert output_of(attempt) == "none\n1\n"
 
@@ -201,7 +200,7 @@ def test_variables_of_the_system_are_not_passed_on_to_other_nodes(place: Place) 
         ),
     )
     compute.submit(place.job(attempt, "", processes=workers, nodes=2))
-    [end] = Watching(compute).until_over(attempt)
+    [end] = Watching(compute, place.updates).until_over(attempt)
     compute.close()
     assert end.outcome == "passed", end
     assert output_of(attempt) == "localhost\n"
@@ -211,7 +210,7 @@ def test_variables_of_the_system_are_not_passed_on_to_other_nodes(place: Place) 
 
 def test_what_waits_in_the_queue_is_cancelled_there(place: Place) -> None:
     compute = place.open()
-    watching = Watching(compute)
+    watching = Watching(compute, place.updates)
     # Each slot is taken, so the last one waits.
     running = [place.attempt(compute) for _ in range(4)]
     for attempt in running:
@@ -220,7 +219,7 @@ def test_what_waits_in_the_queue_is_cancelled_there(place: Place) -> None:
         watching.until_written(attempt, "begun")
     waiting = place.attempt(compute)
     compute.submit(place.job(waiting, "echo never"))
-    wait_for_number(compute, watching, 5)
+    wait_for_number(watching, 5)
     compute.cancel(waiting)
     [end] = watching.until_over(waiting)
     assert (end.outcome, output_of(waiting)) == ("cancelled", "")
@@ -231,10 +230,11 @@ def test_what_waits_in_the_queue_is_cancelled_there(place: Place) -> None:
     assert [end.outcome for end in ends] == ["cancelled"] * 4
 
 
-def wait_for_number(compute: Backend, watching: Watching, count: int) -> None:
+def wait_for_number(watching: Watching, count: int) -> None:
+    watching.compute.look()
+
     def has_them() -> bool:
-        assert compute.wait(0.05) == []
-        watching.news += compute.news()
+        assert watching.hear(0.05) == []
         return len(numbers_of(watching)) >= count
 
     wait_until(f"{count} jobs have a number", has_them)
@@ -242,7 +242,7 @@ def wait_for_number(compute: Backend, watching: Watching, count: int) -> None:
 
 def test_while_the_system_is_away_nothing_is_lost_and_nothing_is_sent_twice(place: Place) -> None:
     compute = place.open()
-    watching = Watching(compute)
+    watching = Watching(compute, place.updates)
     first, second = place.attempt(compute), place.attempt(compute)
     go_on = place.folder / "go-on"
     line = f"echo begun; while ! test -e {go_on}; do sleep 0.05; done"
@@ -250,10 +250,10 @@ def test_while_the_system_is_away_nothing_is_lost_and_nothing_is_sent_twice(plac
     watching.until_written(first, "begun")
     (spool_of(place) / "away").touch()
     compute.submit(place.job(second, "echo second"))
+    compute.look()
 
     def has_said_so() -> bool:
-        assert compute.wait(0.05) == []
-        watching.news += compute.news()
+        assert watching.hear(0.05) == []
         return any("Spool does not answer" in news.text for news in watching.news)
 
     wait_until("the trouble is told", has_said_so)
@@ -268,14 +268,14 @@ def test_while_the_system_is_away_nothing_is_lost_and_nothing_is_sent_twice(plac
 
 def test_a_full_queue_is_waited_for(place: Place) -> None:
     compute = place.open()
-    watching = Watching(compute)
+    watching = Watching(compute, place.updates)
     (spool_of(place) / "full").touch()
     attempt = place.attempt(compute)
     compute.submit(place.job(attempt, "echo later"))
+    compute.look()
 
     def has_said_so() -> bool:
-        assert compute.wait(0.05) == []
-        watching.news += compute.news()
+        assert watching.hear(0.05) == []
         return any("waiting for room in the queue" in news.text for news in watching.news)
 
     wait_until("the trouble is told", has_said_so)

@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rankwise.backends.base import Attempt
-from tests.backends.places import PLACES, Place, Watching, files_with, output_of, wait_until
+from tests.backends.places import NAME, PLACES, Place, Watching, files_with, output_of, wait_until
 
 _SECRET = "correct-horse-battery-staple"
 _ROOT = Path(__file__).parents[2]
@@ -32,18 +34,18 @@ def place(
 
 def test_attempts_end_as_their_processes_do(place: Place) -> None:
     compute = place.open()
-    watching = Watching(compute)
+    watching = Watching(compute, place.updates)
     lines = {
         "passed": "cat greeting.txt; echo made > result.txt",
         "failed": "echo oops >&2; exit 7",
         "crashed": "kill -SEGV $$",
         "timed out": "echo slow; exec sleep 300",
     }
-    attempts, numbers = {}, {}
+    attempts = {}
     for name, line in lines.items():
         attempt = attempts[name] = place.attempt(compute)
         limit = 2.0 if name == "timed out" else 60.0
-        numbers[attempt.marker] = compute.submit(place.job(attempt, line, timeout=limit))
+        compute.submit(place.job(attempt, line, timeout=limit))
 
     ends = watching.until_over(*attempts.values())
     compute.close()
@@ -58,19 +60,25 @@ def test_attempts_end_as_their_processes_do(place: Place) -> None:
     order = json.loads((attempts["passed"].folder / "order.json").read_text())
     assert (Path(order["nodes"][0]["folder"]) / "result.txt").read_text() == "made\n"
     told = {news.attempt.marker for news in watching.news if news.attempt and news.job_id}
-    assert {marker for marker, number in numbers.items() if number is None} <= told
+    assert {attempt.marker for attempt in attempts.values()} == told
 
 
 def test_an_attempt_that_is_cancelled_ends_with_all_that_it_has_started(place: Place) -> None:
     compute = place.open()
-    watching = Watching(compute)
+    watching = Watching(compute, place.updates)
     attempt = place.attempt(compute)
     compute.submit(place.job(attempt, "echo begun; sleep 300 & wait"))
     watching.until_written(attempt, "begun")
 
-    compute.cancel(attempt)
+    # It may be said again and again.
+    for _ in range(5):
+        compute.cancel(attempt)
+        time.sleep(0.02)
     [end] = watching.until_over(attempt)
+    compute.cancel(attempt)
+    assert watching.look() == []
     compute.close()
+    assert not {NAME, "local"} & {one.name for one in threading.enumerate()}
 
     assert (end.outcome, end.exit_code) == ("cancelled", 130)
     if place.sees_processes:
@@ -83,7 +91,7 @@ def test_values_of_secrets_are_in_no_file(place: Place) -> None:
     line = 'echo "it is $TOKEN."; test "$TOKEN" = ' + f"{_SECRET[:8]}'{_SECRET[8:]}'"
     compute.submit(place.job(attempt, line, values={"TOKEN": _SECRET}))
 
-    [end] = Watching(compute).until_over(attempt)
+    [end] = Watching(compute, place.updates).until_over(attempt)
     compute.close()
 
     assert end.outcome == "passed"
@@ -116,8 +124,8 @@ def test_what_a_client_has_started_is_found_by_the_next(place: Place) -> None:
     client.wait()
     client.stdout.close()
 
-    assert compute.adopt(attempt, number)
-    watching = Watching(compute)
+    watching = Watching(compute, place.updates)
+    assert watching.is_there(attempt, number)
     watching.until_written(attempt, "begun")
     (place.folder / "end").touch()
     [end] = watching.until_over(attempt)
@@ -130,7 +138,7 @@ def test_what_a_client_has_started_is_found_by_the_next(place: Place) -> None:
 def test_what_was_never_submitted_is_not_adopted(place: Place) -> None:
     compute = place.open()
     attempt: Attempt = place.attempt(compute)
-    assert not compute.adopt(attempt, "")
+    assert not Watching(compute, place.updates).is_there(attempt, "")
     compute.close()
 
 
@@ -138,7 +146,7 @@ def test_what_a_killed_runner_has_left_is_cleaned_up(place: Place) -> None:
     if not place.sees_processes:
         pytest.skip("its processes are not those of this machine: a test cannot kill one")
     compute = place.open()
-    watching = Watching(compute)
+    watching = Watching(compute, place.updates)
     attempt = place.attempt(compute)
     line = "echo begun; exec sleep 300"
     if place.finds_strangers:
@@ -152,7 +160,6 @@ def test_what_a_killed_runner_has_left_is_cleaned_up(place: Place) -> None:
     assert runner is not None
     runner.kill()
     [end] = watching.until_over(attempt)
-    compute.clean(attempt)
     compute.close()
 
     assert end.outcome == "lost"

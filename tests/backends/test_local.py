@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
+from queue import SimpleQueue
+from typing import NoReturn
 
 import pytest
 
 from rankwise import records
-from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.base import Attempt, Submission, Updates
 from rankwise.backends.local import LocalBackend
 from rankwise.plan import Process, Resources, Task
 from rankwise.runtimes.base import PreparedRuntime
+from tests.backends.places import Watching
 from tests.node.test_runner import wait_until
-
-LIMIT_SECONDS = 60.0
 
 
 def job(folder: Path, name: str, *, gpus: int = 1) -> Submission:
@@ -37,10 +40,10 @@ def started(compute: LocalBackend, one: Submission) -> str:
     return str(order["processes"][0]["environment"].get("CUDA_VISIBLE_DEVICES"))
 
 
-def let_go(compute: LocalBackend, *jobs: Submission) -> None:
+def let_go(watching: Watching, *jobs: Submission) -> None:
     for one in jobs:
         (one.attempt.folder / "go").touch()
-        assert compute.wait(LIMIT_SECONDS) == [one.attempt]
+        watching.until_over(one.attempt)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -48,7 +51,9 @@ def test_a_gpu_that_is_in_use_is_not_given_out_by_the_client_that_goes_on(
     tmp_path: Path, is_old: bool
 ) -> None:
     capacity = Resources(cores=4, gpus=3)
-    first, second = (LocalBackend(capacity, gpus=("0", "1", "2")) for _ in range(2))
+    queues: list[Updates] = [SimpleQueue(), SimpleQueue()]
+    first, second = (LocalBackend(capacity, one, gpus=("0", "1", "2")) for one in queues)
+    watching = Watching(second, queues[1])
     before = job(tmp_path, "before", gpus=2)
     assert started(first, before) == "0,1"
     order = before.attempt.folder / "order.json"
@@ -58,12 +63,56 @@ def test_a_gpu_that_is_in_use_is_not_given_out_by_the_client_that_goes_on(
         del said["gpus"]
         said["version"] = 1
         order.write_text(json.dumps(said))
-    assert second.adopt(before.attempt, "")
+    assert watching.is_there(before.attempt, "")
     after = job(tmp_path, "after")
     assert started(second, after) == "2"
-    let_go(second, before)
+    let_go(watching, before)
     last = job(tmp_path, "last", gpus=2)
     assert started(second, last) == "0,1"
-    let_go(second, after, last)
+    let_go(watching, after, last)
     for one in (first, second):
         one.close()
+
+
+def test_a_mistake_in_the_thread_is_told_once_and_does_not_end_the_watching(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates: Updates = SimpleQueue()
+    compute = LocalBackend(Resources(cores=1), updates)
+    watching = Watching(compute, updates)
+    one = job(tmp_path, "one", gpus=0)
+    started(compute, one)
+
+    def mistake(folder: Path) -> NoReturn:
+        raise KeyError("odd")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "end_of", mistake)
+        (one.attempt.folder / "go").touch()
+        wait_until(lambda: watching.hear(0.1) != [] or any(news.text for news in watching.news))
+        watching.hear(1.5)
+    [end] = watching.until_over(one.attempt)
+    compute.close()
+    assert end.outcome == "passed"
+    told = [news.text for news in watching.news if news.text]
+    assert told == ["this machine: KeyError('odd'); trying again"]
+
+
+def test_a_client_that_is_out_of_files_sees_the_end_of_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(pid: int) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    updates: Updates = SimpleQueue()
+    compute = LocalBackend(Resources(cores=1), updates)
+    watching = Watching(compute, updates)
+    one = job(tmp_path, "one", gpus=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", none_left)
+        started(compute, one)
+    assert watching.look() == []
+    (one.attempt.folder / "go").touch()
+    [end] = watching.until_over(one.attempt)
+    compute.close()
+    assert end.outcome == "passed"

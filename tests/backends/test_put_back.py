@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.base import Attempt, Submission, Updates
 from rankwise.backends.batch import backend as batch_backend
 from rankwise.backends.batch import states
 from rankwise.backends.batch.backend import BatchBackend
@@ -18,6 +21,7 @@ from rankwise.documents.site_models import ComputeConfig, SlurmConfig
 from rankwise.node.dialect import Dialect
 from rankwise.plan import Process, Task
 from rankwise.runtimes.base import PreparedRuntime
+from tests.backends.places import Watching
 
 WAITS = JobState(phase=Phase.WAITING, reason="Resources")
 WAITS_AGAIN = JobState(phase=Phase.WAITING, reason="BeginTime")
@@ -65,7 +69,9 @@ class Watched:
         monkeypatch.setattr(states, "SOONEST_SECONDS", 0.0)
         settings = SlurmConfig(mode=mode)  # type: ignore[arg-type]  # one of the modes
         choice = ComputeConfig(name="it", backend="slurm", batch=settings)
-        self.compute = BatchBackend(choice, environment={})
+        updates: Updates = SimpleQueue()
+        self.compute = BatchBackend(choice, updates, environment={})
+        self.watching = Watching(self.compute, updates)
         self.attempt = Attempt(label="run-1/task/1", marker="rw-1", folder=folder)
         self.secrets = folder / "secrets.json"
         worker = Process(name="worker", role="worker", command="true")
@@ -88,11 +94,11 @@ class Watched:
     def hear(self, state: JobState) -> list[str]:
         """Have the batch system answer so for a while; return what the client says meanwhile."""
         self.queue.state = state
-        texts = []
+        self.watching.news.clear()
         for _ in range(20):
-            assert self.compute.wait(0.01) == []
-            texts += [news.text for news in self.compute.news() if news.text]
-        return texts
+            time.sleep(0.01)
+            assert self.watching.look() == []
+        return [news.text for news in self.watching.news if news.text]
 
     def begin(self) -> None:
         """Do what the job does when it begins: claim the attempt and read the secrets."""
@@ -143,3 +149,51 @@ def test_a_job_that_begins_while_the_question_is_under_way_was_not_put_back(
     watched.queue.states = begin_meanwhile  # type: ignore[method-assign]  # for this test
     assert watched.hear(WAITS) == []
     assert not watched.secrets.exists()
+
+
+def test_a_mistake_in_the_thread_is_told_once_and_does_not_end_the_watching(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = BatchBackend._look
+
+    def mistake(self: BatchBackend) -> None:
+        raise KeyError("odd")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchBackend, "_look", mistake)
+        assert watched.hear(WAITS).count("it: KeyError('odd'); trying again") == 1
+    assert BatchBackend._look is look
+    (watched.attempt.folder / "end.json").write_text(
+        json.dumps({"outcome": "passed", "exit_code": 0})
+    )
+    [end] = watched.watching.until_over(watched.attempt)
+    watched.compute.close()
+    assert end.outcome == "passed"
+
+
+def test_a_job_that_is_sent_while_others_are_asked_for_is_not_taken_for_forgotten(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer leaves it out because the question did."""
+    watched.hear(WAITS)
+    folder = watched.attempt.folder.parent / "2"
+    folder.mkdir()
+    second = Attempt(label="run-1/task/2", marker="rw-2", folder=folder)
+    is_asked, goes_on = threading.Event(), threading.Event()
+
+    def slow(ids: Sequence[str]) -> Mapping[str, JobState]:
+        is_asked.set()
+        assert goes_on.wait(60)
+        return dict.fromkeys(ids, WAITS)
+
+    monkeypatch.setattr(watched.queue, "states", slow)
+    monkeypatch.setattr(watched.queue, "submit", lambda job: "8")
+    watched.compute.look()
+    assert is_asked.wait(60)
+    worker = Process(name="worker", role="worker", command="true")
+    task = Task(key="task", processes=(worker,), folder=str(folder), compute="it")
+    watched.compute.submit(Submission(attempt=second, task=task, runtime=PreparedRuntime()))
+    assert watched.watching.look() == []
+    goes_on.set()
+    assert watched.hear(WAITS).count("Queue job 8 is pending: Resources") <= 1
+    watched.compute.close()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rankwise.backends.base import is_clear
 from rankwise.backends.batch.slurm import Slurm, options_of, state_of
-from rankwise.backends.batch.states import is_clear
 from rankwise.backends.batch.states import judge as judge_job
 from rankwise.backends.batch.submitting import script_text
 from rankwise.backends.batch.system import FORGOTTEN, JobState, Needs, needs_of

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import psutil
@@ -132,7 +133,7 @@ def test_one_that_dies_while_it_is_asked_says_so(
     with pytest.raises(StarterGone):
         Starter().start(attempt.folder, {})
     # The compute makes sure that it does not run after all.
-    compute = LocalBackend(Resources(cores=1))
+    compute = LocalBackend(Resources(cores=1), SimpleQueue())
     folder = tmp_path / "two"
     folder.mkdir()
     job = Submission(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 
-from rankwise.backends.base import Attempt, Submission, Update
+from rankwise.backends.base import Attempt, BackendFacts, Submission, Update
 from rankwise.engine.drive import Drive
 from rankwise.engine.verdict import RunEnd
 from rankwise.errors import ComputeFailure
 from rankwise.node.files import give_up
 from rankwise.plan import Plan, Process, Resources, Restart, RuntimeChoice, Task
-from rankwise.records import AttemptEnd, abandon
+from rankwise.records import abandon, end_of
 from rankwise.runtimes.base import PreparedRuntime
 from rankwise.store import Store
 from rankwise.store.rows import Event
@@ -20,23 +21,35 @@ from rankwise.store.rows import Event
 Ends = Callable[[Submission], tuple[str, int]]
 
 
+class FakeUpdates(SimpleQueue[Update]):
+    """Has an attempt end whenever it is waited for."""
+
+    def __init__(self, compute: FakeCompute) -> None:
+        self._compute = compute
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Update:
+        if timeout:
+            self._compute.end_first()
+        return super().get(block, timeout)
+
+
 class FakeCompute:
     """Ends every attempt as soon as it is waited for, in the way that `ends` says."""
-
-    makes_runtimes = False
 
     def __init__(self, ends: Ends, cores: float = 2) -> None:
         self._ends = ends
         self._cores = cores
+        self.updates = FakeUpdates(self)
         self.submitted: list[str] = []
         self.cancelled: list[str] = []
         self._running: dict[str, tuple[Attempt, Callable[[], None]]] = {}
         self.most_at_once = 0
 
-    def capacity(self) -> Resources:
-        return Resources(cores=self._cores)
+    def facts(self) -> BackendFacts:
+        own = Resources(cores=self._cores)
+        return BackendFacts(capacity=own, room=own)
 
-    def submit(self, job: Submission) -> str:
+    def submit(self, job: Submission) -> None:
         self.submitted.append(job.task.key)
         folder = job.attempt.folder
         # As a runner does before anything else: what is older than its claim is not its work.
@@ -46,38 +59,29 @@ class FakeCompute:
             raise ComputeFailure("no room")
         self._running[job.attempt.marker] = job.attempt, lambda: end(folder, outcome, code)
         self.most_at_once = max(self.most_at_once, len(self._running))
-        return "7"
-
-    def room(self) -> Resources:
-        return self.capacity()
+        self.updates.put(Update(attempt=job.attempt, job_id="7", has_started=True))
 
     def place(self, folder: Path) -> Path:
         return folder
 
-    def adopt(self, attempt: Attempt, job_id: str) -> bool:
+    def adopt(self, attempt: Attempt, job_id: str) -> None:
         if abandon(attempt.folder):
-            return False
-        self._running[attempt.marker] = attempt, lambda: None
-        return True
+            self.updates.put(Update(attempt=attempt, is_absent=True))
+        else:
+            self._running[attempt.marker] = attempt, lambda: None
 
-    def news(self) -> Sequence[Update]:
-        return ()
-
-    def end_of(self, attempt: Attempt) -> AttemptEnd | None:
-        return None
-
-    def wait(self, seconds: float) -> Sequence[Attempt]:
-        if not self._running:
-            return []
-        attempt, act = self._running.pop(next(iter(self._running)))
-        act()
-        return [attempt]
+    def end_first(self) -> None:
+        """Have the attempt end that has run for longest."""
+        if self._running:
+            attempt, act = self._running.pop(next(iter(self._running)))
+            act()
+            self.updates.put(Update(attempt=attempt, end=end_of(attempt.folder)))
 
     def cancel(self, attempt: Attempt) -> None:
         self.cancelled.append(attempt.label)
 
-    def clean(self, attempt: Attempt) -> None:
-        """There is nothing left of what never ran."""
+    def look(self) -> None:
+        self.updates.put(Update(has_looked=True))
 
     def close(self) -> None:
         """There is nothing to keep."""
@@ -113,6 +117,7 @@ def drive(
         store,
         run,
         {"local": compute},
+        compute.updates,
         prepare=prepared,
         observer=events.append,
         secrets={},

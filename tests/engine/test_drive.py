@@ -5,10 +5,15 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from rankwise.backends.base import Submission
+from rankwise.backends.base import Backend, Submission
+from rankwise.backends.batch import backend as batch_backend
+from rankwise.backends.batch.backend import BatchBackend
+from rankwise.backends.batch.system import BatchJob
+from rankwise.documents.site_models import ComputeConfig, SlurmConfig
 from rankwise.engine.drive import Drive
 from rankwise.engine.verdict import RunEnd
 from rankwise.errors import ComputeFailure
@@ -17,6 +22,7 @@ from rankwise.plan import Plan, Resources, Restart, RuntimeChoice, Task
 from rankwise.runtimes.base import PreparedRuntime
 from rankwise.store import ResultRow, State, Store
 from rankwise.store.rows import Event
+from tests.backends.test_put_back import QueueStandIn
 from tests.engine.driven import Ends, FakeCompute, always, drive, end, prepared, states, task
 
 
@@ -195,7 +201,8 @@ def test_a_listener_is_told_only_of_what_is_in_the_store(store: Store) -> None:
                 seen.append(other.task_row(run, "a").state)
 
     compute = FakeCompute(always("passed"))
-    Drive(store, run, {"local": compute}, prepare=prepared, observer=listen, secrets={}).go()
+    computes, updates = {"local": compute}, compute.updates
+    Drive(store, run, computes, updates, prepare=prepared, observer=listen, secrets={}).go()
     assert seen == [State.PASSED]
 
 
@@ -425,9 +432,24 @@ def drive_with(
 ) -> tuple[RunEnd, FakeCompute]:
     run = store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)
     compute = FakeCompute(always("passed"))
-    computes = {"local": compute}
-    one = Drive(store, run, computes, prepare=prepare, observer=lambda _: None, secrets={})
-    return one.go(), compute
+    return _driver(store, run, compute, prepare).go(), compute
+
+
+def _driver(
+    store: Store,
+    run: str,
+    compute: FakeCompute,
+    prepare: Callable[[RuntimeChoice], PreparedRuntime],
+) -> Drive:
+    return Drive(
+        store,
+        run,
+        {"local": compute},
+        compute.updates,
+        prepare=prepare,
+        observer=lambda _: None,
+        secrets={},
+    )
 
 
 def test_tasks_run_while_the_runtime_of_others_is_made(store: Store) -> None:
@@ -439,17 +461,15 @@ def test_tasks_run_while_the_runtime_of_others_is_made(store: Store) -> None:
         return PreparedRuntime()
 
     class Watched(FakeCompute):
-        def submit(self, job: Submission) -> str:
+        def submit(self, job: Submission) -> None:
             if job.task.key == "plain":
                 has_run.set()
-            return super().submit(job)
+            super().submit(job)
 
     tasks = (in_runtime("a", "slow"), in_runtime("b", "slow"), task("plain"))
     run = store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)
     compute = Watched(always("passed"))
-    one = Drive(
-        store, run, {"local": compute}, prepare=prepare, observer=lambda _: None, secrets={}
-    )
+    one = _driver(store, run, compute, prepare)
     assert one.go().state is State.PASSED
     assert compute.submitted == ["plain", "a", "b"]
 
@@ -485,9 +505,36 @@ def test_a_run_that_is_cancelled_does_not_wait_for_its_runtimes(store: Store) ->
 
     tasks = (in_runtime("a", "slow"), in_runtime("b", "slow"))
     run = store.create_run(Plan(name="p", kind="k", tasks=tasks), "", now=0.0)
-    computes = {"local": FakeCompute(always("passed"))}
-    one = Drive(store, run, computes, prepare=prepare, observer=lambda _: None, secrets={})
+    one = _driver(store, run, FakeCompute(always("passed")), prepare)
     driven.append(one)
     assert one.go().state is State.CANCELLED
     is_never.set()
     assert states(store) == {"a": "cancelled", "b": "cancelled"}
+
+
+def test_a_batch_system_that_gives_no_answer_does_not_delay_tasks_elsewhere(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    is_over = threading.Event()
+
+    class SlowQueue(QueueStandIn):
+        def submit(self, job: BatchJob) -> str:
+            assert is_over.wait(60), "what runs elsewhere has waited for this"
+            raise ComputeFailure("refused")
+
+    monkeypatch.setattr(batch_backend, "open_system", lambda choice: SlowQueue())
+    compute = FakeCompute(always("passed"))
+    choice = ComputeConfig(name="slow", backend="slurm", batch=SlurmConfig())
+    other = BatchBackend(choice, compute.updates, environment={})
+    computes: dict[str, Backend] = {"local": compute, "slow": other}
+    own = [task("a"), task("b", "a"), task("c", "b")]
+    slow = dataclasses.replace(task("slow"), compute="slow", folder=str(tmp_path))
+    run = store.create_run(Plan(name="p", kind="k", tasks=(slow, *own)), "", now=0.0)
+
+    def listen(event: Event) -> None:
+        if event.kind == "task over" and event.task == "c":
+            is_over.set()
+
+    updates = compute.updates
+    Drive(store, run, computes, updates, prepare=prepared, observer=listen, secrets={}).go()
+    assert states(store) == {"slow": "not run", "a": "passed", "b": "passed", "c": "passed"}

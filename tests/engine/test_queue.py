@@ -27,10 +27,10 @@ def waiting(key: str, *needs: str, cores: float = 1, when: When = "passed") -> Q
 def keys(queue: Queue, cores: float = 1000) -> list[str]:
     """Take what can be taken now."""
     taken = []
-    free = {"local": Resources(cores=cores)}
-    while (task := queue.take(free)) is not None:
+    queue.free["local"] = Resources(cores=cores)
+    while (task := queue.take()) is not None:
         taken.append(task.key)
-        free = {"local": free["local"] - task.claim}
+        queue.enter(task)
     return taken
 
 
@@ -76,18 +76,18 @@ def test_a_failure_takes_everything_with_it_that_would_have_come_after() -> None
 
 
 def test_a_task_that_was_put_back_has_its_old_place() -> None:
-    queue = Queue([waiting("a"), waiting("b"), waiting("c")])
-    first = queue.take(PLENTY)
+    queue = Queue([waiting("a"), waiting("b"), waiting("c")], free=PLENTY)
+    first = queue.take()
     assert first is not None
     queue.put_back(first)
     assert keys(queue) == ["a", "b", "c"]
 
 
 def test_everything_can_be_given_up() -> None:
-    queue = Queue([waiting("a"), waiting("b", "a")])
+    queue = Queue([waiting("a"), waiting("b", "a")], free=PLENTY)
     assert [one.key for one in queue.give_up_all("cancelled")] == ["a", "b"]
     assert not queue
-    assert queue.take(PLENTY) is None
+    assert queue.take() is None
 
 
 def test_the_first_that_could_start_is_found_even_if_it_does_not_fit() -> None:
@@ -108,8 +108,8 @@ ALL = Resources(cores=4, memory=2**30, gpus=2)
 
 def test_a_task_that_claims_all_that_is_free_fits() -> None:
     assert fits(ALL, ALL)
-    queue = Queue([Queued(key="all", claim=ALL)])
-    taken = queue.take({"local": ALL})
+    queue = Queue([Queued(key="all", claim=ALL)], free={"local": ALL})
+    taken = queue.take()
     assert taken is not None
     assert taken.key == "all"
 
@@ -118,7 +118,7 @@ def test_a_task_that_claims_all_that_is_free_fits() -> None:
 def test_a_task_that_claims_one_more_than_is_free_does_not_fit(name: str) -> None:
     more = dataclasses.replace(ALL, **{name: getattr(ALL, name) + 1})
     assert not fits(more, ALL)
-    assert Queue([Queued(key="more", claim=more)]).take({"local": ALL}) is None
+    assert Queue([Queued(key="more", claim=more)], free={"local": ALL}).take() is None
 
 
 @given(st.lists(st.integers(1, 4000), max_size=50), st.randoms(use_true_random=False))
@@ -160,21 +160,20 @@ def graphs(draw: st.DrawFn) -> list[Queued]:
 def test_every_task_runs_once_after_what_it_needs_or_is_given_up(
     tasks: Sequence[Queued], failing: set[int], chance: random.Random
 ) -> None:
-    queue = Queue(tasks)
+    queue = Queue(tasks, free={"local": Resources(cores=4)})
     needs = {task.key: set(task.needs) for task in tasks}
-    free = Resources(cores=4)
     running: list[Queued] = []
     passed: list[str] = []
     failed: list[str] = []
     given_up: list[str] = []
     while queue or running:
-        while (task := queue.take({"local": free})) is not None:
+        while (task := queue.take()) is not None:
             assert needs[task.key] <= set(passed)
-            free -= task.claim
-            assert free.cores >= 0
+            queue.enter(task)
+            assert queue.free["local"].cores >= 0
             running.append(task)
         task = running.pop(chance.randrange(len(running)))
-        free += task.claim
+        queue.leave(task)
         if int(task.key[1:]) in failing:
             failed.append(task.key)
             given_up += [one.key for one in queue.failed(task.key, "failed")]

@@ -50,10 +50,12 @@ def driven(
 
     run = store.create_run(Plan(name="p", kind="k", tasks=(one,)), "", now=0.0)
     events: list[Event] = []
+    compute = FakeCompute(leave)
     drive = Drive(
         store,
         run,
-        {"local": FakeCompute(leave)},
+        {"local": compute},
+        compute.updates,
         prepare=lambda choice: PreparedRuntime(),
         observer=events.append,
         secrets=secrets,

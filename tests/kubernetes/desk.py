@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
-from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.base import Attempt, Submission, Updates
 from rankwise.backends.kubernetes.backend import KubernetesBackend
 from rankwise.documents.site import find_site
 from rankwise.documents.site_models import ComputeConfig
@@ -28,8 +29,9 @@ class Desk:
         (folder / "code").mkdir(exist_ok=True)
         (folder / "rankwise.toml").write_text(f"[compute.k8s]\n{cluster.table()}{more}\n")
         self.choice: ComputeConfig = find_site(folder).compute("k8s")
-        self.compute = KubernetesBackend(self.choice)
-        self.watching = Watching(self.compute)
+        updates: Updates = SimpleQueue()
+        self.compute = KubernetesBackend(self.choice, updates)
+        self.watching = Watching(self.compute, updates)
 
     def submit(self, command: str, *, nodes: int = 1, **more: Any) -> Attempt:
         marker = f"rw-{secrets.token_hex(8)}"

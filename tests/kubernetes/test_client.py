@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from rankwise.backends.kubernetes import client as module
+from rankwise.backends.kubernetes import watch as watch_module
 from rankwise.backends.kubernetes.client import ApiClient, ApiRefused, ClusterAway
 from rankwise.backends.kubernetes.watch import NUMBER, LogStream, PodWatch
 from rankwise.documents.site_models import KubernetesConfig
@@ -172,14 +174,14 @@ def test_without_a_kubeconfig_it_says_what_to_do(
 
 @pytest.fixture
 def watch(world: World, cluster: ApiClient) -> Iterator[PodWatch]:
-    watch = PodWatch(cluster, LABELS)
+    watch = PodWatch(cluster, LABELS, poke=lambda: None)
     wait_until(lambda: any(one.is_watch for one in world.requests))
     yield watch
     watch.close()
 
 
 def phases(watch: PodWatch) -> dict[str, str]:
-    watch.take_in(0.05)
+    watch.take_in()
     return {name: "gone" if one.is_gone else one.phase for name, one in watch.pods.items()}
 
 
@@ -230,6 +232,26 @@ def test_what_is_too_old_to_go_on_from_is_listed_anew(world: World, watch: PodWa
     # And from then on it is told again.
     world.create("pods", pod("c"))
     wait_until(lambda: "c" in phases(watch))
+
+
+def test_a_pod_that_cannot_be_read_does_not_end_the_watching(
+    world: World, watch: PodWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistake(pod: object) -> NoReturn:
+        raise KeyError("odd")
+
+    assert phases(watch) == {}
+    with monkeypatch.context() as patch:
+        patch.setattr(watch_module, "read_pod", mistake)
+        world.create("pods", pod("a"))
+
+        def is_told() -> bool:
+            watch.take_in()
+            return watch.trouble != ""
+
+        wait_until(is_told)
+    assert watch.trouble == "KeyError('odd')"
+    wait_until(lambda: phases(watch) == {"a": "Pending"})
 
 
 def test_who_does_not_answer_is_told_of(world: World, watch: PodWatch) -> None:

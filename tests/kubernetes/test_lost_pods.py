@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,8 +127,7 @@ def test_a_worker_pod_that_is_deleted_before_all_are_there_does_not_make_the_oth
     try:
 
         def are_seen() -> bool:
-            assert desk.compute.wait(0.05) == []
-            desk.watching.news += desk.compute.news()
+            assert desk.watching.hear(0.05) == []
             return "worker-0 (and 1 more) is unschedulable" in desk.told()
 
         wait_until(are_seen)
@@ -183,7 +183,7 @@ def test_a_job_that_is_complete_and_has_no_pods_any_more_is_lost(
     monkeypatch.setattr(module, "_NO_POD_SECONDS", 0.1)
     cluster.kubelet.refusals["worker"] = {"phase": "Pending"}
     attempt = desk.submit("true")
-    assert desk.compute.wait(0.0) == []
+    assert desk.watching.look() == []
     try:
         [job] = [name for name in cluster.cluster.things["jobs"] if attempt.marker in name]
         done = {"type": "Complete", "status": "True"}
@@ -193,7 +193,7 @@ def test_a_job_that_is_complete_and_has_no_pods_any_more_is_lost(
         for pod in [*cluster.cluster.things["pods"]]:
             cluster.cluster.delete("pods", pod)
         other = Desk(desk.folder, cluster)
-        assert other.compute.adopt(attempt, job)
+        other.compute.adopt(attempt, job)
         [found] = other.watching.until_over(attempt)
         other.compute.close()
     finally:
@@ -208,12 +208,12 @@ def test_a_task_whose_other_pods_are_not_known_any_more_does_not_wait_for_them(
     cluster.kubelet.refusals["head"] = {"phase": "Pending"}
     attempt = desk.submit("true", nodes=2)
     try:
-        assert desk.compute.wait(0.0) == []
+        assert desk.watching.look() == []
         (attempt.folder / OTHERS).unlink()
     finally:
         cluster.kubelet.refusals.clear()
     [found] = desk.watching.until_over(attempt)
-    assert desk.compute.wait(0.0) == [], "it has ended once"
+    assert desk.watching.look() == [], "it has ended once"
     assert not any(attempt.marker in one.name for one in threading.enumerate())
     assert found.outcome == "not run"
     assert f"{OTHERS} does not say which pods there are to be" in found.reason
@@ -231,8 +231,7 @@ def test_a_full_disk_here_is_not_the_end_of_a_job(
     go.touch()
 
     def is_told() -> bool:
-        assert desk.compute.wait(0.05) == []
-        desk.watching.news += desk.compute.news()
+        assert desk.watching.hear(0.05) == []
         pods = cluster.cluster.things["pods"].values()
         return "cannot be written here" in desk.told() and all(
             pod["status"]["phase"] == "Succeeded" for pod in pods
@@ -240,7 +239,8 @@ def test_a_full_disk_here_is_not_the_end_of_a_job(
 
     wait_until(is_told)
     assert "No space left on device" in desk.told()
-    assert desk.compute.wait(1.0) == []
+    time.sleep(1.0)
+    assert desk.watching.look() == []
     obstacle.unlink()
     [found] = desk.watching.until_over(attempt)
     assert (found.outcome, found.exit_code, found.reason) == ("passed", 0, "")

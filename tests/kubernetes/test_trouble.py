@@ -132,6 +132,29 @@ def test_a_quota_is_waited_for(
     assert "the cluster answers again" in desk.told()
 
 
+def test_a_quota_is_told_of_once_while_others_run(
+    desk: Desk, cluster: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "_AGAIN_SECONDS", 0.1)
+    running = desk.submit(f"echo begun; while ! [ -e {tmp_path}/go ]; do sleep 0.05; done")
+    desk.watching.until_written(running, "begun")
+    body = b'{"kind":"Status","code":403,"message":"jobs is forbidden: exceeded quota: small"}'
+    fault = Fault(
+        lambda one: one.method == "POST" and one.path.endswith("/jobs"),
+        code=403,
+        times=4,
+        body=body,
+        kind="application/json",
+    )
+    cluster.cluster.faults.append(fault)
+    [end] = desk.watching.until_over(desk.submit("true"))
+    (tmp_path / "go").touch()
+    desk.watching.until_over(running)
+    assert (end.outcome, fault.happened) == ("passed", 4)
+    assert desk.told().count("waiting for room in the namespace") == 1
+    assert desk.told().count("the cluster answers again") == 1
+
+
 def test_code_of_the_image_is_where_it_says_and_stays_there(
     tmp_path: Path, cluster: StandIn
 ) -> None:
@@ -158,7 +181,7 @@ def test_no_more_at_a_time_than_is_said(tmp_path: Path, cluster: StandIn) -> Non
     ends: list[Attempt] = []
 
     def are_over() -> bool:
-        ends.extend(desk.compute.wait(0.05))
+        ends.extend(desk.watching.hear(0.05))
         seen.append(len(cluster.cluster.things["jobs"]))
         return len(ends) == 2
 
@@ -178,7 +201,7 @@ def test_what_is_more_than_all_nodes_have_is_refused(tmp_path: Path, cluster: St
         desk.submit("true", resources=Resources(cores=3, gpus=4))
     desk.compute.close()
     elastic = Desk(tmp_path, cluster, "autoscale = true")
-    assert elastic.compute.capacity().gpus > 10**9
+    assert elastic.compute.facts().capacity.gpus > 10**9
     elastic.compute.close()
     cluster.cluster.delete("nodes", "n")
 

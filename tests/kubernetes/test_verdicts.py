@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from rankwise.backends.base import is_clear
 from rankwise.backends.kubernetes.objects import NO_PYTHON
 from rankwise.backends.kubernetes.states import (
     PodState,
     failure_of,
     hold_up,
-    is_clear,
     is_complete,
     judge,
     pull_trouble,

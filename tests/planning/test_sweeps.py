@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.backends.base import claim_of
 from rankwise.backends.batch.slurm import options_of
 from rankwise.backends.batch.system import needs_of
-from rankwise.backends.remote.backend import claim_of, fits
+from rankwise.backends.remote.backend import fits
 from rankwise.documents.site_models import SlurmConfig
 from rankwise.plan import Resources, Task
 from rankwise.planning import plan_from

@@ -33,7 +33,7 @@ def _run(place: Place, *lines: str, **more: object) -> list[tuple[Attempt, Attem
     attempts = [place.attempt(compute) for _ in lines]
     for attempt, line in zip(attempts, lines, strict=True):
         compute.submit(place.job(attempt, line, **more))
-    ends = Watching(compute).until_over(*attempts)
+    ends = Watching(compute, place.updates).until_over(*attempts)
     compute.close()
     return list(zip(attempts, ends, strict=True))
 
@@ -104,14 +104,15 @@ def test_a_host_that_is_down_does_not_keep_the_others(tmp_path: Path, server: Ss
     assert [one.is_well for one in found] == [False, True, True, True]
 
     compute = place.open()
-    assert compute.capacity().cores == compute.room().cores == 3
+    facts = compute.facts()
+    assert facts.capacity.cores == facts.room.cores == 3
     assert _refusal(place, resources=Resources(gpus=2)) == "needs 2 GPUs, found 1"
-    assert _refusal(place, nodes=2).startswith("needs 2 nodes, and a task runs on one machine")
+    with pytest.raises(ComputeFailure, match="needs 2 nodes, and a task runs on one machine"):
+        compute.submit(place.job(place.attempt(compute), "true", nodes=2))
 
 
 def _refusal(place: Place, **more: object) -> str:
     """Say why a task is not taken."""
-    compute = place.open()
-    with pytest.raises(ComputeFailure) as failure:
-        compute.submit(place.job(place.attempt(compute), "true", **more))
-    return str(failure.value)
+    [(_, end)] = _run(place, "true", **more)
+    assert end.outcome == "not run"
+    return end.reason

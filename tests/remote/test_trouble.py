@@ -37,8 +37,7 @@ def _until_told(watching: Watching, text: str) -> None:
     """Wait until the news have a text; nothing may end meanwhile."""
 
     def is_told() -> bool:
-        assert watching.compute.wait(0.1) == [], watching.news
-        watching.news += watching.compute.news()
+        assert watching.hear(0.1) == [], watching.news
         return any(text in f"{one.text} {one.silence}" for one in watching.news)
 
     wait_until(f"it is told: {text}", is_told, seconds=60)
@@ -56,7 +55,7 @@ def test_a_client_that_is_out_of_files_waits_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = _cloud(tmp_path)
-    watching = Watching(place.open())
+    watching = Watching(place.open(), place.updates)
     attempt = _started(place, watching)
 
     def none_left() -> NoReturn:
@@ -77,7 +76,7 @@ def test_a_client_that_is_out_of_files_waits_and_loses_nothing(
 def test_what_cannot_be_written_here_stays_there_until_it_can(tmp_path: Path) -> None:
     """A folder is in the way of a file that was made: nothing of it may be dropped."""
     place = _cloud(tmp_path)
-    watching = Watching(place.open())
+    watching = Watching(place.open(), place.updates)
     attempt = _started(place, watching)
     obstacle = attempt.folder / "nodes" / "node0" / "made.txt"
     obstacle.mkdir(parents=True)
@@ -94,7 +93,7 @@ def test_what_cannot_be_written_here_stays_there_until_it_can(tmp_path: Path) ->
 
 def test_an_instance_that_its_provider_has_no_more_takes_its_tasks_with_it(tmp_path: Path) -> None:
     place = _cloud(tmp_path)
-    watching = Watching(place.open())
+    watching = Watching(place.open(), place.updates)
     attempt = _started(place, watching)
     [instance] = (tmp_path / "cloud").glob("i-*")
     program = Path(places.__file__).with_name("provider.sh")
@@ -111,8 +110,10 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> N
     compute = place.open()
     attempt = place.attempt(compute)
     (attempt.folder / SENT).mkdir()
-    with pytest.raises(ComputeFailure, match="says on which machine an attempt runs"):
-        compute.adopt(attempt, "")
+    watching = Watching(compute, place.updates)
+    assert watching.is_there(attempt, ""), "nobody knows"
+    assert any("says on which machine an attempt runs" in one.text for one in watching.news)
+    compute.close()
 
     ledger = Tracked(tmp_path / "elsewhere")
     about = {"list": [], "values": {}, "state": "made"}
@@ -131,7 +132,11 @@ def test_an_attempt_that_was_never_sent_is_not_watched_by_any_later_client(tmp_p
     place = _cloud(tmp_path)
     compute = place.open()
     attempt = place.attempt(compute)
-    assert [compute.adopt(attempt, ""), compute.adopt(attempt, "")] == [False, False]
+    watching = Watching(compute, place.updates)
+    assert not watching.is_there(attempt, "")
+    watching.news.clear()
+    assert not watching.is_there(attempt, "")
+    compute.close()
 
 
 def test_a_host_that_is_silent_for_long_is_waited_for(tmp_path: Path, own_server: Sshd) -> None:
@@ -198,7 +203,7 @@ def test_an_end_is_told_also_where_its_folder_cannot_be_removed_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = _cloud(tmp_path)
-    watching = Watching(place.open())
+    watching = Watching(place.open(), place.updates)
     attempt = _started(place, watching)
     ask = Machine.ask
     refused: list[str] = []

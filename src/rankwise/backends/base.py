@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
 
 from rankwise.documents.site import Site
 from rankwise.documents.site_models import COMMAND, KUBERNETES, LOCAL, SSH, ComputeConfig
+from rankwise.errors import RankwiseError
 from rankwise.machine import machine, visible_gpus
 from rankwise.plan import Resources, Task
 from rankwise.records import AttemptEnd
 from rankwise.runtimes.base import PreparedRuntime
+from rankwise.store import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +48,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Something that a compute has heard of an attempt, or of itself, while it waited."""
+    """Something that a backend has heard of an attempt, or of itself."""
 
     attempt: Attempt | None = None
     job_id: str = ""
@@ -51,53 +58,283 @@ class Update:
     """For people: why it waits, or who does not answer."""
     silence: str | None = None
     """For people: why nothing is heard of an attempt that may run; empty: it is heard again."""
+    end: AttemptEnd | None = None
+    """How the attempt has ended: nothing of it is left, and nothing more comes of it."""
+    is_absent: bool = False
+    """Whether an attempt that was to be adopted was never started, and never will be."""
+    has_looked: bool = False
+    """Whether this answers `look`: what was found came before."""
+
+
+Updates = SimpleQueue[Update]
+"""What all backends of a run put their updates into; the engine waits for it and nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendFacts:
+    """What a backend says of itself."""
+
+    capacity: Resources
+    """How much there is of everything, in use or not."""
+    room: Resources
+    """How much all tasks together may claim; what has a queue of its own takes any."""
+    makes_runtimes: bool = False
+    """Whether runtimes are made where its tasks run; otherwise they are made here."""
+    sends_together: bool = False
+    """Whether it sends what was submitted when it is told to `look`, those alike as one."""
+
+
+CANCELLED_CODE, KILLED_CODE, LOST_CODE = 130, 137, 1
+_TERM, _KILL = 15, 9
+
+
+def not_run(reason: str) -> AttemptEnd:
+    """Return the end of an attempt of which nothing was started."""
+    return AttemptEnd(outcome=State.NOT_RUN, exit_code=LOST_CODE, reason=reason)
+
+
+def lost(reason: str, **more: Any) -> AttemptEnd:
+    """Return the end of an attempt that nobody can say more of."""
+    return AttemptEnd(outcome=State.LOST, exit_code=LOST_CODE, reason=reason, **more)
+
+
+def cancelled(reason: str = "cancelled", **more: Any) -> AttemptEnd:
+    """Return the end of an attempt that somebody has ended."""
+    return AttemptEnd(outcome=State.CANCELLED, exit_code=CANCELLED_CODE, reason=reason, **more)
+
+
+def is_clear(end: AttemptEnd) -> bool:
+    """Return whether a runner's word is enough: nobody but the task's own processes ended it."""
+    match end.outcome:
+        case State.PASSED:
+            return end.exit_code == 0
+        case State.FAILED:
+            # A shell says in this way that its command was ended by one of them.
+            return end.exit_code not in (128 + _TERM, 128 + _KILL)
+        case State.TIMED_OUT | State.NOT_RUN:
+            return True
+        case State.CRASHED:
+            return end.signal not in (_TERM, _KILL)
+    # Somebody has ended it, or it is no word that we know.
+    return False
+
+
+def claim_of(task: Task, most: Resources) -> Resources:
+    """Return what a task takes of a machine; who claims no cores takes one for each process.
+
+    A task wider than the machine has it all to itself. What must be alone takes all cores, where it
+    is known how many there are.
+    """
+    width = task.width or len(task.processes)
+    cores = task.resources.cores or min(float(width), most.cores)
+    if task.is_alone and math.isfinite(most.cores):
+        cores = most.cores
+    return replace(task.resources, cores=cores)
+
+
+def with_texts(task: Task, change: Callable[[str], str]) -> Task:
+    """Return a task with another text wherever it has one: commands, variables and files."""
+
+    def changed(values: Mapping[str, str]) -> dict[str, str]:
+        return {name: change(value) for name, value in values.items()}
+
+    processes = []
+    for process in task.processes:
+        old = process.command
+        command = change(old) if isinstance(old, str) else tuple(map(change, old))
+        environment = changed(process.environment)
+        processes.append(replace(process, command=command, environment=environment))
+    return replace(
+        task,
+        processes=tuple(processes),
+        environment=changed(task.environment),
+        files=changed(task.files),
+    )
 
 
 class Backend(Protocol):
-    """A place where tasks run. What it has started goes on without it."""
+    """A place where tasks run. What it has started goes on without it.
 
-    @property
-    def makes_runtimes(self) -> bool:
-        """Return whether runtimes are made where its tasks run; otherwise they are made here."""
+    Calls return at once, but for the first `facts` and for `close`. What comes of them is told by
+    updates. Threads are the backend's own, and end with `close`. One that fails tells it as an
+    update, and goes on.
+    """
 
-    def capacity(self) -> Resources:
-        """Return how much there is of everything, in use or not."""
-
-    def room(self) -> Resources:
-        """Return how much all tasks together may claim; what has a queue of its own takes any."""
+    def facts(self) -> BackendFacts:
+        """Return what there is; asks for it the first time, and never raises."""
 
     def place(self, folder: Path) -> Path:
         """Return the folder that an attempt can have there, if it would be this one here."""
 
-    def submit(self, job: Submission) -> str | None:
-        """Start an attempt and give its number there; None: it is taken, the news will tell.
+    def submit(self, job: Submission) -> None:
+        """Have an attempt started; ComputeFailure: nothing is."""
 
-        ComputeFailure: nothing was started.
+    def adopt(self, attempt: Attempt, job_id: str) -> None:
+        """Watch an attempt that another client has submitted, or tell that it is absent.
+
+        Where nobody can say which, that is told as a text, and asked again.
         """
-
-    def adopt(self, attempt: Attempt, job_id: str) -> bool:
-        """Watch an attempt that another client has submitted.
-
-        False: it never came to that, and never will.
-        """
-
-    def wait(self, seconds: float) -> Sequence[Attempt]:
-        """Return those attempts whose runners are gone, as soon as there is one."""
-
-    def news(self) -> Sequence[Update]:
-        """Return what was heard since the last time."""
-
-    def end_of(self, attempt: Attempt) -> AttemptEnd | None:
-        """Say how an attempt ended that `wait` has given; None: as its runner has written."""
 
     def cancel(self, attempt: Attempt) -> None:
-        """Have a runner end what it has started; returns at once."""
+        """Have an attempt end. The engine repeats this until its end is told."""
 
-    def clean(self, attempt: Attempt) -> None:
-        """End whatever an attempt has left behind whose runner was lost."""
+    def look(self) -> None:
+        """Do now what waits to be done, tell what is over, and that this was all."""
 
     def close(self) -> None:
         """Keep nothing for later: the run is over."""
+
+
+# After which time something is tried again that has failed, or that nobody could say.
+_AGAIN_SECONDS, _ASK_SECONDS = 1.0, 3.0
+
+
+def words_of(failure: Exception) -> str:
+    """Return what people are told of a failure; one that nobody expected is named."""
+    is_expected = isinstance(failure, RankwiseError | OSError)
+    return str(failure) if is_expected else repr(failure)
+
+
+class ActiveBackend(ABC):
+    """What backends share that have to ask others: a thread does whatever may take time.
+
+    All that a subclass keeps belongs to the thread, once the first order has started it.
+    """
+
+    def __init__(self, name: str, updates: Updates, *, who: str) -> None:
+        self._name = name
+        self._who = who
+        """Who does not answer if something is wrong, for people."""
+        self._trouble = ""
+        self._tell = updates.put
+        self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._is_asked = False
+        """Whether somebody waits for an answer to `look`."""
+        self._unwanted: dict[str, Attempt] = {}
+        """Those that are to be cancelled, written by the engine."""
+        self._doubtful: list[tuple[Attempt, str]] = []
+        """Attempts of another client of which nobody says yet whether they were started."""
+        self._ask_at = 0.0
+        self._failure = ""
+
+    def adopt(self, attempt: Attempt, job_id: str) -> None:
+        """Watch an attempt that another client has submitted, or tell that it is absent."""
+        self._order(lambda: self._take_over(attempt, job_id))
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Have an attempt end."""
+        if attempt.marker not in self._unwanted:
+            self._unwanted[attempt.marker] = attempt
+            self._order(lambda: self._end(self._unwanted.pop(attempt.marker)))
+
+    def look(self) -> None:
+        """Do what waits to be done, tell what is over, and that this was all."""
+        self._order(self._note_look)
+
+    def close(self) -> None:
+        """End the thread, as soon as it is done with what it does."""
+        self._is_closed = True
+        if self._thread is not None:
+            self._wake()
+            self._thread.join()
+
+    def _order(self, act: Callable[[], None]) -> None:
+        """Have the thread do something, and look around then."""
+        self._orders.put(act)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+
+    def _wake(self) -> None:
+        """Have the thread look around."""
+        self._order(lambda: None)
+
+    # In the thread
+
+    def _work(self) -> None:
+        pause: float | None = None
+        while not self._is_closed:
+            try:
+                self._carry_out(pause)
+                self._ask_again()
+                pause = self._go_on()
+                if self._doubtful:
+                    pause = min(pause or _ASK_SECONDS, _ASK_SECONDS)
+                self._failure = ""
+            except Exception as error:  # Whatever it is, a run waits for ends.
+                pause = _AGAIN_SECONDS
+                self._note_failure(f"{self._name}: {error!r}; trying again")
+            if self._is_asked:
+                self._is_asked = False
+                self._tell(Update(has_looked=True))
+
+    def _carry_out(self, pause: float | None) -> None:
+        """Wait for orders, and carry out those that are there."""
+        with contextlib.suppress(Empty):
+            self._orders.get(timeout=pause)()
+            while True:
+                self._orders.get_nowait()()
+
+    def _note_trouble(self, text: str) -> None:
+        """Tell of a trouble once, and when it is over; empty: it is."""
+        if text and not self._trouble:
+            self._tell(Update(text=text))
+        elif self._trouble and not text:
+            self._tell(Update(text=f"{self._who} answers again"))
+        self._trouble = text
+
+    def _note_failure(self, text: str) -> None:
+        if text != self._failure:
+            self._failure = text
+            self._tell(Update(text=text))
+
+    def _note_look(self) -> None:
+        self._is_asked = True
+
+    def _take_over(self, attempt: Attempt, job_id: str, *, is_again: bool = False) -> None:
+        try:
+            if not self._watch_again(attempt, job_id):
+                self._tell(Update(attempt=attempt, is_absent=True))
+        except Exception as failure:  # Whatever it is, it may run.
+            self._doubtful.append((attempt, job_id))
+            self._ask_at = time.monotonic() + _ASK_SECONDS
+            if not is_again:
+                why = words_of(failure)
+                text = f"nobody says yet whether it was started; asking again: {why}"
+                self._tell(Update(attempt=attempt, text=text))
+
+    def _ask_again(self) -> None:
+        """Take up what nobody could tell anything of before."""
+        if self._doubtful and time.monotonic() >= self._ask_at:
+            doubtful, self._doubtful = self._doubtful, []
+            for attempt, job_id in doubtful:
+                self._take_over(attempt, job_id, is_again=True)
+
+    @abstractmethod
+    def _watch_again(self, attempt: Attempt, job_id: str) -> bool:
+        """Watch what another client has submitted; False: it never came to that, and never will.
+
+        ComputeFailure: nobody says which.
+        """
+
+    @abstractmethod
+    def _end(self, attempt: Attempt) -> None:
+        """Have an attempt end, unless it was asked to already."""
+
+    @abstractmethod
+    def _go_on(self) -> float | None:
+        """Do what is due; return after how many seconds there is more, None: after an order."""
+
+
+def largest(amounts: Sequence[Resources]) -> Resources:
+    """Return the most that there is of each, in any of them."""
+    return Resources(
+        cores=max(one.cores for one in amounts),
+        memory=max(one.memory for one in amounts),
+        gpus=max(one.gpus for one in amounts),
+    )
 
 
 UNLIMITED = Resources(cores=math.inf, memory=sys.maxsize, gpus=sys.maxsize)
@@ -106,6 +343,7 @@ UNLIMITED = Resources(cores=math.inf, memory=sys.maxsize, gpus=sys.maxsize)
 def open_computes(
     names: Iterable[str],
     site: Site,
+    updates: Updates,
     *,
     secrets: Iterable[str] = (),
     store: Path | None = None,
@@ -116,24 +354,28 @@ def open_computes(
     However many names this machine has, it is one compute, and what one task uses of it no other
     can. Where they are told to have different amounts, it has the greatest. `secrets` are the
     names of variables that must not leave this machine by themselves. What is made elsewhere for
-    `run` is written down in the `store`.
+    `run` is written down in the `store`. What they hear goes into `updates`.
     """
     choices = {name: site.compute(name) for name in names}
     computes: dict[str, Backend] = {}
     own = {name: choice for name, choice in choices.items() if choice.backend == LOCAL}
     if own:
-        computes |= dict.fromkeys(own, _local(own))
+        computes |= dict.fromkeys(own, _local(own, updates))
     for name in choices.keys() - own.keys():
-        computes[name] = _elsewhere(choices[name], tuple(secrets), store or Path.cwd(), run)
+        computes[name] = _elsewhere(
+            choices[name], updates, tuple(secrets), store or Path.cwd(), run
+        )
     return computes
 
 
-def _elsewhere(choice: ComputeConfig, secrets: tuple[str, ...], store: Path, run: str) -> Backend:
+def _elsewhere(
+    choice: ComputeConfig, updates: Updates, secrets: tuple[str, ...], store: Path, run: str
+) -> Backend:
     """Open one that is not this machine; each is loaded only by those who have it."""
     if choice.backend == KUBERNETES:
         from rankwise.backends.kubernetes.backend import KubernetesBackend
 
-        return KubernetesBackend(choice)
+        return KubernetesBackend(choice, updates)
     if choice.backend in (SSH, COMMAND):
         from rankwise.backends.remote.tracked import FOLDER, Tracked
 
@@ -141,25 +383,20 @@ def _elsewhere(choice: ComputeConfig, secrets: tuple[str, ...], store: Path, run
         if choice.backend == SSH:
             from rankwise.backends.ssh import open_ssh
 
-            return open_ssh(choice, ledger)
+            return open_ssh(choice, updates, ledger)
         from rankwise.backends.cloud import open_provider
 
-        return open_provider(choice, ledger, run)
+        return open_provider(choice, updates, ledger, run)
     from rankwise.backends.batch.backend import BatchBackend
 
-    return BatchBackend(choice, environment=os.environ, secrets=secrets)
+    return BatchBackend(choice, updates, environment=os.environ, secrets=secrets)
 
 
-def _local(choices: Mapping[str, ComputeConfig]) -> Backend:
+def _local(choices: Mapping[str, ComputeConfig], updates: Updates) -> Backend:
     from rankwise.backends.local import LocalBackend
 
     found = machine()
     told = [
         UNLIMITED if choice.oversubscribe else choice.capacity(found) for choice in choices.values()
     ]
-    capacity = Resources(
-        cores=max((one.cores for one in told), default=0),
-        memory=max((one.memory for one in told), default=0),
-        gpus=max((one.gpus for one in told), default=0),
-    )
-    return LocalBackend(capacity, gpus=visible_gpus())
+    return LocalBackend(largest(told), updates, gpus=visible_gpus())

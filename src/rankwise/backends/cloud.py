@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import IO, Any
 
-from rankwise.backends.base import UNLIMITED, Update
-from rankwise.backends.remote.backend import RemoteBackend, claim_of, fits
+from rankwise.backends.base import UNLIMITED, BackendFacts, Update, Updates, claim_of
+from rankwise.backends.remote.backend import RemoteBackend, fits
 from rankwise.backends.remote.connection import LineAway, Machine, Said, exchange, last_words
 from rankwise.backends.remote.host import Board, Host, Ways
 from rankwise.backends.remote.tracked import Tracked, TrackedInstance
@@ -194,7 +194,7 @@ def _listing(entry: TrackedInstance) -> str:
             f"{entry.name} may have been made, and nothing says how to find out: write `list` in "
             f"the table of {entry.compute}, or look for it yourself"
         )
-    said = _call(fill(words, {"name": entry.name}))
+    said = exchange(fill(words, {"name": entry.name}), seconds=_CALL_SECONDS)
     if said is None or said.exit_code:
         why = last_words(said) if said is not None else "no answer"
         raise ComputeFailure(f"{entry.compute}: `list` failed: {why}")
@@ -228,7 +228,7 @@ def _delete(entry: TrackedInstance, words: Sequence[str]) -> str:
     for number in range(_TRIES):
         if number:
             time.sleep(_AGAIN_SECONDS * number)
-        said = _call(words)
+        said = exchange(words, seconds=_CALL_SECONDS)
         if said is not None and said.exit_code == 0:
             return ""
         why = last_words(said) if said is not None else "no answer"
@@ -236,10 +236,6 @@ def _delete(entry: TrackedInstance, words: Sequence[str]) -> str:
             if not is_listed(entry):
                 return ""
     return f"`delete` failed {_TRIES} times: {why}"
-
-
-def _call(words: Sequence[str]) -> Said | None:
-    return exchange(words, seconds=_CALL_SECONDS)
 
 
 def give_all_back(entries: Sequence[TrackedInstance], ledger: Tracked) -> dict[str, str]:
@@ -420,17 +416,14 @@ class ProviderFleet:
         )
         self._instances: dict[str, _Instance] = {}
 
-    def capacity(self) -> Resources:
-        """Return what an instance is said to have."""
-        return self._choice.capacity(UNLIMITED)
-
-    def room(self) -> Resources:
-        """Tell that whatever comes is taken: it waits here."""
-        return UNLIMITED
+    def facts(self) -> BackendFacts:
+        """Return what an instance is said to have; whatever comes is taken, and waits here."""
+        capacity = self._choice.capacity(UNLIMITED)
+        return BackendFacts(capacity=capacity, room=UNLIMITED, makes_runtimes=True)
 
     def pick(self, task: Task) -> tuple[Host, Resources] | None:
         """Return an instance that has room, or have one made."""
-        most = self.capacity()
+        most = self.facts().capacity
         claim = claim_of(task, Resources(cores=1e9) if math.isinf(most.cores) else most)
         if not fits(claim, most):
             raise ComputeFailure("needs more than an instance is said to have")
@@ -543,8 +536,10 @@ class ProviderFleet:
             )
 
 
-def open_provider(choice: ComputeConfig, ledger: Tracked, run: str) -> RemoteBackend:
+def open_provider(
+    choice: ComputeConfig, updates: Updates, ledger: Tracked, run: str
+) -> RemoteBackend:
     """Make a provider ready to be a compute; nothing is made yet."""
-    board = Board()
-    fleet = ProviderFleet(choice, board, ledger, run)
-    return RemoteBackend(fleet, board, fleet.machine_of)
+    return RemoteBackend(
+        choice.name, updates, lambda board: ProviderFleet(choice, board, ledger, run)
+    )

@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
-from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.base import Attempt, Submission, Updates
 from rankwise.backends.batch.slurm import Slurm, is_accounting_on
 from rankwise.backends.batch.system import (
     BatchJob,
@@ -75,14 +76,11 @@ def check_compute(name: str, site: Site, store: Path) -> list[Finding]:
     if choice.backend == SSH:
         return list(check_hosts(choice))
     if choice.backend == COMMAND:
-        from rankwise.backends.remote.tracked import FOLDER, Tracked
-
         return list(check_provider(choice, Tracked(store / FOLDER)))
     if choice.backend == KUBERNETES:
         return list(check_kubernetes(choice))
     if not choice.is_batch:
         return [Finding(what="it is this machine")]
-
     return list(check_batch(choice, store))
 
 
@@ -104,7 +102,7 @@ NEEDED = (
 )
 """What must be allowed in the namespace: verb, resource and group, as in the Role of the docs."""
 _GOOD_TO_HAVE = (("list", "events", ""),)
-_POD_TRIAL_SECONDS = 120.0
+_POD_TRIAL_SECONDS, _POD_END_SECONDS = 120.0, 5.0
 
 
 def check_kubernetes(choice: ComputeConfig) -> Iterator[Finding]:
@@ -219,18 +217,27 @@ def _run(choice: ComputeConfig, folder: Path) -> AttemptEnd | None:
         folder=str(folder),
         compute=choice.name,
     )
-    compute = KubernetesBackend(choice)
-    deadline = time.monotonic() + _POD_TRIAL_SECONDS
+    updates: Updates = SimpleQueue()
+    compute = KubernetesBackend(choice, updates)
     try:
         compute.submit(Submission(attempt=attempt, task=task, runtime=PreparedRuntime()))
-        while time.monotonic() < deadline:
-            if compute.wait(0.5):
-                return compute.end_of(attempt)
-        compute.cancel(attempt)
-        compute.wait(5.0)
-        return None
+        end = _end_among(updates, _POD_TRIAL_SECONDS)
+        if end is None:
+            compute.cancel(attempt)
+            _end_among(updates, _POD_END_SECONDS)
+        return end
     finally:
         compute.close()
+
+
+def _end_among(updates: Updates, seconds: float) -> AttemptEnd | None:
+    """Wait for the end of an attempt; None: there is none in so many seconds."""
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(Empty):
+        while (left := deadline - time.monotonic()) > 0:
+            if (end := updates.get(timeout=left).end) is not None:
+                return end
+    return None
 
 
 _LIST_SECONDS = 120.0
@@ -281,12 +288,12 @@ def check_batch(choice: ComputeConfig, store: Path) -> Iterator[Finding]:
     """Look at everything, up to a small job of our own."""
     system = open_system(choice)
     if isinstance(system, Slurm) and isinstance(choice.batch, SlurmConfig):
-        if (answer := _controller(system))[0].is_well is False:
-            yield answer[0]
+        controller, settings = _controller(system)
+        yield controller
+        if not controller.is_well:
             return
-        yield answer[0]
         yield _nodes_of(system, choice)
-        yield _accounting(answer[1])
+        yield _accounting(settings)
         yield _plugins(system, choice.batch)
     else:
         yield _nodes_of(system, choice)

@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankwise import records
-from rankwise.backends.base import Attempt, Submission, Update
+from rankwise.backends.base import Attempt, BackendFacts, Submission, Update, Updates
 from rankwise.backends.orders import (
     compiled_node,
     gpus_of,
@@ -31,6 +32,7 @@ from rankwise.errors import ComputeFailure
 from rankwise.launch.cores import available_cores
 from rankwise.node.order import NodeOrder
 from rankwise.plan import Resources, Task
+from rankwise.store import State
 
 # A copy takes a millisecond. Only a machine that stands still takes as long as this.
 _ANSWER_SECONDS = 60.0
@@ -112,6 +114,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 # For runners that somebody else has started: their end cannot be waited for, only looked for.
 _LOOK_SECONDS = 0.1
+_AGAIN_SECONDS = 1.0
 # The loopback has many: a launcher that finds equal addresses takes the nodes for one.
 _FIRST_ADDRESS = ipaddress.IPv4Address("127.0.0.1")
 # All nodes are this machine: what looks for a network finds one that needs none.
@@ -124,39 +127,43 @@ class _Started:
     pid: int = 0
     """0: another client has started its runner."""
     handle: int | None = None
-    """None: its end cannot be waited for. A process of ours was gone before it could be."""
+    """None: its end cannot be waited for, only looked for."""
     gpus: tuple[str, ...] = ()
+    was_asked_to_end: bool = False
 
 
 class LocalBackend:
-    """Starts attempts on this machine; they outlive the client."""
+    """Starts attempts on this machine; they outlive the client. A thread waits for their ends."""
 
-    makes_runtimes = False
-
-    def __init__(self, capacity: Resources, *, gpus: Sequence[str] = ()) -> None:
+    def __init__(self, capacity: Resources, updates: Updates, *, gpus: Sequence[str] = ()) -> None:
         self._capacity = capacity
+        self._tell = updates.put
         self._free_gpus = list(gpus)
         """Those that are really there, as CUDA_VISIBLE_DEVICES names them."""
         self._starter = Starter()
         self._watched: dict[str, _Started] = {}
-        self._news: list[Update] = []
+        self._lock = threading.Lock()
+        """Held by whoever changes what is watched, or which GPUs are free."""
+        self._thread: threading.Thread | None = None
+        self._poll: select.epoll
+        self._bell: int
+        """Becomes readable to the thread when it is to look around."""
+        self._is_asked = False
+        self._is_closed = False
 
-    def capacity(self) -> Resources:
-        """Return how much there is of everything."""
-        return self._capacity
-
-    def room(self) -> Resources:
-        """Return how much tasks may claim: here, no more than there is."""
-        return self._capacity
+    def facts(self) -> BackendFacts:
+        """Return what there is; tasks may claim no more than that."""
+        return BackendFacts(capacity=self._capacity, room=self._capacity)
 
     def place(self, folder: Path) -> Path:
         """Leave attempts where they would be."""
         return folder
 
-    def submit(self, job: Submission) -> str:
-        """Start an attempt's runner and give its process number."""
+    def submit(self, job: Submission) -> None:
+        """Start an attempt's runner; its number is that of the process."""
         attempt, task = job.attempt, job.task
-        gpus = tuple(self._free_gpus[: task.resources.gpus])
+        with self._lock:
+            gpus = tuple(self._free_gpus[: task.resources.gpus])
         try:
             nodes = _make_nodes(attempt.folder, task)
             order = make_order(job, nodes, gpus=gpus, defaults=_LOOPBACK)
@@ -166,10 +173,8 @@ class LocalBackend:
             raise ComputeFailure(
                 f"{attempt.label} could not be started in {attempt.folder}: {error.strerror}"
             ) from error
-        del self._free_gpus[: len(gpus)]
-        watched = _Started(attempt=attempt, pid=pid, handle=_handle(pid), gpus=gpus)
-        self._watched[attempt.marker] = watched
-        return str(pid)
+        self._tell(Update(attempt=attempt, job_id=str(pid), has_started=True))
+        self._watch(_Started(attempt=attempt, pid=pid, handle=_handle(pid), gpus=gpus))
 
     def _start_runner(self, folder: Path, secrets: Mapping[str, str]) -> int:
         try:
@@ -180,85 +185,127 @@ class LocalBackend:
                 raise OSError(0, f"the process that starts runners was lost: {gone}") from gone
             return records.runner_of(folder) or 0
 
-    def adopt(self, attempt: Attempt, job_id: str) -> bool:
+    def adopt(self, attempt: Attempt, job_id: str) -> None:
         """Watch an attempt that another client has started, unless it never came to that."""
         del job_id  # its folder says more
         if records.abandon(attempt.folder):
-            return False
+            self._tell(Update(attempt=attempt, is_absent=True))
+            return
+        self._tell(Update(attempt=attempt, has_started=True))
         given = gpus_of(attempt.folder)
         gpus = tuple(name for name in self._free_gpus if name in given)
-        self._free_gpus = [name for name in self._free_gpus if name not in gpus]
-        self._watched[attempt.marker] = _Started(attempt=attempt, gpus=gpus)
-        self._news.append(Update(attempt=attempt, has_started=True))
-        return True
+        self._watch(_Started(attempt=attempt, gpus=gpus))
 
-    def wait(self, seconds: float) -> list[Attempt]:
-        """Return those attempts whose runners are gone."""
-        deadline = time.monotonic() + seconds
-        while True:
-            gone = self._gone(max(0.0, deadline - time.monotonic()))
-            if gone or time.monotonic() >= deadline:
-                return gone
-
-    def _gone(self, seconds: float) -> list[Attempt]:
-        all_of_them = self._watched.values()
-        handles = {one.handle: one for one in all_of_them if one.handle is not None}
-        others = [one for one in all_of_them if one.handle is None]
-        poll = select.poll()
-        for handle in handles:
-            poll.register(handle, select.POLLIN)
-        over = [one for one in others if one.pid or _is_over(one.attempt.folder)]
-        if others:
-            seconds = 0.0 if over else min(seconds, _LOOK_SECONDS)
-        ended = [handles[handle] for handle, _ in poll.poll(seconds * 1000)]
-        return [self._forget(one) for one in [*ended, *over]]
-
-    def _forget(self, one: _Started) -> Attempt:
-        del self._watched[one.attempt.marker]
-        self._free_gpus += one.gpus
+    def _watch(self, one: _Started) -> None:
+        with self._lock:
+            self._free_gpus = [name for name in self._free_gpus if name not in one.gpus]
+            self._watched[one.attempt.marker] = one
+        self._have_thread()
         if one.handle is not None:
-            os.close(one.handle)
-        return one.attempt
-
-    def news(self) -> list[Update]:
-        """Tell of what was adopted; what is submitted here has started."""
-        news, self._news = self._news, []
-        return news
-
-    def end_of(self, attempt: Attempt) -> None:
-        """Leave it to the runner's records, which are all that there is."""
+            self._poll.register(one.handle, select.EPOLLIN)
+        else:
+            self._ring()
 
     def cancel(self, attempt: Attempt) -> None:
         """Have a runner end what it has started."""
-        watched = self._watched.get(attempt.marker)
-        pid = records.runner_of(attempt.folder)
-        if pid is None and watched is not None:
-            pid = watched.pid
-        if pid:
+        one = self._watched.get(attempt.marker)
+        pid = records.runner_of(attempt.folder) or (one.pid if one is not None else 0)
+        if one is not None and pid and not one.was_asked_to_end:
+            one.was_asked_to_end = True
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    def clean(self, attempt: Attempt) -> None:
-        """End whatever a lost runner has left behind."""
-        from rankwise.node.processes import sweep_marked
-
-        sweep_marked(attempt.marker)
+    def look(self) -> None:
+        """Tell what is over, and that this was all."""
+        self._is_asked = True
+        self._have_thread()
+        self._ring()
 
     def close(self) -> None:
-        """End what starts runners; they go on."""
+        """End what starts runners, and wait for them no more; they go on."""
         self._starter.close()
+        if self._thread is None:
+            return
+        self._is_closed = True
+        self._ring()
+        self._thread.join()
+        self._thread = None
+        handles = [one.handle for one in self._watched.values() if one.handle is not None]
+        for handle in (*handles, self._bell):
+            os.close(handle)
+        self._poll.close()
+
+    def _have_thread(self) -> None:
+        """Start the thread that waits for ends, if it is needed for the first time."""
+        if self._thread is None:
+            self._poll, self._bell = select.epoll(), os.eventfd(0)
+            self._poll.register(self._bell, select.EPOLLIN)
+            self._thread = threading.Thread(target=self._work, name="local", daemon=True)
+            self._thread.start()
+
+    def _ring(self) -> None:
+        """Have the thread look around: there is something that it cannot wait for."""
+        os.eventfd_write(self._bell, 1)
+
+    # In the thread
+
+    def _work(self) -> None:
+        failure = ""
+        while not self._is_closed:
+            try:
+                self._reap()
+                failure = ""
+            except Exception as error:  # Whatever it is, a run waits for ends.
+                if failure != (failure := f"this machine: {error!r}; trying again"):
+                    self._tell(Update(text=failure))
+                time.sleep(_AGAIN_SECONDS)
+
+    def _reap(self) -> None:
+        """Wait until something may be over, and tell what is."""
+        has_others = any(one.handle is None for one in list(self._watched.values()))
+        ready = {handle for handle, _ in self._poll.poll(_LOOK_SECONDS if has_others else None)}
+        if self._bell in ready:
+            os.eventfd_read(self._bell)
+        is_asked, self._is_asked = self._is_asked, False
+        try:
+            for one in list(self._watched.values()):
+                if one.handle in ready or (one.handle is None and _is_over(one)):
+                    self._finish(one)
+        finally:
+            if is_asked:
+                self._tell(Update(has_looked=True))
+
+    def _finish(self, one: _Started) -> None:
+        end = records.end_of(one.attempt.folder)
+        if end.outcome == State.LOST:
+            from rankwise.node.processes import sweep_marked
+
+            sweep_marked(one.attempt.marker)
+        if one.handle is not None:
+            self._poll.unregister(one.handle)
+            os.close(one.handle)
+        with self._lock:
+            del self._watched[one.attempt.marker]
+            self._free_gpus += one.gpus
+        self._tell(Update(attempt=one.attempt, end=end))
 
 
 def _handle(pid: int) -> int | None:
-    """Return what becomes readable when a process ends; None if it is gone."""
+    """Return what becomes readable when a process ends; None: it is gone, or we have no room."""
     try:
         return os.pidfd_open(pid) if pid else None
-    except ProcessLookupError:
+    except OSError:
         return None
 
 
-def _is_over(folder: Path) -> bool:
-    return records.claim_of(folder) is records.ClaimState.LEFT
+def _is_over(one: _Started) -> bool:
+    """Return whether a runner is gone whose end cannot be waited for."""
+    try:
+        if one.pid:
+            os.kill(one.pid, 0)
+    except ProcessLookupError:
+        return True  # Perhaps before it took the attempt.
+    return records.claim_of(one.attempt.folder) is records.ClaimState.LEFT
 
 
 def _make_nodes(folder: Path, task: Task) -> list[NodeOrder]:

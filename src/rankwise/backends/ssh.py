@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from rankwise.backends.base import UNLIMITED
-from rankwise.backends.remote.backend import RemoteBackend, claim_of, fits
+from rankwise.backends.base import UNLIMITED, BackendFacts, Updates, claim_of, largest
+from rankwise.backends.remote.backend import RemoteBackend, fits
 from rankwise.backends.remote.connection import LineAway, Machine, Said, exchange
 from rankwise.backends.remote.host import Board, Host, Ways
 from rankwise.backends.remote.tracked import Tracked
@@ -196,25 +196,15 @@ class SshFleet:
     def machine_of(self, keeper: Host) -> Machine:
         return self._hosts[keeper.name].machine
 
-    def capacity(self) -> Resources:
-        """Return the most that one host has; all are asked at once, the first time."""
+    def facts(self) -> BackendFacts:
+        """Return what hosts have; all are asked at once, the first time."""
         self._ask()
         told = [host.has for host in self._hosts.values() if host.has is not None]
         if not told:
-            return self._choice.capacity(UNLIMITED)
-        return Resources(
-            cores=max(one.cores for one in told),
-            memory=max(one.memory for one in told),
-            gpus=max(one.gpus for one in told),
-        )
-
-    def room(self) -> Resources:
-        """Return what all hosts have together."""
-        self._ask()
-        told = [host.has for host in self._hosts.values() if host.has is not None]
-        if not told or self._choice.oversubscribe:
-            return UNLIMITED
-        return sum(told[1:], told[0])
+            capacity = self._choice.capacity(UNLIMITED)
+            return BackendFacts(capacity=capacity, room=UNLIMITED, makes_runtimes=True)
+        room = UNLIMITED if self._choice.oversubscribe else sum(told[1:], told[0])
+        return BackendFacts(capacity=largest(told), room=room, makes_runtimes=True)
 
     def _ask(self) -> None:
         """Have all hosts say what they have; those that do not answer are left out."""
@@ -299,8 +289,6 @@ def machine_at(choice: ComputeConfig, host: str) -> Machine:
     return Machine(line, folder=ssh.folder, python=ssh.python, init=ssh.init)
 
 
-def open_ssh(choice: ComputeConfig, ledger: Tracked) -> RemoteBackend:
+def open_ssh(choice: ComputeConfig, updates: Updates, ledger: Tracked) -> RemoteBackend:
     """Make hosts ready to be a compute; none is asked yet."""
-    board = Board()
-    fleet = SshFleet(choice, board, ledger)
-    return RemoteBackend(fleet, board, fleet.machine_of)
+    return RemoteBackend(choice.name, updates, lambda board: SshFleet(choice, board, ledger))

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
-from rankwise.backends.base import Attempt, Backend, Submission
-from rankwise.engine.queue import Hopeless, Lanes, Queue, Queued, in_thousandths
+from rankwise.backends.base import (
+    Attempt,
+    Backend,
+    BackendFacts,
+    Submission,
+    Update,
+    Updates,
+    claim_of,
+    not_run,
+)
+from rankwise.engine.queue import Hopeless, Queue, Queued, in_thousandths
 from rankwise.engine.reuse import Inheritance, Known, Reusing
 from rankwise.engine.runs import has_submitted, start_children, start_submitted
 from rankwise.engine.verdict import (
@@ -29,15 +38,17 @@ from rankwise.engine.verdict import (
 )
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.plan import RuntimeChoice, Task, shortfall
-from rankwise.records import AttemptEnd, end_of, read_processes
+from rankwise.records import AttemptEnd, read_processes
 from rankwise.runtimes.base import PreparedRuntime
 from rankwise.runtimes.preparing import Making
 from rankwise.store import AttemptRow, Outcome, ResultRow, State, Store
 from rankwise.store.rows import Event, Kind, Observer
 
 _WAIT_SECONDS = 0.5
-# When to ask again whether something was started, after nobody has answered.
-_AGAIN_SECONDS = 3.0
+# How often what is to end is told so, until it has ended.
+_CANCEL_SECONDS = 0.5
+# How long backends may take to look, before a look goes without them.
+_LOOK_SECONDS = 180.0
 # How often to look whether an attempt has submitted something.
 _SUBMITTED_SECONDS = 2.0
 
@@ -57,6 +68,7 @@ class Drive:
         store: Store,
         run: str,
         computes: Mapping[str, Backend],
+        updates: Updates,
         *,
         prepare: Callable[[RuntimeChoice], PreparedRuntime],
         observer: Observer,
@@ -66,6 +78,7 @@ class Drive:
         self._store = store
         self._run = run
         self._computes = computes
+        self._updates = updates
         self._observer = observer
         self._secrets = secrets
         self._functions = functions
@@ -76,15 +89,13 @@ class Drive:
         self._known = Known(store, run)
         self._reusing = Reusing(store, run, self._inheritance)
         self._flights: dict[str, _Running] = {}
-        self._doubtful: list[tuple[AttemptRow, Queued]] = []
-        """Attempts of another client of which nobody says yet whether they were started."""
-        self._ask_at = 0.0
-        self._look_at = 0.0
-        # One compute may have several names: what is free there is counted once, under the first.
+        self._look_at = self._cancel_at = 0.0
+        self._sending: set[str] = set()
+        """Computes that are to send what was submitted."""
+        # One compute may have several names: what runs there is counted once, under the first.
         first = {id(computes[name]): name for name in reversed(list(computes))}
         self._pools = {name: first[id(compute)] for name, compute in computes.items()}
-        self._free = {name: in_thousandths(computes[name].room()) for name in self._pools.values()}
-        self._lanes = Lanes()
+        self._facts = {name: computes[name].facts() for name in first.values()}
         self._tally = RunVerdict()
         self._is_cancelled = False
         self.is_cancel_wanted = False
@@ -99,17 +110,19 @@ class Drive:
         self._store.run_started(self._run, now=time.time())
         self._tell("run started")
         self._take_up()
-        while self._queue or self._flights or self._parked or self._doubtful:
+        while self._queue or self._flights or self._parked:
             if not self._is_cancelled and self._is_unwanted():
-                self._tell("notice", reason="cancelled: what runs is being ended")
-                self._cancel()
+                self._is_cancelled = True
+                self._start_no_more("cancelled")
             if self._culprit and not self._is_ending and not self._is_cancelled:
-                self._end_early()
-            self._ask_again()
+                self._is_ending = True
+                self._start_no_more(self._why_over)
+            self._insist_on_ends()
             self._start_what_fits()
-            if self._parked and not self._flights:
+            if self._flights:
+                self._wait(_WAIT_SECONDS)
+            elif self._parked:
                 self._making.wait(_WAIT_SECONDS)
-            self._wait(_WAIT_SECONDS)
         self._close()
         return self._finish()
 
@@ -117,45 +130,54 @@ class Drive:
         """Take in what has ended meanwhile, start nothing; tell whether everything is over."""
         try:
             self._take_up()
-            while self._flights and self._wait(0.0):
-                pass
+            self._have_looked()
         finally:
             self._close()
-        if self._queue or self._flights or self._doubtful:
+        if self._queue or self._flights:
             return False
         self._finish()
         return True
 
+    def _have_looked(self) -> None:
+        """Have all computes of what runs say what is over by now."""
+        asked = {flight.waiting.compute for flight in self._flights.values()}
+        for name in asked:
+            self._computes[name].look()
+        answers, deadline = 0, time.monotonic() + _LOOK_SECONDS
+        while answers < len(asked) and (left := deadline - time.monotonic()) > 0:
+            for update in self._arrived(left):
+                answers += update.has_looked
+                self._take_in(update)
+
     def _close(self) -> None:
-        """Give back what computes have had for the run, and tell what could not be."""
-        for compute in self._computes.values():
-            compute.close()
-            self._take_in_news(compute)
+        """Give back what computes have had for the run, and take in what they still tell."""
+        for name in self._facts:
+            self._computes[name].close()
+        for update in self._arrived(0.0):
+            self._take_in(update)
 
     def _is_unwanted(self) -> bool:
         return self.is_cancel_wanted or self._store.wanted(self._run) == "cancel"
 
-    def _cancel(self) -> None:
-        """End what runs, and start nothing more."""
-        self._is_cancelled = True
+    def _start_no_more(self, why: str) -> None:
+        """Have all be over that waits; what runs is told to end."""
+        self._tell("notice", reason=f"{why}: what runs is being ended")
         self._fetch_parked(all_of_them=True)
-        self._give_up(self._queue.give_up_all("the run was cancelled"))
-        self._cancel_flights()
+        self._give_up(self._queue.give_up_all(self._why_over))
 
-    def _end_early(self) -> None:
-        """End what runs and start nothing more, because a failure is enough."""
-        self._is_ending = True
-        self._tell("notice", reason=f"{self._why_early()}: what runs is being ended")
-        self._fetch_parked(all_of_them=True)
-        self._give_up(self._queue.give_up_all(self._why_early()))
-        self._cancel_flights()
+    @property
+    def _why_over(self) -> str:
+        """Return why nothing more is started; empty: it is."""
+        if self._is_ending:
+            return f"fail-fast: {self._culprit} did not pass"
+        return "the run was cancelled" if self._is_cancelled else ""
 
-    def _why_early(self) -> str:
-        return f"fail-fast: {self._culprit} did not pass"
-
-    def _cancel_flights(self) -> None:
-        for flight in self._flights.values():
-            self._computes[flight.waiting.compute].cancel(flight.attempt)
+    def _insist_on_ends(self) -> None:
+        """Have all that runs end, if it is to, again and again until it has."""
+        if self._why_over and time.monotonic() >= self._cancel_at:
+            self._cancel_at = time.monotonic() + _CANCEL_SECONDS
+            for flight in self._flights.values():
+                self._computes[flight.waiting.compute].cancel(flight.attempt)
 
     # Beginning, for the first time or again
 
@@ -164,10 +186,11 @@ class Drive:
         waiting: dict[str, Queued] = {}
         passed, skipped, failed = [], [], []
         names: set[str] = set()
+        widths: dict[str, int] = {}
         unwanted: list[Hopeless] = []
         for row in self._store.task_rows(self._run, bodies=True):
-            self._lanes.know(row.body)
             self._tally.know(row.body)
+            _note_width(widths, row.body)
             if row.state.is_over:
                 self._tally.count(row.key, row.state, row.exit_code, row.reason)
             names.update(row.body.secrets if row.body is not None else ())
@@ -188,9 +211,11 @@ class Drive:
         self._store.keep_out(self._secrets[name] for name in names if name in self._secrets)
         open_ones = [row for row in self._store.attempts(self._run) if not row.state.is_over]
         in_flight = {row.task: waiting.pop(row.task) for row in open_ones}
-        self._queue = Queue(waiting.values(), passed=passed)
+        free = {name: in_thousandths(one.room) for name, one in self._facts.items()}
+        self._queue = Queue(waiting.values(), passed=passed, free=free, widths=widths)
         with self._at_once():
-            self._leave_out(unwanted)
+            for one in unwanted:
+                self._leave_out(one)
         self._give_up(self._queue.idle)
         for key in skipped:
             self._give_up(self._queue.skipped(key))
@@ -199,24 +224,15 @@ class Drive:
         for attempt in open_ones:
             self._adopt(attempt, in_flight[attempt.task])
 
-    def _leave_out(self, unwanted: Iterable[Hopeless]) -> None:
-        """Have those be over that the plan does not want to run, and what waits for them."""
-        for one in unwanted:
-            self._give_up([one])
-            self._give_up(
-                self._queue.skipped(one.key)
-                if one.is_well
-                else self._queue.failed(one.key, _in_words(State.NOT_RUN))
-            )
+    def _leave_out(self, one: Hopeless) -> None:
+        """Have a task be over that does not run, and those that wait for it."""
+        self._give_up([one])
+        if one.is_well:
+            self._give_up(self._queue.skipped(one.key))
+        else:
+            self._give_up(self._queue.failed(one.key, _in_words(State.NOT_RUN)))
 
     def _waiting(self, task: Task) -> Queued:
-        capacity = self._computes[task.compute].capacity()
-        width = task.width or len(task.processes)
-        # What nobody has claimed is shared: a task wider than the machine has it all to itself.
-        cores = task.resources.cores or min(width, capacity.cores)
-        if task.is_alone and math.isfinite(capacity.cores):
-            cores = capacity.cores
-        claim = dataclasses.replace(task.resources, cores=cores)
         pool = self._pools[task.compute]
         return Queued(
             key=task.key,
@@ -224,53 +240,31 @@ class Drive:
             when=task.when,
             submits=task.submits,
             compute=pool,
-            claim=in_thousandths(claim),
+            claim=in_thousandths(claim_of(task, self._facts[pool].capacity)),
             lane=task.lane,
             is_optional=task.is_optional,
             is_checked=bool(task.checks or task.results or task.measuring),
             calls_functions=task.calls_functions,
         )
 
-    def _adopt(self, row: AttemptRow, waiting: Queued, *, is_again: bool = False) -> None:
+    def _adopt(self, row: AttemptRow, waiting: Queued) -> None:
         """Watch what another client has started, unless it never came to that."""
         attempt = self._attempt(row.task, row.number, row.marker, row.folder)
-        if self._functions == "leave" and self._starts_something(waiting, attempt):
-            self._fly(attempt, row.number, waiting)
-            return
-        try:
-            is_there = self._computes[waiting.compute].adopt(attempt, row.job_id or "")
-        except ComputeFailure as failure:
-            self._doubtful.append((row, waiting))
-            self._occupy(waiting)
-            self._ask_at = time.monotonic() + _AGAIN_SECONDS
-            if not is_again:
-                reason = f"nobody says yet whether it was started; asking again: {failure}"
-                self._tell("notice", task=row.task, attempt=row.number, reason=reason)
-            return
-        if not is_there:
-            reason = "the client was ended before it could start it"
-            outcome = Outcome(state=State.NOT_RUN, ended=time.time(), reason=reason)
-            self._store.attempt_ended(self._run, row.task, row.number, outcome)
-            self._queue.put_back(waiting)
-            return
         self._fly(attempt, row.number, waiting)
+        if self._functions == "leave" and self._starts_something(waiting, attempt):
+            return
+        self._computes[waiting.compute].adopt(attempt, row.job_id or "")
         if row.state is State.RUNNING:
             self._tell("task started", task=row.task, attempt=row.number, folder=row.folder)
 
-    def _ask_again(self) -> None:
-        """Take up what nobody could tell anything of before."""
-        if not self._doubtful or time.monotonic() < self._ask_at:
-            if self._doubtful and not self._flights:
-                time.sleep(_WAIT_SECONDS)
-            return
-        doubtful, self._doubtful = self._doubtful, []
-        for row, waiting in doubtful:
-            self._vacate(waiting)
-            self._adopt(row, waiting, is_again=True)
-        if self._is_cancelled or self._is_ending:
-            why = self._why_early() if self._is_ending else "the run was cancelled"
-            self._give_up(self._queue.give_up_all(why))
-            self._cancel_flights()
+    def _put_back(self, flight: _Running) -> None:
+        """Have a task wait again whose attempt was never started."""
+        reason = "the client was ended before it could start it"
+        outcome = Outcome(state=State.NOT_RUN, ended=time.time(), reason=reason)
+        self._store.attempt_ended(self._run, flight.waiting.key, flight.number, outcome)
+        self._queue.put_back(flight.waiting)
+        if self._why_over:
+            self._give_up(self._queue.give_up_all(self._why_over))
 
     def _attempt(self, task: str, number: int, marker: str, folder: Path) -> Attempt:
         return Attempt(label=f"{self._run}/{task}/{number}", marker=marker, folder=folder)
@@ -288,44 +282,39 @@ class Drive:
 
     def _start_what_fits(self) -> None:
         self._fetch_parked()
-        while (waiting := self._queue.take(self._free, self._lanes.full)) is not None:
+        while (waiting := self._queue.take()) is not None:
             self._start(waiting)
-        if not self._flights and not self._doubtful:
+        for name in self._sending:
+            self._computes[name].look()
+        self._sending.clear()
+        if not self._flights:
             # What does not fit into an empty machine never will.
-            self._give_up(self._misfits())
+            self._leave_out_misfits()
 
-    def _misfits(self) -> list[Hopeless]:
-        found = []
+    def _leave_out_misfits(self) -> None:
         while (waiting := self._queue.take_any()) is not None:
-            capacity = self._computes[waiting.compute].capacity()
+            capacity = self._computes[waiting.compute].facts().capacity
             claim = dataclasses.replace(waiting.claim, cores=waiting.claim.cores / 1000)
             reason = shortfall(claim, capacity) or "needs more than there is"
             is_well = waiting.is_optional
-            found.append(Hopeless(key=waiting.key, reason=reason, is_well=is_well))
-            if is_well:
-                found += self._queue.skipped(waiting.key)
-            else:
-                found += self._queue.failed(waiting.key, "was not run")
-        return found
+            self._leave_out(Hopeless(key=waiting.key, reason=reason, is_well=is_well))
 
     def _start(self, waiting: Queued) -> None:
         task = self._store.task(self._run, waiting.key)
         if waiting.is_optional:
             # A compute with a queue of its own takes anything, and would refuse it.
-            capacity = self._computes[waiting.compute].capacity()
+            capacity = self._computes[waiting.compute].facts().capacity
             if reason := shortfall(task.resources, capacity):
-                self._give_up([Hopeless(key=waiting.key, reason=reason, is_well=True)])
-                self._give_up(self._queue.skipped(waiting.key))
+                self._leave_out(Hopeless(key=waiting.key, reason=reason, is_well=True))
                 return
         try:
             if self._is_taken_over(task):
                 return
         except InputError as error:
-            self._give_up([Hopeless(key=waiting.key, reason=str(error))])
-            self._give_up(self._queue.failed(waiting.key, _in_words(State.NOT_RUN)))
+            self._leave_out(Hopeless(key=waiting.key, reason=str(error)))
             return
-        is_made_there = self._computes[task.compute].makes_runtimes
-        if not is_made_there and not self._making.is_over(task.runtime):
+        facts = self._facts[waiting.compute]
+        if not facts.makes_runtimes and not self._making.is_over(task.runtime):
             self._parked.append((task.runtime, waiting))
             return
         number = self._store.task_row(self._run, waiting.key).attempts + 1
@@ -337,17 +326,13 @@ class Drive:
             self._run, task.key, marker=attempt.marker, folder=folder, now=time.time()
         )
         try:
-            job_id = self._submit(attempt, task)
+            self._submit(attempt, task, facts)
         except ComputeFailure as failure:
-            end = AttemptEnd(outcome=State.NOT_RUN, exit_code=1, reason=str(failure))
-            self._end(waiting, number, end)
+            self._end(waiting, number, not_run(str(failure)))
             return
-        flight = self._fly(attempt, number, waiting)
-        if job_id is not None:
-            with self._store.together():
-                self._submitted(flight, job_id)
-                self._started(flight)
-            self._tell("task started", task=task.key, attempt=number, folder=folder)
+        self._fly(attempt, number, waiting)
+        if facts.sends_together:
+            self._sending.add(waiting.compute)
 
     def _is_taken_over(self, task: Task) -> bool:
         """Let a task have passed as it did before, if nothing has changed since."""
@@ -369,15 +354,7 @@ class Drive:
             self._give_up(self._queue.passed(task.key))
         return True
 
-    def _submitted(self, flight: _Running, job_id: str) -> None:
-        task, number = flight.waiting.key, flight.number
-        self._store.attempt_submitted(self._run, task, number, job_id=job_id, now=time.time())
-
-    def _started(self, flight: _Running) -> bool:
-        task, number = flight.waiting.key, flight.number
-        return self._store.attempt_started(self._run, task, number, now=time.time())
-
-    def _submit(self, attempt: Attempt, task: Task) -> str | None:
+    def _submit(self, attempt: Attempt, task: Task, facts: BackendFacts) -> None:
         missing = [name for name in task.secrets if name not in self._secrets]
         if missing:
             raise ComputeFailure(
@@ -387,8 +364,7 @@ class Drive:
             attempt.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ComputeFailure(f"{attempt.folder}: {error.strerror}") from error
-        is_made_there = self._computes[task.compute].makes_runtimes
-        made = PreparedRuntime() if is_made_there else self._making.made(task.runtime)
+        made = PreparedRuntime() if facts.makes_runtimes else self._making.made(task.runtime)
         task, runtime = self._inheritance.given_to(task, made)
         job = Submission(
             attempt=attempt,
@@ -396,51 +372,85 @@ class Drive:
             runtime=runtime,
             secrets={name: self._secrets[name] for name in task.secrets},
         )
-        return self._computes[task.compute].submit(job)
+        self._computes[task.compute].submit(job)
 
-    def _fly(self, attempt: Attempt, number: int, waiting: Queued) -> _Running:
-        flight = _Running(attempt=attempt, number=number, waiting=waiting)
-        self._flights[attempt.marker] = flight
-        self._occupy(waiting)
-        return flight
+    def _fly(self, attempt: Attempt, number: int, waiting: Queued) -> None:
+        self._flights[attempt.marker] = _Running(attempt=attempt, number=number, waiting=waiting)
+        self._queue.enter(waiting)
 
-    def _occupy(self, waiting: Queued) -> None:
-        self._free[waiting.compute] -= waiting.claim
-        self._lanes.enter(waiting.lane)
-
-    def _vacate(self, waiting: Queued) -> None:
-        self._free[waiting.compute] += waiting.claim
-        self._lanes.leave(waiting.lane)
+    def _land(self, flight: _Running) -> None:
+        del self._flights[flight.attempt.marker]
+        self._queue.leave(flight.waiting)
 
     # Ending
 
-    def _wait(self, seconds: float) -> int:
-        """Take in what ends; tell how much it was."""
+    def _wait(self, seconds: float) -> None:
+        """Wait for what computes tell, and take it in."""
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _SUBMITTED_SECONDS
             for flight in self._flights.values():
                 self._start_submitted(flight)
-        busy = {flight.waiting.compute for flight in self._flights.values()}
-        count = 0
-        for name in sorted(busy):
-            ended = self._computes[name].wait(seconds / len(busy))
-            self._take_in_news(self._computes[name])
-            for attempt in ended:
-                count += 1
-                flight = self._flights.pop(attempt.marker)
-                self._vacate(flight.waiting)
-                self._start_submitted(flight)
-                end = self._computes[name].end_of(attempt) or end_of(attempt.folder)
-                if end.outcome == State.LOST:
-                    self._computes[name].clean(attempt)
-                tests: Sequence[ResultRow] = ()
-                if flight.waiting.is_checked:
-                    end, tests = self._judge(flight, attempt.folder, end)
-                if end.outcome == State.PASSED:
-                    task = self._store.task(self._run, flight.waiting.key)
-                    self._reusing.note_outputs(task, attempt.folder)
-                self._end(flight.waiting, flight.number, end, attempt.folder, tests)
-        return count
+        # What was just started is told already: that is nothing to be waited for.
+        count = len(self._flights)
+        for update in self._arrived(0.0):
+            self._take_in(update)
+        if len(self._flights) == count:
+            for update in self._arrived(seconds):
+                self._take_in(update)
+
+    def _arrived(self, seconds: float) -> Iterator[Update]:
+        """Wait for an update; return it, and those that have arrived behind it."""
+        with contextlib.suppress(Empty):
+            yield self._updates.get(timeout=seconds)
+            while True:
+                yield self._updates.get_nowait()
+
+    def _take_in(self, update: Update) -> None:
+        """Write down and tell what a compute has told."""
+        flight = self._flights.get(update.attempt.marker) if update.attempt else None
+        if flight is None:
+            if update.text:
+                self._tell("notice", reason=update.text)
+            return
+        if update.is_absent:
+            self._land(flight)
+            self._put_back(flight)
+        elif update.end is not None:
+            self._land(flight)
+            self._take_in_end(flight, update.end)
+        else:
+            self._note(flight, update)
+
+    def _note(self, flight: _Running, update: Update) -> None:
+        """Write down and tell what has become of an attempt that is not over."""
+        task, number = flight.waiting.key, flight.number
+        is_new = False
+        with self._store.together():
+            if update.job_id:
+                self._store.attempt_submitted(
+                    self._run, task, number, job_id=update.job_id, now=time.time()
+                )
+            if update.has_started:
+                is_new = self._store.attempt_started(self._run, task, number, now=time.time())
+            if update.silence is not None:
+                self._store.attempt_silent(self._run, task, update.silence)
+            if update.text:
+                self._store.attempt_waits(self._run, task, update.text)
+        if is_new:
+            folder = flight.attempt.folder
+            self._tell("task started", task=task, attempt=number, folder=folder)
+        if update.text:
+            self._tell("notice", task=task, attempt=number, reason=update.text)
+
+    def _take_in_end(self, flight: _Running, end: AttemptEnd) -> None:
+        waiting, folder = flight.waiting, flight.attempt.folder
+        self._start_submitted(flight)
+        tests: Sequence[ResultRow] = ()
+        if waiting.is_checked:
+            end, tests = self._judge(flight, folder, end)
+        if end.outcome == State.PASSED:
+            self._reusing.note_outputs(self._store.task(self._run, waiting.key), folder)
+        self._end(waiting, flight.number, end, folder, tests)
 
     def _judge(
         self, flight: _Running, folder: Path, end: AttemptEnd
@@ -483,24 +493,6 @@ class Drive:
         for said in start_submitted(flight.attempt.folder):
             self._tell("notice", task=flight.waiting.key, attempt=flight.number, reason=said)
 
-    def _take_in_news(self, compute: Backend) -> None:
-        """Write down and tell what has become of attempts that are not over."""
-        for news in compute.news():
-            flight = self._flights.get(news.attempt.marker) if news.attempt else None
-            who: dict[str, Any] = {}
-            if flight is not None:
-                who = {"task": flight.waiting.key, "attempt": flight.number}
-                if news.job_id:
-                    self._submitted(flight, news.job_id)
-                if news.has_started and self._started(flight):
-                    self._tell("task started", folder=flight.attempt.folder, **who)
-                if news.silence is not None:
-                    self._store.attempt_silent(self._run, flight.waiting.key, news.silence)
-            if news.text:
-                self._tell("notice", reason=news.text, **who)
-                if flight is not None:
-                    self._store.attempt_waits(self._run, flight.waiting.key, news.text)
-
     def _end(
         self,
         waiting: Queued,
@@ -516,7 +508,7 @@ class Drive:
             # Before it is written down: once more does no harm, never would.
             start_children(self._store, self._run)
         if state is State.CANCELLED and self._is_ending:
-            end = dataclasses.replace(end, reason=self._why_early())
+            end = dataclasses.replace(end, reason=self._why_over)
         # All of it or nothing: a client that is killed in between must not start it again.
         with self._at_once():
             self._store.attempt_ended(self._run, waiting.key, number, _outcome(end), processes)
@@ -531,8 +523,7 @@ class Drive:
                 culprit=end.culprit or "",
                 folder=folder,
             )
-            is_going_on = not self._is_cancelled and not self._is_ending
-            if is_going_on and self._is_worth_another_try(waiting.key, end):
+            if not self._why_over and self._is_worth_another_try(waiting.key, end):
                 self._queue.put_back(waiting)
                 return
             if state in _WORTH_ANOTHER_TRY:
@@ -597,3 +588,9 @@ class Drive:
     def _tell(self, kind: Kind, **details: Any) -> None:
         details["reason"] = self._store.redact(details.get("reason", ""))
         self._observer(Event(kind=kind, run=self._run, time=time.time(), **details))
+
+
+def _note_width(widths: dict[str, int], task: Task | None) -> None:
+    """Note how wide the lane of a task is; of several who say, the narrowest counts."""
+    if task is not None and task.lane and task.lane_width:
+        widths[task.lane] = min(widths.get(task.lane, task.lane_width), task.lane_width)

@@ -6,40 +6,10 @@ import dataclasses
 import heapq
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rankwise.plan import Resources, Task, When
-
-
-class Lanes:
-    """Counts what runs in each lane, and knows which are full."""
-
-    def __init__(self) -> None:
-        self._widths: dict[str, int] = {}
-        self._running: Counter[str] = Counter()
-
-    def know(self, task: Task | None) -> None:
-        """Take in how wide the lane of a task is; of several who say, the narrowest counts."""
-        if task is not None and task.lane and task.lane_width:
-            known = self._widths.get(task.lane, task.lane_width)
-            self._widths[task.lane] = min(known, task.lane_width)
-
-    def enter(self, lane: str) -> None:
-        """Count one more that runs."""
-        self._running[lane] += 1
-
-    def leave(self, lane: str) -> None:
-        """Count one less."""
-        self._running[lane] -= 1
-
-    @property
-    def full(self) -> frozenset[str]:
-        """Name the lanes that take no more for now."""
-        return frozenset(
-            lane for lane, width in self._widths.items() if self._running[lane] >= width
-        )
-
+from rankwise.plan import Resources, When
 
 _Line = tuple[str, Resources, str]
 """The compute, the claim and the lane of those who wait in it."""
@@ -84,7 +54,20 @@ class Queue:
     fits takes as long as there are different claims, not tasks.
     """
 
-    def __init__(self, tasks: Iterable[Queued], *, passed: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        tasks: Iterable[Queued],
+        *,
+        passed: Iterable[str] = (),
+        free: Mapping[str, Resources] | None = None,
+        widths: Mapping[str, int] | None = None,
+    ) -> None:
+        self.free = dict(free or {})
+        """What is free on each compute, in thousandths of cores."""
+        self._widths = widths or {}
+        """How many tasks of a lane may run at once."""
+        self._running: Counter[str] = Counter()
+        """How many of each lane do."""
         self._tasks = {task.key: task for task in tasks}
         self._position = {key: number for number, key in enumerate(self._tasks)}
         self._followers: dict[str, list[str]] = {}
@@ -112,24 +95,34 @@ class Queue:
         self._position.setdefault(task.key, len(self._position))
         self._line_up(task)
 
-    def take(self, free: Mapping[str, Resources], full: Container[str] = ()) -> Queued | None:
-        """Return away the first task that fits into what is free on its compute.
-
-        Those wait whose lane is full.
-        """
+    def take(self) -> Queued | None:
+        """Give away the first task that fits into what is free, and whose lane is not full."""
         best: tuple[int, _Line] | None = None
         for line, waiting in self._lines.items():
             compute, claim, lane = line
             is_first = waiting and (best is None or waiting[0][0] < best[0])
-            if is_first and lane not in full and fits(claim, free[compute]):
+            if is_first and self._is_open(lane) and fits(claim, self.free[compute]):
                 best = waiting[0][0], line
         if best is None:
             return None
         _, key = heapq.heappop(self._lines[best[1]])
         return self._tasks.pop(key)
 
+    def _is_open(self, lane: str) -> bool:
+        return lane not in self._widths or self._running[lane] < self._widths[lane]
+
+    def enter(self, task: Queued) -> None:
+        """Count a task that runs: what it claims is not free."""
+        self.free[task.compute] -= task.claim
+        self._running[task.lane] += 1
+
+    def leave(self, task: Queued) -> None:
+        """Count a task no longer that has run."""
+        self.free[task.compute] += task.claim
+        self._running[task.lane] -= 1
+
     def take_any(self) -> Queued | None:
-        """Return away the first task that could start, whether it fits or not."""
+        """Give away the first task that could start, whether it fits or not."""
         lines = [line for line in self._lines.values() if line]
         if not lines:
             return None

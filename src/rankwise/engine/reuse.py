@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankwise.backends.base import with_texts
 from rankwise.documents.site_models import CURRENT
 from rankwise.errors import InputError
 from rankwise.files import digest_of_files, read_left, without_match
-from rankwise.plan import Plan, Process, Reuse, Task, fill_in, later
+from rankwise.plan import Plan, Reuse, Task, fill_in, later
 from rankwise.records import IDENTITY, OUTPUTS, read_exports
 from rankwise.runtimes.base import PreparedRuntime
 from rankwise.store import State, Store, TaskRow
@@ -144,26 +145,7 @@ class Known:
 
     def filled_in(self, task: Task) -> Task:
         """Replace the marks that are known; whoever starts the task replaces the others."""
-        fill = self._fill
-        return dataclasses.replace(
-            task,
-            processes=tuple(map(self._process, task.processes)),
-            files={name: fill(text) for name, text in task.files.items()},
-            environment={name: fill(value) for name, value in task.environment.items()},
-        )
-
-    def _process(self, process: Process) -> Process:
-        command = process.command
-        return dataclasses.replace(
-            process,
-            command=self._fill(command)
-            if isinstance(command, str)
-            else tuple(map(self._fill, command)),
-            environment={name: self._fill(value) for name, value in process.environment.items()},
-        )
-
-    def _fill(self, text: str) -> str:
-        return fill_in(text, self._value)
+        return with_texts(task, lambda text: fill_in(text, self._value))
 
     def _value(self, mark: str) -> str:
         kind, _, name = mark.partition(":")

@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from rankwise.backends.base import open_computes
+from rankwise.backends.base import Updates, open_computes
 from rankwise.documents.site import Site, find_site
 from rankwise.documents.site_models import ELSEWHERE
 from rankwise.engine.verdict import Functions, RunEnd
@@ -109,10 +110,12 @@ def _drive(store: Store, run: str, observer: Observer, functions: Functions) -> 
     def say(text: str) -> None:
         observer(Event(kind="notice", run=run, time=time.time(), reason=text))
 
+    updates: Updates = SimpleQueue()
     return Drive(
         store,
         run,
-        open_computes(names, site, secrets=hidden, store=store.folder, run=run),
+        open_computes(names, site, updates, secrets=hidden, store=store.folder, run=run),
+        updates,
         prepare=lambda choice: prepare(choice, say),
         observer=observer,
         secrets=os.environ,

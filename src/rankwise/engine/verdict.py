@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -100,16 +100,11 @@ def _versions(runtime: RuntimeChoice) -> Mapping[str, str]:
     return {}
 
 
-def _own_seconds(processes: Iterable[ProcessRow]) -> float:
+def _own_seconds(processes: Sequence[ProcessRow]) -> float:
     """Return the CPU time of an attempt. A launcher's has that of its ranks in it, if they are its
     children: whichever is more, counts."""
-    ranks, others = 0.0, 0.0
-    for one in processes:
-        if one.rank is None:
-            others += one.cpu_seconds or 0.0
-        else:
-            ranks += one.cpu_seconds or 0.0
-    return max(ranks, others)
+    ranks = sum(one.cpu_seconds or 0.0 for one in processes if one.rank is not None)
+    return max(ranks, sum(one.cpu_seconds or 0.0 for one in processes) - ranks)
 
 
 _MOST_REASONS = 3

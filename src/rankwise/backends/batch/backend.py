@@ -7,13 +7,25 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from rankwise import records
-from rankwise.backends.base import UNLIMITED, Attempt, Submission, Update
-from rankwise.backends.batch.states import QueueWatch, is_clear, judge
+from rankwise.backends.base import (
+    UNLIMITED,
+    ActiveBackend,
+    Attempt,
+    BackendFacts,
+    Submission,
+    Update,
+    Updates,
+    cancelled,
+    is_clear,
+    not_run,
+    words_of,
+)
+from rankwise.backends.batch.states import QueueWatch, judge
 from rankwise.backends.batch.submitting import (
     LOG,
     Handed,
@@ -21,7 +33,6 @@ from rankwise.backends.batch.submitting import (
     PilotSending,
     ReadyJob,
     Sending,
-    Sent,
     hand_over,
     take_secrets_back,
 )
@@ -90,46 +101,21 @@ class _InQueue:
         return self.has_run or (self.claimed_at is not None and self.claimed_at < self.state_of)
 
 
-@dataclass(slots=True)
-class _Heard:
-    """What is to be told, each thing once."""
-
-    system: str
-    """The title of the batch system."""
-    news: list[Update] = field(default_factory=list)
-    trouble: str = ""
-    told: dict[str, set[str]] = field(default_factory=dict)
-    """What was said of each job since it last ran."""
-
-    def tell(self, news: Update) -> None:
-        self.news.append(news)
-
-    def tell_of_job(self, attempt: Attempt, job_id: str, text: str) -> None:
-        """Tell something of a job once, however many attempts share it."""
-        told = self.told.setdefault(job_id, set())
-        if text not in told:
-            told.add(text)
-            self.news.append(Update(attempt=attempt, text=f"{self.system} job {job_id} {text}"))
-
-    def note_trouble(self, text: str) -> None:
-        if text and not self.trouble:
-            self.news.append(Update(text=text))
-        elif self.trouble and not text:
-            self.news.append(Update(text=f"{self.system} answers again"))
-        self.trouble = text
-
-
-class BatchBackend:
+class BatchBackend(ActiveBackend):
     """Sends attempts to a batch system; they outlive the client."""
 
-    makes_runtimes = False
-
     def __init__(
-        self, choice: ComputeConfig, *, environment: Mapping[str, str], secrets: Sequence[str] = ()
+        self,
+        choice: ComputeConfig,
+        updates: Updates,
+        *,
+        environment: Mapping[str, str],
+        secrets: Sequence[str] = (),
     ) -> None:
+        self._system: BatchSystem = open_system(choice)
+        super().__init__(choice.name, updates, who=self._system.title)
         self._choice = choice
         self._settings = choice.batch
-        self._system: BatchSystem = open_system(choice)
         self._handed = Handed(system=self._system, backend=choice.backend)
         plain = self._system.plain_environment(environment)
         for name in secrets:
@@ -143,15 +129,14 @@ class BatchBackend:
         self._packing = Packing(choice, self._system)
         # Not `or`: one that has nothing to send is false.
         self._sending = self._pilots if self._pilots is not None else sending
-        self._watch = QueueWatch(self._system)
+        self._watch = QueueWatch(self._system, self._wake)
+        self._submitted: list[Submission] = []
+        """Those that are sent when the engine says that there are no more. The engine's own."""
         self._watched: dict[str, _InQueue] = {}
-        self._over: dict[str, AttemptEnd] = {}
-        self._ended: list[Attempt] = []
-        self._unwanted: set[str] = set()
-        """Those to cancel as soon as their number is known."""
         self._unanswered = ""
         """What was said instead of what became of a job that is gone; empty: all is well."""
-        self._heard = _Heard(self._system.title)
+        self._told: dict[str, set[str]] = {}
+        """What was said of each job since it last ran."""
         self._has_asked = False
         self._look_pause = _LOOK_SECONDS
 
@@ -161,9 +146,12 @@ class BatchBackend:
     def _nodes(self) -> Sequence[BatchNode]:
         return self._system.nodes()
 
-    def capacity(self) -> Resources:
-        """Return what all nodes have together."""
-        nodes = self._known_nodes()
+    def facts(self) -> BackendFacts:
+        """Return what all nodes have together; the queue takes whatever comes."""
+        capacity = self._capacity(self._known_nodes())
+        return BackendFacts(capacity=capacity, room=UNLIMITED, sends_together=True)
+
+    def _capacity(self, nodes: Sequence[BatchNode]) -> Resources:
         if not nodes:
             # There is no answer, or no such partition: the submit will say.
             return UNLIMITED
@@ -173,10 +161,6 @@ class BatchBackend:
             gpus=sum(node.gpus for node in nodes),
         )
         return self._choice.capacity(found)
-
-    def room(self) -> Resources:
-        """Return that the queue takes whatever comes."""
-        return UNLIMITED
 
     def place(self, folder: Path) -> Path:
         """Return a folder that all nodes see."""
@@ -189,20 +173,37 @@ class BatchBackend:
     # Sending
 
     def submit(self, job: Submission) -> None:
-        """Make an attempt ready to be sent; `wait` sends it, with others like it."""
-        task, nodes = job.task, self._known_nodes()
-        if reason := shortfall(task.resources, self.capacity()):
+        """Take an attempt; `look` has it sent, with others like it."""
+        self._submitted.append(job)
+
+    def look(self) -> None:
+        """Send what was submitted, tell what is over, and that this was all."""
+        jobs, self._submitted = self._submitted, []
+        self._order(lambda: self._make_ready(jobs))
+        super().look()
+
+    def _make_ready(self, jobs: Sequence[Submission]) -> None:
+        nodes = self._known_nodes()
+        for job in jobs:
+            try:
+                self._sending.add(self._ready_job(job, nodes))
+            except Exception as failure:  # Whatever it is, a run waits for its end.
+                self._finish(job.attempt, not_run(words_of(failure)))
+
+    def _ready_job(self, job: Submission, nodes: Sequence[BatchNode]) -> ReadyJob:
+        task = job.task
+        if reason := shortfall(task.resources, self._capacity(nodes)):
             raise ComputeFailure(reason)
         if nodes and task.nodes > len(nodes):
             raise ComputeFailure(f"needs {task.nodes} nodes, found {len(nodes)}")
-        self._sending.add(self._packing.parcel_for(job, nodes))
+        return self._packing.parcel_for(job, nodes)
 
     def _known_nodes(self) -> Sequence[BatchNode]:
         with contextlib.suppress(ComputeFailure):
             return self._nodes
         return ()
 
-    def adopt(self, attempt: Attempt, job_id: str) -> bool:
+    def _watch_again(self, attempt: Attempt, job_id: str) -> bool:
         """Watch an attempt that another client has sent, unless it never came to that."""
         if not job_id:
             job_id = self._handed.find(attempt.folder)
@@ -212,7 +213,7 @@ class BatchBackend:
                     self._take_secrets_back(attempt)
                     return False
             if job_id:
-                self._heard.tell(Update(attempt=attempt, job_id=job_id))
+                self._tell(Update(attempt=attempt, job_id=job_id))
         self._watched[attempt.marker] = one = _InQueue(
             attempt=attempt,
             job_id=job_id,
@@ -224,33 +225,27 @@ class BatchBackend:
         self._has_asked = False
         return True
 
-    # Waiting
+    # Watching
 
-    def wait(self, seconds: float) -> list[Attempt]:
-        """Return those attempts that are over."""
-        deadline = time.monotonic() + seconds
-        while True:
-            self._send()
-            self._ask()
-            self._look()
-            ended, self._ended = self._ended, []
-            left = deadline - time.monotonic()
-            if ended or left <= 0:
-                self._look_pause = _LOOK_SECONDS
-                return ended
-            time.sleep(min(left, self._look_pause))
-            self._look_pause = min(self._look_pause * 1.2, _LATEST_LOOK_SECONDS)
+    def _go_on(self) -> float | None:
+        """Send what waits, and see what is over; soon again, as long as there is something."""
+        self._send()
+        self._ask()
+        self._look()
+        if not self._watched and not self._sending:
+            return None
+        pause = self._look_pause
+        self._look_pause = min(pause * 1.2, _LATEST_LOOK_SECONDS)
+        return pause
 
     def _send(self) -> None:
         for sent in self._sending.send(len(self._watched)):
             attempt = sent.parcel.attempt
-            is_unwanted = attempt.marker in self._unwanted
-            self._unwanted.discard(attempt.marker)
             if sent.is_dropped:
                 self._drop(attempt)
                 continue
             if sent.refusal:
-                self._finish(attempt, _refused(sent))
+                self._finish(attempt, not_run(sent.refusal))
                 continue
             self._watched[attempt.marker] = _InQueue(
                 attempt=attempt,
@@ -258,32 +253,30 @@ class BatchBackend:
                 parcel=sent.parcel,
                 is_with_pilot=self._pilots is not None,
             )
-            self._heard.tell(Update(attempt=attempt, job_id=sent.job_id))
+            self._tell(Update(attempt=attempt, job_id=sent.job_id))
+            self._watch.trouble = ""  # It has just answered.
             self._watch.hurry()
-            if is_unwanted:
-                self.cancel(attempt)
 
     def _ask(self) -> None:
         """Take in what is said of all of them, if there is something new."""
         ids = [one.job_id for one in self._watched.values() if one.job_id]
-        if not self._has_asked and ids:
-            answer = self._watch.ask_now(ids)
-            self._has_asked = True
-        else:
-            answer = self._watch.look(ids)
+        answer = self._watch.look(ids, is_awaited=not self._has_asked)
+        self._has_asked = self._has_asked or bool(ids)
         trouble = self._watch.trouble or self._unanswered
-        self._heard.note_trouble(self._sending.trouble or self._in_words(trouble))
+        self._note_trouble(self._sending.trouble or self._in_words(trouble))
         if answer is None:
             return
-        asked_at, states = answer
         self._unanswered = ""
         for one in list(self._watched.values()):
-            one.state_of = asked_at
-            if one.job_id in states:
-                self._take_in(one, states[one.job_id])
-            elif one.job_id:
+            if one.job_id not in answer.ids:
+                continue
+            one.state_of = answer.asked_at
+            if one.job_id in answer.states:
+                self._take_in(one, answer.states[one.job_id])
+            else:
                 self._ask_for_the_gone(one)
-            if one.end is not None and asked_at > one.end_since and self._goes_on_without(one):
+            is_newer = one.end is not None and answer.asked_at > one.end_since
+            if one.end is not None and is_newer and self._goes_on_without(one):
                 self._finish(one.attempt, one.end)
 
     def _ask_for_the_gone(self, one: _InQueue) -> None:
@@ -311,7 +304,7 @@ class BatchBackend:
             if one.is_back:
                 one.claimed_at = None  # That claim was put aside, or soon will be.
             one.has_run, one.is_back = True, False
-            self._heard.told.pop(one.job_id, None)
+            self._told.pop(one.job_id, None)
             if not one.has_started and not one.is_with_pilot:
                 self._note_start(one)
 
@@ -322,13 +315,21 @@ class BatchBackend:
                 hand_over(one.parcel)
         why = f": {state.reason}" if state.reason else ""
         if one.is_back:
-            self._heard.tell_of_job(one.attempt, one.job_id, f"was put back into the queue{why}")
+            self._tell_of_job(one, f"was put back into the queue{why}")
         elif why:
-            self._heard.tell_of_job(one.attempt, one.job_id, f"is pending{why}")
+            self._tell_of_job(one, f"is pending{why}")
+
+    def _tell_of_job(self, one: _InQueue, text: str) -> None:
+        """Tell something of a job once, however many attempts share it."""
+        told = self._told.setdefault(one.job_id, set())
+        if text not in told:
+            told.add(text)
+            text = f"{self._system.title} job {one.job_id} {text}"
+            self._tell(Update(attempt=one.attempt, text=text))
 
     def _note_start(self, one: _InQueue) -> None:
         one.has_started = True
-        self._heard.tell(Update(attempt=one.attempt, has_started=True))
+        self._tell(Update(attempt=one.attempt, has_started=True))
 
     def _goes_on_without(self, one: _InQueue) -> bool:
         """Return whether a pilot runs on after a task of its: then only the task has ended.
@@ -382,8 +383,7 @@ class BatchBackend:
         """Have an attempt be over that nobody has any more."""
         # If it was sent all the same, it finds that it is not wanted.
         records.abandon(attempt.folder)
-        end = AttemptEnd(outcome="cancelled", exit_code=130, reason="cancelled")
-        self._finish(attempt, end)
+        self._finish(attempt, cancelled())
 
     def _look_at_the_dead(self, one: _InQueue, end: AttemptEnd | None, now: float) -> None:
         has_begun = (one.attempt.folder / records.CLAIM).exists()
@@ -421,8 +421,8 @@ class BatchBackend:
     def _finish(self, attempt: Attempt, end: AttemptEnd) -> None:
         self._watched.pop(attempt.marker, None)
         self._take_secrets_back(attempt)
-        self._over[attempt.marker] = end
-        self._ended.append(attempt)
+        self._look_pause = _LOOK_SECONDS
+        self._tell(Update(attempt=attempt, end=end))
 
     def _take_secrets_back(self, attempt: Attempt) -> None:
         """Remove the values of secrets of a job that has not come to reading them."""
@@ -430,30 +430,18 @@ class BatchBackend:
             take_secrets_back(attempt)
         except OSError as error:
             text = f"the values of secrets could not be removed: {error.filename}: {error.strerror}"
-            self._heard.tell(Update(attempt=attempt, text=text))
-
-    def news(self) -> list[Update]:
-        """Return what was heard since the last time."""
-        news, self._heard.news = self._heard.news, []
-        return news
-
-    def end_of(self, attempt: Attempt) -> AttemptEnd | None:
-        """Say how an attempt ended that `wait` has given."""
-        return self._over.pop(attempt.marker, None)
+            self._tell(Update(attempt=attempt, text=text))
 
     # Ending
 
-    def cancel(self, attempt: Attempt) -> None:
+    def _end(self, attempt: Attempt) -> None:
         """Have an attempt end: in good order if it runs, at once if it waits."""
         if self._sending.drop(attempt):
             self._drop(attempt)
             return
+        # One of which it is not known whether it was sent is asked again.
         one = self._watched.get(attempt.marker)
-        if one is None:
-            # Whether it was sent is not known: it is cancelled as soon as it is.
-            if attempt.marker not in self._over:
-                self._unwanted.add(attempt.marker)
-        elif one.asked_to_end is None:
+        if one is not None and one.asked_to_end is None:
             one.asked_to_end = time.monotonic()
             self._watch.hurry()
             if one.is_with_pilot:
@@ -475,20 +463,16 @@ class BatchBackend:
             if job_id:
                 self._system.cancel(job_id, ending)
         except ComputeFailure as failure:
-            self._heard.tell(Update(text=f"could not be cancelled, trying again: {failure}"))
+            self._tell(Update(text=f"could not be cancelled, trying again: {failure}"))
 
     def close(self) -> None:
         """Let pilots go: the run is over."""
+        self._is_closed = True
+        # The thread may wait for an answer that is not wanted any more.
+        self._system.close()
+        super().close()
         if self._pilots is not None:
             self._pilots.close()
-        self._system.close()
-
-    def clean(self, attempt: Attempt) -> None:
-        """Leave it to the batch system, which ends everything that belongs to a job."""
-
-
-def _refused(sent: Sent) -> AttemptEnd:
-    return AttemptEnd(outcome="not run", exit_code=1, reason=sent.refusal)
 
 
 def _words(folder: Path, log: str) -> list[str]:

@@ -34,6 +34,7 @@ _AWAY = (
     *("Communication connection failure", "Connection timed out", "Unable to contact slurmdbd"),
     *("Problem talking to the database", "Resource temporarily unavailable"),
 )
+_UNKNOWN_JOB, _NO_ACCOUNTING = "Invalid job id", "accounting storage is disabled"
 _FULL = ("MaxSubmitJob", "MaxSubmitPU", "MaxSubmitPA", "job limit is at the maximum", "MaxJobCount")
 # All others leave it open what becomes of a job, also those that a later Slurm may have.
 _CAUSES = {
@@ -85,36 +86,6 @@ def state_of(
         name=name,
         exit_code=exit_code,
     )
-
-
-def explain(state: JobState, lines: Sequence[str]) -> JobState:
-    """Return a more exact state than `FAILED`, from what slurmstepd wrote into the output."""
-    memory = next((line for line in lines if _MEMORY_WORDS.search(line)), "")
-    if state.cause is Cause.OUT_OF_MEMORY:
-        return replace(state, line=memory)
-    if state.word not in ("", "FAILED", "CANCELLED", "COMPLETED"):
-        return state
-    found = [match[1] for line in lines if (match := _CANCELLED_WORDS.search(line))]
-    named = [_STATE_OF_CAUSE[cause] for cause in found if cause in _STATE_OF_CAUSE]
-    if memory:
-        word = "OUT_OF_MEMORY"
-    elif named:
-        word = named[-1]
-    elif found and not state.word:
-        word = "CANCELLED"
-    else:
-        return state
-    return replace(state, phase=Phase.OVER, cause=_CAUSES[word], word=word, line=memory)
-
-
-def says_unknown_job(text: str) -> bool:
-    """Return whether the answer is that there is no such job, or none any more."""
-    return "Invalid job id" in text
-
-
-def says_no_accounting(text: str) -> bool:
-    """Return whether nobody keeps accounts here."""
-    return "accounting storage is disabled" in text
 
 
 def read_submitted(text: str) -> str:
@@ -309,7 +280,7 @@ class Slurm(BatchSystem):
         try:
             return read_queue(self.call(_queue_command(f"--jobs={listed}")))
         except ComputeFailure as failure:
-            if says_unknown_job(str(failure)):
+            if _UNKNOWN_JOB in str(failure):
                 return {}
             raise
 
@@ -332,7 +303,7 @@ class Slurm(BatchSystem):
         try:
             return read_shown(self.call(["scontrol", "--oneliner", "show", "job", job_id]))
         except ComputeFailure as failure:
-            if says_unknown_job(str(failure)):
+            if _UNKNOWN_JOB in str(failure):
                 return None
             raise
 
@@ -346,7 +317,7 @@ class Slurm(BatchSystem):
         try:
             return read_account(self.call([*command, f"--format={ACCOUNT_FORMAT}", *which]))
         except ComputeFailure as failure:
-            if says_no_accounting(str(failure)):
+            if _NO_ACCOUNTING in str(failure):
                 return {}
             raise
 
@@ -378,8 +349,23 @@ class Slurm(BatchSystem):
         return read_settings(self.call(["scontrol", "show", "config"]))
 
     def explain(self, state: JobState, lines: Sequence[str]) -> JobState:
-        """Return a more exact state than `FAILED`."""
-        return explain(state, lines)
+        """Return a more exact state than `FAILED`, from what slurmstepd wrote into the output."""
+        memory = next((line for line in lines if _MEMORY_WORDS.search(line)), "")
+        if state.cause is Cause.OUT_OF_MEMORY:
+            return replace(state, line=memory)
+        if state.word not in ("", "FAILED", "CANCELLED", "COMPLETED"):
+            return state
+        found = [match[1] for line in lines if (match := _CANCELLED_WORDS.search(line))]
+        named = [_STATE_OF_CAUSE[cause] for cause in found if cause in _STATE_OF_CAUSE]
+        if memory:
+            word = "OUT_OF_MEMORY"
+        elif named:
+            word = named[-1]
+        elif found and not state.word:
+            word = "CANCELLED"
+        else:
+            return state
+        return replace(state, phase=Phase.OVER, cause=_CAUSES[word], word=word, line=memory)
 
     def plain_environment(self, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the variables without those of the job that this process may itself be in."""

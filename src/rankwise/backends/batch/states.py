@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from rankwise.backends.base import KILLED_CODE, cancelled, is_clear, lost, not_run, words_of
 from rankwise.backends.batch.system import BatchSystem, Cause, JobState
-from rankwise.errors import ComputeFailure
 from rankwise.records import AttemptEnd
 from rankwise.store import State
 
-TIMED_OUT_CODE, CANCELLED_CODE, KILLED_CODE, LOST_CODE = 124, 130, 137, 1
-_TERM, _KILL = 15, 9
-
-
-def is_clear(end: AttemptEnd) -> bool:
-    """Return whether a runner's word is enough: nobody but the task's own processes ended it."""
-    match State(end.outcome):
-        case State.CANCELLED | State.LOST:
-            return False
-        case State.CRASHED:
-            return end.signal not in (_TERM, _KILL)
-        case State.FAILED:
-            # A shell says in this way that its command was ended by one of them.
-            return end.exit_code not in (128 + _TERM, 128 + _KILL)
-    return True
+_TIMED_OUT_CODE, _KILL = 124, 9
 
 
 def judge(
@@ -63,22 +50,18 @@ def judge(
     if job.cause is Cause.TIME_LIMIT:
         reason = f"{who} reached the time limit that it has in {system}"
         return AttemptEnd(
-            outcome=State.TIMED_OUT, exit_code=TIMED_OUT_CODE, reason=reason, **started
+            outcome=State.TIMED_OUT, exit_code=_TIMED_OUT_CODE, reason=reason, **started
         )
     if is_wanted and (end is None or end.outcome == State.CANCELLED):
-        return AttemptEnd(
-            outcome=State.CANCELLED, exit_code=CANCELLED_CODE, reason="cancelled", **started
-        )
+        return cancelled(**started)
     if job.cause is Cause.CANCELLED:
         by = f" ({job.reason})" if job.reason else ""
         reason = f"{who} was cancelled in {system}{by}, not by rankwise"
-        return AttemptEnd(
-            outcome=State.CANCELLED, exit_code=CANCELLED_CODE, reason=reason, **started
-        )
+        return cancelled(reason, **started)
     if job.cause in _LOST:
         where = f": {job.nodes}" if job.nodes else ""
         reason = f"{who} {_LOST[job.cause]}{where}"
-        return AttemptEnd(outcome=State.LOST, exit_code=LOST_CODE, reason=reason, **started)
+        return lost(reason, **started)
     if end is not None:
         return end
     if not has_begun and job.cause not in (Cause.FORGOTTEN, Cause.COMPLETED):
@@ -97,11 +80,7 @@ def _never_begun(who: str, job: JobState, words: Sequence[str]) -> AttemptEnd:
     """Say why nothing was started: something before our part has failed."""
     said = words[-1] if words else job.reason
     reason = f"{who} ended before anything was started"
-    return AttemptEnd(
-        outcome=State.NOT_RUN,
-        exit_code=LOST_CODE,
-        reason=f"{reason}: {said}" if said else reason,
-    )
+    return not_run(f"{reason}: {said}" if said else reason)
 
 
 def _without_a_word(who: str, system: str, job: JobState, words: Sequence[str]) -> AttemptEnd:
@@ -110,7 +89,7 @@ def _without_a_word(who: str, system: str, job: JobState, words: Sequence[str]) 
     reason = f"{who} left no account of how it ended; {knows}"
     if words:
         reason += f": {words[-1]}"
-    return AttemptEnd(outcome=State.LOST, exit_code=LOST_CODE, reason=reason)
+    return lost(reason)
 
 
 SOONEST_SECONDS, LATEST_SECONDS = 0.5, 15.0
@@ -118,42 +97,50 @@ _SLOWER = 1.5
 # Longer than any command of a batch system may take.
 _GIVE_UP_SECONDS = 120.0
 
-_Answer = tuple[float, Mapping[str, JobState]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueAnswer:
+    """What a batch system has said of jobs."""
+
+    asked_at: float
+    ids: Collection[str]
+    """Those that it was asked for; others may have been sent meanwhile."""
+    states: Mapping[str, JobState]
 
 
 class _Question:
     """One call of `states`, in a thread: it takes long to find that there is no answer."""
 
-    def __init__(self, system: BatchSystem, ids: Sequence[str]) -> None:
+    def __init__(self, system: BatchSystem, ids: Sequence[str], poke: Callable[[], None]) -> None:
         self.asked_at = time.monotonic()
+        self.ids = ids
         self.answer: Mapping[str, JobState] = {}
         self.failure: Exception | None = None
-        self._system, self._ids = system, ids
-        self._thread = threading.Thread(target=self._ask, daemon=True)
-        self._thread.start()
-
-    @property
-    def is_open(self) -> bool:
-        return self._thread.is_alive()
+        self._system, self._poke = system, poke
+        self.is_open = True
+        self.thread = threading.Thread(target=self._ask, daemon=True)
+        self.thread.start()
 
     def _ask(self) -> None:
         try:
-            self.answer = self._system.states(self._ids)
+            self.answer = self._system.states(self.ids)
         except Exception as error:
             # Also a mistake in the batch system's own code: its jobs are not over because of it.
             self.failure = error
+        self.is_open = False
+        self._poke()
 
 
 class QueueWatch:
-    """Asks the batch system in the background, for all jobs at once.
+    """Asks the batch system in the background, for all jobs at once, and pokes who is to hear.
 
     The more often the answer is the same, the longer until it is asked again.
     """
 
-    def __init__(self, system: BatchSystem) -> None:
+    def __init__(self, system: BatchSystem, poke: Callable[[], None]) -> None:
         self.trouble = ""
         """What was said instead of an answer; empty: all is well."""
-        self._system = system
+        self._system, self._poke = system, poke
         self._pause = SOONEST_SECONDS
         self._next = 0.0
         self._question: _Question | None = None
@@ -164,29 +151,17 @@ class QueueWatch:
         self._pause = SOONEST_SECONDS
         self._next = min(self._next, time.monotonic() + SOONEST_SECONDS)
 
-    def look(self, job_ids: Iterable[str]) -> _Answer | None:
-        """Return a new answer, with the time when it was asked for; None: there is none yet."""
+    def look(self, job_ids: Iterable[str], *, is_awaited: bool = False) -> QueueAnswer | None:
+        """Return a new answer; None: there is none yet. If it is awaited, ask now."""
         now = time.monotonic()
-        if self._question is not None:
-            return self._take(self._question, now)
         ids = list(dict.fromkeys(job_ids))
-        if ids and now >= self._next:
-            self._question = _Question(self._system, ids)
-        return None
+        if ids and (is_awaited or (self._question is None and now >= self._next)):
+            self._question = _Question(self._system, ids, self._poke)
+            if is_awaited:
+                self._question.thread.join(_GIVE_UP_SECONDS)
+        return self._take(self._question, now) if self._question is not None else None
 
-    def ask_now(self, job_ids: Iterable[str]) -> _Answer | None:
-        """Ask and wait for the answer; None: there is none."""
-        self._question = None
-        now = time.monotonic()
-        try:
-            found = self._system.states(list(dict.fromkeys(job_ids)))
-        except ComputeFailure as failure:
-            self._note_trouble(str(failure), now)
-            return None
-        self._note(found, time.monotonic())
-        return now, found
-
-    def _take(self, question: _Question, now: float) -> _Answer | None:
+    def _take(self, question: _Question, now: float) -> QueueAnswer | None:
         if question.is_open:
             if now > question.asked_at + _GIVE_UP_SECONDS:
                 self._question = None
@@ -194,10 +169,10 @@ class QueueWatch:
             return None
         self._question = None
         if question.failure is not None:
-            self._note_trouble(str(question.failure) or repr(question.failure), now)
+            self._note_trouble(words_of(question.failure), now)
             return None
         self._note(question.answer, now)
-        return question.asked_at, question.answer
+        return QueueAnswer(asked_at=question.asked_at, ids=question.ids, states=question.answer)
 
     def _note(self, found: Mapping[str, JobState], now: float) -> None:
         is_same = found == self._last

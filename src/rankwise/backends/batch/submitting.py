@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.base import Attempt, Submission, words_of
 from rankwise.backends.batch.system import (
     INDEX,
     BatchJob,
@@ -154,7 +154,8 @@ class Sending:
     def _send(self, batch: _Batch) -> list[Sent]:
         dropped: list[Sent] = []
         try:
-            number = self._number_before(batch)
+            # It may have been sent before, and only the answer was lost.
+            number = self._system.find(batch.name) if batch.was_tried else ""
             if not number:
                 dropped = self._without_unwanted(batch)
                 if not batch.parcels:
@@ -172,9 +173,10 @@ class Sending:
             self._doubtful = batch
             self._not_before = time.monotonic() + _AWAY_SECONDS
             return dropped
-        except (ComputeFailure, OSError) as failure:
+        except Exception as failure:  # Also a mistake in the batch system's own code.
             self.trouble = ""
-            refused = [Sent(parcel=parcel, refusal=str(failure)) for parcel in batch.parcels]
+            why = words_of(failure)
+            refused = [Sent(parcel=parcel, refusal=why) for parcel in batch.parcels]
             return [*dropped, *refused]
         self.trouble, self._at_once = "", self._system.most_in_array
         numbers = self._members(number, len(batch.parcels))
@@ -185,10 +187,6 @@ class Sending:
         self._waiting = {one.attempt.marker: one for one in batch.parcels} | self._waiting
         self._at_once = max(1, len(batch.parcels) // 2)
         self._not_before = time.monotonic() + (_FULL_SECONDS if len(batch.parcels) == 1 else 0.0)
-
-    def _number_before(self, batch: _Batch) -> str:
-        """Return the number of a batch that was sent, and only the answer was lost; or nothing."""
-        return self._system.find(batch.name) if batch.was_tried else ""
 
     def _without_unwanted(self, batch: _Batch) -> list[Sent]:
         """Leave out what was to be taken back while it was not known whether it was sent."""
@@ -409,11 +407,11 @@ class PilotSending:
         """Put what waits into the inbox of a pilot, and tell which job that is."""
         del in_flight  # However many they are, there is one job.
         done: list[Sent] = []
-        for parcel in self._waiting.values():
+        for parcel in list(self._waiting.values()):
             pilot = self._pilot_for(parcel)
             self._put(parcel, pilot)
             pilot.parcels.append(parcel)
-        self._waiting.clear()
+            del self._waiting[parcel.attempt.marker]
         sent = self._sending.send(sum(not pilot.is_over for pilot in self._pilots.values()))
         for one in sent:
             pilot = self._pilots[one.parcel.attempt.marker]

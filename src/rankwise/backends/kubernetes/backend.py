@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections import deque
@@ -11,7 +10,19 @@ from functools import cached_property
 from pathlib import Path
 
 from rankwise import records
-from rankwise.backends.base import UNLIMITED, Attempt, Submission, Update
+from rankwise.backends.base import (
+    UNLIMITED,
+    ActiveBackend,
+    Attempt,
+    BackendFacts,
+    Submission,
+    Update,
+    Updates,
+    cancelled,
+    is_clear,
+    not_run,
+    words_of,
+)
 from rankwise.backends.kubernetes.client import ApiClient, ApiRefused, ClusterAway
 from rankwise.backends.kubernetes.delivery import (
     PodPackage,
@@ -25,7 +36,6 @@ from rankwise.backends.kubernetes.states import (
     PodState,
     failure_of,
     hold_up,
-    is_clear,
     is_complete,
     is_taken_away,
     judge,
@@ -37,7 +47,6 @@ from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure
 from rankwise.plan import Resources, shortfall
 from rankwise.records import AttemptEnd
-from rankwise.store import State
 
 _LOOK_SECONDS = 0.5
 # How long the last of a log may take to arrive, after its pod has ended.
@@ -55,7 +64,6 @@ _END_SECONDS = 60.0
 # After which time without a pod the Job is looked at.
 _NO_POD_SECONDS = 5.0
 _AGAIN_SECONDS = 5.0
-_CATCH_UP_SECONDS = 3.0
 _LISTED = 5
 _FORBIDDEN = 403
 
@@ -80,27 +88,24 @@ class _InPods:
     asked_to_end: float | None = None
 
 
-class KubernetesBackend:
+class KubernetesBackend(ActiveBackend):
     """Sends attempts to a cluster; they outlive the client."""
 
-    makes_runtimes = True
-
-    def __init__(self, choice: ComputeConfig, *, cluster: ApiClient | None = None) -> None:
+    def __init__(self, choice: ComputeConfig, updates: Updates) -> None:
+        super().__init__(choice.name, updates, who="the cluster")
         self._choice = choice
         self._site = choice.kubernetes
-        self._cluster = cluster or ApiClient(choice.kubernetes)
+        self._cluster = ApiClient(choice.kubernetes)
         self._sending: deque[PodPackage] = deque()
         self._next_try = 0.0
+        self._unsent = ""
+        """Why nothing can be sent for now; empty: all is well."""
+        self._troubles: list[str] = []
+        """What else was wrong since that was last told."""
         self._watch: PodWatch | None = None
         self._watched: dict[str, _InPods] = {}
-        self._fresh: list[_InPods] = []
-        """Those that another client has sent, and nobody has looked at yet."""
         self._leftovers: list[str] = []
         """Jobs that are still to be removed."""
-        self._over: dict[str, AttemptEnd] = {}
-        self._ended: list[Attempt] = []
-        self._news: list[Update] = []
-        self._trouble = ""
 
     # What there is
 
@@ -117,13 +122,10 @@ class KubernetesBackend:
         # Without any, they come when they are needed, or are not shown.
         return sum(has, Resources()) if has else UNLIMITED
 
-    def capacity(self) -> Resources:
-        """Return what all nodes have together, as far as we may know."""
-        return self._choice.capacity(self._found)
-
-    def room(self) -> Resources:
-        """Tell that the cluster takes whatever comes, and lets it wait."""
-        return UNLIMITED
+    def facts(self) -> BackendFacts:
+        """Return what all nodes have together, as far as we may know; any task may wait there."""
+        capacity = self._choice.capacity(self._found)
+        return BackendFacts(capacity=capacity, room=UNLIMITED, makes_runtimes=True)
 
     def place(self, folder: Path) -> Path:
         """Leave records where they would be: they are brought here."""
@@ -132,10 +134,16 @@ class KubernetesBackend:
     # Sending
 
     def submit(self, job: Submission) -> None:
-        """Make an attempt ready to be sent; `wait` sends it."""
-        if reason := shortfall(job.task.resources, self.capacity()):
+        """Have an attempt sent."""
+        if reason := shortfall(job.task.resources, self.facts().capacity):
             raise ComputeFailure(reason)
-        self._sending.append(parcel_for(job, self._choice))
+        self._order(lambda: self._make_ready(job))
+
+    def _make_ready(self, job: Submission) -> None:
+        try:
+            self._sending.append(parcel_for(job, self._choice))
+        except Exception as failure:  # Whatever it is, a run waits for its end.
+            self._finish(job.attempt, not_run(words_of(failure)))
 
     def _send(self) -> None:
         most = self._site.max_parallel
@@ -145,42 +153,34 @@ class KubernetesBackend:
             parcel = self._sending[0]
             try:
                 job = hand_over(parcel, self._cluster)
-            except ClusterAway as failure:
-                self._note_trouble(f"the cluster does not answer; waiting: {failure}")
-                self._next_try = time.monotonic() + _AGAIN_SECONDS
-                return
-            except ApiRefused as failure:
-                if failure.code == _FORBIDDEN and "exceeded quota" in str(failure):
-                    self._note_trouble(f"waiting for room in the namespace: {failure}")
+            except (ComputeFailure, OSError) as failure:
+                if text := _why_later(failure):
+                    self._unsent = text
                     self._next_try = time.monotonic() + _AGAIN_SECONDS
                     return
                 self._sending.popleft()
-                self._finish(parcel.attempt, _not_run(str(failure)))
-                continue
-            except (ComputeFailure, OSError) as failure:
-                self._sending.popleft()
-                self._finish(parcel.attempt, _not_run(str(failure)))
+                self._finish(parcel.attempt, not_run(str(failure)))
                 continue
             self._sending.popleft()
-            self._note_trouble("")
+            self._unsent = ""
             self._take_up(parcel.attempt, job, has_others=bool(parcel.others))
-            self._news.append(Update(attempt=parcel.attempt, job_id=job))
+            self._tell(Update(attempt=parcel.attempt, job_id=job))
 
     def _take_up(self, attempt: Attempt, job: str, *, has_others: bool) -> _InPods:
         one = _InPods(attempt=attempt, job=job, has_others=has_others)
         self._watched[attempt.marker] = one
         if self._watch is None:
             run = label(attempt.label.partition("/")[0])
-            self._watch = PodWatch(self._cluster, {**MANAGER, RUN: run})
+            self._watch = PodWatch(self._cluster, {**MANAGER, RUN: run}, poke=self._wake)
         return one
 
-    def adopt(self, attempt: Attempt, job_id: str) -> bool:
+    def _watch_again(self, attempt: Attempt, job_id: str) -> bool:
         """Watch an attempt that another client has sent, unless it never came to that."""
         head = find_head(attempt.marker, self._cluster)
         if head is None:
             if not job_id and records.read_end(attempt.folder) is None:
                 return False
-            self._fresh.append(self._take_up(attempt, job_id, has_others=False))
+            self._take_up(attempt, job_id, has_others=False)
             return True
         name = str(head["metadata"]["name"])
         is_cancelled = _CANCELLED in (head["metadata"].get("annotations") or {})
@@ -189,50 +189,31 @@ class KubernetesBackend:
             return False
         one = self._take_up(attempt, name, has_others=True)
         one.asked_to_end = time.monotonic() if is_cancelled else None
-        self._fresh.append(one)
         if not job_id:
-            self._news.append(Update(attempt=attempt, job_id=name))
+            self._tell(Update(attempt=attempt, job_id=name))
         return True
 
-    # Waiting
+    # Watching
 
-    def wait(self, seconds: float) -> list[Attempt]:
-        """Return those attempts that are over."""
-        deadline = time.monotonic() + seconds
-        self._catch_up()
-        while True:
-            self._send()
-            self._look()
-            self._tidy_up()
-            ended, self._ended = self._ended, []
-            left = deadline - time.monotonic()
-            if ended or left <= 0:
-                return ended
-            pause = min(left, _LOOK_SECONDS)
-            if self._watch is not None:
-                self._watch.take_in(pause)
-                self._note_trouble(_in_words(self._watch.trouble))
-            else:
-                time.sleep(pause)
-
-    def _catch_up(self) -> None:
-        """Look at once at what another client has sent: whoever asks may not wait."""
-        if not self._fresh or self._watch is None:
-            return
-        try:
-            self._watch.list_now()
-        except ComputeFailure as failure:
-            self._note_trouble(_in_words(str(failure)))
-            return
-        fresh, self._fresh = self._fresh, []
+    def _go_on(self) -> float | None:
+        """Send what waits, and see what is over; soon again, as long as there is something."""
+        self._send()
+        if self._watch is not None:
+            self._watch.take_in()
+            self._troubles.append(_in_words(self._watch.trouble))
         self._look()
-        deadline = time.monotonic() + _CATCH_UP_SECONDS
-        streams = [one.stream for one in fresh if one.stream is not None]
-        while any(stream.is_behind() for stream in streams) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        self._tidy_up()
+        self._note_troubles()
+        return _LOOK_SECONDS if self._sending or self._watched or self._leftovers else None
+
+    def _note_troubles(self) -> None:
+        """Tell what was wrong since the last time, if that is new."""
+        unsent = self._unsent if self._sending else ""
+        self._note_trouble(next(filter(None, [unsent, *self._troubles]), ""))
+        self._troubles.clear()
 
     def _look(self) -> None:
-        if self._watch is None:
+        if self._watch is None or not self._watch.has_listed:
             return
         found: dict[str, list[PodState]] = {}
         for pod in self._watch.pods.values():
@@ -253,11 +234,10 @@ class KubernetesBackend:
             if one.attempt.marker not in self._watched:
                 return
         if one.stream is None and (head.is_running or head.exit_code is not None):
-            assert self._watch is not None
             one.stream = LogStream(
-                self._cluster.twin(), head.name, one.attempt.folder, poke=self._watch.poke
+                self._cluster.twin(), head.name, one.attempt.folder, poke=self._wake
             )
-        self._tell(one, pods)
+        self._tell_of(one, pods)
         if (end := self._end_of(one, head, pods, now)) is not None:
             self._finish(one.attempt, end)
 
@@ -267,26 +247,26 @@ class KubernetesBackend:
                 self._cluster.create(job)
             one.has_others = False
         except ClusterAway as failure:
-            self._note_trouble(_in_words(str(failure)))
+            self._troubles.append(_in_words(str(failure)))
         except OSError as error:
-            self._note_trouble(f"{one.attempt.folder} cannot be read; waiting: {error}")
+            self._troubles.append(f"{one.attempt.folder} cannot be read; waiting: {error}")
         except ComputeFailure as failure:
-            self._finish(one.attempt, _not_run(str(failure)))
+            self._finish(one.attempt, not_run(str(failure)))
 
-    def _tell(self, one: _InPods, pods: list[PodState]) -> None:
+    def _tell_of(self, one: _InPods, pods: list[PodState]) -> None:
         """Tell what is new of an attempt, each thing once."""
         if one.stream is not None and one.stream.has_begun and not one.has_started:
             one.has_started = True
-            self._news.append(Update(attempt=one.attempt, has_started=True))
+            self._tell(Update(attempt=one.attempt, has_started=True))
         here = one.stream.trouble_here if one.stream is not None else ""
         if bool(here) != bool(one.told_here):
             text = f"cannot be written here; waiting: {here}" if here else "can be written again"
-            self._news.append(Update(attempt=one.attempt, text=text))
+            self._tell(Update(attempt=one.attempt, text=text))
             one.told_here = here
         text = hold_up(pods) or pull_trouble(pods)
         if text and text != one.told and not one.has_started:
             one.told = text
-            self._news.append(Update(attempt=one.attempt, text=text))
+            self._tell(Update(attempt=one.attempt, text=text))
 
     # How attempts end
 
@@ -349,12 +329,12 @@ class KubernetesBackend:
         kind = "refused" if refused else "pulled" if pulled else "held up"
         if one.trouble != kind:
             one.trouble, one.trouble_since = kind, now
-        return _not_run(trouble) if now >= one.trouble_since + patience else None
+        return not_run(trouble) if now >= one.trouble_since + patience else None
 
     def _look_without_pods(self, one: _InPods, now: float) -> None:
         """See what has become of an attempt that has no pod: not yet, or not any more."""
         if one.asked_to_end is not None:
-            self._finish(one.attempt, judge(None, (), is_wanted=True))
+            self._finish(one.attempt, cancelled())
             return
         if now < one.since + _NO_POD_SECONDS or now < one.looked_at + _NO_POD_SECONDS:
             return
@@ -362,17 +342,17 @@ class KubernetesBackend:
         try:
             head = find_head(one.attempt.marker, self._cluster)
         except ComputeFailure as failure:
-            self._note_trouble(_in_words(str(failure)))
+            self._troubles.append(_in_words(str(failure)))
             return
         if head is None or is_complete(head):
             self._finish(one.attempt, judge(records.read_end(one.attempt.folder), ()))
         elif why := failure_of(head):
             events = self._cluster.events_of(one.job)
-            self._finish(one.attempt, _not_run("; ".join([f"Job {one.job}: {why}", *events[-1:]])))
+            self._finish(one.attempt, not_run("; ".join([f"Job {one.job}: {why}", *events[-1:]])))
         elif (events := self._cluster.events_of(one.job)) and events[-1] != one.told:
             # A quota, or somebody who checks what is made.
             one.told = events[-1]
-            self._news.append(Update(attempt=one.attempt, text=f"Job {one.job}: {events[-1]}"))
+            self._tell(Update(attempt=one.attempt, text=f"Job {one.job}: {events[-1]}"))
 
     def _finish(self, attempt: Attempt, end: AttemptEnd) -> None:
         one = self._watched.pop(attempt.marker, None)
@@ -380,14 +360,13 @@ class KubernetesBackend:
             if one.stream is not None:
                 one.stream.close()
                 if text := _not_brought(one.stream):
-                    self._news.append(Update(attempt=attempt, text=text))
+                    self._tell(Update(attempt=attempt, text=text))
                     end = dataclasses.replace(
                         end, reason="; ".join(filter(None, (end.reason, text)))
                     )
             if one.job:
                 self._leftovers.append(one.job)
-        self._over[attempt.marker] = end
-        self._ended.append(attempt)
+        self._tell(Update(attempt=attempt, end=end))
 
     def _tidy_up(self) -> None:
         """Remove what attempts have made that are over: all that they have is their head's."""
@@ -395,34 +374,18 @@ class KubernetesBackend:
             try:
                 self._cluster.delete_job(self._leftovers[0])
             except ComputeFailure as failure:
-                self._note_trouble(f"{self._leftovers[0]} could not be removed: {failure}")
+                self._troubles.append(f"{self._leftovers[0]} could not be removed: {failure}")
                 return
             self._leftovers.pop(0)
 
-    def news(self) -> list[Update]:
-        """Return what was heard since the last time."""
-        news, self._news = self._news, []
-        return news
-
-    def _note_trouble(self, text: str) -> None:
-        if text and not self._trouble:
-            self._news.append(Update(text=text))
-        elif self._trouble and not text:
-            self._news.append(Update(text="the cluster answers again"))
-        self._trouble = text
-
-    def end_of(self, attempt: Attempt) -> AttemptEnd | None:
-        """Say how an attempt ended that `wait` has given."""
-        return self._over.pop(attempt.marker, None)
-
     # Ending
 
-    def cancel(self, attempt: Attempt) -> None:
+    def _end(self, attempt: Attempt) -> None:
         """Have an attempt end: in good order if it runs, at once if it waits."""
         waiting = next((one for one in self._sending if one.attempt == attempt), None)
         if waiting is not None:
             self._sending.remove(waiting)
-            self._finish(attempt, judge(None, (), is_wanted=True))
+            self._finish(attempt, cancelled())
             return
         one = self._watched.get(attempt.marker)
         if one is None or one.asked_to_end is not None:
@@ -431,16 +394,14 @@ class KubernetesBackend:
         try:
             self._cluster.suspend(one.job, {_CANCELLED: "true"})
         except ComputeFailure as failure:
-            self._news.append(Update(text=f"could not be cancelled in good order: {failure}"))
-            self._finish(attempt, judge(None, (), is_wanted=True))
-
-    def clean(self, attempt: Attempt) -> None:
-        """Leave it to the cluster, which ends everything that belongs to a Job."""
+            self._tell(Update(text=f"could not be cancelled in good order: {failure}"))
+            self._finish(attempt, cancelled())
 
     def close(self) -> None:
         """Remove what is left to remove, and watch no more."""
-        with contextlib.suppress(ComputeFailure):
-            self._tidy_up()
+        super().close()
+        self._tidy_up()
+        self._note_troubles()
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -453,8 +414,14 @@ class KubernetesBackend:
 _CANCELLED = "rankwise.dev/cancelled"
 
 
-def _not_run(reason: str) -> AttemptEnd:
-    return AttemptEnd(outcome=State.NOT_RUN, exit_code=1, reason=reason)
+def _why_later(failure: Exception) -> str:
+    """Say why something cannot be made now, but perhaps later; empty: it never will be."""
+    if isinstance(failure, ClusterAway):
+        return _in_words(str(failure))
+    is_refused = isinstance(failure, ApiRefused) and failure.code == _FORBIDDEN
+    if is_refused and "exceeded quota" in str(failure):
+        return f"waiting for room in the namespace: {failure}"
+    return ""
 
 
 def _lacks_others(one: _InPods, pods: list[PodState]) -> bool:

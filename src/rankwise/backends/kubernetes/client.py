@@ -74,6 +74,9 @@ _EXTRA = "pip install 'rankwise[kubernetes]'"
 class ClusterAway(ComputeFailure):
     """Nobody answers now; later, somebody may."""
 
+    seconds: float | None = None
+    """After how long to ask again, as the server says."""
+
 
 class ApiRefused(ComputeFailure):
     """The API has answered, and will answer so again."""
@@ -250,14 +253,10 @@ class ApiClient:
                 # Of a long list, the rest is too old by now: from its beginning, then.
                 if is_last:
                     raise ClusterAway(str(gone)) from gone
-            except _Busy as busy:
-                if is_last:
-                    raise ClusterAway(str(busy)) from busy
-                time.sleep(min(busy.seconds or _PAUSES[min(number, 2)], _LONGEST_PAUSE))
-            except ClusterAway:
+            except ClusterAway as away:
                 if is_last:
                     raise
-                time.sleep(_PAUSES[min(number, len(_PAUSES) - 1)])
+                time.sleep(min(away.seconds or _PAUSES[number], _LONGEST_PAUSE))
         raise AssertionError("the last try gives or raises")
 
     @contextlib.contextmanager
@@ -280,12 +279,6 @@ class ApiClient:
             raise ClusterAway(f"the answer is not understood: {error}") from error
 
 
-class _Busy(ClusterAway):
-    def __init__(self, message: str, seconds: float | None) -> None:
-        super().__init__(message)
-        self.seconds = seconds
-
-
 def _api_failure(error: Any) -> Exception:
     status = error.status
     response = getattr(error, "response", None)
@@ -297,7 +290,9 @@ def _failure(code: int, message: str, seconds: float | None) -> Exception:
     if code == _GONE:
         return Gone(message)
     if code == _BUSY or code >= _SERVER_FAULT:
-        return _Busy(f"the API server answers {code}: {message}", seconds)
+        away = ClusterAway(f"the API server answers {code}: {message}")
+        away.seconds = seconds
+        return away
     return ApiRefused(code, f"the API server answers {code}: {message}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -405,11 +406,11 @@ class _Making:
 
     def _aliases(self, head_address: str) -> list[dict[str, Any]]:
         """Have other pods know the head by its name: some launchers tell it to their daemons."""
-        if not head_address or not head_address.replace(".", "").replace(":", "").isalnum():
+        try:
+            ipaddress.ip_address(head_address)
+        except ValueError:
             return []
-        is_number = ":" in head_address or head_address.replace(".", "").isdecimal()
-        name = f"{self.head_job}-0"
-        return [{"ip": head_address, "hostnames": [name]}] if is_number else []
+        return [{"ip": head_address, "hostnames": [f"{self.head_job}-0"]}]
 
     def _pod_security(self) -> dict[str, Any]:
         security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
@@ -453,13 +454,10 @@ class _Making:
             "RANKWISE_PORT": str(site.port),
             "RANKWISE_OUTPUT": "frames" if self._has_frames else "lines",
             "RANKWISE_PYTHON": site.python,
-            # Users without a name and a home of their own are not known to the image.
-            "HOME": f"{site.mount}/work/home",
-            "USER": "rankwise",
-            "LOGNAME": "rankwise",
         }
-        if site.user is None:
-            values = {k: v for k, v in values.items() if k not in ("HOME", "USER", "LOGNAME")}
+        if site.user is not None:
+            # Without a name and a home of its own: it is not known to the image.
+            values |= {"HOME": f"{site.mount}/work/home", "USER": "rankwise", "LOGNAME": "rankwise"}
         fields = {"RANKWISE_POD": "metadata.name", "RANKWISE_ADDRESS": "status.podIP"}
         return [
             *({"name": name, "value": value} for name, value in values.items()),

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rankwise.backends.base import KILLED_CODE, LOST_CODE, cancelled, is_clear, not_run
+from rankwise.backends.base import lost as lost_end
 from rankwise.backends.kubernetes.objects import (
     CONTAINER,
     MARKER,
@@ -136,26 +138,9 @@ def failure_of(job: Mapping[str, Any]) -> str:
     return ""
 
 
-CANCELLED_CODE, KILLED_CODE, LOST_CODE = 130, 137, 1
-_TERM, _KILL = 15, 9
+_KILL = 9
 _NONE: Mapping[str, str] = {}
 _TAKEN_AWAY = ("Evicted", "Preempting", "NodeLost", "Shutdown", "NodeShutdown", "Terminated")
-
-
-def is_clear(end: AttemptEnd) -> bool:
-    """Return whether a runner's word is enough: nobody but the task's own processes ended it."""
-    match end.outcome:
-        case State.PASSED:
-            return end.exit_code == 0
-        case State.FAILED:
-            # A shell says in this way that its command was ended by one of them.
-            return end.exit_code not in (128 + _TERM, 128 + _KILL)
-        case State.TIMED_OUT | State.NOT_RUN:
-            return True
-        case State.CRASHED:
-            return end.signal not in (_TERM, _KILL)
-    # Somebody has ended it, or it is no word that we know.
-    return False
 
 
 def judge(
@@ -198,9 +183,7 @@ def judge(
         reason = f"out of memory: {end.culprit or 'a process'} used more than its pod may have"
         return dataclasses.replace(end, outcome=State.CRASHED, signal=_KILL, reason=reason)
     if is_wanted:
-        return AttemptEnd(
-            outcome=State.CANCELLED, exit_code=CANCELLED_CODE, reason="cancelled", **started
-        )
+        return cancelled(**started)
     return _ended_by_others(end, pods, lost, started) or end or _without_a_word(pods, said)
 
 
@@ -214,23 +197,17 @@ def _ended_by_others(
     if lost and _first(pods, _is_head_deleted) is None:
         return _lost_pod(pods, lost, started)
     if (pod := _first(pods, is_taken_away)) is not None:
-        return AttemptEnd(
-            outcome=State.LOST, exit_code=LOST_CODE, reason=_taken_away(pod), **started
-        )
+        return lost_end(_taken_away(pod), **started)
     if end is not None and end.outcome != State.CANCELLED:
         return end
     if (pod := _first(pods, lambda one: one.exit_code == NO_PYTHON)) is not None:
-        reason = pod.exit_message or "the image has no Python 3.10 or newer"
-        return AttemptEnd(outcome=State.NOT_RUN, exit_code=LOST_CODE, reason=reason)
+        return not_run(pod.exit_message or "the image has no Python 3.10 or newer")
     if (pod := _first(pods, _is_head_deleted)) is not None:
-        reason = f"pod {pod.name} was deleted, not by rankwise"
-        return AttemptEnd(
-            outcome=State.CANCELLED, exit_code=CANCELLED_CODE, reason=reason, **started
-        )
+        return cancelled(f"pod {pod.name} was deleted, not by rankwise", **started)
     if (pod := _first(pods, _is_deleted)) is not None:
         return _lost_pod(pods, {pod.name: ""}, started)
     if end is None and (reason := refusal(pods)):
-        return AttemptEnd(outcome=State.NOT_RUN, exit_code=LOST_CODE, reason=reason)
+        return not_run(reason)
     return None
 
 
@@ -293,8 +270,7 @@ def _lost_pod(
     pod = _first(gone, is_taken_away) or next(iter(gone), None)
     if pod is None:
         name, words = next(iter(lost.items()))
-        reason = f"pod {name} is gone: {words}"
-        return AttemptEnd(outcome=State.LOST, exit_code=LOST_CODE, reason=reason, **started)
+        return lost_end(f"pod {name} is gone: {words}", **started)
     if is_taken_away(pod):
         reason = _taken_away(pod)
     elif _is_deleted(pod):
@@ -303,13 +279,7 @@ def _lost_pod(
         left = "" if pod.exit_code is None else f", exit code {pod.exit_code} {pod.exit_reason}"
         says = f"Kubernetes says: {pod.phase or 'nothing'}{left}"
         reason = f"pod {pod.name} is gone: {lost[pod.name]}; {says}"
-    return AttemptEnd(
-        outcome=State.LOST,
-        exit_code=LOST_CODE,
-        culprit=pod.who,
-        reason=f"{pod.who}: {reason}",
-        **started,
-    )
+    return lost_end(f"{pod.who}: {reason}", culprit=pod.who, **started)
 
 
 def _is_deleted(pod: PodState) -> bool:
@@ -353,6 +323,4 @@ def _without_a_word(pods: Sequence[PodState], said: Sequence[str]) -> AttemptEnd
     words = [*said, *(line for pod in ended for line in _words(pod))]
     last = words[-1] if words else ""
     reason = f"it left no account of how it ended; {knows}"
-    return AttemptEnd(
-        outcome=State.LOST, exit_code=LOST_CODE, reason=f"{reason}: {last}" if last else reason
-    )
+    return lost_end(f"{reason}: {last}" if last else reason)

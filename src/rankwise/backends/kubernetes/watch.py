@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from rankwise.backends.base import words_of
 from rankwise.backends.kubernetes.client import ApiClient, ClusterAway, Gone
 from rankwise.backends.kubernetes.states import PodState, read_pod
 from rankwise.errors import ComputeFailure
@@ -26,7 +27,6 @@ _MORE_SECONDS = 30
 _SAID_LINES = 20
 # What begins so and is no frame is the beginning of one whose writer was killed.
 _FRAME = '{"n":'
-_QUIET_SECONDS = 0.5
 _NOTE_SECONDS = 0.2
 # What no patience helps against: such a file cannot be here.
 _NEVER = (
@@ -84,10 +84,6 @@ class LogStream:
         """Return whether more comes once there is room for it here."""
         return not self.is_whole and bool(self.trouble_here)
 
-    def is_behind(self) -> bool:
-        """Return whether more is probably on its way, of what is there already."""
-        return not self.is_whole and time.monotonic() < self._heard + _QUIET_SECONDS
-
     def close(self) -> None:
         self._is_over.set()
 
@@ -116,14 +112,20 @@ class LogStream:
                 self._cluster.forget()
                 continue
             except (ComputeFailure, Gone) as failure:
-                self.is_away = isinstance(failure, ClusterAway)
-                self._asks_for_all = not self._last
-                self._cluster.forget()
+                self._note_break(is_away=isinstance(failure, ClusterAway))
+            except Exception as error:  # Whatever it is, a run waits for what comes.
+                self._note_words(f"rankwise: {error!r}")
+                self._note_break(is_away=True)
             self._note_number()
             self._is_over.wait(pause)
             pause = min(pause * 2, _LATEST_SECONDS)
         self._cluster.forget()
         self._poke()
+
+    def _note_break(self, *, is_away: bool) -> None:
+        self.is_away = is_away
+        self._asks_for_all = not self._last
+        self._cluster.forget()
 
     def _take(self, line: str) -> None:
         frame = from_line(line)
@@ -242,30 +244,30 @@ _SOONEST_WATCH_SECONDS, _LATEST_WATCH_SECONDS = 0.2, 10.0
 
 
 class PodWatch:
-    """What is known of the pods with some labels."""
+    """What is known of the pods with some labels; pokes who is to take it in."""
 
-    def __init__(self, cluster: ApiClient, labels: Mapping[str, str]) -> None:
+    def __init__(
+        self, cluster: ApiClient, labels: Mapping[str, str], *, poke: Callable[[], None]
+    ) -> None:
         self.pods: dict[str, PodState] = {}
+        self.has_listed = False
+        """Whether all pods are known that there were."""
         self.trouble = ""
         self._cluster = cluster
         self._labels = labels
+        self._poke = poke
         self._news: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
         self._is_over = threading.Event()
         self._listed = 0.0
         self._thread = threading.Thread(target=self._go, daemon=True, name="pods")
         self._thread.start()
 
-    def take_in(self, seconds: float) -> bool:
-        """Take in what was heard, waiting for something to be; tells whether there was any."""
+    def take_in(self) -> None:
+        """Take in what was heard."""
         self._list_anyway()
-        is_new = False
-        while True:
-            try:
-                kind, what = self._news.get(timeout=0 if is_new else seconds)
-            except queue.Empty:
-                return is_new
-            is_new = True
-            self._note(kind, what)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._note(*self._news.get_nowait())
 
     def _note(self, kind: str, what: object) -> None:
         if kind == "trouble":
@@ -275,6 +277,7 @@ class PodWatch:
             for name in self.pods.keys() - what.keys():
                 self._gone(name)
             self.pods |= what
+            self.has_listed = True
         elif isinstance(what, PodState):
             self.pods[what.name] = what
             if kind == "DELETED":
@@ -283,29 +286,25 @@ class PodWatch:
     def _gone(self, name: str) -> None:
         self.pods[name] = replace(self.pods[name], is_gone=True)
 
-    def poke(self) -> None:
-        """Have whoever waits look again, though no pod has changed."""
-        self._news.put(("poke", None))
-
     def close(self) -> None:
         self._is_over.set()
-
-    def list_now(self) -> None:
-        """Ask for all of them, here and now; ClusterAway: nobody answers."""
-        found, _ = self._cluster.pods(self._labels)
-        self._note("all", {pod.name: pod for pod in map(read_pod, found)})
-        self._listed = time.monotonic()
 
     def _list_anyway(self) -> None:
         if time.monotonic() < self._listed + _RELIST_SECONDS:
             return
         self._listed = time.monotonic()
         try:
-            self.list_now()
+            found, _ = self._cluster.pods(self._labels)
         except ComputeFailure as failure:
             self.trouble = str(failure)
+        else:
+            self._note("all", {pod.name: pod for pod in map(read_pod, found)})
 
     # In the thread
+
+    def _hear(self, kind: str, what: object) -> None:
+        self._news.put((kind, what))
+        self._poke()
 
     def _go(self) -> None:
         own = self._cluster.twin()
@@ -323,21 +322,21 @@ class PodWatch:
                 for event, pod in own.watch(self._labels, version, seconds=_WATCH_SECONDS):
                     pause = _SOONEST_WATCH_SECONDS
                     version = pod["metadata"]["resourceVersion"]
-                    self._news.put((event, read_pod(pod)))
+                    self._hear(event, read_pod(pod))
                     if self._is_over.is_set():
                         return
             except Gone:
                 version = ""
                 self._is_over.wait(_SOONEST_WATCH_SECONDS)
-            except ComputeFailure as failure:
+            except Exception as failure:  # Whatever it is, a run waits for pods.
                 own.forget()
                 version = ""
-                self._news.put(("trouble", str(failure)))
+                self._hear("trouble", words_of(failure))
                 self._is_over.wait(pause)
                 pause = min(pause * 2, _LATEST_WATCH_SECONDS)
 
     def _list(self, own: ApiClient) -> str:
         found, version = own.pods(self._labels)
-        self._news.put(("all", {pod.name: pod for pod in map(read_pod, found)}))
-        self._news.put(("trouble", ""))
+        self._hear("all", {pod.name: pod for pod in map(read_pod, found)})
+        self._hear("trouble", "")
         return version

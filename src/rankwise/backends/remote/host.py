@@ -12,9 +12,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from rankwise.backends.base import Attempt, Submission, Update
+from rankwise.backends.base import (
+    Attempt,
+    Submission,
+    Update,
+    cancelled,
+    lost,
+    not_run,
+)
 from rankwise.backends.orders import gpus_of
 from rankwise.backends.remote.connection import HostFacts, LineAway, Machine
 from rankwise.backends.remote.packing import AttemptMirror, HostPackage
@@ -26,57 +33,21 @@ from rankwise.records import AttemptEnd
 from rankwise.runtimes.uv import find_uv
 
 
-@dataclass(slots=True)
-class Board:
-    """Written by threads, read by one."""
+class Board(Protocol):
+    """Who is told what happens on machines, by their threads."""
 
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    _ended: list[tuple[Attempt, AttemptEnd | None]] = field(default_factory=list)
-    _news: list[Update] = field(default_factory=list)
-    _returned: list[tuple[Submission, str]] = field(default_factory=list)
+    def tell(self, update: Update) -> None:
+        """Take in what was heard."""
 
     def end(self, attempt: Attempt, end: AttemptEnd | None = None) -> None:
-        """Say that an attempt is over; without an end, its runner has written it."""
-        with self.changed:
-            self._ended.append((attempt, end))
-            self.changed.notify_all()
-
-    def tell(self, news: Update) -> None:
-        with self.changed:
-            self._news.append(news)
-            self.changed.notify_all()
+        """Take in that an attempt is over; without an end, its runner has written it."""
 
     def give_back(self, job: Submission, reason: str) -> None:
-        """Say that a machine cannot take a job, of which nothing has begun."""
-        with self.changed:
-            self._returned.append((job, reason))
-            self.changed.notify_all()
-
-    def take_ended(self) -> list[tuple[Attempt, AttemptEnd | None]]:
-        with self.changed:
-            taken, self._ended = self._ended, []
-        return taken
-
-    def take_news(self) -> list[Update]:
-        with self.changed:
-            taken, self._news = self._news, []
-        return taken
-
-    def take_returned(self) -> list[tuple[Submission, str]]:
-        with self.changed:
-            taken, self._returned = self._returned, []
-        return taken
-
-    def wait(self, seconds: float) -> None:
-        """Wait until there is something, or for so long."""
-        with self.changed:
-            if not (self._ended or self._returned):
-                self.changed.wait(seconds)
+        """Take in that a machine cannot take a job, of which nothing has begun."""
 
 
 SENT = "remote.json"
 """To which machine an attempt was sent; written before it is."""
-LOST_CODE, CANCELLED_CODE = 1, 130
 _SOONEST_SECONDS, _LATEST_SECONDS = 0.05, 1.0
 _AWAY_SECONDS, _LONGEST_AWAY_SECONDS = 0.5, 15.0
 # How long a machine that does not answer is asked to end something, before we go without it.
@@ -167,7 +138,7 @@ class Host:
             flight.asked_to_end = time.monotonic()
             if self._machine is None and flight.job is not None:
                 # The machine is yet to be had, which may take long: nothing was sent.
-                self._finish(flight, _cancelled("cancelled"))
+                self._finish(flight, cancelled())
             self._wake.notify_all()
 
     def close(self, seconds: float) -> bool:
@@ -262,7 +233,7 @@ class Host:
                 flight.job = None
             else:
                 self._ways.ledger.drop(flight.attempt.marker)
-                self._finish(flight, _cancelled("cancelled"))
+                self._finish(flight, cancelled())
             return
         found = machine.reach()
         try:
@@ -280,7 +251,7 @@ class Host:
         except (ComputeFailure, OSError) as failure:
             if flight.was_sent:  # by a call whose answer was lost: it may run
                 raise
-            self._finish(flight, _not_run(_in_words(failure)))
+            self._finish(flight, not_run(_in_words(failure)))
             return
         with contextlib.closing(parcel):
             self._note_sent(machine, flight)
@@ -293,7 +264,7 @@ class Host:
                     flight.job = None
                     return
                 self._ways.ledger.drop(flight.attempt.marker)
-                self._finish(flight, _not_run(str(failure)))
+                self._finish(flight, not_run(str(failure)))
                 return
         flight.job = None
         self._board.tell(Update(attempt=flight.attempt, job_id=f"{self.name}:{said['pid']}"))
@@ -379,9 +350,9 @@ class Host:
             raise ComputeFailure(f"{self.name}: not all of it came: its end is missing")
         end = None
         if said["state"] == "lost":
-            end = _lost(_why_lost(self.name, said))
+            end = lost(_why_lost(self.name, said))
         elif said["state"] == "absent":
-            end = _lost(f"{self.name} has nothing of it any more: its folder there is gone")
+            end = lost(f"{self.name} has nothing of it any more: its folder there is gone")
         flight.is_over = True
         # It is over, whatever keeps it from being removed: that is tried again.
         with contextlib.suppress(RankwiseError, OSError):
@@ -430,7 +401,7 @@ class Host:
         for flight in list(self._flights.values()):
             if flight.asked_to_end is not None and now > flight.asked_to_end + _END_SECONDS:
                 reason = f"cancelled; {text}, so what ran there may go on: rankwise clean ends it"
-                self._finish(flight, _cancelled(reason))
+                self._finish(flight, cancelled(reason))
         is_away = isinstance(failure, LineAway)
         is_late = now > self._away_since + self._ways.patience
         is_reached = self._machine is not None and self._machine.found is not None
@@ -493,7 +464,7 @@ class Host:
             if flight.is_over:
                 self._forget(flight)
             else:
-                self._finish(flight, _lost(text))
+                self._finish(flight, lost(text))
 
 
 @contextlib.contextmanager
@@ -518,18 +489,6 @@ def _why_lost(name: str, said: Mapping[str, Any]) -> str:
     if said["was_restarted"]:
         return f"{name} was restarted while it ran"
     return f"its runner on {name} was killed, or could not write down how it ended"
-
-
-def _not_run(reason: str) -> AttemptEnd:
-    return AttemptEnd(outcome="not run", exit_code=1, reason=reason)
-
-
-def _lost(reason: str) -> AttemptEnd:
-    return AttemptEnd(outcome="lost", exit_code=LOST_CODE, reason=reason)
-
-
-def _cancelled(reason: str) -> AttemptEnd:
-    return AttemptEnd(outcome="cancelled", exit_code=CANCELLED_CODE, reason=reason)
 
 
 def _note(folder: Path, data: Mapping[str, Any]) -> None:

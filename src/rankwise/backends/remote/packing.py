@@ -12,12 +12,12 @@ import re
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from rankwise import records
-from rankwise.backends.base import Submission
+from rankwise.backends.base import Submission, with_texts
 from rankwise.backends.orders import make_order, write_order
 from rankwise.backends.remote.connection import HostFacts
 from rankwise.errors import ComputeFailure
@@ -25,7 +25,7 @@ from rankwise.files import copy_code
 from rankwise.node.agent import FETCHED, WHOLE
 from rankwise.node.files import rename, to_json, write_file
 from rankwise.node.order import NodeOrder
-from rankwise.plan import TOOLS_PYTHON, Process, RuntimeChoice, Task
+from rankwise.plan import TOOLS_PYTHON, RuntimeChoice, Task
 from rankwise.runtimes.base import Modules, PreparedRuntime
 from rankwise.runtimes.container import Container
 from rankwise.runtimes.uv import texts_of
@@ -339,25 +339,4 @@ def _moved(task: Task, source: str, work: str) -> Task:
     def moved(found: re.Match[str]) -> str:
         return f"{found['before']}{work if found['path'] in places else 'python'}"
 
-    def there(text: str) -> str:
-        return pattern.sub(moved, text)
-
-    return dataclasses.replace(
-        task,
-        processes=tuple(_moved_process(process, there) for process in task.processes),
-        environment=_all(task.environment, there),
-        files=_all(task.files, there),
-    )
-
-
-def _moved_process(process: Process, there: Callable[[str], str]) -> Process:
-    command = process.command
-    return dataclasses.replace(
-        process,
-        command=there(command) if isinstance(command, str) else tuple(map(there, command)),
-        environment=_all(process.environment, there),
-    )
-
-
-def _all(values: Mapping[str, str], there: Callable[[str], str]) -> dict[str, str]:
-    return {name: there(value) for name, value in values.items()}
+    return with_texts(task, lambda text: pattern.sub(moved, text))
