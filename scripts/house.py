@@ -29,11 +29,11 @@ RUN_LIMIT_SECONDS = 120
 # What each number may be at most. Lower them when the source allows it; never raise them.
 LIMITS: Mapping[str, float] = {
     "files": 260,
-    "lines of code": 49500,
+    "lines of code": 48300,
     "longest file": 600,
     "import depth": 12,
     "modules loaded by `echo hello`": 70,
-    "files that `echo hello` runs through": 56,
+    "files that `echo hello` runs through": 55,
     "switches between files of `echo hello`": 430,
     "files that a pool's controller runs through": 18,
     "class names that recur": 0,
