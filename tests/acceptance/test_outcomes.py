@@ -262,7 +262,7 @@ def test_after_an_interrupt_on_all_ranks_the_end_of_the_session_may_take_its_tim
             import time
 
             def pytest_sessionfinish(session):
-                time.sleep(3)
+                time.sleep(5)
             """,
             "test_interrupts.py": """
             import time, rankwise

@@ -60,6 +60,8 @@ class ReportingRank(Reporter):
         self._broken: set[str] = set()
         self._interrupt: Header | None = None
         """What a rank wants that has ended the run after the last test."""
+        self._leaving: set[int] = set()
+        """Ranks that have ended the run themselves: they wait for nobody in a test."""
 
     # Before the first test
 
@@ -179,12 +181,14 @@ class ReportingRank(Reporter):
         """Wait until the other ranks have ended their sessions; returns those that did not.
 
         Each part of what they have yet to do may take as long as a test; all of it no longer than
-        is said here.
+        is said here, unless all of them have ended the run themselves.
         """
         missing = set(range(self._size)) - {0} - self._gone
         patience = self._patience if seconds is None else seconds
         deadline = _after(patience)
         while missing:
+            if seconds is not None and missing <= self._leaving:
+                deadline = _after(self._patience)
             left = None if deadline is None else max(0.01, deadline - time.monotonic())
             self._channel.set_timeout(left)
             try:
@@ -203,6 +207,7 @@ class ReportingRank(Reporter):
                 missing.discard(header["rank"])
                 self._note_if_lost(header)
             elif header["kind"] == "interrupt":
+                self._leaving.add(header["rank"])
                 self._interrupt = self._interrupt or header
                 # No rank waits for this one in a test: the switchboard need not end them.
                 self._tell({"kind": "stop"})
@@ -210,6 +215,12 @@ class ReportingRank(Reporter):
                 self.take(header, body)
         self.save_durations()
         return sorted(missing)
+
+    def take(self, header: Header, body: bytes) -> None:
+        """Report what the switchboard passes on; raises what another rank ended the run with."""
+        if header["kind"] == "interrupt":
+            self._leaving.add(header["rank"])
+        super().take(header, body)
 
     def conclude(self) -> None:
         if self._interrupt is not None:
