@@ -27,7 +27,8 @@ def job(folder: Path, name: str, *, gpus: int = 1) -> Submission:
     claim = Resources(cores=1, gpus=gpus)
     line = f"while ! [ -e {place}/go ]; do sleep 0.05; done"
     one = Process(name="worker-0", role="worker", command=line, resources=claim)
-    task = Task(key=name, folder=str(place), processes=(one,), resources=claim)
+    # With a limit, so that nothing is left of a test that fails.
+    task = Task(key=name, folder=str(place), processes=(one,), resources=claim, timeout=120.0)
     attempt = Attempt(label=f"run/{name}/1", marker=f"rw-{name}", folder=place)
     return Submission(attempt=attempt, task=task, runtime=PreparedRuntime())
 
