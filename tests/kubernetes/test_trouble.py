@@ -96,6 +96,23 @@ def test_a_head_that_is_taken_away_is_lost(desk: Desk, cluster: StandIn) -> None
     assert "was taken away: Evicted: The node was low on resource" in end.reason
 
 
+def test_what_a_silent_cluster_was_asked_to_cancel_is_not_cancelled_before_it_hears(
+    desk: Desk, cluster: StandIn
+) -> None:
+    attempt = desk.submit("echo begun; sleep 300")
+    desk.watching.until_written(attempt, "begun")
+    fault = Fault(lambda request: request.method == "PATCH", code=503, times=1000)
+    cluster.cluster.faults.append(fault)
+    desk.compute.cancel(attempt)
+    wait_until(lambda: "does not answer" in desk.told() or desk.watching.look() != [])
+    assert desk.watching.look() == []
+    assert fault.happened
+    cluster.cluster.faults.clear()
+    desk.compute.cancel(attempt)
+    [end] = desk.watching.until_over(attempt)
+    assert end.outcome == "cancelled"
+
+
 def test_an_image_without_python_says_so(tmp_path: Path) -> None:
     """The lines that look for one, in a folder tree that has nothing but a shell."""
     said = tmp_path / "said"

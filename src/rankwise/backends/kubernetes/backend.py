@@ -390,12 +390,17 @@ class KubernetesBackend(ActiveBackend):
         one = self._watched.get(attempt.marker)
         if one is None or one.asked_to_end is not None:
             return
-        one.asked_to_end = time.monotonic()
         try:
             self._cluster.suspend(one.job, {_CANCELLED: "true"})
+        except ClusterAway as away:
+            # It may run on. The engine asks again until it has ended.
+            self._troubles.append(_in_words(str(away)))
+            return
         except ComputeFailure as failure:
             self._tell(Update(text=f"could not be cancelled in good order: {failure}"))
             self._finish(attempt, cancelled())
+            return
+        one.asked_to_end = time.monotonic()
 
     def close(self) -> None:
         """Remove what is left to remove, and watch no more."""
