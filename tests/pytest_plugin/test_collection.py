@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,8 +20,10 @@ from rankwise.pytest_plugin.collection import (
     number_groups,
     restore_tests,
 )
+from rankwise.pytest_plugin.connections import TEMPLATE, name_on_node, worker_number
 from rankwise.pytest_plugin.marks import settle_size
 from rankwise.pytest_plugin.schedulers.base import ScheduledTest
+from rankwise.pytest_plugin.workers.controller import ControllerSession
 
 ALONE = ("-p", "no:randomly", "-p", "no:asyncio", "-p", "no:timeout")
 
@@ -222,3 +225,32 @@ def test_ids_that_differ_in_the_number_of_the_rank_only_are_of_the_same_tests() 
     assert not are_same_tests(own, ["a[Rank 3]", "c[x][Rank 3]"])
     # Where that number tells tests apart, it counts.
     assert not are_same_tests(["a[rank=1]", "a[rank=2]"], ["a[rank=1]", "a[rank=3]"])
+
+
+# What the controller makes of the tests that several processes have collected
+
+
+def controller_with(**collections: list[str]) -> ControllerSession:
+    """Return a controller of which nothing is there but what was collected, and by whom."""
+    session: Any = object.__new__(ControllerSession)
+    session._options = SimpleNamespace(width=2)
+    names = {"rank0": worker_number(0, 0), "rank1": worker_number(0, 1)}
+    session._collections = {
+        names.get(name, name_on_node(TEMPLATE, name)): (
+            {},
+            json.dumps({"nodeids": nodeids, "errors": []}).encode(),
+        )
+        for name, nodeids in collections.items()
+    }
+    return cast(ControllerSession, session)
+
+
+def test_the_template_of_one_node_does_not_matter_where_another_node_can_have_none() -> None:
+    session = controller_with(n1=["a", "b"], rank0=["a", "b"], rank1=["a", "b"])
+    session._compare({"nodeids": ["a", "b"], "errors": []})
+
+
+def test_ranks_that_have_other_tests_are_refused() -> None:
+    session = controller_with(rank0=["a", "b"], rank1=["a"])
+    with pytest.raises(pytest.UsageError, match="rank 1"):
+        session._compare({"nodeids": ["a", "b"], "errors": []})
