@@ -89,7 +89,12 @@ ENDS: dict[str, tuple[str, str, tuple[Cell, ...], dict[str, Any]]] = {
         (("import time; time.sleep(1000)", {"metadata": {"execution": {"timeout": 1}}}),),
         {},
     ),
-    "stubborn": ("timed out", "does not react to interrupts and was killed", (STUBBORN,), QUICK),
+    "stubborn": (
+        "timed out",
+        "the kernel ignored the interrupt and was killed",
+        (STUBBORN,),
+        QUICK,
+    ),
     "floods": ("timed out", "took longer than 2 s", ("while True: print('x' * 999)",), QUICK),
     "other-language": (
         "missing kernel",
@@ -191,7 +196,7 @@ def test_parameters_scripts_comparisons_pdf_and_one_kernel_for_several(
     assert two["outcome"] == "output differs", two
     assert "+2" in two["details"].splitlines()
     assert two["notes"] == [
-        "the kernel was used before: what other notebooks have left behind is there",
+        "the kernel was used before: variables of other notebooks may remain",
         "not run as a script: cell 2 has magics, or is no plain Python for another reason",
     ]
     check_that_nothing_is_left(project, temporary)

@@ -17,7 +17,7 @@ import pytest
 from rankwise.checks.judge import read_tests
 from rankwise.notebooks import NotebookOptions, notebook_command, program_files
 from rankwise.notebooks.program import artifacts, command_line
-from rankwise.notebooks.program.artifacts import junit_of, leave, page_of, pdf_of
+from rankwise.notebooks.program.artifacts import junit_of, page_of, pdf_of, write_artifacts
 from rankwise.notebooks.program.cells import as_script, differences, inject, literal, pictures_of
 from rankwise.notebooks.program.execution import NotebookRun
 from rankwise.notebooks.program.kernels import choose_kernel
@@ -26,6 +26,7 @@ from rankwise.notebooks.program.notebook_results import (
     NotebookFailure,
     NotebookOrder,
     NotebookResult,
+    Outcome,
     readable,
     write,
 )
@@ -45,7 +46,7 @@ def order(folder: Path) -> NotebookOrder:
 
 
 def test_it_imports_nothing_of_ours_and_takes_what_the_planner_writes() -> None:
-    trees = [ast.parse(text) for text in program_files().values()]
+    trees = [ast.parse(text) for name, text in program_files().items() if name.endswith(".py")]
     assert len(trees) > 5
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Import):
@@ -230,8 +231,8 @@ def test_the_values_of_secrets_are_in_nothing_that_a_notebook_leaves(
     run.notebook = made
     case = CellResult(cell=1, title="show()", state="failed", reason=value, details=repr(value))
     run.result.cases = [case]
-    run.result.take(NotebookFailure("error", f"E: {value}", cell=1, details=value))
-    leave(run)
+    run.result.fail(NotebookFailure(Outcome.ERROR, f"E: {value}", cell=1, details=value))
+    write_artifacts(run)
     left = sorted(one.out.iterdir())
     assert {"one.html", "one.ipynb", "outcome.json", "results.xml"} <= {path.name for path in left}
     for path in left:
@@ -292,7 +293,7 @@ def test_what_cannot_be_a_script_is_none(cell: Cell, reason: str) -> None:
 def test_the_results_of_cells_are_read_back_with_source_and_traceback(tmp_path: Path) -> None:
     one = order(tmp_path)
     one.notebook.write_text(json.dumps(notebook("a = 1", "boom(\x0b\n  a)", "3")))
-    result = NotebookResult(one, "error", "cell 2: Error: no \x1b", 2)
+    result = NotebookResult(one, Outcome.ERROR, "cell 2: Error: no \x1b", 2)
     result.cases = [
         CellResult(1, "a = 1", "passed", 0.5),
         CellResult(2, "boom(", "failed", 0.1, "cell 2: Error: no \x1b", "Traceback …"),
@@ -312,7 +313,7 @@ def test_the_results_of_cells_are_read_back_with_source_and_traceback(tmp_path: 
 
 
 def test_what_no_cell_has_done_is_a_case_of_its_own(tmp_path: Path) -> None:
-    result = NotebookResult(order(tmp_path), "missing kernel", "there is none")
+    result = NotebookResult(order(tmp_path), Outcome.MISSING_KERNEL, "there is none")
     result.cases = [CellResult(1, "a", "skipped", reason="not run")]
     suite = ElementTree.fromstring(junit_of(result))[0]
     assert suite.attrib["failures"] == "1"
@@ -336,7 +337,7 @@ def test_a_page_fetches_nothing_runs_nothing_and_shows_what_happened(tmp_path: P
         {"output_type": "display_data", "data": {"image/svg+xml": "<svg/>"}},
         {"output_type": "display_data", "data": {"text/html": "<table></table>"}},
     ]
-    result = NotebookResult(order(tmp_path), "error", "cell 2: E: <v>", 2)
+    result = NotebookResult(order(tmp_path), Outcome.ERROR, "cell 2: E: <v>", 2)
     result.cases = [
         CellResult(2, "a < b", "failed", 0.2, "cell 2: E: <v>"),
         CellResult(3, "plot", "skipped"),
@@ -395,7 +396,7 @@ def test_what_cannot_be_left_for_a_fault_of_ours_does_not_look_passed(
     one.out.mkdir()
     run = NotebookRun(one, nobody, is_quiet=True)
     run.notebook = book("1")
-    leave(run)
+    write_artifacts(run)
     assert run.result.outcome == "internal error"
     said = json.loads((one.out / "outcome.json").read_text())
     assert said["reason"] == "ZeroDivisionError: of the test"
@@ -404,14 +405,14 @@ def test_what_cannot_be_left_for_a_fault_of_ours_does_not_look_passed(
 
 
 def test_what_is_there_from_another_time_is_not_taken_for_ours(tmp_path: Path) -> None:
-    """Whoever kills the program must not find that an earlier run has passed."""
+    """After a kill of the program, files of an earlier run must not look like its own."""
     one = dataclasses.replace(order(tmp_path), junit=tmp_path / "junit" / "results.xml")
     left = [one.out / "one.ipynb", one.out / "one.html", one.out / "outcome.json"]
     left += [tmp_path / "junit" / "results.xml"]
     for path in left:
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    assert command_line._make_room(one) == ""
+    assert command_line._prepare_folder(one) == ""
     assert [path for path in left if path.exists()] == []
 
 

@@ -1,4 +1,4 @@
-"""What is known of a notebook before it runs: its command line, and whether it needs a person."""
+"""Notebooks before they run: their command line, and whether they need a person."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from pathlib import Path
 from typing import Literal
 
 PROGRAM = Path(__file__).with_name("program")
-"""The folder that runs notebooks, with any interpreter that has nbclient."""
+"""The program that runs notebooks, a folder for any interpreter that has nbclient."""
 
 NEEDS = ("nbclient",)
-"""What the interpreter that runs it must have."""
+"""Modules that its interpreter must have."""
 
 RESULTS = "results.xml"
-"""What became of every cell, as JUnit, in the folder that was given as `out`."""
+"""The name of the JUnit file with a case for each cell, in the folder `out`."""
 
 Compare = Literal["tagged", "all", "none"]
 
 _MOST_BYTES = 200_000_000
 _ASKING = frozenset({"input", "raw_input", "getpass"})
 _NOT_RUN = frozenset({"skip-execution", "raises-exception"})
-# For IPython, not for Python: magics, shell commands, help.
+# What IPython understands and Python does not: magics, shell commands, help.
 _MAGIC = re.compile(r"^\s*(?:[%!?]|[\w.]+\?{1,2}\s*$|[\w, ]+=\s*[%!])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookOptions:
-    """How a notebook is run."""
+    """Options for the run of a notebook."""
 
     timeout: float | None = None
-    """Seconds for the whole notebook; None: what the notebook says, or the default; 0: no limit."""
+    """Seconds for the whole notebook; None: from its metadata, or the default; 0: no limit."""
     cell_timeout: float | None = None
-    """Seconds for each cell that says nothing else."""
+    """Seconds for each cell without a limit of its own."""
     parameters: Mapping[str, object] = field(default_factory=dict)
-    """Values for the cell that is tagged `parameters`."""
+    """Values that replace those of the cell tagged `parameters`."""
     html: bool = True
     pdf: bool = False
     as_script: bool = False
-    """Run it as a `.py` too, if it has no magics."""
+    """Run it as a Python script too, if it has no magics."""
     compare: Compare = "tagged"
-    """Which cells must have the output that is stored in the notebook."""
+    """Cells whose output must be the one that is stored in the notebook."""
     reuse_kernel: bool = False
-    """One kernel for several notebooks: faster, and what one leaves behind, the next one finds."""
+    """Use one kernel for several notebooks: faster, but variables of one remain for the next."""
     kernel_python: str = "python"
     """The interpreter of the kernel; a bare name is looked up in PATH."""
 
@@ -58,43 +58,42 @@ def notebook_command(
     options: NotebookOptions,
     program: str = "",
 ) -> tuple[str, ...]:
-    """Return the command that runs a notebook and writes what becomes of it into the folder `out`.
+    """Return the command that runs a notebook and writes its files into the folder `out`.
 
-    `program` is where the program lies on the machine that runs it, if that is not this one: there
-    nothing is written beside it.
+    `program` is the place of the program on another machine; no bytecode is written there.
     """
-    own = ["-B", program] if program else [str(PROGRAM)]
-    words = [interpreter, *own, str(notebook), "--out", out]
-    words += ["--kernel-python", options.kernel_python]
-    if options.timeout is not None:
-        words += ["--timeout", f"{options.timeout:g}"]
-    if options.cell_timeout is not None:
-        words += ["--cell-timeout", f"{options.cell_timeout:g}"]
-    if options.parameters:
-        words += ["--parameters", json.dumps(dict(options.parameters))]
-    if options.compare != "tagged":
-        words += ["--compare", options.compare]
-    wishes = {
+    given = {
+        "--out": out,
+        "--kernel-python": options.kernel_python,
+        "--timeout": None if options.timeout is None else f"{options.timeout:g}",
+        "--cell-timeout": None if options.cell_timeout is None else f"{options.cell_timeout:g}",
+        "--parameters": json.dumps(dict(options.parameters)) if options.parameters else None,
+        "--compare": None if options.compare == "tagged" else options.compare,
+    }
+    flags = {
         "--html": options.html,
         "--pdf": options.pdf,
         "--as-script": options.as_script,
         "--reuse-kernel": options.reuse_kernel,
     }
-    words += [word for word, is_wanted in wishes.items() if is_wanted]
+    words = [interpreter, *(["-B", program] if program else [str(PROGRAM)]), str(notebook)]
+    for name, value in given.items():
+        words += [] if value is None else [name, value]
+    words += [name for name, is_set in flags.items() if is_set]
     return (*words, "--junit", f"{out}/{RESULTS}")
 
 
 def program_files() -> dict[str, str]:
-    """Return the files of the program by their names in the folder that it is sent as."""
-    sources = sorted(PROGRAM.glob("*.py"))
-    return {f"{PROGRAM.name}/{one.name}": one.read_text(encoding="utf-8") for one in sources}
+    """Return the files of the program by their names in the folder that is sent."""
+    files = sorted(path for path in PROGRAM.iterdir() if path.is_file())
+    return {f"{PROGRAM.name}/{path.name}": path.read_text(encoding="utf-8") for path in files}
 
 
 def needs_input(path: Path) -> str:
-    """Say why a notebook needs a person before it can run; empty if nothing is known of that.
+    """Return why a notebook needs a person before it can run; empty if no reason is known.
 
-    The notebook may say so itself, or a cell that is always run asks for input. One that cannot be
-    read is none of those: whoever runs it will say what is wrong.
+    Its metadata may say so, or a cell that always runs asks for input. A file that cannot be read
+    gives no reason: the program that runs it explains what is wrong.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -104,16 +103,15 @@ def needs_input(path: Path) -> str:
         return ""
     if not isinstance(notebook, dict):
         return ""
-    said = _said(notebook)
-    if said:
-        return said
+    if reason := _stated_reason(notebook):
+        return reason
     for number, source in _code_cells(notebook):
         if name := _asks(source):
             return f"cell {number} calls {name}()"
     return ""
 
 
-def _said(notebook: Mapping[str, object]) -> str:
+def _stated_reason(notebook: Mapping[str, object]) -> str:
     metadata = notebook.get("metadata")
     own = metadata.get("rankwise") if isinstance(metadata, dict) else None
     reason = own.get("needs_input") if isinstance(own, dict) else None
@@ -123,7 +121,7 @@ def _said(notebook: Mapping[str, object]) -> str:
 
 
 def _code_cells(notebook: Mapping[str, object]) -> Iterator[tuple[int, str]]:
-    """Return the cells that are run, numbered from 1 among all cells."""
+    """Return the sources of cells that run and must not fail, by their number among all cells."""
     cells = notebook.get("cells")
     for number, cell in enumerate(cells if isinstance(cells, list) else (), 1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
@@ -137,7 +135,7 @@ def _code_cells(notebook: Mapping[str, object]) -> Iterator[tuple[int, str]]:
 
 
 def _asks(source: str) -> str:
-    """Name the function by which code always asks for input; empty if it may go without."""
+    """Return the function by which code always asks for input; empty if it may run without."""
     if not any(name in source for name in _ASKING) or source.lstrip().startswith("%%"):
         return ""
     plain = "\n".join("pass" if _MAGIC.match(line) else line for line in source.splitlines())
@@ -151,20 +149,21 @@ def _asks(source: str) -> str:
 
 
 def _defined(tree: ast.AST) -> set[str]:
-    """Name what the code itself gives a meaning to: an `input` of its own asks nobody."""
+    """Return the names that the code itself defines: an `input` of its own asks for nothing."""
     found: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.alias):
-            found.add(node.asname or node.name)
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.alias(name=name, asname=other):
+                found.add(other or name)
     return found
 
 
 def _calls(nodes: Sequence[ast.AST]) -> Iterator[str]:
-    """Name the calls that ask, of all that is run in any case: no branches, no functions."""
+    """Return the calls that ask, among all that always runs: no branches, no functions."""
     for node in nodes:
         if isinstance(node, ast.stmt) and not isinstance(node, _ALWAYS_RUN):
             continue

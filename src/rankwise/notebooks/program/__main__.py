@@ -1,5 +1,5 @@
-# The folder may be anywhere, and may be called anything: so the package has a name of its own here,
-# and its modules do not stand where notebooks' imports are looked up.
+# The folder may be anywhere and have any name, so the package gets a name of its own. Its modules
+# leave sys.path: a notebook's `import cells` must not find ours.
 import sys
 from pathlib import Path
 

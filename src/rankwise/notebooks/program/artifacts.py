@@ -1,4 +1,4 @@
-"""What a notebook leaves behind: itself, pictures, a page of HTML, PDF, outcome.json and JUnit."""
+"""The files of a run: the executed notebook, pictures, HTML, PDF, outcome.json and JUnit."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from .cells import as_text, joined, pictures_of, read_notebook, readable_lines, 
 from .execution import NotebookRun
 from .kernels import kill_group
 from .notebook_results import (
-    CANNOT_WRITE,
-    PASSED,
     CellResult,
     NotebookFailure,
     NotebookResult,
+    Outcome,
+    internal_error,
     number_of,
-    own_fault,
     plain,
     readable,
     without_secrets,
@@ -39,13 +38,13 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def _redact_result(result: NotebookResult) -> None:
     result.reason = without_secrets(result.reason)
     result.details = without_secrets(result.details)
-    result.notes = [without_secrets(one) for one in result.notes]
+    result.notes = list(map(without_secrets, result.notes))
     for case in result.cases:
         case.reason, case.details = without_secrets(case.reason), without_secrets(case.details)
 
 
-def leave(run: NotebookRun) -> None:
-    """Write everything; what cannot be written is an outcome of its own."""
+def write_artifacts(run: NotebookRun) -> None:
+    """Write all files; that one cannot be written is an outcome of its own."""
     order, result = run.order, run.result
     _redact_result(result)
     try:
@@ -57,24 +56,24 @@ def leave(run: NotebookRun) -> None:
                 write(order.out / name, data)
                 result.files.append(name)
             if order.html or order.pdf:
-                _leave_pages(run)
+                _write_pages(run)
     except OSError as error:
-        result.outcome, result.cell = CANNOT_WRITE, None
+        result.outcome, result.cell = Outcome.CANNOT_WRITE, None
         before = f"; before that: {result.reason}" if result.reason else ""
         place = error.filename or order.out
         result.reason = f"cannot write {place}: {error.strerror}{before}"
         for name in result.files:
-            # Half of it would look like all of it.
+            # Files of a part of the notebook would look like those of all of it.
             with contextlib.suppress(OSError):
                 (order.out / name).unlink()
         result.files = []
     except Exception as error:
-        result.add(own_fault(error))
+        result.fail_late(internal_error(error))
     finally:
-        _leave_results(result)
+        _write_results(result)
 
 
-def _leave_pages(run: NotebookRun) -> None:
+def _write_pages(run: NotebookRun) -> None:
     order, result = run.order, run.result
     page = order.out / f"{order.stem}.html"
     write(page, page_of(run.notebook, result))
@@ -83,38 +82,34 @@ def _leave_pages(run: NotebookRun) -> None:
         try:
             write(order.out / f"{order.stem}.pdf", pdf_of(run.notebook, page))
             result.files.append(f"{order.stem}.pdf")
-        except NotebookFailure as trouble:
-            result.add(trouble)
+        except NotebookFailure as failure:
+            result.fail_late(failure)
 
 
-def _leave_results(result: NotebookResult) -> None:
-    """Write the small files, by which others know."""
+def _write_results(result: NotebookResult) -> None:
+    """Write the small files that rankwise and pytest read."""
     order = result.order
     try:
         if order.junit is not None:
             write(order.junit, junit_of(result))
         write(order.out / "outcome.json", json.dumps(result.as_dict(), indent=1) + "\n")
     except OSError as error:
-        if result.outcome != CANNOT_WRITE:
+        if result.outcome != Outcome.CANNOT_WRITE:
             result.reason = f"cannot write {error.filename or order.out}: {error.strerror}"
-        result.outcome = CANNOT_WRITE
+        result.outcome = Outcome.CANNOT_WRITE
 
 
 def junit_of(result: NotebookResult) -> bytes:
     """Return a JUnit file with a case for each cell."""
     cases = list(result.cases)
-    if result.outcome != PASSED and all(case.state != "failed" for case in cases):
-        # Nothing that a cell has done.
+    if result.outcome != Outcome.PASSED and all(case.state != "failed" for case in cases):
+        # The failure is of no cell, such as a missing kernel.
         cases.append(
             CellResult(0, result.outcome, "failed", reason=result.reason, details=result.details)
         )
     states = [case.state for case in cases]
-    counts = {
-        "tests": str(len(cases)),
-        "failures": str(states.count("failed")),
-        "errors": "0",
-        "skipped": str(states.count("skipped")),
-    }
+    counts = {"tests": str(len(cases)), "errors": "0"}
+    counts.update(failures=str(states.count("failed")), skipped=str(states.count("skipped")))
     name = result.order.stem
     root = ElementTree.Element("testsuites")
     suite = _element(root, "testsuite", name=name, **counts, time=f"{result.seconds:.3f}")
@@ -134,13 +129,13 @@ def junit_of(result: NotebookResult) -> bytes:
 
 
 def _element(parent: ElementTree.Element, tag: str, **attributes: str) -> ElementTree.Element:
-    """Add an element, without the characters that XML does not know."""
+    """Add an element, without the characters that XML does not allow."""
     clean = {name: _NO_XML.sub("?", value) for name, value in attributes.items()}
     return ElementTree.SubElement(parent, tag, clean)
 
 
 def sources_of_failed(result: NotebookResult) -> dict[int, str]:
-    """Return the sources of the cells that failed, with line numbers as tracebacks have them."""
+    """Return the sources of the cells that failed, numbered as in tracebacks."""
     try:
         notebook = read_notebook(result.order.notebook)
     except NotebookFailure:
@@ -153,54 +148,35 @@ def sources_of_failed(result: NotebookResult) -> dict[int, str]:
 
 
 def numbered(source: str) -> str:
-    """Return a source with the numbers of its lines."""
-    lines = [f"{number:4} | {line}" for number, line in enumerate(source.splitlines(), 1)]
-    text = "\n".join(lines)
+    """Return a source with line numbers, cut where it is long."""
+    text = "\n".join(f"{number:4} | {line}" for number, line in enumerate(source.splitlines(), 1))
     return text if len(text) <= 1500 else text[:1500] + "\n     | …"
 
 
 PDF_SECONDS = 120.0
 
-# A page of HTML. Nothing in it is fetched from anywhere, and nothing in it is run.
+
+def _data(name: str) -> str:
+    """Return a file that lies beside this module."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+# A page of HTML. It fetches nothing, and a browser runs nothing that a cell has put out.
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; font-src data:"
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1c2430; --paper: #fff; --soft: #f4f6f8;
-  --line: #d5dbe1; --good: #1a7f4b; --bad: #c0303a; --mild: #8a6100; --key: #7a3e9d;
-  --text: #22663b; --note: #66707a; }
-@media (prefers-color-scheme: dark) { :root { --ink: #dfe5ec; --paper: #14181d; --soft: #1d232a;
-  --line: #36404a; --good: #5cc98f; --bad: #ff8088; --mild: #e0b050; --key: #cf9df0;
-  --text: #8fd3a5; --note: #98a3ae; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 60rem; margin: 0 auto; padding: 1rem; }
-h1.verdict { font-size: 1.3rem; }
-.passed { color: var(--good); } .failed { color: var(--bad); } .skipped { color: var(--mild); }
-.cell { margin: 1rem 0; } .what { color: var(--note); font-size: .85em; }
-pre { background: var(--soft); border: 1px solid var(--line); border-radius: 4px;
-  padding: .5rem .7rem; overflow-x: auto; font: 13px/1.45 ui-monospace, monospace;
-  margin: .3rem 0; white-space: pre-wrap; overflow-wrap: anywhere; }
-.out pre { background: none; } .broken > pre.source { border-color: var(--bad); }
-.out pre.error { border-left: 4px solid var(--bad); }
-img { max-width: 100%; background: #fff; } .out { overflow-x: auto; }
-table { border-collapse: collapse; }
-td, th { border: 1px solid var(--line); padding: .2rem .5rem; }
-.k, .kn, .ow, .kc, .kd { color: var(--key); font-weight: 600; }
-.s, .s1, .s2, .sd, .sa, .si { color: var(--text); }
-.c, .c1, .ch { color: var(--note); font-style: italic; }
-@media print { .cell { break-inside: avoid-page; } }
-"""
 
 
 def page_of(notebook: Any, result: NotebookResult) -> str:
-    """Return the executed notebook as a page."""
-    tone = "passed" if result.outcome == PASSED else "failed"
+    """Return the executed notebook as a page of HTML."""
+    tone = "passed" if result.outcome == Outcome.PASSED else "failed"
+    style = _data("page.css")
     title, outcome = html.escape(result.order.notebook.name), html.escape(result.outcome)
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{title}: {outcome}</title><style>{_STYLE}</style></head><body>",
+        f"<title>{title}: {outcome}</title><style>{style}</style></head><body>",
         f'<h1 class="verdict">{title}: <span class="{tone}">{outcome}</span></h1>',
     ]
     if result.reason:
@@ -251,13 +227,13 @@ def _markdown(cell: Any, folder: Path) -> str:
     source = re.sub(
         r"\]\(([^)\s]+)", lambda found: f"]({_embedded(found[1], cell, folder)}", cell.source
     )
-    # Whatever is HTML in it is shown, not believed.
+    # With `escape`, HTML in it is shown as text.
     text = mistune.create_markdown(escape=True, plugins=["table", "strikethrough"])(source)
     return str(text)
 
 
 def _embedded(address: str, cell: Any, folder: Path) -> str:
-    """Return a picture as part of the page, if it is one that is at hand."""
+    """Return a picture as a data URL if it is attached or in a file; any other address as it is."""
     kinds = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".gif": "gif"}
     if address.startswith("attachment:"):
         for kind, data in (cell.get("attachments") or {}).get(address[11:], {}).items():
@@ -284,7 +260,7 @@ def _output_html(output: Any) -> str:
             content = "".join(joined(data[picture]).split())
             return f'<img alt="" src="data:{picture};base64,{html.escape(content)}">'
     if "image/svg+xml" in data:
-        # As a picture, not as a part of the page: it cannot reach outside of itself.
+        # As a picture, its scripts and links do nothing; as a part of the page they would.
         content = base64.b64encode(joined(data["image/svg+xml"]).encode()).decode()
         return f'<img alt="" src="data:image/svg+xml;base64,{content}">'
     if "text/html" in data:
@@ -296,7 +272,7 @@ def _output_html(output: Any) -> str:
 
 
 def find_browser() -> str:
-    """Return a Chromium that prints; empty if there is none."""
+    """Return a Chromium that can print to PDF; empty if there is none."""
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     return next(filter(None, map(shutil.which, names)), "")
 
@@ -306,7 +282,7 @@ def can_make_pdf() -> bool:
 
 
 def pdf_of(notebook: Any, page: Path) -> bytes:
-    """Return a page as PDF; raises NotebookFailure."""
+    """Return a page as PDF, printed by a browser or set by typst; raises NotebookFailure."""
     browser = find_browser()
     return _printed(browser, page) if browser else _typeset(notebook)
 
@@ -322,46 +298,30 @@ def _printed(browser: str, page: Path) -> bytes:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            # It makes a socket there, and aborts where the name of the folder is long.
+            # Chromium makes a socket there, and aborts where the name of the folder is long.
             env={**os.environ, "TMPDIR": "/tmp"},
             start_new_session=True,
         )
         try:
-            said = process.communicate(timeout=PDF_SECONDS)[1].decode(errors="replace")
+            problem = process.communicate(timeout=PDF_SECONDS)[1].decode(errors="replace")
         except subprocess.TimeoutExpired:
-            said = f"it took longer than {PDF_SECONDS:g} s"
+            problem = f"it took longer than {PDF_SECONDS:g} s"
         finally:
             kill_group(process.pid)
             process.wait()
         if not made.is_file():
-            words = " ".join(said.split())[-300:]
-            raise NotebookFailure(CANNOT_WRITE, f"{browser} has made no PDF: {words}")
+            problem = " ".join(problem.split())[-300:]
+            raise NotebookFailure(Outcome.CANNOT_WRITE, f"{browser} has made no PDF: {problem}")
         return made.read_bytes()
 
 
-_TYPST = """
-#set page(margin: 2cm, numbering: "1")
-#set text(size: 10pt)
-#let cells = json(bytes(sys.inputs.cells))
-#let boxed(body, ..more) = block(inset: 6pt, width: 100%, body, ..more)
-#for cell in cells {
-  if cell.kind == "text" { par(cell.text) }
-  else if cell.kind == "source" {
-    boxed(raw(cell.text, lang: "python", block: true), fill: luma(240))
-  }
-  else if cell.kind == "picture" { image(cell.text, width: 80%) }
-  else { boxed(raw(cell.text, block: true)) }
-}
-"""
-
-
 def _typeset(notebook: Any) -> bytes:
-    """Set the notebook with typst; what comes from it is data, never typst's language."""
+    """Set the notebook with typst; its text is data there, and never read as typst's language."""
     try:
         import typst
     except ImportError:
         raise NotebookFailure(
-            CANNOT_WRITE, "PDF needs chromium, or pip install 'rankwise[report]'"
+            Outcome.CANNOT_WRITE, "PDF needs chromium, or pip install 'rankwise[report]'"
         ) from None
     with tempfile.TemporaryDirectory(prefix="rankwise-pdf-") as folder:
         cells: list[dict[str, str]] = []
@@ -378,10 +338,10 @@ def _typeset(notebook: Any) -> bytes:
                 cells.append({"kind": "output", "text": text})
             cells += [{"kind": "picture", "text": name} for name in pictures.get(index, ())]
         source = Path(folder, "notebook.typ")
-        source.write_text(_TYPST, encoding="utf-8")
+        source.write_text(_data("page.typ"), encoding="utf-8")
         try:
-            words = {"cells": json.dumps(cells)}
-            made: bytes = typst.compile(source, sys_inputs=words, format="pdf")
+            inputs = {"cells": json.dumps(cells)}
+            made: bytes = typst.compile(source, sys_inputs=inputs, format="pdf")
         except RuntimeError as error:
-            raise NotebookFailure(CANNOT_WRITE, f"typst has made no PDF: {error}") from None
+            raise NotebookFailure(Outcome.CANNOT_WRITE, f"typst has made no PDF: {error}") from None
     return made

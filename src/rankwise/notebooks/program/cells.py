@@ -1,8 +1,9 @@
-"""A notebook as data: reading it, parameters, outputs that are compared, pictures, scripts."""
+"""A notebook as data: read it, insert parameters, compare outputs, find pictures, make a script."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import difflib
 import math
@@ -13,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .notebook_results import UNREADABLE, NotebookFailure, number_of, plain, without_secrets
+from .notebook_results import NotebookFailure, Outcome, number_of, plain, without_secrets
 
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
 
 
 def section(metadata: Any, name: str) -> Mapping[str, Any]:
-    """Return a table of metadata; what is there instead of one counts as none."""
+    """Return a table of metadata; any other type of value counts as an empty one."""
     found = metadata.get(name)
     return found if isinstance(found, dict) else {}
 
@@ -33,27 +34,30 @@ def read_notebook(path: Path) -> Any:
     """Read a notebook of any version; raises NotebookFailure."""
     import nbformat
 
+    problem = "it has no cells"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+        if isinstance(notebook.get("cells"), list):
+            return notebook
     except OSError as error:
-        raise NotebookFailure(UNREADABLE, f"{path}: {error.strerror}") from None
+        raise NotebookFailure(Outcome.UNREADABLE, f"{path}: {error.strerror}") from None
     except RecursionError:
-        raise NotebookFailure(UNREADABLE, f"{path} is nested too deeply") from None
-    except Exception as error:  # whatever is in the file
-        words = " ".join(str(error).split())[:300]
-        raise NotebookFailure(UNREADABLE, f"{path} is no notebook: {words}") from None
-    if not isinstance(notebook.get("cells"), list):
-        raise NotebookFailure(UNREADABLE, f"{path} is no notebook: it has no cells")
-    return notebook
+        problem = "it is nested too deeply"
+    except Exception as error:  # nbformat raises many types for files that are no notebooks
+        problem = " ".join(str(error).split())[:300]
+    raise NotebookFailure(Outcome.UNREADABLE, f"{path} is no notebook: {problem}")
 
 
 # Parameters, and outputs that are compared
 
 
 def inject(notebook: Any, parameters: Mapping[str, Any]) -> int | None:
-    """Put a cell with the values after the one that is tagged `parameters`; gives its index."""
+    """Insert a cell with the values after the one tagged `parameters`, and return its index.
+
+    Return None if no cell is added: without parameters, or in the place of those of an earlier run.
+    """
     if not parameters:
         return None
     from nbformat.v4 import new_code_cell
@@ -62,12 +66,12 @@ def inject(notebook: Any, parameters: Mapping[str, Any]) -> int | None:
     cell: Any = new_code_cell(  # type: ignore[no-untyped-call]
         "\n".join(lines), metadata={"tags": ["injected-parameters"]}
     )
+    # Ids came with version 4.5 of the format; older ones do not allow them.
     if (notebook.nbformat, notebook.nbformat_minor) < (4, 5):
         cell.pop("id", None)
     cells = notebook.cells
     for index, found in enumerate(cells):
         if "injected-parameters" in tags_of(found):
-            # Those of an earlier run.
             cells[index] = cell
             return None
     places = [index for index, found in enumerate(cells) if "parameters" in tags_of(found)]
@@ -77,7 +81,7 @@ def inject(notebook: Any, parameters: Mapping[str, Any]) -> int | None:
 
 
 def literal(value: Any) -> str:
-    """Write a value in Python."""
+    """Return a value of JSON as Python writes it."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {literal(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):
@@ -96,16 +100,13 @@ def is_compared(cell: Any, which: str) -> bool:
 
 
 def differences(before: Sequence[Any], after: Sequence[Any]) -> str:
-    """Say how two outputs differ, in what a person reads of them; empty: they do not."""
-    was, now = readable_lines(before), readable_lines(after)
-    if was == now:
-        return ""
-    lines = difflib.unified_diff(was, now, "stored", "now", lineterm="")
-    return "\n".join(lines)
+    """Return how the readable parts of two outputs differ; empty if they do not."""
+    stored, now = readable_lines(before), readable_lines(after)
+    return "\n".join(difflib.unified_diff(stored, now, "stored", "now", lineterm=""))
 
 
 def readable_lines(outputs: Sequence[Any]) -> list[str]:
-    """Return the lines of an output, without what differs from run to run."""
+    """Return the lines of an output, without addresses and colours: they differ between runs."""
     printed, shown = "", ""
     for output in outputs:
         kind = output.get("output_type")
@@ -127,7 +128,7 @@ def joined(text: Any) -> str:
 
 
 def as_script(notebook: Any, injected: int | None = None) -> tuple[str, str]:
-    """Return a notebook as a script, or why there is none."""
+    """Return a notebook as a script, or an empty text and the reason why it cannot be one."""
     parts: list[str] = []
     for index, cell in enumerate(notebook.cells):
         number = number_of(index, injected)
@@ -149,7 +150,7 @@ def as_script(notebook: Any, injected: int | None = None) -> tuple[str, str]:
 
 
 def _redact_outputs(data: Any) -> Any:
-    """Keep secrets out of what cells have shown, but for pictures that are no text."""
+    """Replace secrets in outputs, but not in the base64 of pictures, which they could break."""
     if isinstance(data, str):
         return without_secrets(data)
     if isinstance(data, list):
@@ -162,7 +163,7 @@ def _redact_outputs(data: Any) -> Any:
 
 
 def redacted(notebook: Any) -> Any:
-    """Return a notebook as it is left behind; the other one is still compared with what it was."""
+    """Return a copy without the values of secrets; the notebook itself is still compared."""
     if not os.environ.get("RANKWISE_SECRETS"):
         return notebook
     notebook = copy.deepcopy(notebook)
@@ -186,22 +187,18 @@ def as_text(notebook: Any) -> str:
 def pictures_of(
     notebook: Any, stem: str, injected: int | None = None
 ) -> Iterator[tuple[int, str, bytes]]:
-    """Return the pictures among the outputs: index of the cell, name for a file, bytes."""
+    """Return the pictures among the outputs: index of the cell, file name, bytes."""
     kinds = {"image/png": "png", "image/jpeg": "jpg", "image/svg+xml": "svg", "image/gif": "gif"}
     for index, cell in enumerate(notebook.cells):
-        number = 0
-        for output in cell.get("outputs") or ():
-            for kind, suffix in kinds.items():
-                data = (output.get("data") or {}).get(kind)
-                if not data:
-                    continue
-                number += 1
-                text = joined(data)
-                content = text.encode()
-                if suffix != "svg":
-                    try:
-                        content = base64.b64decode(text)
-                    except ValueError:
-                        continue
-                cell_number = number_of(index, injected)
+        pictures = [
+            (suffix, joined(data))
+            for output in cell.get("outputs") or ()
+            for kind, suffix in kinds.items()
+            if (data := (output.get("data") or {}).get(kind))
+        ]
+        cell_number = number_of(index, injected)
+        for number, (suffix, text) in enumerate(pictures, 1):
+            # A picture that is damaged is left out.
+            with contextlib.suppress(ValueError):
+                content = text.encode() if suffix == "svg" else base64.b64decode(text)
                 yield index, f"{stem}-cell{cell_number}-{number}.{suffix}", content

@@ -1,4 +1,4 @@
-"""The command line, and several notebooks at a time."""
+"""The command line, and the runner of several notebooks at a time."""
 
 from __future__ import annotations
 
@@ -11,59 +11,63 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .artifacts import can_make_pdf, leave, sources_of_failed
+from .artifacts import can_make_pdf, sources_of_failed, write_artifacts
 from .execution import NotebookRun, run_script
 from .kernels import Kernel, KernelChoice, KernelSupervisor
 from .notebook_results import (
-    CANCELLED,
-    CANNOT_WRITE,
-    DIFFERS,
-    ERROR,
-    NEEDS_INPUT,
-    PASSED,
+    RAN_TO_THE_END,
     NotebookFailure,
     NotebookOrder,
     NotebookResult,
-    own_fault,
+    Outcome,
+    internal_error,
     say,
 )
 
-# Several notebooks
-
 
 class NotebookRunner:
-    """Runs notebooks: so many at a time, with the next kernel warmed up meanwhile."""
+    """Runs several notebooks at a time, and starts the next kernel meanwhile."""
 
     def __init__(self, jobs: int, supervisor: KernelSupervisor, *, is_quiet: bool) -> None:
         self._supervisor = supervisor
         self._is_quiet = is_quiet
+        # One kernel more than notebooks that run: it is ready when one of them has ended.
         self._kernels = asyncio.Semaphore(jobs + 1)
         self._running = asyncio.Semaphore(jobs)
         self._turn = asyncio.Lock()
         self._shared: Kernel | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, order: NotebookOrder, *, reuse_kernel: bool) -> asyncio.Task[NotebookResult]:
+        """Start a notebook; it ends at the latest with `close`."""
+        task = asyncio.ensure_future(self.run(order, reuse_kernel=reuse_kernel))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def run(self, order: NotebookOrder, *, reuse_kernel: bool = False) -> NotebookResult:
-        """Run a notebook and write what became of it; raises nothing but CancelledError."""
+        """Run a notebook and write its files; raises nothing but CancelledError."""
         run = NotebookRun(order, self._supervisor, self._is_quiet)
-        if reason := _make_room(order):
-            run.result.take(NotebookFailure(CANNOT_WRITE, reason))
+        if reason := _prepare_folder(order):
+            run.result.fail(NotebookFailure(Outcome.CANNOT_WRITE, reason))
             return run.result
         try:
             choice = run.read()
             if choice is not None:
                 await (self._in_shared(run, choice) if reuse_kernel else self._in_own(run, choice))
-            if order.as_script and run.result.outcome in (PASSED, ERROR, DIFFERS):
+            if order.as_script and run.result.outcome in RAN_TO_THE_END:
                 await run_script(run)
         except asyncio.CancelledError:
-            run.blame(NotebookFailure(CANCELLED, "it was ended from outside"))
-            leave(run)
+            run.blame(NotebookFailure(Outcome.CANCELLED, "it was cancelled"))
+            write_artifacts(run)
             raise
         except Exception as error:
-            run.blame(own_fault(error))
-        leave(run)
+            run.blame(error if isinstance(error, NotebookFailure) else internal_error(error))
+        write_artifacts(run)
         return run.result
 
     async def _in_own(self, run: NotebookRun, choice: KernelChoice) -> None:
@@ -78,39 +82,44 @@ class NotebookRunner:
                 await kernel.end()
 
     async def _in_shared(self, run: NotebookRun, choice: KernelChoice) -> None:
-        """Run it where others have run before, and say so."""
+        """Run a notebook in the kernel of the one before, and note that."""
         async with self._turn:
             kernel = self._shared
             if kernel is not None and kernel.choice.name == choice.name and not kernel.died.done():
-                run.result.notes.append(
-                    "the kernel was used before: what other notebooks have left behind is there"
-                )
-                run.log(run.result.notes[-1])
-                await _tidy(kernel, run.order.folder)
+                note = "the kernel was used before: variables of other notebooks may remain"
+                run.result.notes.append(note)
+                run.log(note)
+                await _reset(kernel, run.order.folder)
             else:
-                await self.close()
+                await self._end_shared()
                 kernel = self._shared = await run.warm_up(choice)
             if kernel is not None:
                 await run.execute(kernel)
-                if run.result.outcome not in (PASSED, ERROR, DIFFERS, NEEDS_INPUT):
-                    await self.close()
+                if run.result.outcome not in (*RAN_TO_THE_END, Outcome.NEEDS_INPUT):
+                    await self._end_shared()
 
-    async def close(self) -> None:
-        """End the kernel that notebooks share, if there is one."""
+    async def _end_shared(self) -> None:
         kernel, self._shared = self._shared, None
         if kernel is not None:
             await kernel.end()
 
+    async def close(self) -> None:
+        """Cancel what still runs, and end its kernels."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_shared()
 
-def _make_room(order: NotebookOrder) -> str:
-    """Make the folder for what a notebook leaves; returns why it cannot be used."""
+
+def _prepare_folder(order: NotebookOrder) -> str:
+    """Make the folder for the files of a notebook; returns why it cannot be used."""
     if order.out.resolve() == order.folder.resolve():
-        return f"it would take the place of the notebook in {order.out}: choose another folder"
+        return f"{order.out} is the folder of the notebook, which would be replaced: choose another"
     try:
         order.out.mkdir(parents=True, exist_ok=True)
         names = (order.notebook.name, f"{order.stem}.html", "outcome.json")
         for path in (*(order.out / name for name in names), order.junit):
-            # What is there from another time must not be taken for ours.
+            # If this process is killed, files of an earlier run must not look like its own.
             if path is not None:
                 path.unlink(missing_ok=True)
     except OSError as error:
@@ -118,16 +127,16 @@ def _make_room(order: NotebookOrder) -> str:
     return ""
 
 
-async def _tidy(kernel: Kernel, folder: Path) -> None:
-    """Forget the names of the notebook before, as far as that is possible."""
+async def _reset(kernel: Kernel, folder: Path) -> None:
+    """Remove the variables of the notebook before, as far as IPython can, and change the folder."""
     lines = f"%reset -f\nimport os as _os\n_os.chdir({str(folder)!r})\ndel _os"
     kernel.client.execute(lines, silent=True, store_history=False)
     with contextlib.suppress(Exception):
         await kernel.client.get_shell_msg(timeout=10)
 
 
-def end_with_signals(task: asyncio.Future[Any], received: list[int]) -> None:
-    """Cancel a task when this process is told to end."""
+def _cancel_on_signals(task: asyncio.Future[Any], received: list[int]) -> None:
+    """Cancel a task when this process gets a signal to end, and note the signal."""
     loop = asyncio.get_running_loop()
 
     def stop(number: int) -> None:
@@ -139,69 +148,56 @@ def end_with_signals(task: asyncio.Future[Any], received: list[int]) -> None:
 
 
 async def run_all(
-    orders: Sequence[NotebookOrder], jobs: int, supervisor: KernelSupervisor, *, reuse_kernel: bool
-) -> list[NotebookResult]:
-    """Run the notebooks that were named in the command line."""
-    runner = NotebookRunner(jobs, supervisor, is_quiet=len(orders) > 1)
-    tasks = [asyncio.ensure_future(runner.run(one, reuse_kernel=reuse_kernel)) for one in orders]
-    try:
-        results = []
-        for task in tasks:
-            results.append(await task)
-            report(results[-1])
-        return results
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await runner.close()
+    orders: Sequence[NotebookOrder], runner: NotebookRunner, *, reuse_kernel: bool
+) -> int:
+    """Run the notebooks of the command line; returns the exit code."""
+    tasks = [runner.start(order, reuse_kernel=reuse_kernel) for order in orders]
+    results = []
+    for task in tasks:
+        results.append(await task)
+        report(results[-1])
+    return int(any(result.outcome != Outcome.PASSED for result in results))
 
 
 def report(result: NotebookResult) -> None:
-    """Say what has become of a notebook."""
-    words = f": {result.reason}" if result.reason else ""
+    """Write the result of a notebook to the log."""
+    reason = f": {result.reason}" if result.reason else ""
     if result.details:
         say(result.details)
     for note in result.notes:
         say(f"note: {note}")
-    say(f"{result.order.notebook}: {result.outcome} after {result.seconds:.2f} s{words}")
+    say(f"{result.order.notebook}: {result.outcome} after {result.seconds:.2f} s{reason}")
 
 
-async def serve(jobs: int, supervisor: KernelSupervisor) -> None:
-    """Run what is asked for, line by line, until there is nobody left to ask."""
-    runner = NotebookRunner(jobs, supervisor, is_quiet=True)
-    loop = asyncio.get_running_loop()
+async def serve(runner: NotebookRunner) -> int:
+    """Run each notebook that a line of stdin asks for, until stdin is closed."""
     lines = asyncio.StreamReader(limit=2**24)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    tasks: set[asyncio.Task[None]] = set()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
+    )
 
-    async def answer(asked: dict[str, Any]) -> None:
-        number, reuse = asked.pop("id"), asked.pop("reuse_kernel", False)
-        order = NotebookOrder(
-            **{**asked, "notebook": Path(asked["notebook"]), "out": Path(asked["out"])}
-        )
-        order.junit = order.out / "results.xml"
-        result = await runner.run(order, reuse_kernel=reuse)
+    def answer(identity: object, task: asyncio.Task[NotebookResult]) -> None:
+        if task.cancelled():
+            return
+        result = task.result()
         source = sources_of_failed(result).get(result.cell or 0, "")
-        say(json.dumps({"id": number, "source": source, **result.as_dict()}))
+        say(json.dumps({"id": identity, "source": source, **result.as_dict()}))
 
-    try:
-        while line := await lines.readline():
-            task = asyncio.create_task(answer(json.loads(line)))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await runner.close()
+    while line := await lines.readline():
+        asked = json.loads(line)
+        identity, reuse_kernel = asked.pop("id"), asked.pop("reuse_kernel", False)
+        asked["notebook"], out = Path(asked["notebook"]), Path(asked["out"])
+        order = NotebookOrder(**{**asked, "out": out, "junit": out / "results.xml"})
+        task = runner.start(order, reuse_kernel=reuse_kernel)
+        task.add_done_callback(partial(answer, identity))
+    return 0
 
 
 # The command line
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Run notebooks, and say what became of them.")
+    parser = argparse.ArgumentParser(description="Run notebooks and report their results.")
     parser.add_argument("notebooks", nargs="*", type=Path, metavar="NOTEBOOK")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where results are written")
     parser.add_argument("--kernel-python", default="python", help="default: python, as in PATH")
@@ -213,8 +209,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--as-script", action="store_true", help="run it as a script too")
     parser.add_argument("--compare", choices=("tagged", "all", "none"), default="tagged")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="default: results.xml")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many at a time")
-    parser.add_argument("--reuse-kernel", action="store_true", help="one kernel: state leaks")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="notebooks at a time")
+    parser.add_argument("--reuse-kernel", action="store_true", help="one kernel for all")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -223,9 +219,7 @@ def _orders(arguments: argparse.Namespace) -> list[NotebookOrder]:
     """Return the notebooks to run; several have a folder each."""
     fields = {one.name for one in dataclasses.fields(NotebookOrder)}
     shared = {name: value for name, value in vars(arguments).items() if name in fields}
-    if len(arguments.notebooks) == 1:
-        junit = arguments.junit or arguments.out / "results.xml"
-        return [NotebookOrder(**{**shared, "notebook": arguments.notebooks[0], "junit": junit})]
+    has_several = len(arguments.notebooks) > 1
     names: set[str] = set()
     orders = []
     for notebook in arguments.notebooks:
@@ -234,14 +228,14 @@ def _orders(arguments: argparse.Namespace) -> list[NotebookOrder]:
             number += 1
             name = f"{notebook.stem}-{number}"
         names.add(name)
-        out = arguments.out / name
-        own = {"notebook": notebook, "out": out, "junit": out / "results.xml"}
-        orders.append(NotebookOrder(**{**shared, **own}))
+        out = arguments.out / name if has_several else arguments.out
+        junit = (None if has_several else arguments.junit) or out / "results.xml"
+        orders.append(NotebookOrder(**{**shared, "notebook": notebook, "out": out, "junit": junit}))
     return orders
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; gives the exit code."""
+    """Run what the command line asks for; returns the exit code."""
     parser = _parser()
     arguments = parser.parse_args(words)
     if not arguments.serve and (not arguments.notebooks or arguments.out is None):
@@ -255,22 +249,26 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"{sys.executable} has no nbclient: {remedy}")
     supervisor = KernelSupervisor()
     received: list[int] = []
-
-    async def everything() -> list[NotebookResult]:
-        task = asyncio.current_task()
-        assert task is not None
-        end_with_signals(task, received)
-        if arguments.serve:
-            await serve(arguments.jobs, supervisor)
-            return []
-        return await run_all(
-            _orders(arguments), arguments.jobs, supervisor, reuse_kernel=arguments.reuse_kernel
-        )
-
     try:
-        results = asyncio.run(everything())
+        return asyncio.run(_run(arguments, supervisor, received))
     except asyncio.CancelledError:
         return 128 + (received[0] if received else signal.SIGTERM)
     finally:
         supervisor.close()
-    return int(any(result.outcome != PASSED for result in results))
+
+
+async def _run(
+    arguments: argparse.Namespace, supervisor: KernelSupervisor, received: list[int]
+) -> int:
+    """Run everything; a signal cancels it, so that results so far are written."""
+    task = asyncio.current_task()
+    assert task is not None
+    _cancel_on_signals(task, received)
+    is_quiet = arguments.serve or len(arguments.notebooks) > 1
+    runner = NotebookRunner(arguments.jobs, supervisor, is_quiet=is_quiet)
+    try:
+        if arguments.serve:
+            return await serve(runner)
+        return await run_all(_orders(arguments), runner, reuse_kernel=arguments.reuse_kernel)
+    finally:
+        await runner.close()

@@ -1,4 +1,4 @@
-"""One notebook that runs: its cells, its time limits, and the same as a script."""
+"""Run one notebook: its cells, within their time limits, and the notebook as a script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,19 +22,13 @@ from .cells import (
     section,
     tags_of,
 )
-from .kernels import MARKER, Kernel, KernelChoice, KernelSupervisor, choose_kernel, kill_group
+from .kernels import Kernel, KernelChoice, KernelSupervisor, SupervisedProcess, choose_kernel
 from .notebook_results import (
-    DIFFERS,
-    ERROR,
-    KERNEL_DIED,
-    NEEDS_INPUT,
-    PASSED,
-    TIMED_OUT,
-    UNREADABLE,
     CellResult,
     NotebookFailure,
     NotebookOrder,
     NotebookResult,
+    Outcome,
     number_of,
     plain,
     readable,
@@ -51,34 +44,28 @@ MOST_PRINTED = 20_000  # characters of a cell, in the log
 SAVE_SECONDS = 2.0
 
 
-# Running the cells
-
-
 class NotebookRun:
-    """One notebook, being run."""
+    """One notebook while it runs."""
 
     def __init__(self, order: NotebookOrder, supervisor: KernelSupervisor, is_quiet: bool) -> None:
         self.order = order
         self.result = NotebookResult(order)
         self.notebook: Any = None
         self.supervisor = supervisor
-        self._kernel: Kernel
-        """Set by `execute`."""
+        self._kernel: Kernel  # from `execute` on
         self._is_quiet = is_quiet
         self._cell_cases: dict[int, CellResult] = {}
         self._before: list[Any] = []
         self._reply: dict[str, Any] = {}
-        self._saved = time.monotonic()
-        self._began = time.monotonic()
+        self._began = self._saved = time.monotonic()
 
     def log(self, text: str) -> None:
+        """Write a line to the log, unless several notebooks share it."""
         if not self._is_quiet:
             say(text)
 
-    # The parts, in their order
-
     def read(self) -> KernelChoice | None:
-        """Read the notebook and find its kernel; None: it is not to be run."""
+        """Read the notebook and find its kernel; None if it cannot run."""
         try:
             self.notebook = read_notebook(self.order.notebook)
             own = section(self.notebook.metadata, "rankwise")
@@ -88,23 +75,21 @@ class NotebookRun:
                 if cell.cell_type == "code":
                     self._clear(index, cell)
             if reason := own.get("needs_input"):
-                words = "its metadata says so" if reason is True else str(reason)
-                raise NotebookFailure(NEEDS_INPUT, words)
+                reason = "its metadata says so" if reason is True else str(reason)
+                raise NotebookFailure(Outcome.NEEDS_INPUT, reason)
             choice = choose_kernel(self.notebook, self.order)
             if self.order.parameters and not choice.is_python:
-                raise NotebookFailure(UNREADABLE, "parameters are for notebooks in Python")
-        except NotebookFailure as trouble:
-            self.blame(trouble)
-            return None
-        else:
+                raise NotebookFailure(Outcome.UNREADABLE, "parameters are for notebooks in Python")
             return choice
+        except NotebookFailure as failure:
+            self.blame(failure)
+            return None
 
     def _clear(self, index: int, cell: Any) -> None:
-        """Forget what the notebook says of an earlier run."""
-        number = self.number(index)
+        """Remove the outputs of an earlier run, and prepare the result of the cell."""
         first = next((line.strip() for line in cell.source.splitlines() if line.strip()), "")
         title = first if len(first) <= 60 else f"{first[:59]}…"
-        case = CellResult(number, title or "empty")
+        case = CellResult(self.number(index), title or "empty")
         if "skip-execution" in tags_of(cell):
             case.state, case.reason = "skipped", "it is tagged skip-execution"
         else:
@@ -116,25 +101,24 @@ class NotebookRun:
         self.result.cases.append(case)
 
     def number(self, index: int) -> int:
-        """Return the number of a cell in the notebook as it was written; 0: it is not in there."""
+        """Return the number of a cell in the notebook as it was written; 0 if it was inserted."""
         return number_of(index, self.result.injected)
 
     async def warm_up(self, choice: KernelChoice) -> Kernel | None:
-        """Start the kernel."""
+        """Start the kernel; None if that fails."""
         kernel = Kernel(choice, self.supervisor)
         try:
             await kernel.start(self.order.folder)
-        except NotebookFailure as trouble:
+        except BaseException as error:
             await kernel.end()
-            self.blame(trouble)
+            if not isinstance(error, NotebookFailure):
+                raise
+            self.blame(error)
             return None
-        except BaseException:
-            await kernel.end()
-            raise
         return kernel
 
     async def execute(self, kernel: Kernel) -> None:
-        """Run the cells, one after the other."""
+        """Run the cells in their order."""
         self._kernel = kernel
         self._began = time.monotonic()
         language = kernel.info.get("language_info", {})
@@ -147,8 +131,8 @@ class NotebookRun:
             self.notebook.metadata["language_info"] = language
         try:
             await self._execute_cells()
-        except NotebookFailure as trouble:
-            self.blame(trouble)
+        except NotebookFailure as failure:
+            self.blame(failure)
         finally:
             self.result.seconds = time.monotonic() - self._began
 
@@ -163,15 +147,16 @@ class NotebookRun:
             try:
                 await self._execute_cell(client, index, cell)
                 case.state = "passed"
-                if trouble := self._compare(index, cell):
-                    case.state, case.reason = "failed", trouble.reason
-                    case.details = trouble.details
-                    differing = differing or trouble
+                if failure := self._compare(index, cell):
+                    case.state, case.reason = "failed", failure.reason
+                    case.details = failure.details
+                    # The other cells run anyway, and the first difference is the outcome.
+                    differing = differing or failure
             except (NotebookFailure, asyncio.CancelledError):
                 case.state = "failed"
                 raise
             finally:
-                case.seconds = time.monotonic() - began
+                case.seconds = round(time.monotonic() - began, 3)
                 self.log(self._line(case, cell))
                 self._save_at_times()
         with contextlib.suppress(Exception):
@@ -187,7 +172,7 @@ class NotebookRun:
             log=self.log,
             allow_errors=bool(execution.get("allow_errors")),
             on_cell_executed=self._replied,
-            # Its own way takes minutes for megabytes.
+            # nbclient's own way takes minutes for megabytes of output.
             coalesce_streams=False,
             record_timing=False,
         )
@@ -198,22 +183,21 @@ class NotebookRun:
         self._reply = execute_reply["content"]
 
     def limit(self) -> float | None:
-        """Return the seconds for all cells; None: no limit."""
+        """Return the time limit of all cells together; None: no limit."""
         own = section(self.notebook.metadata, "rankwise").get("timeout")
-        said = _first_number(self.order.timeout, own, DEFAULT_TIMEOUT)
-        return said or None
+        return _first_number(self.order.timeout, own, DEFAULT_TIMEOUT) or None
 
     def _cell_limit(self, cell: Any) -> float | None:
-        """Return the seconds for one cell; what is nearer to it counts."""
+        """Return the time limit of a cell, from the place that is closest to it; None: no limit."""
         whole = self.notebook.metadata
-        said = _first_number(
+        seconds = _first_number(
             section(cell.metadata, "rankwise").get("timeout"),
             section(cell.metadata, "execution").get("timeout"),
             self.order.cell_timeout,
             section(whole, "rankwise").get("cell_timeout"),
             section(whole, "execution").get("timeout"),
         )
-        return said if said is not None and said > 0 else None
+        return seconds if seconds and seconds > 0 else None
 
     def _traceback(self) -> str:
         return plain("\n".join(map(str, self._reply.get("traceback") or ())))
@@ -236,59 +220,56 @@ class NotebookRun:
             if task.done():
                 self._check(task, index, cell)
             elif died.done():
-                # What it has said before may still be on its way.
+                # Its last output may still be on its way.
                 await asyncio.wait({task}, timeout=0.2)
-                raise self._death(index)
+                raise self._kernel.death(f"in {where}", self.number(index))
             else:
                 reason = (
                     f"{where} took longer than {own:g} s"
                     if is_own
                     else f"the notebook took longer than {limit:g} s, in {where}"
                 )
-                raise await self._interrupted(task, index, reason)
+                raise await self._interrupt(task, index, reason)
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=1.0)
             if task.done() and not task.cancelled():
+                # asyncio warns of an exception that is never looked at.
                 task.exception()
 
     def _check(self, task: asyncio.Future[Any], index: int, cell: Any) -> None:
-        """Look at what has become of a cell that has come to its end."""
+        """Raise NotebookFailure if a cell that has ended has failed."""
         from nbclient.exceptions import CellExecutionError, DeadKernelError
 
-        where = self._name(index)
+        where, number = self._name(index), self.number(index)
         error = task.exception()
         if error is None:
             payload = self._reply.get("payload") or ()
             if any(one.get("source") == "ask_exit" for one in payload):
-                reason = f"{where} ends the kernel by exit(): what comes after it is not run"
-                raise NotebookFailure(ERROR, reason, cell=self.number(index))
+                reason = f"{where} ends the kernel by exit(): later cells do not run"
+                raise NotebookFailure(Outcome.ERROR, reason, cell=number)
             return
         if isinstance(error, DeadKernelError):
-            raise self._death(index)
+            raise self._kernel.death(f"in {where}", number)
         if not isinstance(error, CellExecutionError):
             raise error
         details = self._traceback() or plain(getattr(error, "traceback", ""))
         name, value = str(error.ename), plain(error.evalue)
         if name == "StdinNotImplementedError":
-            raise NotebookFailure(NEEDS_INPUT, f"{where} asks for input", cell=self.number(index))
+            raise NotebookFailure(Outcome.NEEDS_INPUT, f"{where} asks for input", cell=number)
         if name in ("SystemExit", "KeyboardInterrupt") and not details.strip():
+            # IPython prints no traceback for these.
             details = "".join(plain(one.get("text", "")) for one in cell.outputs)
-        said = f"{name}: {value.splitlines()[0]}" if value.strip() else name
+        problem = f"{name}: {value.splitlines()[0]}" if value.strip() else name
         if name == "SystemExit":
-            said = f"sys.exit({value}): what comes after it is not run"
-        raise NotebookFailure(ERROR, f"{where}: {said}", cell=self.number(index), details=details)
+            problem = f"sys.exit({value}): later cells do not run"
+        raise NotebookFailure(Outcome.ERROR, f"{where}: {problem}", cell=number, details=details)
 
-    def _death(self, index: int) -> NotebookFailure:
-        reason = f"the kernel {self._kernel.how_it_ended()}, in {self._name(index)}"
-        said = self._kernel.said
-        return NotebookFailure(KERNEL_DIED, reason, cell=self.number(index), details=said)
-
-    async def _interrupted(
+    async def _interrupt(
         self, task: asyncio.Future[Any], index: int, reason: str
     ) -> NotebookFailure:
-        """Interrupt a cell that takes too long, to learn where it was."""
+        """Interrupt a cell that takes too long: its traceback shows where it was."""
         died = self._kernel.died
         self._kernel.interrupt()
         await asyncio.wait(
@@ -298,11 +279,11 @@ class NotebookRun:
         if task.done() and not task.cancelled() and task.exception() is not None:
             details = self._traceback()
         elif not task.done() and not died.done():
-            reason += "; it does not react to interrupts and was killed"
-        return NotebookFailure(TIMED_OUT, reason, cell=self.number(index), details=details)
+            reason += "; the kernel ignored the interrupt and was killed"
+        return NotebookFailure(Outcome.TIMED_OUT, reason, cell=self.number(index), details=details)
 
     async def _check_survival(self) -> None:
-        """Make sure that the kernel has not died of the last cell."""
+        """Raise NotebookFailure if the kernel has died of the last cell, after its reply."""
         kernel = self._kernel
         kernel.client.kernel_info()
         answer = asyncio.ensure_future(kernel.client.get_shell_msg(timeout=2))
@@ -310,19 +291,16 @@ class NotebookRun:
         answer.cancel()
         await asyncio.gather(answer, return_exceptions=True)
         if kernel.died.done():
-            reason = f"the kernel {kernel.how_it_ended()}, after the last cell"
-            raise NotebookFailure(KERNEL_DIED, reason, details=kernel.said)
+            raise kernel.death("after the last cell")
 
     def _compare(self, index: int, cell: Any) -> NotebookFailure | None:
         number = self.number(index)
         if number and is_compared(cell, self.order.compare):
             before = self._before[number - 1].get("outputs") or []
             if difference := differences(before, cell.outputs):
-                reason = f"{self._name(index)} has another output than the one that is stored"
-                return NotebookFailure(DIFFERS, reason, cell=number, details=difference)
+                reason = f"the output of {self._name(index)} differs from the stored one"
+                return NotebookFailure(Outcome.DIFFERS, reason, cell=number, details=difference)
         return None
-
-    # What is said
 
     def _name(self, index: int) -> str:
         number = self.number(index)
@@ -333,18 +311,17 @@ class NotebookRun:
         name = f"cell {case.cell}" if case.cell else "parameters"
         return f"--- {name}{count} {case.state} after {case.seconds:.2f} s: {case.title}"
 
-    def blame(self, trouble: NotebookFailure) -> None:
-        """Note why it has not passed, and which cells have not been run therefore."""
-        self.result.take(trouble)
+    def blame(self, failure: NotebookFailure) -> None:
+        """Make this failure the outcome, and the reason why the other cells were not run."""
+        self.result.fail(failure)
         for case in self.result.cases:
             if case.state == "failed" and not case.reason:
-                case.reason = trouble.reason
-                case.details = trouble.details
+                case.reason, case.details = failure.reason, failure.details
             elif case.state == "not run":
-                case.state, case.reason = "skipped", f"not run: {trouble.reason}"
+                case.state, case.reason = "skipped", f"not run: {failure.reason}"
 
     def _save_at_times(self) -> None:
-        """Save what there is: whoever kills us takes no more than the last seconds with him."""
+        """Save the notebook every few seconds: a kill of this process loses no more than that."""
         if time.monotonic() - self._saved > SAVE_SECONDS:
             with contextlib.suppress(OSError):
                 write(self.order.out / self.order.notebook.name, as_text(redacted(self.notebook)))
@@ -352,12 +329,13 @@ class NotebookRun:
 
 
 def _first_number(*values: object) -> float | None:
-    numbers = (one for one in values if isinstance(one, (int, float)) and one is not True)
-    return next((float(one) for one in numbers if one is not False), None)
+    # Metadata may hold anything; for Python, True is a number.
+    numbers = (one for one in values if isinstance(one, (int, float)) and not isinstance(one, bool))
+    return next(map(float, numbers), None)
 
 
 def _executor_class() -> Any:
-    """Return the client of nbclient, with a limit to what a cell may write."""
+    """Return the client of nbclient, with a limit for the output of a cell; it loads slowly."""
     from nbclient import NotebookClient
 
     class CellExecutor(NotebookClient):
@@ -381,7 +359,7 @@ def _executor_class() -> Any:
             if self._kept > MOST_OUTPUT and msg["msg_type"] != "error":
                 if was_full:
                     return None
-                note = f"\n[more than {MOST_OUTPUT} bytes: the rest is left out]\n"
+                note = f"\n[more than {MOST_OUTPUT} bytes of output: the rest is omitted]\n"
                 msg = {**msg, "msg_type": "stream", "content": {"name": "stdout", "text": note}}
                 msg["header"] = {**msg["header"], "msg_type": "stream"}
             made = super().output(outs, msg, display_id, cell_index)
@@ -394,7 +372,7 @@ def _executor_class() -> Any:
 
 
 def _is_continued(first: Any, second: Any) -> bool:
-    """Return whether one output goes on where the other has stopped."""
+    """Return whether both outputs are of the same stream."""
     names = [one["name"] for one in (first, second) if one["output_type"] == "stream"]
     return len(names) == 2 and names[0] == names[1]
 
@@ -407,72 +385,34 @@ async def run_script(run: NotebookRun) -> None:
     result.cases.append(case)
     python = shutil.which(order.kernel_python)
     if reason or python is None:
-        case.state, case.reason = "skipped", reason or f"there is no {order.kernel_python}"
+        case.state, case.reason = "skipped", reason or f"{order.kernel_python} is not in PATH"
         result.notes.append(f"not run as a script: {case.reason}")
         return
     script, log = order.out / f"{order.stem}.py", order.out / f"{order.stem}.log"
     write(script, text)
     paths = filter(None, [str(order.folder), os.environ.get("PYTHONPATH", "")])
-    environment = {
-        **os.environ,
-        MARKER: run.supervisor.token,
-        "PYTHONPATH": os.pathsep.join(paths),
-        # No window, and nothing that waits for one.
-        "MPLBACKEND": "Agg",
-    }
-    limit = run.limit()
-    began = time.monotonic()
-    process = await asyncio.create_subprocess_exec(
-        *(python, "-u", str(script.absolute())),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=order.folder,
-        env=environment,
-        start_new_session=True,
-    )
-    run.supervisor.began(process.pid)
-    output = bytearray()
-    reading = asyncio.ensure_future(_pump(process, output))
+    # With Agg, matplotlib opens no window that would wait to be closed.
+    environment = {"PYTHONPATH": os.pathsep.join(paths), "MPLBACKEND": "Agg"}
+    limit, began = run.limit(), time.monotonic()
+    process = SupervisedProcess(run.supervisor, MOST_OUTPUT)
     try:
-        await asyncio.wait({reading}, timeout=limit)
-        is_late = not reading.done()
-        kill_group(process.pid)
-        code = await process.wait()
+        process.launch([python, "-u", str(script.absolute())], order.folder, environment)
+        await asyncio.wait({process.died}, timeout=limit)
+        how = f"left with exit code {process.died.result()}" if process.died.done() else ""
+        await process.wait_for_output(0.2)
     finally:
-        reading.cancel()
-        kill_group(process.pid)
-        run.supervisor.ended(process.pid)
-    case.seconds = time.monotonic() - began
-    written = without_secrets(bytes(output).decode(errors="replace"))
+        await process.end()
+    case.seconds = round(time.monotonic() - began, 3)
+    written = without_secrets(process.output)
     write(log, written)
     result.files += [script.name, log.name]
-    if not is_late and code == 0:
+    if how == "left with exit code 0":
         case.state = "passed"
         return
-    how = f"took longer than {limit:g} s" if is_late else f"left with exit code {code}"
     last = next((line for line in reversed(written.splitlines()) if line.strip()), "")
     case.state = "failed"
-    case.reason = f"as a script it {how}: {plain(last)[:200]}"
+    case.reason = f"as a script it {how or f'took longer than {limit:g} s'}: {plain(last)[:200]}"
     case.details = plain(written[-2000:])
-    if result.outcome == PASSED:
-        outcome = TIMED_OUT if is_late else ERROR
-        result.take(NotebookFailure(outcome, case.reason, details=case.details))
-
-
-async def _pump(process: asyncio.subprocess.Process, output: bytearray) -> None:
-    """Keep what a script writes, and read on when that is too much; ends when it has ended."""
-    assert process.stdout is not None
-    ending = asyncio.ensure_future(process.wait())
-    while not (ending.done() and process.stdout.at_eof()):
-        reading = asyncio.ensure_future(process.stdout.read(65536))
-        await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
-        if not reading.done():
-            # What it has left behind may hold the line open.
-            await asyncio.wait({reading}, timeout=0.2)
-        if not reading.done():
-            reading.cancel()
-            return
-        if len(output) < MOST_OUTPUT:
-            output += reading.result()
-        await asyncio.sleep(0)
+    if result.outcome == Outcome.PASSED:
+        outcome = Outcome.ERROR if how else Outcome.TIMED_OUT
+        result.fail(NotebookFailure(outcome, case.reason, details=case.details))

@@ -1,4 +1,4 @@
-"""Kernels from their start to their end, and the process that none of them outlives."""
+"""Kernels and other processes of a notebook, and the supervisor that none of them outlives."""
 
 from __future__ import annotations
 
@@ -12,61 +12,55 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from .cells import section
-from .notebook_results import MISSING_KERNEL, NO_START, NotebookFailure, NotebookOrder, plain
+from .notebook_results import NotebookFailure, NotebookOrder, Outcome, plain
 
 MARKER = "RANKWISE_KERNELS"
-"""A variable in the environment of kernels and of all that they start: so they are found."""
+"""A variable in the environment of kernels, inherited by what they start: the sweep finds it."""
 STARTUP_SECONDS = 60.0
 SWEEP_SECONDS = 5.0
-MOST_SAID = 4000  # bytes that a kernel has written by itself
-LONGEST_SOCKET = 70  # the names of sockets are limited to 107
+MOST_KERNEL_OUTPUT = 4000  # bytes that a kernel has written outside of cells
+LONGEST_SOCKET = 70  # the kernel adds to this name, and the system allows 107 characters
 _NO_LAUNCHER = re.compile(r"No module named '?ipykernel")
 
 
-# The supervisor
-
-
 class KernelSupervisor:
-    """A process that ends all kernels when this one is gone; it is made before anything heavy."""
+    """A process that ends all kernels when this one is gone.
+
+    Make it before heavy modules are loaded: it is a fork, and keeps what is loaded by then.
+    """
 
     def __init__(self) -> None:
         self.token = secrets.token_hex(8)
         self.folder = _short_folder()
-        theirs, self._line = os.pipe()
+        # The system closes our end even if this process is killed: the supervisor waits for that.
+        theirs, self._pipe = os.pipe()
         self._process = os.fork()
         if self._process == 0:
-            os.close(self._line)
-            _guard(theirs, self.token, self.folder)
+            os.close(self._pipe)
+            _supervise(theirs, self.token, self.folder)
         os.close(theirs)
 
-    def began(self, group: int) -> None:
-        """Tell of a group of processes that must not outlive us."""
-        self._tell(f"+{group}\n")
-
-    def ended(self, group: int) -> None:
-        """Tell that a group is gone; its number may soon be somebody else's."""
-        self._tell(f"-{group}\n")
-
-    def _tell(self, text: str) -> None:
+    def tell(self, group: int, *, is_alive: bool) -> None:
+        """Say that a process group must not outlive us, or is gone: its id may be reused."""
         with contextlib.suppress(OSError):
-            os.write(self._line, text.encode())
+            os.write(self._pipe, f"{'+' if is_alive else '-'}{group}\n".encode())
 
     def close(self) -> None:
         """End all that is left, and wait until it is gone."""
         with contextlib.suppress(OSError):
-            os.close(self._line)
+            os.close(self._pipe)
         with contextlib.suppress(OSError):
             os.waitpid(self._process, 0)
 
 
 def _short_folder() -> str:
-    """Make a folder whose sockets have names that are short enough; the supervisor removes it."""
+    """Make a folder for sockets, if possible one with a short name; the supervisor removes it."""
     for place in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
         with contextlib.suppress(OSError):
             if len(place) + 30 <= LONGEST_SOCKET:
@@ -74,8 +68,8 @@ def _short_folder() -> str:
     return tempfile.mkdtemp(prefix="rankwise-nb-")
 
 
-def _guard(line: int, token: str, folder: str) -> NoReturn:
-    """Be the supervisor: wait for the other end to be closed, by its process or by the kernel."""
+def _supervise(pipe: int, token: str, folder: str) -> NoReturn:
+    """Be the supervisor: wait until the other end of the pipe is closed, and end what is left."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -83,14 +77,15 @@ def _guard(line: int, token: str, folder: str) -> NoReturn:
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(nothing, stream)
-        os.closerange(3, line)
-        os.closerange(line + 1, 256)
+        # Only ours may stay open: an inherited one would keep a terminal or a pipe of others alive.
+        os.closerange(3, pipe)
+        os.closerange(pipe + 1, 256)
         groups: set[int] = set()
         text = ""
-        while data := os.read(line, 65536):
+        while data := os.read(pipe, 65536):
             *lines, text = (text + data.decode()).split("\n")
-            for one in lines:
-                (groups.add if one[0] == "+" else groups.discard)(int(one[1:]))
+            for line in lines:
+                (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
         for group in groups:
             kill_group(group)
         _sweep(token)
@@ -100,6 +95,7 @@ def _guard(line: int, token: str, folder: str) -> NoReturn:
 
 
 def kill_group(group: int) -> None:
+    """Kill all processes of a group that are still there."""
     with contextlib.suppress(OSError):
         os.killpg(group, signal.SIGKILL)
 
@@ -108,24 +104,113 @@ def _sweep(token: str) -> None:
     """Kill all processes that have our mark in their environment, where that can be read."""
     mark = f"{MARKER}={token}".encode()
     deadline = time.monotonic() + SWEEP_SECONDS
-    while time.monotonic() < deadline:
-        found = _marked(mark)
-        for process in found:
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
-        if not found:
-            return
+    # Again until none is found: what is killed may have started something meanwhile.
+    while time.monotonic() < deadline and _kill_marked(mark):
         time.sleep(0.02)
 
 
-def _marked(mark: bytes) -> list[int]:
-    """Return the processes that have a mark in their environment."""
-    found = []
+def _kill_marked(mark: bytes) -> bool:
+    """Kill each process that has a mark in its environment; returns whether there was one."""
+    found = False
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if mark in path.read_bytes():
-                found.append(int(path.parent.name))
+                found = True
+                os.kill(int(path.parent.name), signal.SIGKILL)
     return found
+
+
+class SupervisedProcess:
+    """A process in a group of its own, which ends at the latest when this program does."""
+
+    def __init__(self, supervisor: KernelSupervisor, most_output: int) -> None:
+        self.died: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._supervisor = supervisor
+        self._most_output = most_output
+        self._output = bytearray()
+        self._has_written_all = asyncio.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def output(self) -> str:
+        """The end of what the process has written."""
+        return self._output.decode(errors="replace")
+
+    def launch(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        """Start the process; raises NotebookFailure."""
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env={**os.environ, **environment, MARKER: self._supervisor.token},
+                start_new_session=True,
+            )
+        except OSError as error:
+            reason = f"cannot start {command[0]}: {error}"
+            raise NotebookFailure(Outcome.NO_START, reason) from None
+        self._supervisor.tell(self._process.pid, is_alive=True)
+        assert self._process.stdout is not None
+        stream = self._process.stdout.fileno()
+        os.set_blocking(stream, False)
+        asyncio.get_running_loop().add_reader(stream, self._read, stream)
+        self._watch = asyncio.ensure_future(self._wait(self._process))
+
+    def _read(self, stream: int) -> None:
+        """Keep the end of what the process writes, so that it neither blocks nor fills a disk."""
+        try:
+            data = os.read(stream, 65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._output += data
+        del self._output[: -self._most_output]
+        if not data:
+            self._has_written_all.set()
+            asyncio.get_running_loop().remove_reader(stream)
+
+    async def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        """Notice the end of the process, at once where the system can tell."""
+        loop = asyncio.get_running_loop()
+        gone = asyncio.Event()
+        try:
+            # From Python 3.9 and Linux 5.3 on.
+            handle = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):
+            while process.poll() is None:
+                await asyncio.sleep(0.1)
+        else:
+            loop.add_reader(handle, gone.set)
+            try:
+                await gone.wait()
+            finally:
+                loop.remove_reader(handle)
+                os.close(handle)
+        self.died.set_result(process.wait())
+
+    async def wait_for_output(self, seconds: float) -> None:
+        """Read the rest of the output; what the process has left behind may hold the pipe open."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._has_written_all.wait(), seconds)
+
+    async def end(self) -> None:
+        """End the process and all that it has started, at once."""
+        if self._process is None:
+            return
+        kill_group(self._process.pid)
+        await asyncio.wait({self.died}, timeout=SWEEP_SECONDS)
+        # Others of its group may have outlived it for a moment.
+        kill_group(self._process.pid)
+        self._supervisor.tell(self._process.pid, is_alive=False)
+        assert self._process.stdout is not None
+        asyncio.get_running_loop().remove_reader(self._process.stdout.fileno())
+        self._process.stdout.close()
+        if self._watch is not None and not self.died.done():
+            self._watch.cancel()
 
 
 # Kernels
@@ -133,28 +218,28 @@ def _marked(mark: bytes) -> list[int]:
 
 @dataclass
 class KernelChoice:
-    """Which kernel a notebook runs with."""
+    """The kernel that a notebook runs with."""
 
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
     is_python: bool = True
     by_message: bool = False
-    """Whether it is interrupted by a message, not by a signal."""
+    """Whether it is interrupted by a message in the place of a signal."""
     name: str = ""
 
 
 def choose_kernel(notebook: Any, order: NotebookOrder) -> KernelChoice:
     """Find the kernel for a notebook.
 
-    Those in Python run with the interpreter of the runtime, whatever the kernel was called where
-    they were written. Raises NotebookFailure if there is none.
+    A notebook in Python runs with the interpreter of the runtime, whatever its kernel was called
+    where it was written. Raises NotebookFailure if the kernel is not installed.
     """
     spec = section(notebook.metadata, "kernelspec")
     said = section(notebook.metadata, "language_info")
     name = str(spec.get("name") or "")
     language = str(spec.get("language") or said.get("name") or "").lower()
     if name == "python2":
-        raise NotebookFailure(MISSING_KERNEL, "the notebook is for Python 2")
+        raise NotebookFailure(Outcome.MISSING_KERNEL, "the notebook is for Python 2")
     if language in ("python", "ipython") or not (language or name) or name.startswith("python"):
         return _python_kernel(order)
     return _other_kernel(name or language)
@@ -163,8 +248,8 @@ def choose_kernel(notebook: Any, order: NotebookOrder) -> KernelChoice:
 def _python_kernel(order: NotebookOrder) -> KernelChoice:
     python = shutil.which(order.kernel_python)
     if python is None:
-        raise NotebookFailure(MISSING_KERNEL, f"there is no {order.kernel_python} in PATH")
-    # What is run here is not what a person has typed: it does not belong into the history.
+        raise NotebookFailure(Outcome.MISSING_KERNEL, f"there is no {order.kernel_python} in PATH")
+    # IPython's history is for what a person has typed.
     words = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
     return KernelChoice([python, *words, "--HistoryManager.hist_file=:memory:"], name=python)
 
@@ -178,7 +263,7 @@ def _other_kernel(name: str) -> KernelChoice:
     except NoSuchKernel:
         known = ", ".join(sorted(manager.find_kernel_specs())) or "none"
         reason = f"there is no kernel {name!r} here; known are: {known}"
-        raise NotebookFailure(MISSING_KERNEL, reason) from None
+        raise NotebookFailure(Outcome.MISSING_KERNEL, reason) from None
     words = [word.replace("{resource_dir}", spec.resource_dir) for word in spec.argv]
     return KernelChoice(
         words,
@@ -189,50 +274,44 @@ def _other_kernel(name: str) -> KernelChoice:
     )
 
 
-class Kernel:
+class Kernel(SupervisedProcess):
     """A kernel, from its start to its end."""
 
     def __init__(self, choice: KernelChoice, supervisor: KernelSupervisor) -> None:
+        super().__init__(supervisor, MOST_KERNEL_OUTPUT)
         self.choice = choice
         self.info: dict[str, Any] = {}
-        self.died: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.client: Any = None
-        self._supervisor = supervisor
-        self._process: subprocess.Popen[bytes] | None = None
-        self._said = b""
-        self._watch: asyncio.Task[None] | None = None
-
-    @property
-    def said(self) -> str:
-        """Return the end of what the process has written outside of any cell."""
-        return plain(self._said.decode(errors="replace")).strip()
 
     async def start(self, folder: Path) -> None:
-        """Start it and wait until it answers; raises NotebookFailure."""
+        """Start the kernel and wait until it answers; raises NotebookFailure."""
         deadline = time.monotonic() + STARTUP_SECONDS
         sockets = self._connect()
-        self._launch(folder)
+        # The kernel ends itself when the process of this id is gone.
+        own = {"JPY_PARENT_PID": str(os.getpid()), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+        self.launch(self.choice.command, folder, {**self.choice.environment, **own})
         while not all(map(os.path.exists, sockets)) and not self.died.done():
             await self._before(deadline)
-        # Only now: whoever tries before there is somebody waits longer than need be.
+        # Not earlier: a connection that fails is tried again only after a pause.
         self.client.start_channels(hb=False, stdin=False)
         await self._ready(deadline)
 
     async def _before(self, deadline: float) -> None:
+        """Wait a moment; raises NotebookFailure after the deadline."""
         if time.monotonic() > deadline:
             reason = f"the kernel did not answer within {STARTUP_SECONDS:g} s"
-            raise NotebookFailure(NO_START, reason)
+            raise NotebookFailure(Outcome.NO_START, reason)
         await asyncio.sleep(0.01)
 
     def _connect(self) -> list[str]:
-        """Prepare the connection; gives the files that are there when the kernel listens."""
+        """Prepare the connection; returns the files that exist as soon as the kernel listens."""
         from jupyter_client.connect import write_connection_file
 
         base = tempfile.mkdtemp(prefix="k", dir=self._supervisor.folder)
         is_local = self.choice.is_python and len(base) <= LONGEST_SOCKET
         path, details = write_connection_file(
             f"{base}/kernel.json",
-            # No ports that somebody else could take in between, or could connect to.
+            # Unlike ports, sockets in our own folder cannot be taken or used by another program.
             transport="ipc" if is_local else "tcp",
             ip=f"{base}/s" if is_local else "127.0.0.1",
             key=secrets.token_hex(16).encode(),
@@ -245,77 +324,15 @@ class Kernel:
         ports = [details["shell_port"], details["iopub_port"]]
         return [f"{details['ip']}-{port}" for port in ports] if is_local else []
 
-    def _launch(self, folder: Path) -> None:
-        environment = {
-            **os.environ,
-            **self.choice.environment,
-            MARKER: self._supervisor.token,
-            "JPY_PARENT_PID": str(os.getpid()),
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-        }
-        try:
-            self._process = subprocess.Popen(
-                self.choice.command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                env=environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            reason = f"cannot start {self.choice.command[0]}: {error}"
-            raise NotebookFailure(NO_START, reason) from None
-        self._supervisor.began(self._process.pid)
-        self._listen()
-        self._watch = asyncio.ensure_future(self._wait())
-
-    def _listen(self) -> None:
-        """Keep the end of what it writes, so that it neither blocks nor fills a disk."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        stream = self._process.stdout.fileno()
-        os.set_blocking(stream, False)
-        loop = asyncio.get_running_loop()
-
-        def read() -> None:
-            try:
-                data = os.read(stream, 65536)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            self._said = (self._said + data)[-MOST_SAID:]
-            if not data:
-                loop.remove_reader(stream)
-
-        loop.add_reader(stream, read)
-
-    async def _wait(self) -> None:
-        """Notice the end of the process, at once where the system can tell."""
-        assert self._process is not None
-        loop = asyncio.get_running_loop()
-        gone = asyncio.Event()
-        try:
-            handle = os.pidfd_open(self._process.pid)
-        except (AttributeError, OSError):
-            while self._process.poll() is None:
-                await asyncio.sleep(0.1)
-        else:
-            loop.add_reader(handle, gone.set)
-            try:
-                await gone.wait()
-            finally:
-                loop.remove_reader(handle)
-                os.close(handle)
-        self.died.set_result(self._process.wait())
-
     async def _ready(self, deadline: float) -> None:
-        """Ask until an answer has come on both lines."""
+        """Ask until an answer has come on both channels.
+
+        Output that a kernel sends before the client is subscribed is lost: so it is asked again.
+        """
         has_output = False
         while not (self.info and has_output):
             if self.died.done():
-                raise self._stillborn()
+                raise self._start_failure()
             self.client.kernel_info()
             for _ in range(2):
                 await self._before(deadline)
@@ -325,7 +342,7 @@ class Kernel:
                 await asyncio.wait({shell, output, self.died}, timeout=0.2)
                 for task in (shell, output):
                     task.cancel()
-                done = await asyncio.gather(shell, output, return_exceptions=True)
+                done: Any = await asyncio.gather(shell, output, return_exceptions=True)
                 reply, message = done
                 if isinstance(reply, dict) and reply["msg_type"] == "kernel_info_reply":
                     self.info = reply["content"]
@@ -333,21 +350,25 @@ class Kernel:
                 if self.info and has_output:
                     break
 
-    def _stillborn(self) -> NotebookFailure:
-        """Say why it has ended before it has answered."""
-        said = self.said
-        if _NO_LAUNCHER.search(said):
+    def _start_failure(self) -> NotebookFailure:
+        """Explain why the kernel has ended before it has answered."""
+        details = plain(self.output).strip()
+        if _NO_LAUNCHER.search(details):
             python = self.choice.name
             reason = f"{python} has no ipykernel: install it there with pip install ipykernel"
-            return NotebookFailure(MISSING_KERNEL, reason, details=said)
+            return NotebookFailure(Outcome.MISSING_KERNEL, reason, details=details)
         reason = f"the kernel {self.how_it_ended()} at its start"
-        return NotebookFailure(NO_START, reason, details=said)
+        return NotebookFailure(Outcome.NO_START, reason, details=details)
+
+    def death(self, where: str, cell: int | None = None) -> NotebookFailure:
+        """Return the failure of a notebook whose kernel has died."""
+        reason = f"the kernel {self.how_it_ended()}, {where}"
+        details = plain(self.output).strip()
+        return NotebookFailure(Outcome.KERNEL_DIED, reason, cell=cell, details=details)
 
     def how_it_ended(self) -> str:
-        """Say how the process has ended."""
-        code = self.died.result() if self.died.done() else None
-        if code is None:
-            return "is there"
+        """Say how the process has ended; it must have."""
+        code = self.died.result()
         if code >= 0:
             return f"left with exit code {code}"
         try:
@@ -358,7 +379,7 @@ class Kernel:
         return f"was ended by {name}{hint}"
 
     def interrupt(self) -> None:
-        """Ask it to stop what it does."""
+        """Ask the kernel to stop what it does."""
         if self.choice.by_message:
             with contextlib.suppress(Exception):
                 message = self.client.session.msg("interrupt_request", content={})
@@ -368,19 +389,7 @@ class Kernel:
                 os.killpg(self._process.pid, signal.SIGINT)
 
     async def end(self) -> None:
-        """End it and all that it has started, at once."""
-        if self._process is not None:
-            kill_group(self._process.pid)
-            await asyncio.wait({self.died}, timeout=SWEEP_SECONDS)
-            # Others of its group may have outlived it for a moment.
-            kill_group(self._process.pid)
-            self._supervisor.ended(self._process.pid)
-            loop = asyncio.get_running_loop()
-            assert self._process.stdout is not None
-            loop.remove_reader(self._process.stdout.fileno())
-            self._process.stdout.close()
-            if self._watch is not None and not self.died.done():
-                self._watch.cancel()
+        await super().end()
         if self.client is not None:
             self.client.stop_channels()
             self.client.context.destroy(linger=0)
@@ -393,7 +402,7 @@ def _client_class() -> Any:
 
     class PatientChannel(AsyncZMQSocketChannel):
         async def get_msg(self, *arguments: Any, **named: Any) -> Any:  # type: ignore[override]
-            # A kernel that never stops to write would leave no moment for anything else.
+            # Otherwise nothing else, such as a time limit, gets a turn while a kernel writes.
             await asyncio.sleep(0)
             message: Any = super().get_msg(*arguments, **named)
             return await message

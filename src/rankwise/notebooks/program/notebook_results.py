@@ -1,4 +1,4 @@
-"""What is asked for and what became of it; text and files without secrets."""
+"""Orders for notebooks and their results; text and files without the values of secrets."""
 
 from __future__ import annotations
 
@@ -12,27 +12,36 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from urllib import parse
 
-PASSED = "passed"
-ERROR = "error"
-DIFFERS = "output differs"
-TIMED_OUT = "timed out"
-KERNEL_DIED = "kernel died"
-NEEDS_INPUT = "needs input"
-MISSING_KERNEL = "missing kernel"
-NO_START = "kernel did not start"
-UNREADABLE = "unreadable"
-CANNOT_WRITE = "cannot write"
-CANCELLED = "cancelled"
-INTERNAL = "internal error"
+
+class Outcome(str, Enum):  # noqa: UP042  # Python 3.8, where this runs too, has no StrEnum
+    """How a notebook ended, as it is written in messages and in outcome.json."""
+
+    PASSED = "passed"
+    ERROR = "error"
+    DIFFERS = "output differs"
+    TIMED_OUT = "timed out"
+    KERNEL_DIED = "kernel died"
+    NEEDS_INPUT = "needs input"
+    MISSING_KERNEL = "missing kernel"
+    NO_START = "kernel did not start"
+    UNREADABLE = "unreadable"
+    CANNOT_WRITE = "cannot write"
+    CANCELLED = "cancelled"
+    INTERNAL = "internal error"
+
+    # Versions of Python differ in what an f-string shows of such a member.
+    __str__ = str.__str__
+
+
+RAN_TO_THE_END = (Outcome.PASSED, Outcome.ERROR, Outcome.DIFFERS)
+"""Outcomes of notebooks whose kernel and cells are as usual afterwards."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-
-
-# What is asked for, and what became of it
 
 
 @dataclass
@@ -63,7 +72,7 @@ class NotebookOrder:
 
 @dataclass
 class CellResult:
-    """What became of one cell, or of another part of the notebook."""
+    """The result of one cell, or of another part of the notebook."""
 
     cell: int
     title: str
@@ -74,28 +83,27 @@ class CellResult:
 
 
 class NotebookFailure(Exception):
-    """Why a notebook has not passed."""
+    """A notebook has not passed."""
 
-    def __init__(self, outcome: str, reason: str, *, cell: int | None = None, details: str = ""):
+    def __init__(
+        self, outcome: Outcome, reason: str, *, cell: int | None = None, details: str = ""
+    ) -> None:
         super().__init__(reason)
-        self.outcome = outcome
-        self.reason = reason
-        self.cell = cell
-        self.details = details
+        self.outcome, self.reason, self.cell, self.details = outcome, reason, cell, details
 
 
-def own_fault(error: Exception) -> NotebookFailure:
-    """Return the failure for an error of ours, while it is handled; it must not look passed."""
+def internal_error(error: Exception) -> NotebookFailure:
+    """Return the failure for a defect of this program, while `error` is handled."""
     reason = f"{type(error).__name__}: {error}"
-    return NotebookFailure(INTERNAL, reason, details=traceback.format_exc())
+    return NotebookFailure(Outcome.INTERNAL, reason, details=traceback.format_exc())
 
 
 @dataclass
 class NotebookResult:
-    """All that is known of a notebook that was run."""
+    """The result of a notebook and of its cells."""
 
     order: NotebookOrder
-    outcome: str = PASSED
+    outcome: Outcome = Outcome.PASSED
     reason: str = ""
     cell: int | None = None
     details: str = ""
@@ -106,81 +114,64 @@ class NotebookResult:
     notes: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     injected: int | None = None
-    """Where a cell with parameters was put in, among those of the notebook."""
+    """The index of the cell with parameters that was inserted."""
 
-    def take(self, trouble: NotebookFailure) -> None:
-        """Note why it has not passed."""
-        self.outcome, self.reason = trouble.outcome, trouble.reason
-        self.cell, self.details = trouble.cell, trouble.details
+    def fail(self, failure: NotebookFailure) -> None:
+        """Make this failure the outcome."""
+        self.outcome, self.reason = failure.outcome, failure.reason
+        self.cell, self.details = failure.cell, failure.details
 
-    def add(self, trouble: NotebookFailure) -> None:
-        """Note what went wrong after the cells: the reason if they passed."""
-        self.notes.append(trouble.reason)
-        if self.outcome == PASSED:
-            self.take(trouble)
+    def fail_late(self, failure: NotebookFailure) -> None:
+        """Note what went wrong after the cells; it is the outcome only if they passed."""
+        self.notes.append(failure.reason)
+        if self.outcome == Outcome.PASSED:
+            self.fail(failure)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what is written into outcome.json."""
+        """Return the content of outcome.json."""
+        shown = ("outcome", "reason", "cell", "details", "started", "kernel", "notes", "files")
+        of_cell = ("cell", "title", "state", "seconds", "reason")
         return {
-            "outcome": self.outcome,
-            "reason": self.reason,
-            "cell": self.cell,
-            "details": self.details,
+            **{name: getattr(self, name) for name in shown},
             "notebook": str(self.order.notebook),
-            "started": self.started,
             "seconds": round(self.seconds, 3),
-            "kernel": self.kernel,
-            "notes": self.notes,
-            "files": self.files,
-            "cells": [
-                {
-                    "cell": case.cell,
-                    "title": case.title,
-                    "state": case.state,
-                    "seconds": round(case.seconds, 3),
-                    "reason": case.reason,
-                }
-                for case in self.cases
-            ],
+            "cells": [{name: getattr(case, name) for name in of_cell} for case in self.cases],
         }
 
 
 def number_of(index: int, injected: int | None) -> int:
-    """Return the number of a cell in the notebook as it was written; 0: it is not in there."""
+    """Return the number of a cell in the notebook as it was written; 0 if it was inserted."""
     if injected is None or index < injected:
         return index + 1
     return 0 if index == injected else index
 
 
 def say(text: str) -> None:
-    """Write to the log; one that nobody reads is no reason to stop."""
+    """Write a line to the log; a log that is closed is no reason to stop."""
     with contextlib.suppress(OSError, ValueError):
         print(text, flush=True)
 
 
 def plain(text: object) -> str:
-    """Return a text without what colours it."""
+    """Return a text without ANSI escape sequences."""
     return _ANSI.sub("", str(text))
 
 
 def readable(text: str) -> str:
-    """Return a text as a terminal shows it: of lines that were written over, the last is left."""
+    """Return a text as a terminal shows it, such as only the last state of a progress bar."""
     lines = plain(text).replace("\r\n", "\n").split("\n")
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
 
 
-# What is left behind
-
-
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file as a whole, or not at all; raises OSError."""
+    """Write a file as a whole or not at all; raises OSError."""
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
             file.write(data)
             file.flush()
-            # Some file systems say only now that there was no room.
+            # Some file systems report a full disk only here.
             os.fsync(file.fileno())
         beside.replace(path)
     except BaseException:
@@ -190,9 +181,9 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def without_secrets(text: str) -> str:
-    """Put *** for the values of secrets: this is kept, and shown to others.
+    """Put *** in the place of the values of secrets, in every way in which they may be spelled.
 
-    Those of less than four characters are a part of anything.
+    Values of less than four characters stay: they are a part of too many words.
     """
     for name in filter(None, os.environ.get("RANKWISE_SECRETS", "").split(",")):
         value = os.environ.get(name, "").strip()
@@ -208,6 +199,8 @@ def _spellings(value: str) -> Iterator[str]:
         yield form(value)[1:-1]
     yield json.dumps(value, ensure_ascii=False)[1:-1]
     yield from (parse.quote(value), parse.quote(value, safe=""), parse.quote_plus(value))
+    # Base64 of a longer text with the value in it, such as "user:value": the value may begin at any
+    # of three places of a group, and its first and last digits depend on what is beside it.
     data = value.encode(errors="surrogateescape")
     for before in range(3):
         whole = base64.b64encode(bytes(before) + data)
