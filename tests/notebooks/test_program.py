@@ -23,10 +23,10 @@ from rankwise.notebooks.program.execution import NotebookRun
 from rankwise.notebooks.program.kernels import choose_kernel
 from rankwise.notebooks.program.notebook_results import (
     CellResult,
+    Ended,
     NotebookFailure,
     NotebookOrder,
     NotebookResult,
-    Outcome,
     readable,
     write,
 )
@@ -231,7 +231,7 @@ def test_the_values_of_secrets_are_in_nothing_that_a_notebook_leaves(
     run.notebook = made
     case = CellResult(cell=1, title="show()", state="failed", reason=value, details=repr(value))
     run.result.cases = [case]
-    run.result.fail(NotebookFailure(Outcome.ERROR, f"E: {value}", cell=1, details=value))
+    run.result.fail(NotebookFailure(Ended.ERROR, f"E: {value}", cell=1, details=value))
     write_artifacts(run)
     left = sorted(one.out.iterdir())
     assert {"one.html", "one.ipynb", "outcome.json", "results.xml"} <= {path.name for path in left}
@@ -293,7 +293,7 @@ def test_what_cannot_be_a_script_is_none(cell: Cell, reason: str) -> None:
 def test_the_results_of_cells_are_read_back_with_source_and_traceback(tmp_path: Path) -> None:
     one = order(tmp_path)
     one.notebook.write_text(json.dumps(notebook("a = 1", "boom(\x0b\n  a)", "3")))
-    result = NotebookResult(one, Outcome.ERROR, "cell 2: Error: no \x1b", 2)
+    result = NotebookResult(one, Ended.ERROR, "cell 2: Error: no \x1b", 2)
     result.cases = [
         CellResult(1, "a = 1", "passed", 0.5),
         CellResult(2, "boom(", "failed", 0.1, "cell 2: Error: no \x1b", "Traceback …"),
@@ -313,7 +313,7 @@ def test_the_results_of_cells_are_read_back_with_source_and_traceback(tmp_path: 
 
 
 def test_what_no_cell_has_done_is_a_case_of_its_own(tmp_path: Path) -> None:
-    result = NotebookResult(order(tmp_path), Outcome.MISSING_KERNEL, "there is none")
+    result = NotebookResult(order(tmp_path), Ended.MISSING_KERNEL, "there is none")
     result.cases = [CellResult(1, "a", "skipped", reason="not run")]
     suite = ElementTree.fromstring(junit_of(result))[0]
     assert suite.attrib["failures"] == "1"
@@ -337,7 +337,7 @@ def test_a_page_fetches_nothing_runs_nothing_and_shows_what_happened(tmp_path: P
         {"output_type": "display_data", "data": {"image/svg+xml": "<svg/>"}},
         {"output_type": "display_data", "data": {"text/html": "<table></table>"}},
     ]
-    result = NotebookResult(order(tmp_path), Outcome.ERROR, "cell 2: E: <v>", 2)
+    result = NotebookResult(order(tmp_path), Ended.ERROR, "cell 2: E: <v>", 2)
     result.cases = [
         CellResult(2, "a < b", "failed", 0.2, "cell 2: E: <v>"),
         CellResult(3, "plot", "skipped"),

@@ -21,9 +21,9 @@ from .execution import NotebookRun
 from .kernels import kill_group
 from .notebook_results import (
     CellResult,
+    Ended,
     NotebookFailure,
     NotebookResult,
-    Outcome,
     internal_error,
     number_of,
     plain,
@@ -58,7 +58,7 @@ def write_artifacts(run: NotebookRun) -> None:
             if order.html or order.pdf:
                 _write_pages(run)
     except OSError as error:
-        result.outcome, result.cell = Outcome.CANNOT_WRITE, None
+        result.outcome, result.cell = Ended.CANNOT_WRITE, None
         before = f"; before that: {result.reason}" if result.reason else ""
         place = error.filename or order.out
         result.reason = f"cannot write {place}: {error.strerror}{before}"
@@ -94,15 +94,15 @@ def _write_results(result: NotebookResult) -> None:
             write(order.junit, junit_of(result))
         write(order.out / "outcome.json", json.dumps(result.as_dict(), indent=1) + "\n")
     except OSError as error:
-        if result.outcome != Outcome.CANNOT_WRITE:
+        if result.outcome != Ended.CANNOT_WRITE:
             result.reason = f"cannot write {error.filename or order.out}: {error.strerror}"
-        result.outcome = Outcome.CANNOT_WRITE
+        result.outcome = Ended.CANNOT_WRITE
 
 
 def junit_of(result: NotebookResult) -> bytes:
     """Return a JUnit file with a case for each cell."""
     cases = list(result.cases)
-    if result.outcome != Outcome.PASSED and all(case.state != "failed" for case in cases):
+    if result.outcome != Ended.PASSED and all(case.state != "failed" for case in cases):
         # The failure is of no cell, such as a missing kernel.
         cases.append(
             CellResult(0, result.outcome, "failed", reason=result.reason, details=result.details)
@@ -168,7 +168,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; font-sr
 
 def page_of(notebook: Any, result: NotebookResult) -> str:
     """Return the executed notebook as a page of HTML."""
-    tone = "passed" if result.outcome == Outcome.PASSED else "failed"
+    tone = "passed" if result.outcome == Ended.PASSED else "failed"
     style = _data("page.css")
     title, outcome = html.escape(result.order.notebook.name), html.escape(result.outcome)
     parts = [
@@ -311,7 +311,7 @@ def _printed(browser: str, page: Path) -> bytes:
             process.wait()
         if not made.is_file():
             problem = " ".join(problem.split())[-300:]
-            raise NotebookFailure(Outcome.CANNOT_WRITE, f"{browser} has made no PDF: {problem}")
+            raise NotebookFailure(Ended.CANNOT_WRITE, f"{browser} has made no PDF: {problem}")
         return made.read_bytes()
 
 
@@ -321,7 +321,7 @@ def _typeset(notebook: Any) -> bytes:
         import typst
     except ImportError:
         raise NotebookFailure(
-            Outcome.CANNOT_WRITE, "PDF needs chromium, or pip install 'rankwise[report]'"
+            Ended.CANNOT_WRITE, "PDF needs chromium, or pip install 'rankwise[report]'"
         ) from None
     with tempfile.TemporaryDirectory(prefix="rankwise-pdf-") as folder:
         cells: list[dict[str, str]] = []
@@ -343,5 +343,5 @@ def _typeset(notebook: Any) -> bytes:
             inputs = {"cells": json.dumps(cells)}
             made: bytes = typst.compile(source, sys_inputs=inputs, format="pdf")
         except RuntimeError as error:
-            raise NotebookFailure(Outcome.CANNOT_WRITE, f"typst has made no PDF: {error}") from None
+            raise NotebookFailure(Ended.CANNOT_WRITE, f"typst has made no PDF: {error}") from None
     return made

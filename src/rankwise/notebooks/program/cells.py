@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .notebook_results import NotebookFailure, Outcome, number_of, plain, without_secrets
+from .notebook_results import Ended, NotebookFailure, number_of, plain, without_secrets
 
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{4,}\b")
 
@@ -42,12 +42,12 @@ def read_notebook(path: Path) -> Any:
         if isinstance(notebook.get("cells"), list):
             return notebook
     except OSError as error:
-        raise NotebookFailure(Outcome.UNREADABLE, f"{path}: {error.strerror}") from None
+        raise NotebookFailure(Ended.UNREADABLE, f"{path}: {error.strerror}") from None
     except RecursionError:
         problem = "it is nested too deeply"
     except Exception as error:  # nbformat raises many types for files that are no notebooks
         problem = " ".join(str(error).split())[:300]
-    raise NotebookFailure(Outcome.UNREADABLE, f"{path} is no notebook: {problem}")
+    raise NotebookFailure(Ended.UNREADABLE, f"{path} is no notebook: {problem}")
 
 
 # Parameters, and outputs that are compared

@@ -20,10 +20,10 @@ from .execution import NotebookRun, run_script
 from .kernels import Kernel, KernelChoice, KernelSupervisor
 from .notebook_results import (
     RAN_TO_THE_END,
+    Ended,
     NotebookFailure,
     NotebookOrder,
     NotebookResult,
-    Outcome,
     internal_error,
     say,
 )
@@ -53,7 +53,7 @@ class NotebookRunner:
         """Run a notebook and write its files; raises nothing but CancelledError."""
         run = NotebookRun(order, self._supervisor, self._is_quiet)
         if reason := _prepare_folder(order):
-            run.result.fail(NotebookFailure(Outcome.CANNOT_WRITE, reason))
+            run.result.fail(NotebookFailure(Ended.CANNOT_WRITE, reason))
             return run.result
         try:
             choice = run.read()
@@ -62,7 +62,7 @@ class NotebookRunner:
             if order.as_script and run.result.outcome in RAN_TO_THE_END:
                 await run_script(run)
         except asyncio.CancelledError:
-            run.blame(NotebookFailure(Outcome.CANCELLED, "it was cancelled"))
+            run.blame(NotebookFailure(Ended.CANCELLED, "it was cancelled"))
             write_artifacts(run)
             raise
         except Exception as error:
@@ -95,7 +95,7 @@ class NotebookRunner:
                 kernel = self._shared = await run.warm_up(choice)
             if kernel is not None:
                 await run.execute(kernel)
-                if run.result.outcome not in (*RAN_TO_THE_END, Outcome.NEEDS_INPUT):
+                if run.result.outcome not in (*RAN_TO_THE_END, Ended.NEEDS_INPUT):
                     await self._end_shared()
 
     async def _end_shared(self) -> None:
@@ -156,7 +156,7 @@ async def run_all(
     for task in tasks:
         results.append(await task)
         report(results[-1])
-    return int(any(result.outcome != Outcome.PASSED for result in results))
+    return int(any(result.outcome != Ended.PASSED for result in results))
 
 
 def report(result: NotebookResult) -> None:

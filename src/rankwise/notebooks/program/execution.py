@@ -25,10 +25,10 @@ from .cells import (
 from .kernels import Kernel, KernelChoice, KernelSupervisor, SupervisedProcess, choose_kernel
 from .notebook_results import (
     CellResult,
+    Ended,
     NotebookFailure,
     NotebookOrder,
     NotebookResult,
-    Outcome,
     number_of,
     plain,
     readable,
@@ -76,10 +76,10 @@ class NotebookRun:
                     self._clear(index, cell)
             if reason := own.get("needs_input"):
                 reason = "its metadata says so" if reason is True else str(reason)
-                raise NotebookFailure(Outcome.NEEDS_INPUT, reason)
+                raise NotebookFailure(Ended.NEEDS_INPUT, reason)
             choice = choose_kernel(self.notebook, self.order)
             if self.order.parameters and not choice.is_python:
-                raise NotebookFailure(Outcome.UNREADABLE, "parameters are for notebooks in Python")
+                raise NotebookFailure(Ended.UNREADABLE, "parameters are for notebooks in Python")
             return choice
         except NotebookFailure as failure:
             self.blame(failure)
@@ -248,7 +248,7 @@ class NotebookRun:
             payload = self._reply.get("payload") or ()
             if any(one.get("source") == "ask_exit" for one in payload):
                 reason = f"{where} ends the kernel by exit(): later cells do not run"
-                raise NotebookFailure(Outcome.ERROR, reason, cell=number)
+                raise NotebookFailure(Ended.ERROR, reason, cell=number)
             return
         if isinstance(error, DeadKernelError):
             raise self._kernel.death(f"in {where}", number)
@@ -257,14 +257,14 @@ class NotebookRun:
         details = self._traceback() or plain(getattr(error, "traceback", ""))
         name, value = str(error.ename), plain(error.evalue)
         if name == "StdinNotImplementedError":
-            raise NotebookFailure(Outcome.NEEDS_INPUT, f"{where} asks for input", cell=number)
+            raise NotebookFailure(Ended.NEEDS_INPUT, f"{where} asks for input", cell=number)
         if name in ("SystemExit", "KeyboardInterrupt") and not details.strip():
             # IPython prints no traceback for these.
             details = "".join(plain(one.get("text", "")) for one in cell.outputs)
         problem = f"{name}: {value.splitlines()[0]}" if value.strip() else name
         if name == "SystemExit":
             problem = f"sys.exit({value}): later cells do not run"
-        raise NotebookFailure(Outcome.ERROR, f"{where}: {problem}", cell=number, details=details)
+        raise NotebookFailure(Ended.ERROR, f"{where}: {problem}", cell=number, details=details)
 
     async def _interrupt(
         self, task: asyncio.Future[Any], index: int, reason: str
@@ -280,7 +280,7 @@ class NotebookRun:
             details = self._traceback()
         elif not task.done() and not died.done():
             reason += "; the kernel ignored the interrupt and was killed"
-        return NotebookFailure(Outcome.TIMED_OUT, reason, cell=self.number(index), details=details)
+        return NotebookFailure(Ended.TIMED_OUT, reason, cell=self.number(index), details=details)
 
     async def _check_survival(self) -> None:
         """Raise NotebookFailure if the kernel has died of the last cell, after its reply."""
@@ -299,7 +299,7 @@ class NotebookRun:
             before = self._before[number - 1].get("outputs") or []
             if difference := differences(before, cell.outputs):
                 reason = f"the output of {self._name(index)} differs from the stored one"
-                return NotebookFailure(Outcome.DIFFERS, reason, cell=number, details=difference)
+                return NotebookFailure(Ended.DIFFERS, reason, cell=number, details=difference)
         return None
 
     def _name(self, index: int) -> str:
@@ -413,6 +413,6 @@ async def run_script(run: NotebookRun) -> None:
     case.state = "failed"
     case.reason = f"as a script it {how or f'took longer than {limit:g} s'}: {plain(last)[:200]}"
     case.details = plain(written[-2000:])
-    if result.outcome == Outcome.PASSED:
-        outcome = Outcome.ERROR if how else Outcome.TIMED_OUT
+    if result.outcome == Ended.PASSED:
+        outcome = Ended.ERROR if how else Ended.TIMED_OUT
         result.fail(NotebookFailure(outcome, case.reason, details=case.details))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .cells import section
-from .notebook_results import NotebookFailure, NotebookOrder, Outcome, plain
+from .notebook_results import Ended, NotebookFailure, NotebookOrder, plain
 
 MARKER = "RANKWISE_KERNELS"
 """A variable in the environment of kernels, inherited by what they start: the sweep finds it."""
@@ -151,7 +151,7 @@ class SupervisedProcess:
             )
         except OSError as error:
             reason = f"cannot start {command[0]}: {error}"
-            raise NotebookFailure(Outcome.NO_START, reason) from None
+            raise NotebookFailure(Ended.NO_START, reason) from None
         self._supervisor.tell(self._process.pid, is_alive=True)
         assert self._process.stdout is not None
         stream = self._process.stdout.fileno()
@@ -239,7 +239,7 @@ def choose_kernel(notebook: Any, order: NotebookOrder) -> KernelChoice:
     name = str(spec.get("name") or "")
     language = str(spec.get("language") or said.get("name") or "").lower()
     if name == "python2":
-        raise NotebookFailure(Outcome.MISSING_KERNEL, "the notebook is for Python 2")
+        raise NotebookFailure(Ended.MISSING_KERNEL, "the notebook is for Python 2")
     if language in ("python", "ipython") or not (language or name) or name.startswith("python"):
         return _python_kernel(order)
     return _other_kernel(name or language)
@@ -248,7 +248,7 @@ def choose_kernel(notebook: Any, order: NotebookOrder) -> KernelChoice:
 def _python_kernel(order: NotebookOrder) -> KernelChoice:
     python = shutil.which(order.kernel_python)
     if python is None:
-        raise NotebookFailure(Outcome.MISSING_KERNEL, f"there is no {order.kernel_python} in PATH")
+        raise NotebookFailure(Ended.MISSING_KERNEL, f"there is no {order.kernel_python} in PATH")
     # IPython's history is for what a person has typed.
     words = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
     return KernelChoice([python, *words, "--HistoryManager.hist_file=:memory:"], name=python)
@@ -263,7 +263,7 @@ def _other_kernel(name: str) -> KernelChoice:
     except NoSuchKernel:
         known = ", ".join(sorted(manager.find_kernel_specs())) or "none"
         reason = f"there is no kernel {name!r} here; known are: {known}"
-        raise NotebookFailure(Outcome.MISSING_KERNEL, reason) from None
+        raise NotebookFailure(Ended.MISSING_KERNEL, reason) from None
     words = [word.replace("{resource_dir}", spec.resource_dir) for word in spec.argv]
     return KernelChoice(
         words,
@@ -300,7 +300,7 @@ class Kernel(SupervisedProcess):
         """Wait a moment; raises NotebookFailure after the deadline."""
         if time.monotonic() > deadline:
             reason = f"the kernel did not answer within {STARTUP_SECONDS:g} s"
-            raise NotebookFailure(Outcome.NO_START, reason)
+            raise NotebookFailure(Ended.NO_START, reason)
         await asyncio.sleep(0.01)
 
     def _connect(self) -> list[str]:
@@ -356,15 +356,15 @@ class Kernel(SupervisedProcess):
         if _NO_LAUNCHER.search(details):
             python = self.choice.name
             reason = f"{python} has no ipykernel: install it there with pip install ipykernel"
-            return NotebookFailure(Outcome.MISSING_KERNEL, reason, details=details)
+            return NotebookFailure(Ended.MISSING_KERNEL, reason, details=details)
         reason = f"the kernel {self.how_it_ended()} at its start"
-        return NotebookFailure(Outcome.NO_START, reason, details=details)
+        return NotebookFailure(Ended.NO_START, reason, details=details)
 
     def death(self, where: str, cell: int | None = None) -> NotebookFailure:
         """Return the failure of a notebook whose kernel has died."""
         reason = f"the kernel {self.how_it_ended()}, {where}"
         details = plain(self.output).strip()
-        return NotebookFailure(Outcome.KERNEL_DIED, reason, cell=cell, details=details)
+        return NotebookFailure(Ended.KERNEL_DIED, reason, cell=cell, details=details)
 
     def how_it_ended(self) -> str:
         """Say how the process has ended; it must have."""

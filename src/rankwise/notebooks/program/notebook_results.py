@@ -18,7 +18,7 @@ from typing import Any
 from urllib import parse
 
 
-class Outcome(str, Enum):  # noqa: UP042  # Python 3.8, where this runs too, has no StrEnum
+class Ended(str, Enum):  # noqa: UP042  # Python 3.8, where this runs too, has no StrEnum
     """How a notebook ended, as it is written in messages and in outcome.json."""
 
     PASSED = "passed"
@@ -38,7 +38,7 @@ class Outcome(str, Enum):  # noqa: UP042  # Python 3.8, where this runs too, has
     __str__ = str.__str__
 
 
-RAN_TO_THE_END = (Outcome.PASSED, Outcome.ERROR, Outcome.DIFFERS)
+RAN_TO_THE_END = (Ended.PASSED, Ended.ERROR, Ended.DIFFERS)
 """Outcomes of notebooks whose kernel and cells are as usual afterwards."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -86,7 +86,7 @@ class NotebookFailure(Exception):
     """A notebook has not passed."""
 
     def __init__(
-        self, outcome: Outcome, reason: str, *, cell: int | None = None, details: str = ""
+        self, outcome: Ended, reason: str, *, cell: int | None = None, details: str = ""
     ) -> None:
         super().__init__(reason)
         self.outcome, self.reason, self.cell, self.details = outcome, reason, cell, details
@@ -95,7 +95,7 @@ class NotebookFailure(Exception):
 def internal_error(error: Exception) -> NotebookFailure:
     """Return the failure for a defect of this program, while `error` is handled."""
     reason = f"{type(error).__name__}: {error}"
-    return NotebookFailure(Outcome.INTERNAL, reason, details=traceback.format_exc())
+    return NotebookFailure(Ended.INTERNAL, reason, details=traceback.format_exc())
 
 
 @dataclass
@@ -103,7 +103,7 @@ class NotebookResult:
     """The result of a notebook and of its cells."""
 
     order: NotebookOrder
-    outcome: Outcome = Outcome.PASSED
+    outcome: Ended = Ended.PASSED
     reason: str = ""
     cell: int | None = None
     details: str = ""
@@ -124,7 +124,7 @@ class NotebookResult:
     def fail_late(self, failure: NotebookFailure) -> None:
         """Note what went wrong after the cells; it is the outcome only if they passed."""
         self.notes.append(failure.reason)
-        if self.outcome == Outcome.PASSED:
+        if self.outcome == Ended.PASSED:
             self.fail(failure)
 
     def as_dict(self) -> dict[str, Any]:
