@@ -71,7 +71,7 @@ def test_a_pilot_carries_out_many_attempts_in_one_job(place: Place) -> None:
 class KeeperStandIn:
     """Stands in for the part of a pilot that starts runners; what it starts ends at once."""
 
-    agent: pilot.Agent
+    agent: pilot.Pilot
     end: Mapping[str, object]
 
     def __init__(self, name: str, cores: int, command: Sequence[str]) -> None:
@@ -145,7 +145,7 @@ def test_a_pilot_that_is_ended_right_after_a_task_begins_again_with_it(
     order = {"folder": str(tmp_path / "attempt"), "nodes": 1, "cores": 1}
     (tmp_path / "inbox" / "1-rw-1").write_text(json.dumps(order))
     KeeperStandIn.end = end
-    KeeperStandIn.agent = agent = pilot.Agent(tmp_path, 1e9)
+    KeeperStandIn.agent = agent = pilot.Pilot(tmp_path, 1e9)
     agent.run()
     assert (tmp_path / "taken" / "1-rw-1").exists() == is_begun_again
 
@@ -165,7 +165,7 @@ def test_an_order_that_cannot_be_read_does_not_end_the_pilot(
         order = {"folder": str(tmp_path / name), "nodes": 1, "cores": 4}
         (tmp_path / "inbox" / f"{number}-rw-{number}").write_text(json.dumps(order))
     KeeperStandIn.end = {"outcome": "passed", "signal": None}
-    KeeperStandIn.agent = agent = pilot.Agent(tmp_path, 1e9)
+    KeeperStandIn.agent = agent = pilot.Pilot(tmp_path, 1e9)
     agent.run()
     ends = {
         name: json.loads((tmp_path / name / "end.json").read_text()) for name in ("bad", "good")

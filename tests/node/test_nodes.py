@@ -328,8 +328,8 @@ def test_a_node_that_is_asked_says_whether_processes_of_the_attempt_are_there() 
         try:
             while not has_marker(sleeper.pid, marker):
                 time.sleep(0.01)  # A process has its variables a moment after it has begun.
-            assert await_end(marker, 0.0, [sleeper.pid]) == STILL_THERE
-            assert await_end("rw-another", 0.0, [sleeper.pid]) == 0
+            assert await_end(marker, "0", f"{sleeper.pid}") == STILL_THERE
+            assert await_end("rw-another", "0", f"{sleeper.pid}") == 0
         finally:
             sleeper.kill()
-    assert await_end(marker, 0.0, [sleeper.pid]) == 0
+    assert await_end(marker, "0", f"{sleeper.pid}") == 0

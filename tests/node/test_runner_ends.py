@@ -228,7 +228,7 @@ def test_an_attempt_that_was_given_up_is_not_started(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, process("worker-0", "touch ran"))
     (attempt.folder / "claim").touch()
     assert attempt.start().wait() == 3
-    assert "somebody else has taken" in attempt.trouble()
+    assert "another process has taken" in attempt.trouble()
     assert sorted(path.name for path in attempt.folder.iterdir()) == [
         *("claim", "order.json", "runner.log")
     ]

@@ -1,4 +1,4 @@
-"""What runs on a machine that is elsewhere: takes attempts in, starts their runners, tells of them.
+"""The agent on a host with a login: takes attempts in, starts their runners, reports on them.
 
     agent VERB REQUEST        REQUEST is JSON in base64
     hello                     once our files are unpacked in a folder that they do not stay in
@@ -21,29 +21,36 @@ import signal
 import sys
 import time
 
-from .files import Locked, discard, give_up, own_command, read_json, redirect, rename, write_file
+from .files import (
+    Locked,
+    discard,
+    end_of_log,
+    give_up,
+    own_command,
+    read_json,
+    redirect,
+    rename,
+    write_file,
+)
 from .mirror import is_log, news_of
 from .outcome import write_end
-from .processes import sweep_marked
+from .processes import read_small, sweep_marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 BEGIN, END = "rankwise-answer:", ":rankwise-end"
+# Comes before a stream: a login may write a message of the day before it.
 DATA = b"\nrankwise-data:\n"
-"""Comes before a stream; before it there may be what a login has to say."""
+# The last file of a parcel: without it, its end is missing.
 WHOLE = ".whole"
-"""The last file of a parcel: without it, its end is missing."""
-GOING = "going.json"
-COMPILED = "__pycache__"
+# The last file but the end of what is fetched. It names what could not be read, and why.
 FETCHED = ".fetched"
-"""Comes behind all that was fetched but the end: names what could not be read, and why."""
-# What is ours, and of no use to the client.
-_STAY = (
-    *(WHOLE, ".came", GOING, "claim", "order.json", "placement.json", "runtime.json", "end.json"),
-)
+GOING, COMPILED = "going.json", "__pycache__"
+# Files of ours that the client does not need. The end is sent apart, after all others.
+_STAY = {WHOLE, ".came", GOING, "claim", "order.json", "placement.json", "runtime.json", "end.json"}
 _LOG_BYTES = 512 * 1024
 _LOOK_SECONDS = 0.03
 _START_SECONDS = 30.0
@@ -58,11 +65,11 @@ def answer(data: object) -> None:
     sys.stdout.flush()
 
 
-# Who there is
+# Processes that were noted
 
 
 def birth_of(pid: int) -> str:
-    """Return when a process began; with its number, it is known by that. Empty: it is gone."""
+    """Return when a process began, which tells it from a later one of its number; empty: gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -72,21 +79,17 @@ def birth_of(pid: int) -> str:
 
 
 def is_alive(going: dict[str, Any]) -> bool:
-    """Return whether the process that was written down is there, and no other of its number."""
+    """Return whether the process that was noted is there, and no other of its number."""
     return bool(going) and birth_of(going["pid"]) == going["birth"] != ""
 
 
 def boot() -> str:
-    """Name the time since which this machine has been up."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    """Return what identifies this start of the machine; empty: it does not say."""
+    return read_small("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
 def read(path: str) -> dict[str, Any]:
-    """Read what was written down; nothing: it was not. OSError: nobody can tell."""
+    """Read a record; nothing: there is none, or not all of it. OSError: that is not known."""
     try:
         data = read_json(path)
     except (FileNotFoundError, ValueError):
@@ -95,7 +98,7 @@ def read(path: str) -> dict[str, Any]:
 
 
 def exists(path: str) -> bool:
-    """Return whether there is a file; OSError: nobody can tell."""
+    """Return whether there is a file; OSError: that is not known, as `os.path.exists` hides."""
     try:
         os.stat(path)
     except FileNotFoundError:
@@ -108,7 +111,7 @@ def place_of(root: str, marker: str) -> str:
 
 
 def alone(root: str, marker: str) -> Locked:
-    """Be the only one who starts an attempt, or gives it up."""
+    """Keep other calls from starting an attempt, or giving it up, at the same time."""
     os.makedirs(os.path.join(root, "attempts"), exist_ok=True)
     return Locked(f"{place_of(root, marker)}.lock")
 
@@ -117,7 +120,7 @@ def alone(root: str, marker: str) -> Locked:
 
 
 def hello(request: dict[str, Any]) -> dict[str, Any]:
-    """Return what this machine has, and forget what nobody will ask for again."""
+    """Return what this machine has, and remove notes on attempts of long ago."""
     from .equipment import inventory
 
     attempts = os.path.join(request["root"], "attempts")
@@ -134,7 +137,7 @@ def hello(request: dict[str, Any]) -> dict[str, Any]:
 def settle(fresh: str, place: str) -> None:
     """Put our files where they are run from, unless just these are there and nothing else is.
 
-    What is compiled is taken from the fresh ones: nobody can tell what the other was made from.
+    What is compiled is taken from the fresh ones: what the other was made from is not known.
     OSError: something else is there, and cannot be replaced.
     """
     if is_same(fresh, place):
@@ -156,46 +159,48 @@ def is_same(fresh: str, place: str) -> bool:
     """Return whether a folder is ours and has the same files, all ours, as they were sent."""
     import stat
 
+    def is_ours(path: str, kind: int) -> bool:
+        # Another user must not be able to have us run files of theirs.
+        status = os.lstat(path)
+        return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.getuid()
+
+    def content(path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
     try:
-        status = os.lstat(place)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-            return False
-        names = sorted(set(os.listdir(fresh)) - {COMPILED})
-        if sorted(set(os.listdir(place)) - {COMPILED}) != names:
-            return False
-        for name in names:
-            status = os.lstat(f"{place}/{name}")
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
-                return False
-            with open(f"{fresh}/{name}", "rb") as ours, open(f"{place}/{name}", "rb") as theirs:
-                if ours.read() != theirs.read():
-                    return False
+        names = set(os.listdir(fresh)) - {COMPILED}
+        return (
+            is_ours(place, stat.S_IFDIR)
+            and set(os.listdir(place)) - {COMPILED} == names
+            and all(is_ours(f"{place}/{name}", stat.S_IFREG) for name in names)
+            and all(content(f"{fresh}/{name}") == content(f"{place}/{name}") for name in names)
+        )
     except FileNotFoundError:
         return False
-    return True
 
 
 def start(request: dict[str, Any]) -> dict[str, Any]:
-    """Take an attempt in from the standard input, and start its runner unless somebody has."""
+    """Take an attempt in from the standard input, and start its runner unless that was done."""
     root, marker = request["root"], request["marker"]
     folder = place_of(root, marker)
+    going = f"{folder}/{GOING}"
     source = sys.stdin.buffer
     secrets = source.read(int(source.readline()))
     with alone(root, marker):
-        if os.path.exists(f"{folder}/claim") or os.path.exists(f"{folder}/{GOING}"):
-            return {"pid": read(f"{folder}/{GOING}").get("pid", 0)}
-        if not os.path.isdir(folder):
-            unpack(source, folder)
-        launch(request, folder, secrets)
-        deadline = time.monotonic() + _START_SECONDS
-        while not os.path.exists(f"{folder}/{GOING}") and time.monotonic() < deadline:
-            time.sleep(0.005)
-        if not os.path.exists(f"{folder}/{GOING}"):
-            give_up(folder)
-            with open(f"{folder}/runner.log", encoding="utf-8", errors="replace") as file:
-                said = file.read().strip().splitlines()
-            raise OSError(f"its runner does not start: {said[-1] if said else 'no word'}")
-    return {"pid": read(f"{folder}/{GOING}").get("pid", 0)}
+        if not (os.path.exists(f"{folder}/claim") or os.path.exists(going)):
+            if not os.path.isdir(folder):
+                unpack(source, folder)
+            launch(request, folder, secrets)
+            deadline = time.monotonic() + _START_SECONDS
+            while not os.path.exists(going):
+                if time.monotonic() >= deadline:
+                    give_up(folder)
+                    said = end_of_log(f"{folder}/runner.log").decode(errors="replace").strip()
+                    last = said.rpartition("\n")[2] or "no word"
+                    raise OSError(f"its runner does not start: {last}")
+                time.sleep(0.005)
+    return {"pid": read(going).get("pid", 0)}
 
 
 def unpack(source: Any, folder: str) -> None:
@@ -227,12 +232,9 @@ def unpack(source: Any, folder: str) -> None:
 
 
 def came_with(folder: str) -> dict[str, list[int]]:
-    """Note what a parcel had in it: what has not changed need not go back."""
-    found = {}
-    for path in files_in(folder):
-        status = os.lstat(os.path.join(folder, path))
-        found[path] = [status.st_mtime_ns, status.st_size]
-    return found
+    """Return time and size of what a parcel had in it: what has not changed need not go back."""
+    found = ((path, os.lstat(f"{folder}/{path}")) for path in files_in(folder))
+    return {path: [status.st_mtime_ns, status.st_size] for path, status in found}
 
 
 def files_in(folder: str) -> Iterator[str]:
@@ -243,7 +245,7 @@ def files_in(folder: str) -> Iterator[str]:
 
 
 def launch(request: dict[str, Any], folder: str, secrets: bytes) -> None:
-    """Start the process that becomes the runner, as nobody's child and in a session of its own."""
+    """Start the process that becomes the runner, without a parent and in a session of its own."""
     if first := os.fork():
         os.waitpid(first, 0)
         return
@@ -285,7 +287,7 @@ def become_runner(request: dict[str, Any], folder: str) -> None:
 
 
 def state_of(folder: str) -> dict[str, Any]:
-    """Say how an attempt stands; OSError: that cannot be told here, or now."""
+    """Return the state of an attempt; OSError: it is not known here, or now."""
     going = read(f"{folder}/{GOING}")
     is_running = is_alive(going)
     has_begun = exists(f"{folder}/claim")
@@ -306,7 +308,7 @@ def state_of(folder: str) -> dict[str, Any]:
 
 
 def look(request: dict[str, Any]) -> dict[str, Any]:
-    """Return how attempts stand, with what is new in their logs; waits a little for it."""
+    """Return the states of attempts, with what is new in their logs; waits a little for that."""
     deadline = time.monotonic() + request.get("wait", 0.0)
     while True:
         left = [_LOG_BYTES]
@@ -332,13 +334,9 @@ def fetch(request: dict[str, Any]) -> None:
     came = read(f"{folder}/.came")
     out = sys.stdout.buffer
     out.write(DATA)
-    left = []
     with tarfile.open(fileobj=out, mode="w|") as parcel:
-        for path in files_in(folder):
-            if path in _STAY:
-                continue
-            if why := put(parcel, folder, path, came):
-                left.append(f"{path}: {why}")
+        tried = ((path, put(parcel, folder, path, came)) for path in files_in(folder))
+        left = [f"{path}: {why}" for path, why in tried if why]
         said = json.dumps(left).encode()
         member = tarfile.TarInfo(FETCHED)
         member.size = len(said)
@@ -349,12 +347,14 @@ def fetch(request: dict[str, Any]) -> None:
 
 
 def put(parcel: Any, folder: str, path: str, came: dict[str, Any]) -> str:
-    """Put a file into a tar, unless it is there already; gives what is in the way.
+    """Put a file into a tar, unless the client has it or does not need it; return what fails.
 
     OSError: the tar itself cannot be written.
     """
     import tarfile
 
+    if path in _STAY:
+        return ""
     full = os.path.join(folder, path)
     is_mirrored = is_log(path) and path.startswith(("processes/", "runner.log"))
     try:
@@ -363,7 +363,7 @@ def put(parcel: Any, folder: str, path: str, came: dict[str, Any]) -> str:
             return ""
         member = parcel.gettarinfo(full, path)
         file = open(full, "rb") if os.path.isfile(full) and not member.issym() else None  # noqa: SIM115
-    except FileNotFoundError:  # What is left of it has removed the file meanwhile.
+    except FileNotFoundError:  # A process that is left of the attempt has removed it meanwhile.
         return ""
     except OSError as error:
         return error.strerror or str(error)
@@ -381,7 +381,7 @@ def put(parcel: Any, folder: str, path: str, came: dict[str, Any]) -> str:
 
 
 class SizedFile:
-    """A file that gives as many bytes as its header says, whatever becomes of it meanwhile."""
+    """A file of which as many bytes are read as its header in the tar says, come what may."""
 
     def __init__(self, file: Any, size: int) -> None:
         self.trouble = ""
@@ -400,7 +400,7 @@ class SizedFile:
 
 
 def is_plain(path: str) -> bool:
-    """Return whether it is a file, a link or a folder, and no socket or pipe."""
+    """Return whether it is a file, a link or a folder, not a socket or a pipe."""
     return os.path.islink(path) or os.path.isfile(path) or os.path.isdir(path)
 
 
@@ -418,6 +418,7 @@ def end(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def signal_runner(folder: str, number: int) -> None:
+    """Send a signal to the runner of an attempt, or to what makes its runtime ready."""
     going = read(f"{folder}/{GOING}")
     if is_alive(going):
         # What makes a runtime ready has processes of its own; a runner ends its own by itself.
@@ -443,7 +444,7 @@ def abandon(request: dict[str, Any]) -> dict[str, Any]:
 def remove(request: dict[str, Any]) -> dict[str, Any]:
     """Kill what is left of an attempt, its runner first; remove its folder unless it is kept."""
     folder = place_of(request["root"], request["marker"])
-    # One that is alive would write into the folder once more.
+    # A runner that is alive would write into the folder once more.
     signal_runner(folder, signal.SIGKILL)
     count = sweep_marked(request["marker"])
     # What only says that an attempt never begins stays for a while.
@@ -456,18 +457,11 @@ def remove(request: dict[str, Any]) -> dict[str, Any]:
     return {"swept": count, "is_gone": not is_there}
 
 
-VERBS = {
-    "hello": hello,
-    "start": start,
-    "look": look,
-    "end": end,
-    "abandon": abandon,
-    "remove": remove,
-}
+VERBS = {verb.__name__: verb for verb in (hello, start, look, end, abandon, remove)}
 
 
 def say_hello() -> int:
-    """Put our files where they stay, and tell what this machine has."""
+    """Put our files where they stay, and answer what this machine has."""
     here = os.path.dirname(os.path.abspath(__file__))
     root = os.environ["RANKWISE_ROOT"]
     try:
@@ -479,8 +473,9 @@ def say_hello() -> int:
     return 0
 
 
-def main(arguments: Sequence[str]) -> int:
-    verb, request = arguments[0], json.loads(base64.urlsafe_b64decode(arguments[1]))
+def main(verb: str, text: str) -> int:
+    """Do what a client asks for, and answer."""
+    request = json.loads(base64.urlsafe_b64decode(text))
     os.umask(0o077)
     try:
         if verb == "fetch":

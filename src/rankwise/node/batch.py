@@ -22,10 +22,11 @@ from .processes import OUR_FAULT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
-# How long the values of secrets may take: after a job was put back into the queue, the client
-# hands them over once more, if there is one.
+# How long the values of secrets may take: after a job was put back into the queue, a client that
+# still runs hands them over once more.
 SECRETS_SECONDS = 60.0
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 # Ends by which nothing is decided, also those by a signal that the batch system may have sent: the
@@ -35,7 +36,7 @@ SYSTEMS_SIGNALS = (15, 9)
 
 
 def main(place: str) -> int:
-    """Become the runner of an attempt; gives an exit code if that cannot be."""
+    """Become the runner of an attempt, or return an exit code if that is not possible."""
     try:
         return _begin(place)
     except (OSError, ValueError, LookupError, subprocess.SubprocessError) as error:
@@ -45,8 +46,11 @@ def main(place: str) -> int:
 
 def _begin(place: str) -> int:
     dialect = read_dialect()
-    folder = _folder(place, dialect)
+    folder = Path(place)
     if place.startswith("@"):
+        lines = Path(place[1:]).read_text().splitlines()
+        folder = Path(lines[int(os.environ[dialect.array_index])])
+        # The jobs of an array write into one file otherwise.
         redirect(str(folder), 0)
     if not make_way(folder, dialect):
         return 0
@@ -58,34 +62,27 @@ def _begin(place: str) -> int:
     return os.execv(sys.executable, [*own_command(), "run", str(folder)])
 
 
-def _folder(place: str, dialect: Dialect) -> Path:
-    if not place.startswith("@"):
-        return Path(place)
-    lines = Path(place[1:]).read_text().splitlines()
-    return Path(lines[int(os.environ[dialect.array_index])])
-
-
 def make_way(folder: Path, dialect: Dialect) -> bool:
-    """Put aside what an earlier start of this job has left; tells whether to go on.
+    """Put aside what an earlier start of this job has left; False: the attempt must not start.
 
-    A claim without a word in it is that of a client which has given the attempt up.
+    An empty claim is that of a client which has given the attempt up.
     """
-    restarts = dialect.value(dialect.restarts, os.environ, "0")
-    claim, end = folder / "claim", folder / "end.json"
+    restarts = os.environ.get(dialect.restarts, "0")
+    claim = folder / "claim"
     if not claim.exists():
         return True
     if restarts == "0" or not claim.read_bytes():
-        print("rankwise: somebody else has taken this attempt; nothing is started", flush=True)
+        print("rankwise: another process has taken this attempt; nothing is started", flush=True)
         return False
     if is_decided(folder):
         print("rankwise: this attempt is over; it is not started again", flush=True)
         return False
     aside = folder / f"before-{restarts}"
     aside.mkdir(exist_ok=True)
-    # The claim last: whoever finds none may begin.
-    for place in (folder / "processes", end, claim):
-        if place.exists():
-            rename(place, aside / place.name)
+    # The claim last: as long as it is there, no other process begins with this attempt.
+    for name in ("processes", "end.json", "claim"):
+        if (folder / name).exists():
+            rename(folder / name, aside / name)
     return True
 
 
@@ -109,7 +106,7 @@ class BatchAllocation:
         self._unbound = _unbound(dialect) if len(self.names) > 1 else []
 
     def node(self, name: str, *, is_first: bool) -> dict[str, Any]:
-        """Say what a runner must know of a node; the first one of an order is its own."""
+        """Return what a runner must know of a node; the first one of an order is its own."""
         address = self._addresses.get(name, name)
         reach = [] if is_first else self.reach(name)
         return {"name": name, "address": address, "reach": reach}
@@ -123,12 +120,9 @@ class BatchAllocation:
         if self.dialect.node_file:
             lines = _lines_of_node_file(self.dialect)
             return [lines.count(name) for name in self.names]
-        counts: list[int] = []
-        # `4(x2),2`
-        for text in os.environ[self.dialect.cores].split(","):
-            found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", text)
-            assert found is not None
-            counts += [int(found[1])] * int(found[2] or 1)
+        # `4(x2),2` is 4, 4, 2.
+        parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ[self.dialect.cores])
+        counts = [int(cores) for cores, times in parts for _ in range(int(times or 1))]
         return counts[: len(self.names)]
 
 
@@ -170,7 +164,7 @@ def _addresses(dialect: Dialect, names: list[str]) -> dict[str, str]:
     return dict(re.findall(dialect.address, said))
 
 
-def _unbound(dialect: Dialect) -> list[str]:
+def _unbound(dialect: Dialect) -> Sequence[str]:
     """Have a process keep all cores of its job, where the system would bind it to some."""
     if not dialect.binding or not re.search(dialect.binds, _ask(dialect.binding)):
         return []
@@ -178,7 +172,7 @@ def _unbound(dialect: Dialect) -> list[str]:
 
 
 def secrets_of(folder: Path) -> int:
-    """Read the values of secrets, remove their file at once, and give where they can be read."""
+    """Move the values of secrets from their file into memory, and return a descriptor for it."""
     path = folder / "secrets.json"
     deadline = time.monotonic() + SECRETS_SECONDS
     while not path.exists() and time.monotonic() < deadline:
@@ -195,10 +189,9 @@ def held_secrets(folder: str) -> dict[str, str]:
     if not os.path.exists(f"{folder}/secrets.json"):
         return {}
     with os.fdopen(secrets_of(Path(folder)), encoding="utf-8") as held:
-        found: dict[str, str] = parse(held.read())
-    return found
+        return dict(parse(held.read()))
 
 
-def _ask(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return done.stdout
+def _ask(command: Sequence[str]) -> str:
+    # So long may the system's own commands take: a busy controller answers late.
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

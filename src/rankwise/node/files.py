@@ -37,13 +37,18 @@ PLAIN = "/._-+,@%="
 CHUNK_BYTES = 65536
 
 
-def say(text: str) -> None:
-    """Tell people, in the runner's own log."""
-    data = f"rankwise runner: {text}\n".encode(errors="backslashreplace")
+def try_to(action: Callable[..., object], *arguments: Any) -> bool:
+    """Call a function; False: it has raised OSError, and that does no harm."""
     try:
-        os.write(2, data)
+        action(*arguments)
     except OSError:
-        pass  # Nobody listens.
+        return False
+    return True
+
+
+def say(text: str) -> None:
+    """Write a line for people into the runner's own log."""
+    try_to(os.write, 2, f"rankwise runner: {text}\n".encode(errors="backslashreplace"))
 
 
 def parse(text: str) -> Any:
@@ -76,14 +81,20 @@ def to_json(value: Any) -> str:
     return str(quote(str(value)))
 
 
-def read_json(path: str) -> Any:
+def read_text(path: str) -> str:
+    """Read a file, whatever bytes are in it; raises OSError."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
     """Read a file; raises OSError or ValueError."""
     with open(path, encoding="utf-8") as file:
         return parse(file.read())
 
 
 def read_record(path: str, *needed: str) -> dict[str, Any] | None:
-    """Read what somebody has written down; None: it is not there, or has not all that is needed."""
+    """Read a record of another process; None: there is none, or it lacks what is needed."""
     try:
         record = read_json(path)
     except (OSError, ValueError):
@@ -102,8 +113,8 @@ def listed(folder: str) -> list[str]:
 class Beside:
     """A name beside a path, for a file or a folder that is moved there when the block has made it.
 
-    So readers find all of it, or what was there before. If the block raises, it is removed. Of two
-    processes that make the same folder, the first one wins: the other's is removed too.
+    So readers find all of it, or what was there before. If the block raises, it is removed. If two
+    processes make the same folder, the second one's is removed too.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -157,15 +168,10 @@ def rename(source: str | os.PathLike[str], place: str | os.PathLike[str]) -> Non
 
 
 def touch(path: str) -> None:
-    """Show that we live, if that is possible."""
-    try:
-        os.utime(path)
-    except OSError:
-        try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
-        except OSError:
-            pass
+    """Set the time of a file to now, if that is possible; it is made if need be."""
+    if not try_to(os.utime, path):
+        # Its folder is there, or is made for the records beside it.
+        try_to(write_file, path, "")
 
 
 class Records:
@@ -179,7 +185,7 @@ class Records:
         self.retry()
 
     def retry(self) -> bool:
-        """Write what is not written yet; tells whether nothing is left."""
+        """Write what is not written yet, and return whether nothing is left."""
         for path, text in list(self._unwritten.items()):
             try:
                 write_file(path, text)
@@ -190,7 +196,7 @@ class Records:
         return not self._unwritten
 
     def insist(self, seconds: float) -> bool:
-        """Try for so long; tells whether all is written."""
+        """Try for so long, and return whether all is written."""
         deadline = time.monotonic() + seconds
         while not self.retry():
             if time.monotonic() >= deadline:
@@ -207,10 +213,7 @@ def discard(path: str) -> None:
 
         shutil.rmtree(path, ignore_errors=True)
     else:
-        try:
-            os.unlink(path)
-        except OSError:
-            pass  # It was not there.
+        try_to(os.unlink, path)
 
 
 class Locked:
@@ -242,18 +245,18 @@ def lock(file: int, *, waits: bool = True, is_shared: bool = False) -> bool:
 
 
 def unlock(file: int) -> None:
-    """Let go of an open file."""
+    """Release the lock on an open file."""
     fcntl.flock(file, fcntl.LOCK_UN)
 
 
-# The claim of an attempt decides who begins with it: a runner, or somebody who gives it up.
+# The claim of an attempt decides who begins with it: a runner, or a client that gives it up.
 
 
 def claim(folder: str) -> int | None:
-    """Take the attempt; None if somebody else has.
+    """Take the attempt, and return the open file that holds the lock; None: another process has.
 
-    The lock is held by the open file that is given. The file says who has it, for those who want to
-    send a signal; that is worth something only while it is locked.
+    The file names the process, so that a signal can be sent to it; the number is worth something
+    only while the file is locked.
     """
     own = f"{folder}/claim.{os.getpid()}"
     file = os.open(own, os.O_WRONLY | os.O_CREAT, 0o666)
@@ -261,14 +264,15 @@ def claim(folder: str) -> int | None:
     try:
         lock(file)
     except OSError as error:
-        say(f"no lock on the claim: {error.strerror}")  # Then others must know otherwise.
+        # Without locks, as on some network disks, others know by other means that we are at work.
+        say(f"no lock on the claim: {error.strerror}")
     return file if _is_first(own, folder) else None
 
 
 def give_up(folder: str | os.PathLike[str]) -> bool:
     """Take an attempt that no runner has begun with, so that none ever will; False: one has.
 
-    Such a claim has no word in it, and nobody holds it.
+    Such a claim is empty, and no process holds it.
     """
     own = f"{folder}/.claim.{os.getpid()}-{_thread.get_ident()}"
     os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -278,6 +282,7 @@ def give_up(folder: str | os.PathLike[str]) -> bool:
 def _is_first(own: str, folder: str | os.PathLike[str]) -> bool:
     """Make a file the claim of an attempt, unless there is one; it has no other name then."""
     try:
+        # A link, not a rename: of two processes, only one succeeds, also on a network disk.
         os.link(own, f"{folder}/claim")
     except FileExistsError:
         return False
@@ -287,7 +292,7 @@ def _is_first(own: str, folder: str | os.PathLike[str]) -> bool:
 
 
 def is_held(folder: str | os.PathLike[str]) -> bool | None:
-    """Return whether the runner that has taken an attempt is at work; None: nobody has taken it."""
+    """Return whether the runner that has taken an attempt is at work; None: it is not taken."""
     try:
         file = os.open(f"{folder}/claim", os.O_RDWR)
     except FileNotFoundError:
@@ -335,5 +340,5 @@ def temporary(marker: str) -> str:
 
 
 def own_command() -> list[str]:
-    """Give the words that start us once more."""
+    """Return the words that start our own program, without the verb."""
     return [sys.executable, "-I", "-S", f"{os.path.dirname(os.path.abspath(__file__))}/__main__.py"]

@@ -6,7 +6,7 @@ import ctypes
 import os
 import time
 
-from .files import to_json, write_file
+from .files import to_json, try_to, write_file
 from .processes import descendants, read_small
 
 TYPE_CHECKING = False
@@ -185,10 +185,8 @@ class UsageMeter:
             "peak_memory": self._peak,
             **{name: list(column) for name, column in zip(names, columns, strict=False)},
         }
-        try:
-            write_file(self._path, to_json(data) + "\n")
-        except OSError:
-            pass  # Nobody's outcome depends on it.
+        # Without it, a report lacks a plot: no outcome depends on it.
+        try_to(write_file, self._path, to_json(data) + "\n")
         self._is_new = False
 
     def close(self) -> None:

@@ -24,6 +24,11 @@ RECORD_SECONDS = 5.0
 ASK_AFTER_SECONDS, QUESTIONS, AWAIT_SECONDS, ANSWER_SECONDS = 1.0, 3, 20.0, 60.0
 # Within which time it is not certain which of two processes ended first.
 AT_ONCE_SECONDS = 0.25
+# What Open MPI 5 says, and with which code its ranks leave, when one that they talk to is gone:
+# they notice it before the end of that one is noticed here.
+HUNG_UP, HUNG_UP_CODE = b"*** An error occurred in Socket closed", 14
+# What Open MPI 4 says instead of what it has to say about an abort, every other time.
+LOST_WORDS = b"orte/util/show_help.c at line "
 
 
 def failed(record: Mapping[str, Any]) -> bool:
@@ -130,9 +135,10 @@ def first_word(text: bytes) -> bytes:
 class RankRecords:
     """What the ranks of launchers have written about themselves."""
 
-    def __init__(self, processes: str, others: Sequence[str]) -> None:
-        self._folder = processes
-        self._others = frozenset(others)
+    def __init__(self, folder: str, processes: Sequence[str]) -> None:
+        self._folder = folder
+        # Names of the order's own processes, which have their records beside those of ranks.
+        self.processes = processes
         self._ended: dict[str, dict[str, Any]] = {}
         self.is_ordered = False
         """Whether the runner itself ends what still runs."""
@@ -149,7 +155,7 @@ class RankRecords:
 
     def names(self) -> list[str]:
         found = [name for name in listed(self._folder) if name.startswith("rank-")]
-        return [name for name in found if name not in self._others]
+        return [name for name in found if name not in self.processes]
 
     def missing(self) -> dict[str, dict[str, Any]]:
         """Return the starts of the ranks that have left no record of their end."""
@@ -182,10 +188,36 @@ class RankRecords:
         return [one for one in found if not (one.get("may_restart") and latest >= one["ended"])]
 
     def all_failures(self) -> list[dict[str, Any]]:
+        """Return also the failures of ranks that were started again."""
         return [record for record in self._ended.values() if failed(record)]
 
     def record(self, name: str) -> dict[str, Any] | None:
         return self._ended.get(name)
+
+    def with_last_words(self, text: bytes) -> list[str]:
+        """Name the processes and ranks whose logs end with that text in it."""
+        names = [*self.processes, *self.names()]
+        return [one for one in names if text in end_of_log(f"{self._folder}/{one}/output.log")]
+
+    def aborted(self) -> list[dict[str, Any]]:
+        """Return the rank that called MPI_Abort, which may be killed before it ends by itself.
+
+        It may even end with 0: the system keeps eight bits of the code that it gives.
+        """
+        names = self.names()
+        for who in (*self.processes, *names) if names else ():
+            found = aborting_rank(f"{self._folder}/{who}/output.log")
+            if found is None or f"rank-{found[0]}" not in names:
+                continue
+            number, code = found
+            own = self.record(f"rank-{number}")
+            record = {"who": f"rank-{number}", "exit_code": code & 0xFF or 1, "signal": None}
+            said = {} if code & 0xFF else {"said": f"called MPI_Abort({code})"}
+            is_seen = own is not None and not own.get("is_gone")
+            ended = own["ended"] if own and is_seen else time.time()
+            why = {"reason": "it called MPI_Abort", **said}
+            return [{**record, **why, "ended": ended, "is_seen": is_seen}]
+        return []
 
     def complete(self, records: Records, attempt: Mapping[str, Any]) -> None:
         """Write what ranks could not know or say: whose order it was, and that they were killed."""
@@ -213,6 +245,48 @@ class RankRecords:
     def _started(self, name: str) -> float | None:
         start = read_record(f"{self._folder}/{name}/start.json", "started")
         return float(start["started"]) if start else None
+
+
+def judge(
+    ranks: RankRecords, failures: Sequence[dict[str, Any]], *, is_spoken_for: bool
+) -> dict[str, Any]:
+    """Return the outcome of an attempt, with the process that is to blame for a failure.
+
+    `is_spoken_for`: one of its processes reports for the ranks; what they say does not count then.
+    """
+    aborted = [] if is_spoken_for and not failures else ranks.aborted()
+    if failures or aborted:
+        return _blame_first(ranks, failures, aborted)
+    is_doubtful = not is_spoken_for and ranks.names()
+    if is_doubtful and (names := ranks.with_last_words(LOST_WORDS)):
+        reason = f"{names[0]} lost what Open MPI says when a rank has called MPI_Abort"
+        return {**outcome("failed", 1, reason), "culprit": names[0]}
+    return outcome("passed", 0, "")
+
+
+def _blame_first(
+    records: RankRecords, failures: Sequence[dict[str, Any]], aborted: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Name what failed first: launchers fail because of their ranks, whatever they say."""
+    launchers = [one for one in failures if one["who"] in records.processes]
+    ranks = [one for one in failures if one not in launchers] or records.all_failures()
+    own = [one for one in ranks if is_own(one)]
+    if records.with_last_words(HUNG_UP):
+        own = [one for one in own if one["exit_code"] != HUNG_UP_CODE] or own
+    near = own or [*aborted] or launchers or ranks
+    first = min(near, key=lambda one: one["ended"])
+    for one in aborted:
+        # What MPI says about an abort tells causes from consequences; a clock may not.
+        if one["is_seen"] and one["ended"] <= first["ended"] + AT_ONCE_SECONDS:
+            first, near = one, [one]
+    is_launcher = first["who"] in records.processes
+    end = blame(first, is_wrapped=not is_launcher)
+    if is_launcher and ranks:
+        ended = min(ranks, key=lambda one: one["ended"])
+        end["reason"] += f"; {in_words(spoken(ended['who']), ended)}"
+    else:
+        end["reason"] += doubts(first, near)
+    return end
 
 
 class MissingRanks:

@@ -260,7 +260,7 @@ class ProcessLog:
 def open_log(path: str) -> int:
     """Open a log to append to it; a named pipe that is there is put aside.
 
-    If a process has left one, we would wait for ever for somebody to read it.
+    A process may have left one: writing to it would wait for ever for a reader.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
     try:

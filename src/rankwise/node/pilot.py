@@ -5,17 +5,16 @@
 
 FOLDER/inbox has a file for each order: {"folder": …, "nodes": 1, "cores": 2}. It is moved to
 FOLDER/taken when it is begun with, and removed when it has ended. `MARKER.end` asks for the end of
-one, `over` for the agent's own, as soon as nothing is left to do. Before it leaves, it writes
-FOLDER/closed, and looks once more: whoever puts an order in after that finds the file.
+one, `over` for the pilot's own, as soon as nothing is left to do. Before it leaves, it writes
+FOLDER/closed, and looks once more: a client that puts an order in after that finds the file.
 
-Each keeper is one step of the job, and lives as long as the agent: a step for every task would take
+Each keeper is one step of the job, and lives as long as the pilot: a step for every task would take
 longer than most tasks, and the batch system would have to make each of them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -26,7 +25,7 @@ from pathlib import Path
 
 from . import batch
 from .dialect import read_dialect
-from .files import own_command, rename, to_json
+from .files import own_command, read_json, rename, to_json
 from .order import BAD_ORDER, read_order
 from .outcome import LOST, write_end
 from .start import run_starter
@@ -42,7 +41,7 @@ DOUBT_SECONDS = 5.0
 
 
 class PilotNode:
-    """One on a node, as the agent sees it: orders go in, ends come out."""
+    """The keeper on a node, as the pilot sees it: orders go in, ends come out."""
 
     def __init__(self, name: str, cores: int, command: list[str]) -> None:
         self.name = name
@@ -73,7 +72,7 @@ class PilotNode:
         return [folder for word, _, folder in said if word == "ended"] if data else None
 
 
-class Agent:
+class Pilot:
     """Takes orders and packs them onto nodes, the first that fits first."""
 
     def __init__(self, folder: Path, idle: float) -> None:
@@ -86,10 +85,10 @@ class Agent:
         self._is_over = False
         self._waiting: dict[str, dict[str, Any]] = {}
         self._running: dict[str, tuple[str, list[PilotNode], int]] = {}
+        # Which of the running the client has asked to end.
         self._unwanted: set[str] = set()
-        """Those of the running that somebody wants to have ended."""
+        # Those that are over, and until when they may yet have to be begun again.
         self._ended: dict[str, float] = {}
-        """Those that are over, and until when they may yet have to be begun again."""
         cores = self._allocation.cores()
         own = [*own_command(), "keeper"]
         self._keepers = [
@@ -101,7 +100,7 @@ class Agent:
             self._poll.register(keeper.output, select.POLLIN)
 
     def end(self, *_: object) -> None:
-        """Have everything end: somebody wants that, or the time is up."""
+        """Have everything end: the job is cancelled, or its time is up."""
         self._is_wanted = False
 
     def run(self) -> None:
@@ -128,16 +127,16 @@ class Agent:
         self._taken.mkdir(exist_ok=True)
         for file in sorted(self._taken.iterdir()):
             try:
-                order = json.loads(file.read_text())
+                order = read_json(file)
             except FileNotFoundError:
-                continue  # It is not wanted any more.
+                continue  # The client does not want it any more.
             if batch.make_way(Path(order["folder"]), self._dialect):
                 self._waiting[file.name] = order
             else:
                 file.unlink()
 
     def _look(self) -> bool:
-        """Take what is in the inbox; tells whether there was anything."""
+        """Take what is in the inbox, and return whether there was anything."""
         names = self._new_names()
         for name in names:
             if name == "over":
@@ -145,12 +144,10 @@ class Agent:
             elif name.endswith(".end"):
                 self._end_one(name.removesuffix(".end"))
             else:
-                try:
+                # The client may have taken it back.
+                with contextlib.suppress(FileNotFoundError):
                     rename(self._inbox / name, self._taken / name)
-                    self._waiting[name] = json.loads((self._taken / name).read_text())
-                except FileNotFoundError:
-                    continue  # Somebody has taken it back.
-                continue
+                    self._waiting[name] = read_json(self._taken / name)
             (self._inbox / name).unlink(missing_ok=True)
         return bool(names)
 
@@ -191,7 +188,7 @@ class Agent:
         return started
 
     def _refuse(self, name: str, folder: str, reason: str) -> None:
-        """Do without an order that cannot be begun: others are under way."""
+        """End an order that cannot be begun, and go on: others are under way."""
         print(f"rankwise: {folder}: {reason}", file=sys.stderr, flush=True)
         # Where not even that can be written, the client sees the end of this job.
         with contextlib.suppress(OSError):
@@ -205,9 +202,8 @@ class Agent:
         return fitting[:nodes] if len(fitting) >= nodes else None
 
     def _hear(self, seconds: float) -> bool:
-        has_news = False
-        for source, _ in self._poll.poll(seconds * 1000):
-            has_news = True
+        ready = self._poll.poll(seconds * 1000)
+        for source, _ in ready:
             keeper = next(one for one in self._keepers if one.output == source)
             ended = keeper.ended()
             if ended is None:
@@ -215,10 +211,10 @@ class Agent:
                 self._lose(keeper)
             for folder in ended or ():
                 self._free(folder)
-        return has_news
+        return bool(ready)
 
     def _lose(self, keeper: PilotNode) -> None:
-        """Do without a node that is lost; what ran there is for the client to judge."""
+        """Go on without a node that is lost; what ran there is for the client to judge."""
         keeper.cores = -1
         for folder, keepers, _ in list(self._running.values()):
             if keeper is keepers[0]:
@@ -239,8 +235,8 @@ class Agent:
     def _let_go(self) -> None:
         """Forget orders that are over, for good.
 
-        What ends as we are ended is begun again with, if this job is put back into the queue. A
-        batch system ends one process after the other, so the orders may be told before we are.
+        What ends as we are ended is begun again, if this job is put back into the queue. A batch
+        system ends one process after the other, so the orders may be told before we are.
         """
         now = time.monotonic()
         for name in [name for name, until in self._ended.items() if now >= until]:
@@ -269,7 +265,7 @@ class Agent:
 
 
 def keep() -> int:
-    """Start runners on this node as the agent says, and tell when they have ended."""
+    """Start runners on this node as the pilot says, and report when they have ended."""
     dialect = read_dialect()
     for name in [name for name in os.environ if dialect.is_own(name)]:
         del os.environ[name]
@@ -277,8 +273,8 @@ def keep() -> int:
 
 
 def main(idle: str, folder: str) -> int:
-    """Carry out orders until nobody has any more."""
-    agent = Agent(Path(folder), float(idle))
-    signal.signal(signal.SIGTERM, agent.end)
-    agent.run()
+    """Carry out orders until there are no more."""
+    pilot = Pilot(Path(folder), float(idle))
+    signal.signal(signal.SIGTERM, pilot.end)
+    pilot.run()
     return 0

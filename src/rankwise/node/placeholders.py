@@ -12,7 +12,16 @@ import os
 import sys
 import time
 
-from .files import is_plain, own_command, parse, say, shell_quote, temporary, write_file
+from .files import (
+    is_plain,
+    own_command,
+    parse,
+    read_text,
+    say,
+    shell_quote,
+    temporary,
+    write_file,
+)
 from .rank import node_variables
 
 TYPE_CHECKING = False
@@ -146,8 +155,7 @@ def plain_path(order: Order) -> str:
 def hosts_file(order: Order) -> str:
     """Write this machine's /etc/hosts with the virtual nodes in it."""
     try:
-        with open("/etc/hosts", encoding="utf-8", errors="surrogateescape") as file:
-            present = file.read().rstrip("\n")
+        present = read_text("/etc/hosts").rstrip("\n")
     except OSError:
         present = "127.0.0.1 localhost"
     lines = [f"{node.address} {node.name}" for node in order.nodes]

@@ -19,14 +19,15 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .files import own_command, read_record, write_file
+from .files import own_command, read_record, read_text, write_file
 from .mirror import FolderMirror, Frame, Taker, new_files, to_line
 from .order import ORDER, Order, Placement
 from .outcome import LOST, write_end
+from .processes import read_small
 from .wire import PodConnection, PodConnectionError, answer, answer_all, listen
 
+# How much of what processes leave in their folders is brought back from a pod.
 _MOST_BYTES = 16 << 20
-"""How much of what processes leave in their folders is brought back from a pod."""
 _LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.05, 0.5
 # How long the others may be silent once they are let go.
 _LEAVE_SECONDS = 30.0
@@ -41,8 +42,14 @@ def exit_code(code: int) -> int:
 
 
 def say(text: str) -> None:
-    """Tell people, in the log of the container."""
+    """Write a line for people into the log of the container."""
     print(f"rankwise: {text}", file=sys.stderr, flush=True)
+
+
+# Variables of ours that processes in a pod need to start others by `call`.
+_KEPT = ("RANKWISE_PARTS", "RANKWISE_KEYS", "RANKWISE_WORK")
+# Where Python has no such filter, what is unpacked is what the client has packed, all the same.
+_SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
 class Pod:
@@ -59,8 +66,7 @@ class Pod:
         self.address = os.environ.get("RANKWISE_ADDRESS", "127.0.0.1")
         with open(f"{self._keys}/key", "rb") as file:
             self.key = file.read()
-        with open(f"{self._parts}/order.json", encoding="utf-8") as file:
-            self._given = file.read()
+        self._given = read_text(f"{self._parts}/order.json")
         self.order = Order.read(json.loads(self._given))
         self.container = {
             name: value
@@ -68,8 +74,7 @@ class Pod:
             if not name.startswith("RANKWISE_") or name in _KEPT
         }
         self.unpacked = 0.0
-        self.killed = 0
-        self.killed = self.memory_kills()
+        self._killed_before = self._memory_kills()
 
     def unpack(self, node: int | None) -> None:
         """Lay out our own files, and the code if a node of the task is here."""
@@ -77,67 +82,46 @@ class Pod:
         os.makedirs(os.environ.get("HOME") or self.work, exist_ok=True)
         write_file(f"{self.work}/container.json", json.dumps(self.container))
         if node is not None:
-            place = self.work_folder(node)
+            place = self.order.nodes[node].folder
             os.makedirs(place, exist_ok=True)
             if os.path.exists(f"{self._parts}/code.tgz"):
                 with tarfile.open(f"{self._parts}/code.tgz") as code:
                     code.extractall(place, **_SAFELY)
-        # Clocks of files are coarse.
+        # Clocks of files are coarse: what is written from now on must look newer.
         time.sleep(0.02)
         self.unpacked = time.time() - 0.01
 
     def stand_in(self, node: int) -> None:
         """Have the folders of other nodes here: launchers start ranks in their own."""
-        own = self.work_folder(node)
         for other in self.order.nodes:
-            path = other.folder
-            if not os.path.lexists(path):
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                os.symlink(own, path)
+            if not os.path.lexists(other.folder):
+                os.makedirs(os.path.dirname(other.folder), exist_ok=True)
+                os.symlink(self.order.nodes[node].folder, other.folder)
 
-    def memory_kills(self) -> int:
+    def _memory_kills(self) -> int:
         """Count what the kernel has ended here because there was no more memory."""
-        try:
-            with open("/sys/fs/cgroup/memory.events", encoding="ascii") as file:
-                lines = [line.split() for line in file]
-            return sum(int(count) for name, count in lines if name == "oom_kill") - self.killed
-        except (OSError, ValueError):
-            return 0
+        lines = map(bytes.split, read_small("/sys/fs/cgroup/memory.events").splitlines())
+        return sum(int(count) for name, count in lines if name == b"oom_kill")
 
-    def work_folder(self, node: int) -> str:
-        """Name the folder in which processes of a node work."""
-        return self.order.nodes[node].folder
+    def ran_out_of_memory(self) -> bool:
+        """Return whether the kernel has ended something of the task here for want of memory."""
+        return self._memory_kills() > self._killed_before
 
     def place(self, there: Placement) -> None:
-        """Write down where the order is carried out, beside the order itself."""
+        """Write where the order is carried out, beside the order itself."""
         self.order = self.order.placed(there)
-        self.write_file(ORDER, self._given)
+        write_file(f"{self.folder}/{ORDER}", self._given)
         there.write(self.folder)
 
-    def write_file(self, name: str, text: str) -> None:
-        """Write a file of the attempt, beside its place first."""
-        write_file(f"{self.folder}/{name}", text, 0o777 if name.startswith("bin/") else 0o666)
-
     def left_files(self, node: int) -> Iterator[Frame]:
-        """Return what processes have left in their folder: nothing where that is others'."""
+        """Return what processes have left in their folder, unless that stays where it is."""
         if self.order.brings_files:
-            folder, name = self.work_folder(node), f"nodes/node{node}"
+            folder, name = self.order.nodes[node].folder, f"nodes/node{node}"
             yield from new_files(folder, self.unpacked, name=name, most=_MOST_BYTES)
 
     def secrets(self) -> dict[str, str]:
-        """Read the values of the task's secrets, which no line carries."""
-        found = {}
-        for name in self.order.secrets:
-            with open(
-                f"{self._keys}/secret.{name}", encoding="utf-8", errors="surrogateescape"
-            ) as file:
-                found[name] = file.read()
-        return found
-
-
-_KEPT = ("RANKWISE_PARTS", "RANKWISE_KEYS", "RANKWISE_WORK")
-# Where Python has no such filter, what is unpacked is what the client has packed, all the same.
-_SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        """Read the values of the task's secrets, which are in no message."""
+        return {name: read_text(f"{self._keys}/secret.{name}") for name in self.order.secrets}
 
 
 class Head:
@@ -149,13 +133,13 @@ class Head:
         self._taker = Taker(pod.folder)
         self._mirror = FolderMirror(pod.folder)
         self._output = ContainerLog(has_frames=os.environ.get("RANKWISE_OUTPUT") == "frames")
-        self._others: dict[int, tuple[PodConnection, dict[str, Any]]] = {}
+        self._workers: dict[int, tuple[PodConnection, dict[str, Any]]] = {}
         self._readers: list[threading.Thread] = []
         self._arrived = threading.Condition()
+        # Which pods were gone before we let them go, or before all that they had was here, and why.
         self._lost: dict[int, str] = {}
-        """Which pods were gone before we let them go, or before all that they had was here."""
+        # Which pods have said that they have no more to show.
         self._left: set[int] = set()
-        """Which pods have said that they have no more to show."""
         self._is_leaving = False
         self._heard = time.monotonic()
         self._runner: subprocess.Popen[bytes] | None = None
@@ -181,21 +165,21 @@ class Head:
         if self._runner is not None:
             self._runner.send_signal(number)
 
-    # The others
+    # The other pods
 
     def _gather(self) -> bool:
-        """Wait until all other pods have come; False: we are asked to end before."""
-        wanted = {number for number in range(len(self._pod.order.nodes)) if number != self._node}
+        """Wait until all other pods have come; False: the task is to end before that."""
+        wanted = set(range(len(self._pod.order.nodes))) - {self._node}
         if not wanted:
             return not self._signal
         door = listen(self._pod.address, self._pod.port)
         threading.Thread(target=answer_all, args=(door, self._greet), daemon=True).start()
         told = -1
-        while wanted - self._others.keys() and not (self._signal or self._lost):
+        while wanted - self._workers.keys() and not (self._signal or self._lost):
             with self._arrived:
                 self._arrived.wait(0.2)
-            if told != len(self._others):
-                told = len(self._others)
+            if told != len(self._workers):
+                told = len(self._workers)
                 self._output.note("gathered", told, len(wanted))
         return not (self._signal or self._lost)
 
@@ -204,7 +188,7 @@ class Head:
             line = answer(connection, self._pod.key)
             hello, _ = line.receive()
             node = int(hello["node"])
-            if node in self._others or not 0 <= node < len(self._pod.order.nodes):
+            if node in self._workers or not 0 <= node < len(self._pod.order.nodes):
                 raise ValueError(f"node {node} is here already, or none of this task")
         except (PodConnectionError, ValueError, LookupError, TypeError) as error:
             say(f"a caller was turned away: {error}")
@@ -212,13 +196,13 @@ class Head:
             return
         reader = threading.Thread(target=self._hear, args=(node, line), daemon=True)
         with self._arrived:
-            self._others[node] = line, hello
+            self._workers[node] = line, hello
             self._readers.append(reader)
             self._arrived.notify_all()
         reader.start()
 
     def _hear(self, node: int, line: PodConnection) -> None:
-        """Take in what another pod shows, until it has taken its leave or is gone."""
+        """Take in what another pod shows, until it says farewell or is gone."""
         count = 0
         try:
             while True:
@@ -267,7 +251,7 @@ class Head:
                 return
             self._lost[node] = why
             self._arrived.notify_all()
-        pod = str(self._others[node][1].get("pod", ""))
+        pod = str(self._workers[node][1].get("pod", ""))
         self._output.put({"note": "pod lost", "values": [node], "pod": pod, "why": why})
         self._end_runner()
 
@@ -284,10 +268,7 @@ class Head:
     def _begin(self) -> None:
         there = Placement(nodes=self._nodes())
         self._pod.place(there)
-        for line, _ in self._others.values():
-            # As above.
-            with contextlib.suppress(PodConnectionError):
-                line.send({"placement": there.data()})
+        self._send_to_all({"placement": there.data()})
         values = self._pod.secrets()
         with open(f"{self._pod.folder}/runner.log", "ab") as log:
             self._runner = subprocess.Popen(
@@ -307,13 +288,13 @@ class Head:
             self._end_runner()
 
     def _nodes(self) -> list[dict[str, Any]]:
-        """Say where the nodes are, and how they are reached."""
+        """Return where the nodes are, and how they are reached."""
         found: list[dict[str, Any]] = []
         for number in range(len(self._pod.order.nodes)):
             if number == self._node:
                 name, address, reach = os.uname().nodename, self._pod.address, []
             else:
-                hello = self._others[number][1]
+                hello = self._workers[number][1]
                 name, address = hello["name"], hello["address"]
                 reach = [*own_command(), "call", address, str(hello["port"])]
             # By number: a cluster need not have names for its pods.
@@ -337,11 +318,11 @@ class Head:
     def _leave(self) -> None:
         """Let the others go, and show the rest of what there is: the end last of all."""
         self._let_go()
-        if self._pod.memory_kills():
+        if self._pod.ran_out_of_memory():
             self._output.note("out of memory", -1 if self._node is None else self._node)
         if self._node is not None:
             self._show(self._pod.left_files(self._node))
-        for node in self._others:
+        for node in self._workers:
             there = f"{self._pod.folder}/nodes/node{node}"
             self._show(new_files(there, 0, name=f"nodes/node{node}", most=_MOST_BYTES))
         if self._lost:
@@ -350,36 +331,40 @@ class Head:
         self._output.end()
 
     def _show(self, frames: Iterable[Frame]) -> bool:
-        """Show frames to the client; tells whether there were any."""
+        """Show frames to the client, and return whether there were any."""
         has_any = False
         for frame in frames:
             self._output.put(frame)
             has_any = True
         return has_any
 
+    def _send_to_all(self, message: dict[str, Any]) -> None:
+        for line, _ in self._workers.values():
+            # Of a pod that is gone, its reader says so.
+            with contextlib.suppress(PodConnectionError):
+                line.send(message)
+
     def _let_go(self) -> None:
         """Wait until each of the others has shown all that it has, or is silent for too long."""
         self._is_leaving = True
-        for line, _ in self._others.values():
-            with contextlib.suppress(PodConnectionError):
-                line.send({"do": "leave"})
+        self._send_to_all({"do": "leave"})
         self._heard = time.monotonic()
         while any(reader.is_alive() for reader in self._readers):
             if time.monotonic() > self._heard + _LEAVE_SECONDS:
                 break
             time.sleep(_LOOK_SECONDS)
-        for node in self._others:
+        for node in self._workers:
             self._lose(node, f"it has shown nothing for {_LEAVE_SECONDS:g} s")
 
     def _note_loss(self) -> None:
-        """Don't let a success be written down of which a part is missing."""
+        """Make a success a loss, if files that belong to it have not arrived."""
         end = read_record(f"{self._pod.folder}/{_END}", "outcome")
         if end and end["outcome"] == "passed":
             node, why = next(iter(self._lost.items()))
-            pod = self._others[node][1].get("pod") or f"of node {node}"
+            pod = self._workers[node][1].get("pod") or f"of node {node}"
             reason = f"pod {pod} was gone before all that it had was brought: {why}"
             end |= {"outcome": "lost", "exit_code": LOST, "reason": reason}
-            self._pod.write_file(_END, json.dumps(end))
+            write_file(f"{self._pod.folder}/{_END}", json.dumps(end))
 
 
 class ContainerLog:
@@ -389,7 +374,7 @@ class ContainerLog:
         self._has_frames = has_frames
         self._number = 0
         self._process = ""
-        # Several threads write here: two frames with one number would be one to who reads them.
+        # Several threads write here: of two frames with one number, the client drops one.
         self._writing = threading.Lock()
 
     def put(self, frame: Frame) -> None:
@@ -414,20 +399,20 @@ class ContainerLog:
             self._write(head + frame["text"])
 
     def note(self, what: str, *values: int) -> None:
-        """Tell how far it is, which is in no file."""
+        """Write how far the task is, which is in no file."""
         if self._has_frames:
             self.put({"note": what, "values": list(values)})
         else:
             say(f"{what}: {' of '.join(map(str, values))}")
 
     def end(self) -> None:
-        """Tell that this was all."""
+        """Write that this was all."""
         if self._has_frames:
             self.put({"end": True})
 
     def _write(self, text: str) -> None:
         data = text.encode(errors="surrogateescape")
-        # Nobody keeps it.
+        # The log of the container may be gone.
         with contextlib.suppress(OSError):
             while data:
                 data = data[os.write(1, data) :]

@@ -10,7 +10,6 @@ processes. The standard input is not passed on, only that it has ended.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -18,9 +17,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
+from .files import read_json, read_text, write_file
 from .mirror import FolderMirror
 from .order import Placement, read_order
 from .pod import Pod, exit_code, say
@@ -51,15 +50,15 @@ class Worker:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._has_run = False
         self._is_over = threading.Event()
+        # Whether the head needs us no more: only then all that we have run has an end.
         self._is_let_go = False
-        """Whether the head has no more use for us: only then all that we have run has an end."""
         self._signal = 0
+        # Whether the head knows that we are to end.
         self._is_known = False
-        """Whether the head knows that we are to end."""
         self._head: PodConnection | None = None
 
     def run(self) -> int:
-        """Serve until the head has no more use for us, or is gone."""
+        """Serve until the head needs us no more, or is gone."""
         self._pod.unpack(self._node)
         self._pod.stand_in(self._node)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -83,7 +82,7 @@ class Worker:
         return 0 if not is_early else 128 + self._signal if self._signal else 1
 
     def _tell_why(self, head: PodConnection) -> None:
-        """Have the head know before anything here ends by it, and takes others along."""
+        """Have the head know the signal before anything here ends by it, and takes others along."""
         _send(head, {"taken away": f"it was asked to end by signal {self._signal}"})
         with self._heard:
             self._heard.wait_for(lambda: self._is_known, _END_SECONDS)
@@ -120,18 +119,14 @@ class Worker:
                 said, _ = head.receive()
                 if "placement" in said:
                     self._pod.place(Placement.read(said["placement"]))
-                elif "taken" in said:
-                    with self._heard:
-                        self._acknowledged = int(said["taken"])
-                        self._heard.notify_all()
-                elif "known" in said:
-                    with self._heard:
-                        self._is_known = True
-                        self._heard.notify_all()
                 elif said.get("do") == "leave":
                     # It still says what it has taken of what we show it last.
                     self._is_let_go = True
                     self._is_over.set()
+                with self._heard:
+                    self._acknowledged = int(said.get("taken", self._acknowledged))
+                    self._is_known |= "known" in said
+                    self._heard.notify_all()
         except PodConnectionError as error:
             if not self._is_over.is_set():
                 say(f"the head of the task is gone: {error}")
@@ -154,7 +149,7 @@ class Worker:
                 frames = list(self._mirror.look(is_last=is_last))
                 if is_last:
                     frames += self._pod.left_files(self._node)
-                    if self._pod.memory_kills():
+                    if self._pod.ran_out_of_memory():
                         frames.append({"note": "out of memory", "values": [self._node]})
                 for frame in frames:
                     self._head.send({"frame": frame})
@@ -202,19 +197,20 @@ class Worker:
         self._show()
         _send(line, {"exit": exit_code(code)})
         line.close()
-        # Only now: who leaves while something is in here takes its end along.
+        # Only now: if the pod left before, the end of this process would not be reported.
         self._running.discard(process)
 
     def _start(self, said: dict[str, Any]) -> subprocess.Popen[bytes]:
         for name, text in said["files"].items():
-            self._pod.write_file(name, text)
+            mode = 0o777 if name.startswith("bin/") else 0o666
+            write_file(f"{self._pod.folder}/{name}", text, mode)
         environment = {**self._pod.container, **said["set"], **self._pod.secrets()}
         for name in said["unset"]:
             environment.pop(name, None)
         return subprocess.Popen(
             said["command"],
             env=environment,
-            cwd=self._pod.work_folder(self._node),
+            cwd=self._pod.order.nodes[self._node].folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -232,7 +228,7 @@ class Worker:
 
 
 def _obey(line: PodConnection, process: subprocess.Popen[bytes]) -> None:
-    """Do what the caller says; one that is gone wants nothing any more."""
+    """Do what the caller says; end the process if the caller is gone."""
     assert process.stdin is not None
     with contextlib.suppress(PodConnectionError, OSError), process.stdin as pipe:
         while process.poll() is None:
@@ -255,7 +251,7 @@ def _pump(line: PodConnection, stream: Any, name: str) -> None:
 
 
 def _send(line: PodConnection, header: dict[str, Any], body: bytes = b"") -> None:
-    # If the other end is gone, whoever reads will notice.
+    # If the other end is gone, the thread that reads notices.
     with contextlib.suppress(PodConnectionError):
         line.send(header, body)
 
@@ -269,9 +265,8 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 # From another pod
 
 
-def run_there(arguments: Sequence[str]) -> int:
-    """Run a command in another pod; gives its exit code."""
-    address, port, *command = arguments
+def run_in_other_pod(address: str, port: str, *command: str) -> int:
+    """Run a command in another pod, and return its exit code."""
     work = os.environ["RANKWISE_WORK"]
     with open(f"{os.environ['RANKWISE_KEYS']}/key", "rb") as file:
         key = file.read()
@@ -289,21 +284,16 @@ def run_there(arguments: Sequence[str]) -> int:
 
 def _surroundings(work: str) -> dict[str, Any]:
     """Return what the command needs there that it has here."""
-    with open(f"{work}/container.json") as file:
-        before: dict[str, str] = json.load(file)
+    before: dict[str, str] = read_json(f"{work}/container.json")
     secret = set(os.environ.get("RANKWISE_SECRETS", "").split(","))
     now = {name: value for name, value in os.environ.items() if name not in secret}
     folder = f"{work}/attempt"
     names = [*read_order(folder).files, "etc-hosts"]
     names += [f"bin/{name}" for name in sorted(os.listdir(f"{folder}/bin"))]
-    files = {}
-    for name in names:
-        with open(f"{folder}/{name}", encoding="utf-8", errors="surrogateescape") as file:
-            files[name] = file.read()
     return {
         "set": {name: value for name, value in now.items() if before.get(name) != value},
         "unset": [name for name in before if name not in os.environ],
-        "files": files,
+        "files": {name: read_text(f"{folder}/{name}") for name in names},
     }
 
 
@@ -325,7 +315,7 @@ def _relay(line: PodConnection, address: str) -> int:
         if "exit" in said:
             return int(said["exit"])
         sink = 1 if said.get("stream") == "out" else 2
-        # Nobody reads it any more.
+        # The launcher may have closed its end.
         with contextlib.suppress(OSError):
             while body:
                 body = body[os.write(sink, body) :]

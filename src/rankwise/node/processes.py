@@ -8,13 +8,13 @@ import os
 import sys
 import time
 
-from .files import CHUNK_BYTES, listed, say
+from .files import CHUNK_BYTES, listed, say, try_to
 from .output import OutputStream, ProcessLog, Redactor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as signal  # noqa: PLC0414 - others have it from here
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, NoReturn
 else:
     try:
@@ -58,54 +58,45 @@ def spawn(
 ) -> tuple[int, int]:
     """Start a process that does not outlive us; `prepare` is called in it.
 
-    Gives its id and a pipe that will hold the reason if the command could not be started. Raises
-    OSError if not even a process could be.
+    Returns its number, and a pipe that has the reason in it if the command could not be started.
+    OSError: there can be no process.
     """
     reason, reason_end = os.pipe()
     ours = os.getpid()
+
+    def become() -> NoReturn:
+        status, what = CANNOT_START, f"cannot prepare {command[0]!r}"
+        try:
+            signal.set_wakeup_fd(-1)
+            restore_signals()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != ours:
+                os._exit(status)  # The runner was just killed, when the kernel did not know of us.
+            prepare()
+            what = f"cannot start {command[0]!r}"
+            try:
+                execute(command, environment)
+            except FileNotFoundError as error:
+                status = NOT_FOUND
+                raise OSError(error.strerror) from None  # It names the last place of many on PATH.
+        except BaseException as error:
+            text = f"{what}: {error}"
+            os.write(reason_end, text.encode(errors="backslashreplace"))
+            say(text)
+        finally:
+            os._exit(status)
+
     # A signal that arrives before the command is there must end it, not run our own handler.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
     try:
         process = os.fork()
         if process == 0:
-            _become(command, environment, prepare, parent=ours, reason=reason_end, mask=before)
+            become()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(reason_end)
     return process, reason
-
-
-def _become(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    prepare: Callable[[], object],
-    *,
-    parent: int,
-    reason: int,
-    mask: set[Any],
-) -> NoReturn:
-    """Turn this new process into the command."""
-    status, what = CANNOT_START, f"cannot prepare {command[0]!r}"
-    try:
-        signal.set_wakeup_fd(-1)
-        restore_signals()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(status)  # It has just been killed, and the kernel did not know of us yet.
-        prepare()
-        what = f"cannot start {command[0]!r}"
-        try:
-            execute(command, environment)
-        except FileNotFoundError as error:
-            status = NOT_FOUND
-            raise OSError(error.strerror) from None  # It names the last place of many on PATH.
-    except BaseException as error:
-        text = f"{what}: {error}"
-        os.write(reason, text.encode(errors="backslashreplace"))
-        say(text)
-    finally:
-        os._exit(status)
 
 
 def execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
@@ -158,13 +149,9 @@ def send(process: int, number: int) -> None:
     """Send a signal to a process and its group, if there is one."""
     if process <= 0:
         return  # Not started yet. To the kernel it would mean our own group.
-    try:
-        os.killpg(process, number)
-    except OSError:
-        try:
-            os.kill(process, number)  # It has no group yet.
-        except OSError:
-            pass  # It has just ended.
+    # It has no group yet, if it has just been started; it may also have just ended.
+    if not try_to(os.killpg, process, number):
+        try_to(os.kill, process, number)
 
 
 def wake_up_by_signals() -> int:
@@ -178,19 +165,25 @@ def wake_up_by_signals() -> int:
 
 
 def empty(descriptor: int) -> None:
-    """Throw away what can be read at once."""
-    try:
-        os.read(descriptor, CHUNK_BYTES)
-    except BlockingIOError:
-        pass
+    """Read what can be read at once, and drop it."""
+    try_to(os.read, descriptor, CHUNK_BYTES)
+
+
+def reaped() -> Iterator[tuple[int, int, Any]]:
+    """Return process, status and usage of each child that has ended."""
+    while True:
+        try:
+            found = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not found[0]:
+            return
+        yield found
 
 
 def be_prompt() -> None:
-    """Be woken before those who compute, if that is permitted: when they end, we note the time."""
-    try:
-        os.setpriority(os.PRIO_PROCESS, 0, -10)
-    except OSError:
-        pass
+    """Run before processes that compute, if that is permitted: we note the time when they end."""
+    try_to(os.setpriority, os.PRIO_PROCESS, 0, -10)
 
 
 class Child:
@@ -317,11 +310,8 @@ def kill_all(
         for process in found:
             if process in keepers and spent < KEEPER_SECONDS:
                 continue
-            try:
-                os.kill(process, signal.SIGKILL)
+            if try_to(os.kill, process, signal.SIGKILL):
                 killed.add(process)
-            except OSError:
-                pass
         time.sleep(0.05 if found == keepers else 0.005)
 
 
@@ -371,11 +361,11 @@ def has_marker(pid: int, marker: str) -> bool:
         return False
 
 
-def await_end(marker: str, seconds: float, pids: Iterable[int]) -> int:
+def await_end(marker: str, seconds: str, *pids: str) -> int:
     """Wait until processes of an attempt are gone; returns 0, or `STILL_THERE` after the time."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + float(seconds)
     for pid in pids:
-        while has_marker(pid, marker):
+        while has_marker(int(pid), marker):
             if time.monotonic() >= deadline:
                 return STILL_THERE
             time.sleep(0.05)

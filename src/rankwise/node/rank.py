@@ -133,7 +133,12 @@ def leave_batch_system(order: Order) -> None:
             del os.environ[name]
 
 
-def run_on_node(folder: str, arguments: Sequence[str], *, is_there: bool = False) -> int:
+def run_there(folder: str, *arguments: str) -> int:
+    """Run a line on the node that this process has been started on for it."""
+    return run_on_node(folder, *arguments, is_there=True)
+
+
+def run_on_node(folder: str, *arguments: str, is_there: bool = False) -> int:
     """Do what ssh would be asked to do by a launcher: run a line on another node."""
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
@@ -205,13 +210,13 @@ def keep_apart(marker: str, node: str) -> None:
         os.environ.setdefault(name, value)
 
 
-def run_rank(command: Sequence[str]) -> int:
+def run_rank(*command: str) -> int:
     """Run a rank that a launcher starts, and be to the launcher what the rank would be."""
     folder = os.environ.get("RANKWISE_FOLDER", "")
     if not folder:
         say("RANKWISE_FOLDER is not set: this rank leaves no records")
         restore_signals()
-        os.execvp(command[0], [*command])
+        os.execvp(command[0], command)
     try:
         order = read_order(folder)
     except BAD_ORDER:
@@ -225,7 +230,7 @@ def run_rank(command: Sequence[str]) -> int:
             keep_apart(order.marker, order.nodes[node].name)
     path = own_folder(f"{folder}/processes", number)
     about = {"name": os.path.basename(path), "role": "rank", "node": node or 0, "rank": number}
-    return WatchedRank(path, about, order, stand_apart()).run(command)
+    return leave_like(WatchedRank(path, about, order, stand_apart()).run(command))
 
 
 def stand_apart() -> int:
@@ -330,8 +335,8 @@ class WatchedRank(Child):
         """Where it is heard that we are to end it, because nothing is at the other end; or -1."""
         self._usage: UsageMeter | None = None
 
-    def run(self, command: Sequence[str], *, leave: bool = True) -> int:
-        """Run it to its end, and end in the same way; or only say how."""
+    def run(self, command: Sequence[str]) -> dict[str, Any]:
+        """Run it to its end, and return the record of it."""
         awake = wake_up_by_signals()
         for number in FORWARDED_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
@@ -365,9 +370,7 @@ class WatchedRank(Child):
         self.end["may_restart"] = may_restart(os.environ)
         self._records.put(f"{self.folder}/end.json", self.end)
         self._records.insist(PATIENCE_SECONDS)
-        if leave:
-            return leave_like(self.end)
-        return 128 + self.end["signal"] if self.end["signal"] else int(self.end["exit_code"] or 0)
+        return self.end
 
     def prepare(self) -> None:
         """Give it its own group: a signal to the launcher's is passed on once, not twice."""
@@ -452,7 +455,7 @@ class RemoteProcess(WatchedRank):
         return super()._forward(number, frame)
 
 
-def run_remote(folder: str, name: str, command: Sequence[str]) -> int:
+def run_remote(folder: str, name: str, *command: str) -> int:
     """Run a process that a runner on another node wants to have here."""
     try:
         order = read_order(folder)
@@ -463,10 +466,10 @@ def run_remote(folder: str, name: str, command: Sequence[str]) -> int:
     leave_batch_system(order)
     is_reaper = prctl(PR_SET_CHILD_SUBREAPER, 1)
     process = RemoteProcess(f"{folder}/processes/{name}", about, order)
-    code = process.run(command, leave=False)
+    end = process.run(command)
     # Only what descends from us: others of this attempt may be on this machine.
     sweep("", is_reaper=is_reaper)
-    return code
+    return 128 + end["signal"] if end["signal"] else int(end["exit_code"] or 0)
 
 
 def may_restart(environment: Mapping[str, str]) -> bool:

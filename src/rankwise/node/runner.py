@@ -15,7 +15,6 @@ from .files import (
     Records,
     claim,
     discard,
-    end_of_log,
     own_command,
     read_record,
     say,
@@ -31,14 +30,9 @@ from .outcome import (
     RECORD_SECONDS,
     MissingRanks,
     RankRecords,
-    aborting_rank,
-    blame,
-    doubts,
     failed,
-    in_words,
-    is_own,
+    judge,
     outcome,
-    spoken,
 )
 from .output import OutputStream, Redactor, drop_secrets
 from .placeholders import check_secrets, prepare
@@ -52,6 +46,7 @@ from .processes import (
     be_prompt,
     empty,
     prctl,
+    reaped,
     send,
     signal,
     signal_name,
@@ -72,11 +67,6 @@ LOOK_SECONDS = 0.25
 # How long records are tried to be written while that fails.
 PATIENCE_SECONDS = 15.0
 TIMED_OUT, CANCELLED = 124, 130
-# What Open MPI 5 says, and with which code its ranks leave, when one that they talk to is gone:
-# they notice it before the end of that one is noticed here.
-HUNG_UP, HUNG_UP_CODE = b"*** An error occurred in Socket closed", 14
-# What Open MPI 4 says instead of what it has to say about an abort, every other time.
-LOST_WORDS = b"orte/util/show_help.c at line "
 
 
 class RunningProcess(Child):
@@ -87,32 +77,32 @@ class RunningProcess(Child):
         folder = f"{order.folder}/processes/{self.name}"
         super().__init__(folder, about.data(), order.log_bytes)
         self.about = about
+        # The words that start something on its node; none: it is the runner's own.
         self.reach: Sequence[str] = ()
-        """The words that start something on its node; none: it is the runner's own."""
+        # A pipe to what runs it on its node. Nothing is written to it: its end is the order to end.
         self.line = -1
-        """To what runs it over there; nothing is said, but that nobody is at this end any more."""
+        # Whether what runs it on its node has written how it ended.
         self.has_own_records = False
-        """Whether what runs it over there has written how it ended."""
 
     def note_end(self, status: int, usage: Any) -> None:
         super().note_end(status, usage)
         assert self.end is not None
         self.hang_up()
         if self.reach:
-            self.end = self._said_over_there() or {**self.end, "is_lost": True}
+            self.end = self._end_on_its_node() or {**self.end, "is_lost": True}
 
-    def _said_over_there(self) -> dict[str, Any] | None:
+    def _end_on_its_node(self) -> dict[str, Any] | None:
         deadline = time.monotonic() + RECORD_SECONDS
         while not (record := read_record(f"{self.folder}/end.json", *END_FIELDS)):
             if time.monotonic() > deadline or self.is_ended_by_us:
                 return None
             time.sleep(0.1)
-        # Over there it is not known who has sent a signal: what we have not ordered is not ours.
+        # On its node it is not known who has sent a signal: what we have not ordered is not ours.
         self.has_own_records = not self.is_ended_by_us
         return {**record, "by_us": self.is_ended_by_us}
 
     def ask_to_end(self) -> None:
-        """Have it end by itself, if it will."""
+        """Have it end by itself, if it does."""
         self.is_ended_by_us = True
         if self.reach:
             self.hang_up()
@@ -120,7 +110,7 @@ class RunningProcess(Child):
             send(self.pid, signal.SIGTERM)
 
     def hang_up(self) -> None:
-        """Close the line to what runs it over there, which ends it then."""
+        """Close the pipe to what runs it on its node, which ends it then."""
         if self.line >= 0:
             os.close(self.line)
             self.line = -1
@@ -150,7 +140,7 @@ class Runner:
         self._records = Records()
         names = [process.name for process in self.processes]
         self._ranks = RankRecords(f"{order.folder}/processes", names)
-        self._missing = MissingRanks(self._ranks, order, self._has_failed)
+        self._missing = MissingRanks(self._ranks, order, lambda: bool(self._failures(is_over=True)))
         self._poll = select.poll()
         self._poll.register(awake, select.POLLIN)
         self._streams: dict[int, OutputStream] = {}
@@ -278,13 +268,7 @@ class Runner:
             del self._streams[descriptor]
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
+        for pid, status, usage in reaped():
             process = next((one for one in self._running() if one.pid == pid), None)
             if process:  # Others lost their parent, and we are in its place.
                 process.note_end(status, usage)
@@ -342,9 +326,6 @@ class Runner:
         own = [{**one.end, "who": one.name} for one in vital if one.end and failed(one.end)]
         return own if self._is_spoken_for else own + self._ranks.failures(is_over=is_over)
 
-    def _has_failed(self) -> bool:
-        return bool(self._failures(is_over=True))
-
     def _is_cancelled_too(self, record: Mapping[str, Any]) -> bool:
         """Return whether what cancels us ended a process: batch systems signal everything."""
         if self._order.nodes[0].reach is None:
@@ -375,74 +356,15 @@ class Runner:
             process.ask_to_end()
 
     def _judge(self) -> dict[str, Any]:
-        """Find out what the outcome is, and who is to blame."""
-        match self.cause:
-            case "timed out":
-                reason = f"the time limit of {self._order.timeout:g} s was reached"
-                return outcome("timed out", TIMED_OUT, reason)
-            case "cancelled":
-                number = self.signals[0]
-                return outcome("cancelled", CANCELLED, f"by signal {number}{signal_name(number)}")
+        """Return the outcome: of what ended the attempt from outside, or of its processes."""
+        if self.cause == "timed out":
+            reason = f"the time limit of {self._order.timeout:g} s was reached"
+            return outcome("timed out", TIMED_OUT, reason)
+        if self.cause == "cancelled":
+            number = self.signals[0]
+            return outcome("cancelled", CANCELLED, f"by signal {number}{signal_name(number)}")
         failures = self._failures(is_over=True)
-        aborted = [] if self._is_spoken_for and not failures else self._aborted()
-        if not failures and not aborted:
-            is_doubtful = not self._is_spoken_for and self._ranks.names()
-            if is_doubtful and (names := self._has_said(LOST_WORDS)):
-                reason = f"{names[0]} lost what Open MPI says when a rank has called MPI_Abort"
-                return {**outcome("failed", 1, reason), "culprit": names[0]}
-            return outcome("passed", 0, "")
-        return self._blame(failures, aborted)
-
-    def _blame(
-        self, failures: Sequence[dict[str, Any]], aborted: Sequence[dict[str, Any]]
-    ) -> dict[str, Any]:
-        """Name what failed first: launchers fail because of their ranks, whatever they say."""
-        known = {process.name for process in self.processes}
-        launchers = [one for one in failures if one["who"] in known]
-        ranks = [one for one in failures if one["who"] not in known]
-        ranks = ranks or self._ranks.all_failures()
-        own = [one for one in ranks if is_own(one)]
-        if self._has_said(HUNG_UP):
-            own = [one for one in own if one["exit_code"] != HUNG_UP_CODE] or own
-        near = own or [*aborted] or launchers or ranks
-        first = min(near, key=lambda one: one["ended"])
-        for one in aborted:
-            # What MPI says about an abort tells causes from consequences; a clock may not.
-            if one["is_seen"] and one["ended"] <= first["ended"] + AT_ONCE_SECONDS:
-                first, near = one, [one]
-        end = blame(first, is_wrapped=first["who"] not in known)
-        if first["who"] in known and ranks:
-            ended = min(ranks, key=lambda one: one["ended"])
-            end["reason"] += f"; {in_words(spoken(ended['who']), ended)}"
-        else:
-            end["reason"] += doubts(first, near)
-        return end
-
-    def _has_said(self, text: bytes) -> list[str]:
-        """Name the processes among whose last words that is."""
-        names = [*(one.name for one in self.processes), *self._ranks.names()]
-        folder = f"{self._order.folder}/processes"
-        return [one for one in names if text in end_of_log(f"{folder}/{one}/output.log")]
-
-    def _aborted(self) -> list[dict[str, Any]]:
-        """Find the rank that called MPI_Abort: it may be killed before it ends by itself.
-
-        It may even end well: the system keeps eight bits of the code that it gives.
-        """
-        names = self._ranks.names()
-        for who in (*(one.name for one in self.processes), *names) if names else ():
-            found = aborting_rank(f"{self._order.folder}/processes/{who}/output.log")
-            if found is None or f"rank-{found[0]}" not in names:
-                continue
-            number, code = found
-            own = self._ranks.record(f"rank-{number}")
-            record = {"who": f"rank-{number}", "exit_code": code & 0xFF or 1, "signal": None}
-            said = {} if code & 0xFF else {"said": f"called MPI_Abort({code})"}
-            is_seen = own is not None and not own.get("is_gone")
-            ended = own["ended"] if own and is_seen else time.time()
-            why = {"reason": "it called MPI_Abort", **said}
-            return [{**record, **why, "ended": ended, "is_seen": is_seen}]
-        return []
+        return judge(self._ranks, failures, is_spoken_for=self._is_spoken_for)
 
     def close(self, end: Mapping[str, Any]) -> None:
         """Write the attempt's end, after everything else."""
@@ -468,7 +390,7 @@ def run_order(folder: str, given: Mapping[str, str] | None = None) -> int:
         say(f"cannot use {folder}/order.json: {error!r}")
         return OUR_FAULT
     if lock is None:
-        say(f"somebody else has taken {folder}")
+        say(f"another process has taken {folder}")
         return OUR_FAULT
     is_reaper = prctl(PR_SET_CHILD_SUBREAPER, 1)
     end: dict[str, Any] = outcome("failed", OUR_FAULT, "")

@@ -4,11 +4,12 @@ run FOLDER                         all processes of FOLDER/order.json
 starter                            runners, each by a copy of this process
 rank COMMAND…                      one rank, called by its launcher
 node FOLDER [OPTIONS] HOST LINE…   a line on another node, like ssh
-remote FOLDER NAME COMMAND…        a process of the order, over there
-await MARKER SECONDS PID…          until processes of an attempt are gone over there
-    batch, pilot, keeper               in an allocation of a batch system: `batch.py`, `pilot.py`
-    agent, hello                       on a host with a login: `agent.py`
-    pod, call                          in pods: `pod.py`, `pod_worker.py`
+there FOLDER HOST LINE…            the same, called on that node
+remote FOLDER NAME COMMAND…        a process of the order, on the node that it belongs to
+await MARKER SECONDS PID…          until processes of an attempt are gone on this node
+batch, pilot, keeper               in an allocation of a batch system: `batch.py`, `pilot.py`
+agent, hello                       on a host with a login: `agent.py`
+pod, call                          in pods: `pod.py`, `pod_worker.py`
 """
 
 from __future__ import annotations
@@ -16,13 +17,33 @@ from __future__ import annotations
 import errno
 import os
 import select
+import sys
 
-from .files import CHUNK_BYTES, parse, redirect, say
+from .files import CHUNK_BYTES, parse, redirect, say, try_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
+
+# What does the work of a verb: module, function, and the least number of arguments. It is looked
+# up by name because a rank must not load what only an agent or a pod needs.
+VERBS = {
+    "run": ("runner", "run_order", 1),
+    "starter": ("start", "run_starter", 0),
+    "rank": ("rank", "run_rank", 1),
+    "node": ("rank", "run_on_node", 1),
+    "there": ("rank", "run_there", 1),
+    "remote": ("rank", "run_remote", 3),
+    "await": ("processes", "await_end", 2),
+    "batch": ("batch", "main", 1),
+    "pilot": ("pilot", "main", 2),
+    "keeper": ("pilot", "keep", 0),
+    "agent": ("agent", "main", 2),
+    "hello": ("agent", "say_hello", 0),
+    "pod": ("pod", "main", 1),
+    "call": ("pod_worker", "run_in_other_pod", 3),
+}
 
 
 def run_starter(*, is_kept: bool = False) -> int:
@@ -30,12 +51,12 @@ def run_starter(*, is_kept: bool = False) -> int:
 
     A copy is there in a tenth of the time that a new Python takes. A line is JSON: {"start":
     FOLDER, "secrets": {…}}, or {"end": FOLDER}. The answer to a start is `started PID`; where there
-    can be no copy, PID is the error's number, with a minus. Runners go on when the input ends and
-    this process with it; unless they are kept: then they are ended, and it is said of each that it
-    has: `ended FOLDER`.
+    can be no copy, PID is the error's number, with a minus. When the input ends, this process ends
+    and the runners go on. With `is_kept`, they are ended then, or by SIGTERM; for each runner that
+    has ended, the answer is `ended FOLDER`.
     """
     __import__(f"{__package__}.runner")  # once, for all copies
-    from .processes import empty, signal, wake_up_by_signals
+    from .processes import empty, reaped, signal, wake_up_by_signals
 
     poll, rest = select.poll(), b""
     awake = wake_up_by_signals()
@@ -63,7 +84,8 @@ def run_starter(*, is_kept: bool = False) -> int:
             asked.clear()
             is_open = False
             end_copies(running)
-        for process in ended_copies():
+        # How a runner ended is in its records. What it used counts as ours once it is reaped.
+        for process, *_ in reaped():
             folder = running.pop(process, None)
             if is_kept and folder is not None:
                 os.write(1, f"ended {folder}\n".encode())
@@ -113,27 +135,12 @@ def end_copies(processes: Iterable[int]) -> None:
     from .processes import signal
 
     for process in processes:
-        try:
-            os.kill(process, signal.SIGTERM)
-        except OSError:
-            pass  # It has just ended.
-
-
-def ended_copies() -> list[int]:
-    """Let those go that have ended: how is in their records, and what they used is ours then."""
-    found: list[int] = []
-    while True:
-        try:
-            process, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return found
-        if not process:
-            return found
-        found.append(process)
+        # Not its group: a process that it is just starting would count as killed by others.
+        try_to(os.kill, process, signal.SIGTERM)
 
 
 def start_runner(about: Mapping[str, Any]) -> int:
-    """Be the runner of one attempt, with nothing in common with who has started it."""
+    """Be the runner of one attempt, in a session of its own, with its own input and log."""
     from .processes import OUR_FAULT
     from .runner import run_order
 
@@ -151,61 +158,17 @@ def start_runner(about: Mapping[str, Any]) -> int:
     return run_order(folder, secrets)
 
 
-def main(arguments: Sequence[str]) -> int:  # noqa: PLR0912 - one branch a verb
-    """Do what a verb says; what it needs is loaded then."""
-    match arguments:
-        case ["rank", *command] if command:
-            from .rank import run_rank
-
-            return run_rank(command)
-        case ["starter"]:
-            return run_starter()
-        case ["run", folder]:
-            from .runner import run_order
-
-            return run_order(os.path.abspath(folder))
-        case ["node" | "there" as verb, folder, *rest]:
-            from .rank import run_on_node
-
-            return run_on_node(folder, rest, is_there=verb == "there")
-        case ["remote", folder, name, *command] if command:
-            from .rank import run_remote
-
-            return run_remote(folder, name, command)
-        case ["await", marker, seconds, *pids]:
-            from .processes import await_end
-
-            return await_end(marker, float(seconds), map(int, pids))
-        case ["agent", _, _]:
-            from .agent import main as answer
-
-            return answer(arguments[1:])
-        case ["hello"]:
-            from .agent import say_hello
-
-            return say_hello()
-        case ["batch", place]:
-            from .batch import main as begin
-
-            return begin(place)
-        case ["pilot", idle, folder]:
-            from .pilot import main as carry_out
-
-            return carry_out(idle, folder)
-        case ["keeper"]:
-            from .pilot import keep
-
-            return keep()
-        case ["pod", "head" | "other" as part]:
-            from .pod import main as be_pod
-
-            return be_pod(part)
-        case ["call", _, _, _, *_]:
-            from .pod_worker import run_there
-
-            return run_there(arguments[1:])
-    say(
-        "usage: run FOLDER | starter | rank COMMAND… "
-        "| node FOLDER [OPTIONS] HOST COMMAND… | remote FOLDER NAME COMMAND…"
-    )
-    return 2
+def main(arguments: Sequence[str]) -> int:
+    """Do what a verb says, and return the exit code."""
+    verb, *rest = arguments or [""]
+    module, function, least = VERBS.get(verb, ("", "", 0))
+    if not module or len(rest) < least:
+        say(
+            "usage: run FOLDER | starter | rank COMMAND… "
+            "| node FOLDER [OPTIONS] HOST COMMAND… | remote FOLDER NAME COMMAND…"
+        )
+        return 2
+    name = f"{__package__}.{module}"
+    __import__(name)
+    code: int = getattr(sys.modules[name], function)(*rest)
+    return code

@@ -321,7 +321,7 @@ class Packing:
     def _parts(self, folder: Path) -> Path:
         """Have copies of our own files where the nodes can read them, beside the attempts."""
         files = dict(_contents(is_compiled=not self._settings.python))
-        files[dialect.FILE] = json.dumps(self._system.dialect.to_data()).encode()
+        files[dialect.FILE] = json.dumps(self._system.dialect.data()).encode()
         return _copied(files, folder.parent.parent / ".parts" / digest_of(files))
 
 
