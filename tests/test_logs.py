@@ -47,9 +47,16 @@ def rest(follower: LogFollower, folder: Path) -> list[tuple[str, str]]:
     return [(line.process, line.text) for line in follower.finish(folder)]
 
 
+def following(*folders: Path) -> LogFollower:
+    follower = LogFollower()
+    for folder in folders:
+        follower.add(folder)
+    return follower
+
+
 def test_lines_come_once_and_with_their_process(tmp_path: Path) -> None:
     first, second = process(tmp_path, "worker-0"), process(tmp_path, "worker-1")
-    follower = LogFollower([tmp_path])
+    follower = following(tmp_path)
     assert texts(follower) == []
     write(first, b"one\ntwo\n")
     write(second, b"three\n")
@@ -59,7 +66,7 @@ def test_lines_come_once_and_with_their_process(tmp_path: Path) -> None:
 
 def test_a_line_is_held_back_until_it_ends(tmp_path: Path) -> None:
     place = process(tmp_path, text=b"half a ")
-    follower = LogFollower([tmp_path])
+    follower = following(tmp_path)
     assert texts(follower) == []
     write(place, b"line\nand more")
     assert texts(follower) == [("worker-0", "half a line")]
@@ -67,7 +74,7 @@ def test_a_line_is_held_back_until_it_ends(tmp_path: Path) -> None:
 
 
 def test_processes_and_folders_may_appear_later(tmp_path: Path) -> None:
-    follower = LogFollower([tmp_path / "a"])
+    follower = following(tmp_path / "a")
     assert texts(follower) == []
     process(tmp_path / "a", "rank-10", b"ten\n")
     process(tmp_path / "a", "rank-9", b"nine\n")
@@ -82,7 +89,7 @@ def test_processes_and_folders_may_appear_later(tmp_path: Path) -> None:
 
 def test_a_folder_is_followed_once(tmp_path: Path) -> None:
     process(tmp_path, text=b"one\n")
-    follower = LogFollower([tmp_path])
+    follower = following(tmp_path)
     assert len(follower.poll()) == 1
     follower.add(tmp_path)
     assert follower.poll() == []
@@ -90,7 +97,7 @@ def test_a_folder_is_followed_once(tmp_path: Path) -> None:
 
 def test_a_log_that_was_moved_away_is_read_to_its_end(tmp_path: Path) -> None:
     place = process(tmp_path, text=b"one\n")
-    follower = LogFollower([tmp_path])
+    follower = following(tmp_path)
     assert texts(follower) == [("worker-0", "one")]
     write(place, b"two\nthr")
     rotate(place)
@@ -104,12 +111,12 @@ def test_whoever_comes_late_reads_the_older_log_first(tmp_path: Path) -> None:
     place = process(tmp_path, text=b"one\n")
     rotate(place)
     write(place, b"two\n")
-    assert rest(LogFollower([tmp_path]), tmp_path) == [("worker-0", "one"), ("worker-0", "two")]
+    assert rest(following(tmp_path), tmp_path) == [("worker-0", "one"), ("worker-0", "two")]
 
 
 def test_a_log_that_was_moved_away_twice_is_still_found(tmp_path: Path) -> None:
     place = process(tmp_path, text=b"one\n")
-    follower = LogFollower([tmp_path])
+    follower = following(tmp_path)
     follower.poll()
     write(place, b"two\n")
     rotate(place)
@@ -121,7 +128,7 @@ def test_a_log_that_was_moved_away_twice_is_still_found(tmp_path: Path) -> None:
 
 def test_who_is_too_slow_misses_what_was_not_kept(tmp_path: Path) -> None:
     place = process(tmp_path, text=b"one\n")
-    follower = LogFollower([tmp_path])
+    follower = following(tmp_path)
     follower.poll()
     write(place, b"two\nlost\n")
     rotate(place)
@@ -137,7 +144,7 @@ def test_a_log_that_is_gone_goes_on_with_what_is_left(tmp_path: Path) -> None:
     write(place, b"one\n")
     rotate(place)
     write(place, b"two\n")
-    follower = LogFollower([tmp_path])
+    follower = following(tmp_path)
     assert [text for _, text in everything(follower)] == ["the beginning", "one", "two"]
     with (place / "output.log").open("rb"):  # its inode is not given away again
         for number in range(3):
@@ -148,7 +155,7 @@ def test_a_log_that_is_gone_goes_on_with_what_is_left(tmp_path: Path) -> None:
 
 def test_a_log_that_was_emptied_is_read_from_its_beginning(tmp_path: Path) -> None:
     place = process(tmp_path, text=b"a long line\n")
-    follower = LogFollower([tmp_path])
+    follower = following(tmp_path)
     follower.poll()
     os.truncate(place / "output.log", 0)
     write(place, b"new\n")
@@ -175,7 +182,7 @@ def test_only_wanted_processes_are_followed(tmp_path: Path) -> None:
 def test_a_loud_process_does_not_keep_the_others_back(tmp_path: Path) -> None:
     process(tmp_path, "worker-0", b"x" * 99 + b"\n" + (b"y" * 99 + b"\n") * 20_000)
     process(tmp_path, "worker-1", b"hello\n")
-    follower = LogFollower([tmp_path])
+    follower = following(tmp_path)
     first = texts(follower)
     assert ("worker-1", "hello") in first
     assert len(first) < 20_000
@@ -187,7 +194,7 @@ def test_a_loud_process_does_not_keep_the_others_back(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_removed_is_no_error(tmp_path: Path) -> None:
     place = process(tmp_path, text=b"one\n")
-    follower = LogFollower([tmp_path])
+    follower = following(tmp_path)
     (place / "output.log").unlink()
     assert texts(follower) == []
     place.rmdir()
@@ -200,7 +207,7 @@ def test_a_folder_that_is_removed_is_no_error(tmp_path: Path) -> None:
 def test_everything_that_is_left_can_be_had_at_once(tmp_path: Path) -> None:
     process(tmp_path / "a", text=b"one")
     process(tmp_path / "b", text=b"two")
-    follower = LogFollower([tmp_path / "a", tmp_path / "b"])
+    follower = following(tmp_path / "a", tmp_path / "b")
     assert [line.text for line in follower.finish_all()] == ["one", "two"]
     assert follower.poll() == []
 

@@ -98,9 +98,9 @@ def open_left(path: Path, *, follows_links: bool = False) -> BinaryIO:
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
-def read_left(path: Path, *, follows_links: bool = False) -> bytes:
+def read_left(path: Path) -> bytes:
     """Read all of what an attempt has left; raises OSError for anything but a file."""
-    with open_left(path, follows_links=follows_links) as file:
+    with open_left(path) as file:
         return file.read()
 
 
@@ -150,7 +150,7 @@ def digest_of_file(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        # It is gone meanwhile, or nobody may read it: in any case not as it was.
+        # It is gone meanwhile, or may not be read: in any case it is not as it was.
         return f"{error.errno}"
 
 

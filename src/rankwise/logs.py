@@ -1,9 +1,9 @@
-"""Follows the logs that runners write, whoever has started them."""
+"""Follow the logs that runners write, also those that other processes have started."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from rankwise.records import LOGS, PROCESSES, process_folders
 _FIRST, _OLD, _LOG = LOGS
 # A round takes no more than this of one process, so that a loud one does not keep the others back.
 _CHUNK_BYTES = 256 * 1024
-# A line that does not end is given in pieces of this size: memory is not for it to fill.
+# A line that does not end is returned in pieces of this size, so that it does not fill the memory.
 _LINE_BYTES = 1024 * 1024
 _TAIL_BYTES = 64 * 1024
 
@@ -27,27 +27,21 @@ class LogLine(NamedTuple):
     """That of the attempt."""
 
 
-def _is_any(name: str) -> bool:
-    del name
-    return True
-
-
 class LogFollower:
-    """Gives what is new in the logs of attempts; a line that has not ended yet is held back."""
+    """Returns what is new in the logs of attempts; a line that has not ended yet is held back."""
 
-    def __init__(self, folders: Iterable[Path] = ()) -> None:
+    def __init__(self) -> None:
         self._tails: dict[Path, dict[str, _Tail]] = {}
+        # The processes of each attempt that are known, also those that are not followed.
         self._names: dict[Path, set[str]] = {}
         self._wanted: dict[Path, Callable[[str], bool]] = {}
-        for folder in folders:
-            self.add(folder)
 
     def add(
-        self, folder: Path, *, wanted: Callable[[str], bool] = _is_any, from_now: bool = False
+        self, folder: Path, *, wanted: Callable[[str], bool] = bool, from_now: bool = False
     ) -> None:
         """Follow an attempt too, from the beginning of its logs or from where they end now.
 
-        `wanted` tells by its name whether a process is to be followed.
+        `wanted` says by its name whether a process is to be followed; all are, if it is not given.
         """
         if folder in self._tails:
             return
@@ -101,13 +95,13 @@ class LogFollower:
 
 
 class Lines:
-    """Makes lines of bytes as they come; of what overwrites itself, only the last state."""
+    """Splits bytes into lines as they come; of a line that overwrites itself, the last state."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """Take more bytes, give the lines that have ended with them."""
+        """Take more bytes, and return the lines that have ended with them."""
         *whole, rest = (self._rest + data).split(b"\n")
         lines = [_text(line) for line in whole]
         # A progress bar writes for hours and never ends its line.
@@ -126,7 +120,7 @@ class Lines:
 
 
 class _Tail:
-    """Reads on in the log of one process, also where the log has been moved away meanwhile."""
+    """A place in the log of one process, also where the log has been moved away meanwhile."""
 
     def __init__(self, place: Path) -> None:
         self.lines = Lines()
@@ -148,22 +142,18 @@ class _Tail:
         try:
             return self._read()
         except OSError:
-            # Not there yet, or removed by somebody.
+            # Not there yet, or removed meanwhile.
             return b""
 
     def _read(self) -> bytes:
         current = self._log.stat()
-        if current.st_ino == self._inode:
-            if current.st_size == self._offset:
-                return b""
-            if current.st_size < self._offset:
-                # Somebody has emptied it.
-                self._offset = 0
-            return self._take(self._log)
-        for path in self._parts_from_here():
-            if data := self._take(path):
-                return data
-        return b""
+        if current.st_ino != self._inode:
+            return next(filter(None, map(self._take, self._parts_from_here())), b"")
+        if current.st_size == self._offset:
+            return b""  # Opening the file would be all that this costs, many times a second.
+        if current.st_size < self._offset:
+            self._offset = 0  # A user or a program has emptied it.
+        return self._take(self._log)
 
     def _parts_from_here(self) -> Iterator[Path]:
         """Return the part that is being read, wherever it is now, and those that follow it."""
@@ -172,7 +162,7 @@ class _Tail:
         if self._inode in inodes:
             found = found[inodes.index(self._inode) :]
         elif self._inode:
-            # It is gone: there was more than is kept. The beginning is what we have seen long ago.
+            # It is gone: there was more than is kept. The beginning was read long ago.
             found = [one for one in found if one[0].name != _FIRST]
         for path, inode in found:
             if inode != self._inode:

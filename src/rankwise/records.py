@@ -37,14 +37,14 @@ MARKER = "RANKWISE_ATTEMPT"
 
 
 class ClaimState(enum.Enum):
-    """Whose an attempt is."""
+    """Which process has an attempt."""
 
     FREE = enum.auto()
-    """Nobody has begun with it yet."""
+    """No runner has begun with it yet."""
     HELD = enum.auto()
     """Its runner is at work."""
     LEFT = enum.auto()
-    """Its runner is gone, or somebody has given it up."""
+    """Its runner is gone, or a client has given it up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ _COLUMNS = ("time", "cpu", "memory", "gpu", "gpu_memory")
 
 
 def claim_of(folder: Path) -> ClaimState:
-    """Return whose an attempt is."""
+    """Return which process has an attempt."""
     return {None: ClaimState.FREE, True: ClaimState.HELD, False: ClaimState.LEFT}[is_held(folder)]
 
 
@@ -132,17 +132,14 @@ def read_usage(folder: Path) -> list[Usage]:
 def _usage(data: Mapping[str, Any]) -> Usage | None:
     """Take what a runner has written, if it is whole."""
     known = {field.name: data[field.name] for field in fields(Usage) if field.name in data}
-    columns = [known[name] for name in _COLUMNS if name in known]
-    if not all(isinstance(column, list) for column in columns):
-        return None
-    values = chain((known[name] for name in known if name not in _COLUMNS), *columns)
-    if not all(isinstance(one, int | float) and math.isfinite(one) for one in values):
-        return None
-    lengths = {len(column) for column in columns}
     try:
-        return Usage(**known) if len(lengths) == 1 and 0 not in lengths else None
-    except TypeError:
+        usage = Usage(**known)
+        columns = [known[name] for name in _COLUMNS if name in known]
+        values = [*chain(*columns), *(known[name] for name in known if name not in _COLUMNS)]
+        is_whole = all(map(math.isfinite, values)) and {len(usage.time)} == {*map(len, columns)}
+    except TypeError:  # A field is missing, or has another type.
         return None
+    return usage if is_whole and usage.time else None
 
 
 def read_exports(folder: Path) -> dict[str, str | None]:
@@ -184,23 +181,16 @@ def _order(place: Path) -> tuple[str, int, str]:
     return name, int(digits) if digits.isdigit() else 0, place.name
 
 
-LOST_CODE = 1
-
-
 def end_of(folder: Path) -> AttemptEnd:
     """Return how an attempt ended whose runner is gone."""
     end = read_end(folder)
     if end is not None:
         return end
     reason = "its runner was killed, or could not write down how it ended"
-    if last := _last_words(folder):
-        reason += f": {last}"
-    return AttemptEnd(outcome=State.LOST, exit_code=LOST_CODE, reason=reason)
-
-
-def _last_words(folder: Path) -> str:
     try:
-        lines = read_left(folder / "runner.log").decode(errors="replace").strip().splitlines()
+        said = read_left(folder / "runner.log").decode(errors="replace").split("\n")
     except OSError:
-        return f"{folder} is gone"
-    return lines[-1] if lines else ""
+        said = [f"{folder} is gone"]
+    # Its last words, if it has left any.
+    reason = ": ".join([reason, *list(filter(str.strip, said))[-1:]])
+    return AttemptEnd(outcome=State.LOST, exit_code=1, reason=reason)

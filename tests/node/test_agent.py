@@ -52,7 +52,7 @@ def parcel(root: Path, command: str) -> bytes:
     place = root / "attempts" / _MARKER
     process = {"name": "worker-0", "role": "worker", "node": 0, "command": command}
     order = {
-        "version": 1,
+        "version": 2,
         "attempt": "run/task/1",
         "marker": _MARKER,
         "folder": str(place),

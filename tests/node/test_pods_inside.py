@@ -113,15 +113,16 @@ def test_new_files_are_brought_and_large_ones_named(tmp_path: Path) -> None:
     new["large"] = b"x" * 2_000_000
     for name, content in new.items():
         (work / name).write_bytes(content)
-    (work / "larger").write_bytes(b"x" * 5_000_000)
+    with (work / "larger").open("wb") as file:
+        file.truncate(17 << 20)
     (work / "link").symlink_to("/etc/passwd")
     # What was unpacked, or moved here, is as old as it says.
     os.utime(work / "moved", (1000, 1000))
     since = max((work / name).lstat().st_ctime for name in (*new, "larger", "link"))
     os.utime(old, (1000, 1000))
-    frames = [*new_files(str(work), 0, name="nodes/node0", most=4_000_000)]
+    frames = [*new_files(str(work), 0, name="nodes/node0")]
     assert [one for one in frames if "left_out" in one] == [
-        {"left_out": "larger", "size": 5_000_000}
+        {"left_out": "larger", "size": 17 << 20}
     ]
     there.mkdir()
     taker = Taker(str(there))
@@ -132,14 +133,14 @@ def test_new_files_are_brought_and_large_ones_named(tmp_path: Path) -> None:
         "nodes/node0/old.py": b"old",
         **{f"nodes/node0/{name}": content for name, content in new.items()},
     }
-    later = [*new_files(str(work), since + 3600, name="nodes/node0", most=4_000_000)]
+    later = [*new_files(str(work), since + 3600, name="nodes/node0")]
     assert later == [], "nothing has come since"
 
 
 def test_a_file_that_is_moved_into_the_folder_is_new_however_old_it_is(tmp_path: Path) -> None:
     (tmp_path / "old.txt").write_text("old")
     os.utime(tmp_path / "old.txt", (1000, 1000))
-    [frame] = new_files(str(tmp_path), 2000.0, name="nodes/node0", most=100)
+    [frame] = new_files(str(tmp_path), 2000.0, name="nodes/node0")
     assert (frame["path"], frame["text"]) == ("nodes/node0/old.txt", "old")
 
 
@@ -397,7 +398,7 @@ def test_a_caller_hears_of_an_end_once_the_head_has_the_records(
     monkeypatch.setattr(pod_worker, "_ACK_SECONDS", 0.01)
     pod.nodes = [0]
     record = Path(pod.folder, "processes", "rank-0", "end.json")
-    Path(pod.work_folder(0)).mkdir(parents=True)
+    Path(pod.order.nodes[0].folder).mkdir(parents=True)
     head = SlowHead()
     worker = Worker(pod)
     worker._head = head

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -11,7 +10,8 @@ import shutil
 import subprocess
 import sys
 
-from .files import Locked, read_json, shell_quote, to_json, write_file
+from .files import Locked, discard, read_json, shell_quote, to_json, write_file
+from .machine import usable_cores
 from .order import Placement
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ _ASK_SECONDS = 60
 
 
 class CannotEquip(Exception):
-    """The runtime cannot be had here; the message says why."""
+    """The runtime cannot be made here; the message says why."""
 
 
 def inventory() -> dict[str, Any]:
@@ -37,7 +37,7 @@ def inventory() -> dict[str, Any]:
         "version": ".".join(map(str, sys.version_info[:3])),
         "host": os.uname().nodename,
         "platform": f"{platform.system()}-{platform.machine()}",
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "memory": memory(),
         "gpus": gpus(),
         "uid": os.getuid(),
@@ -48,7 +48,7 @@ def inventory() -> dict[str, Any]:
 
 
 def memory() -> int:
-    """Return the bytes that this machine has; 0: it does not tell."""
+    """Return the bytes that this machine has; 0: it does not say."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             lines = [line for line in file if line.startswith("MemTotal:")]
@@ -58,45 +58,48 @@ def memory() -> int:
 
 
 def gpus() -> list[str]:
-    """Name the GPUs as CUDA_VISIBLE_DEVICES does."""
+    """Return the numbers of the GPUs, as CUDA_VISIBLE_DEVICES has them."""
     said = ask(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], 30) or ""
     return [line.strip() for line in said.splitlines() if line.strip().isdecimal()]
 
 
 def ask(command: Sequence[str], seconds: float = _ASK_SECONDS) -> str | None:
-    """Return what a command says; None: it cannot be run, or does not end well."""
+    """Return what a command prints; None: it cannot be run, or it fails."""
     try:
-        done = subprocess.run(
-            command,
-            cwd="/",
-            stdin=subprocess.DEVNULL,  # What is open as our input is for the runner.
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=True,
-        )
+        done = run(command, seconds, subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout
+    return None if done.returncode else done.stdout
+
+
+def run(command: Sequence[str], seconds: float, errors: int) -> subprocess.CompletedProcess[str]:
+    """Run a command from a folder that is always there, without our input: that is the runner's."""
+    return subprocess.run(
+        command,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+        check=False,
+    )
 
 
 def find_uv(root: str) -> str:
     """Find uv: on PATH, where its installer puts it, or sent along; empty: there is none."""
     home = os.path.expanduser("~")
-    usual = [f"{home}/.local/bin/uv", f"{home}/.cargo/bin/uv"]
-    sent = [f"{root}/bin/uv"] if root else []
-    found = [shutil.which("uv"), *(one for one in (*usual, *sent) if os.access(one, os.X_OK))]
-    return next((one for one in found if one), "")
+    places = [f"{home}/.local/bin/uv", f"{home}/.cargo/bin/uv", f"{root}/bin/uv"]
+    return shutil.which("uv") or next(filter(exists, places if root else places[:2]), "")
 
 
 def equip(folder: str, root: str) -> None:
-    """Make the runtime ready that `runtime.json` names, and write down how it is used."""
+    """Make the runtime ready that `runtime.json` names, and write how it is used."""
     choice = read_json(f"{folder}/runtime.json")
     kind = choice["kind"]
     if kind == "container":
-        get_image(choice)
-        return
+        return get_image(choice)
     executable, there = "", Placement()
     if kind == "uv":
         executable = f"{environment_for(choice, root)}/bin/python"
@@ -107,7 +110,7 @@ def equip(folder: str, root: str) -> None:
     if choice.get("tools"):
         tools = tools_for(choice, executable, root)
         there = there.replace(path_behind=[*there.path_behind, tools])
-    there.write(folder)
+    return there.write(folder)
 
 
 def tools_for(choice: dict[str, Any], executable: str, root: str) -> str:
@@ -121,7 +124,7 @@ def tools_for(choice: dict[str, Any], executable: str, root: str) -> str:
 
 
 def has_packages(executable: str, names: Sequence[str]) -> bool:
-    """Ask an interpreter whether it has packages."""
+    """Return whether an interpreter has packages."""
     line = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
     return ask([executable, "-c", line, *names]) is not None
 
@@ -158,8 +161,10 @@ def placement_for(executable: str, root: str, *, is_first: bool) -> Placement:
 
 
 def stand_ins(executable: str, root: str, *names: str) -> str:
-    """Write scripts of these names that call an interpreter; no links: through one in another
-    folder, it would not find its virtual environment."""
+    """Return a folder with scripts of these names that call an interpreter.
+
+    They are no links: through a link in another folder, it would not find its virtual environment.
+    """
     words = "\0".join([executable, *names])
     folder = f"{root}/pythons/{hashlib.sha256(words.encode()).hexdigest()[:16]}"
     for name in names:
@@ -178,9 +183,9 @@ def environment_for(choice: dict[str, Any], root: str) -> str:
     os.makedirs(folder, exist_ok=True)
     with Locked(f"{folder}/lock"):
         if not (os.path.exists(f"{folder}/complete") and exists(f"{content}/bin/python")):
-            shutil.rmtree(content, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                os.unlink(f"{folder}/complete")
+            # In this order: what is half removed must not look complete.
+            for path in (f"{folder}/complete", content):
+                discard(path)
             make_environment(choice, content, root)
             write_file(f"{folder}/complete", to_json(choice))
     return content
@@ -234,16 +239,7 @@ def get_image(choice: dict[str, Any]) -> None:
 def call(choice: dict[str, Any], command: Sequence[str]) -> None:
     """Run a command that makes something; CannotEquip with its last words if it fails."""
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_MAKE_SECONDS,
-            check=False,
-        )
+        done = run(command, _MAKE_SECONDS, subprocess.STDOUT)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotEquip(f'runtime "{choice["name"]}": {command[0]}: {error}') from error
     if done.returncode:

@@ -13,7 +13,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
 try:
@@ -27,10 +27,17 @@ try:
 
     quote: Callable[[str], str] = _json.encode_basestring_ascii
     scan: Callable[[str, int], tuple[Any, int]] = _json.make_scanner(_Reading)  # type: ignore[arg-type]  # any object with these will do
+    _write: Callable[[Any, int], Iterable[str]] = _json.make_encoder(
+        *(None, str, quote, None, ": ", ", ", False, False, True)
+    )
 except ImportError:
     import json
 
     quote, scan = json.dumps, json.JSONDecoder().raw_decode
+
+    def _write(value: Any, _: int) -> str:
+        return json.dumps(value, default=str)
+
 
 # What may stand in a path, beside letters and digits, without a meaning to shells or in PATH.
 PLAIN = "/._-+,@%="
@@ -66,19 +73,8 @@ def parse(text: str) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """Write plain data as JSON."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case list() | tuple():
-            return f"[{', '.join(map(to_json, value))}]"
-        case dict():
-            return f"{{{', '.join(f'{quote(key)}: {to_json(value[key])}' for key in value)}}}"
-    return str(quote(str(value)))
+    """Return plain data as JSON; what is no plain data is written as its `str`."""
+    return "".join(_write(value, 0))
 
 
 def read_text(path: str) -> str:

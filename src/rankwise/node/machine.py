@@ -17,18 +17,23 @@ if TYPE_CHECKING:
     from .order import Order
 
 VERSION = 1
-# How often it is looked at what processes use, at first; with how many looks kept at most; and how
-# many times longer than a look takes the pause after it is at least.
+# Seconds between two looks at what processes use, at first; how many looks are kept at most; and
+# how many times longer than a look the pause after it is at least: looking must not cost anything.
 USAGE_SECONDS, USAGE_POINTS, USAGE_PAUSE = 0.5, 200, 200
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may use; 1 where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
 def machine_reading() -> dict[str, Any]:
-    """Read what the machine is and does now, for those who judge what was measured on it."""
+    """Return what the machine is and does now, by which measurements on it are judged."""
     found: dict[str, Any] = {
         "time": time.time(),
         "clock": time.monotonic(),
         "host": os.uname().nodename,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+        "cores": usable_cores(),
         "all_cores": os.cpu_count() or 1,
         "load": os.getloadavg()[0],
     }
@@ -72,11 +77,11 @@ def cpu_of_ended() -> float:
 
 
 class Gpus:
-    """What the GPUs do, asked of NVIDIA's library in a thread: a broken driver lets one wait."""
+    """What the GPUs do, asked of NVIDIA's library in a thread: a broken driver may not answer."""
 
     def __init__(self, visible: str) -> None:
+        # How busy the busiest is, from 0 to 1, and the bytes in use on all; None: not known.
         self.latest: tuple[float, int] | None = None
-        """How busy the busiest is, from 0 to 1, and the bytes in use on all; None: not known."""
         self._is_wanted = True
         try:
             self._library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -131,16 +136,16 @@ class UsageMeter:
     """What everything that this process has started uses, over time; in a file of bounded size."""
 
     def __init__(self, path: str, visible_gpus: str) -> None:
+        # When to look next.
         self.due = time.monotonic() + USAGE_SECONDS
-        """When to look next."""
         self._path = path
         self._visible_gpus = visible_gpus
         self._gpus: Gpus | None = None
         self._began, self._started = time.time(), time.monotonic()
         self._last, self._last_cpu = self._started, cpu_of_ended()
         self._every = USAGE_SECONDS
+        # The time since the start, cores, bytes; and with GPUs how busy they are, and bytes.
         self._points: list[list[float]] = []
-        """The time since the start, cores, bytes; and with GPUs how busy they are, and bytes."""
         self._peak = 0
         self._is_new = False
 
@@ -161,7 +166,7 @@ class UsageMeter:
         self.due = now + pause
 
     def _thin(self) -> None:
-        """Make one point of two: the mean of what flows, the most of what is there."""
+        """Make one point of two: the mean of a rate, the greater one of two amounts."""
         pairs = zip(self._points[::2], self._points[1::2], strict=False)
         self._points = [
             [b[0], round((a[1] + b[1]) / 2, 3), max(a[2], b[2]), (a[3] + b[3]) / 2, max(a[4], b[4])]
@@ -170,7 +175,7 @@ class UsageMeter:
         self._every *= 2
 
     def write(self) -> None:
-        """Write what is new; one look alone tells nothing."""
+        """Write what is new; one look alone is no curve."""
         if not self._is_new or len(self._points) < 2:
             return
         names = ["time", "cpu", "memory"]
@@ -180,7 +185,7 @@ class UsageMeter:
         data = {
             "version": VERSION,
             "began": self._began,
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+            "cores": usable_cores(),
             "cpu_seconds": round(max(self._last_cpu, cpu_of_ended()), 2),
             "peak_memory": self._peak,
             **{name: list(column) for name, column in zip(names, columns, strict=False)},
@@ -190,7 +195,7 @@ class UsageMeter:
         self._is_new = False
 
     def close(self) -> None:
-        """Write the last of it: what was used since the last look is known now."""
+        """Write it for the last time, with what was used since the last look."""
         self._is_new = True
         self.write()
         if self._gpus:
@@ -198,7 +203,7 @@ class UsageMeter:
 
 
 def usage_for(order: Order, folder: str) -> UsageMeter | None:
-    """Have it looked at what is used; not where something is measured, which is left alone."""
+    """Return a meter of what is used; None: something is measured, and must not be disturbed."""
     if order.is_measured or not os.path.isdir("/proc/self/task"):
         return None
     variables = {**os.environ, **order.environment}

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 Frame: TypeAlias = "dict[str, Any]"
 
+# As a line of text, shorter than what a container's log keeps in one piece.
 _PIECE_BYTES = 6000
-"""As a line of text, shorter than what a container's log keeps in one piece."""
+# The most of a log in one answer to a client that asks again and again.
 _NEWS_BYTES = 128 * 1024
-"""The most of a log in one answer to a client that asks again and again."""
+# A file that is larger is sent once, when nothing more is written to it.
 _GREATEST_WHOLE = 1 << 20
-"""What is larger is sent once, when nothing more is written to it."""
+# What is larger, one file or all that is new in a folder, is not sent, but named.
 _GREATEST_EVER = 16 << 20
-"""What is larger than this is not sent, but named."""
 # The beginning of a log ends in a notice, which the runner keeps shorter than half of this.
 _NOTICE_BYTES = 200
 # An earlier part of a log has another name: the oldest first.
@@ -176,12 +176,12 @@ def whole_file(path: str, data: bytes) -> Iterator[Frame]:
         yield {"path": path, "at": number * _PIECE_BYTES, "whole": len(data), **_as_text(piece)}
 
 
-def new_files(folder: str, since: float, *, name: str, most: int) -> Iterator[Frame]:
+def new_files(folder: str, since: float, *, name: str) -> Iterator[Frame]:
     """Return what has come into a folder since then, as if the folder were called `name`.
 
     What is too large is named in a frame of its own.
     """
-    left = most
+    left = _GREATEST_EVER
     for place, folders, files in os.walk(folder):
         folders[:] = [one for one in folders if one not in ("__pycache__", ".git")]
         for file in files:

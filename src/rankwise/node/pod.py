@@ -26,8 +26,6 @@ from .outcome import LOST, write_end
 from .processes import read_small
 from .wire import PodConnection, PodConnectionError, answer, answer_all, listen
 
-# How much of what processes leave in their folders is brought back from a pod.
-_MOST_BYTES = 16 << 20
 _LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.05, 0.5
 # How long the others may be silent once they are let go.
 _LEAVE_SECONDS = 30.0
@@ -117,7 +115,7 @@ class Pod:
         """Return what processes have left in their folder, unless that stays where it is."""
         if self.order.brings_files:
             folder, name = self.order.nodes[node].folder, f"nodes/node{node}"
-            yield from new_files(folder, self.unpacked, name=name, most=_MOST_BYTES)
+            yield from new_files(folder, self.unpacked, name=name)
 
     def secrets(self) -> dict[str, str]:
         """Read the values of the task's secrets, which are in no message."""
@@ -324,7 +322,7 @@ class Head:
             self._show(self._pod.left_files(self._node))
         for node in self._workers:
             there = f"{self._pod.folder}/nodes/node{node}"
-            self._show(new_files(there, 0, name=f"nodes/node{node}", most=_MOST_BYTES))
+            self._show(new_files(there, 0, name=f"nodes/node{node}"))
         if self._lost:
             self._note_loss()
         self._show(self._mirror.look(is_last=True))

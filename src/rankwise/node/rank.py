@@ -12,7 +12,17 @@ import os
 import select
 import time
 
-from .files import Records, is_plain, own_command, say, shared_memory, temporary, touch
+from .files import (
+    Records,
+    is_plain,
+    own_command,
+    read_text,
+    say,
+    shared_memory,
+    temporary,
+    touch,
+    try_to,
+)
 from .order import BAD_ORDER, Order, read_order
 from .output import Redactor
 from .processes import (
@@ -66,19 +76,16 @@ MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
 
 
 def node_variables(order: Order, number: int) -> dict[str, str]:
-    """Return what a process is told about its node."""
+    """Return the variables of a process that name its node."""
     name = order.nodes[number].name
     return {"RANKWISE_NODE": name, "RANKWISE_NODE_RANK": str(number), "HOSTNAME": name}
 
 
 def settle(order: Order, number: int) -> bool:
-    """Move this process to a virtual node; tells whether it has the node's host name now."""
+    """Move this process to a virtual node, and return whether it has the node's host name now."""
     node = order.nodes[number]
-    if node.cores:
-        try:
-            os.sched_setaffinity(0, node.cores)
-        except (OSError, AttributeError):
-            pass  # A machine with other cores, or without the notion.
+    if node.cores and hasattr(os, "sched_setaffinity"):
+        try_to(os.sched_setaffinity, 0, node.cores)  # The machine may have other cores.
     os.chdir(node.folder)
     if has_own_name(node) and (len(order.nodes) == 1 or node.reach is not None):
         return True
@@ -90,7 +97,7 @@ def enter_node(order: Order, number: int, environment: MutableMapping[str, str])
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if settle(order, number):
-        # A launcher hands it on to its daemons, which need names that tell them apart.
+        # A launcher passes it on to its daemons, which need names that tell them apart.
         for name in TEMPORARY_VARIABLES:
             environment.setdefault(name, temporary(order.marker))
 
@@ -101,13 +108,13 @@ def has_own_name(node: NodeOrder) -> bool:
 
 
 def take_host_name(name: str, hosts: str) -> bool:
-    """Give this process, and what it starts, a host name and an /etc/hosts of its own.
+    """Take a host name and an /etc/hosts for this process, and for what it starts.
 
-    Only where that is permitted: elsewhere the variables have to do.
+    False: that is not permitted. Launchers then know the node by variables only.
     """
     if not hasattr(LIBC, "unshare") or LIBC.unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0:
         return False
-    # What is mounted later outside is to be seen inside, but not the other way round.
+    # What is mounted outside later must be seen inside, but not the other way round.
     steps = ((b"none", b"/", MS_REC | MS_SLAVE), (os.fsencode(hosts), b"/etc/hosts", MS_BIND))
     for source, target, flags in steps:
         if LIBC.mount(source, target, None, ctypes.c_ulong(flags), None) != 0:
@@ -117,16 +124,16 @@ def take_host_name(name: str, hosts: str) -> bool:
 
 
 def leave_batch_system(order: Order) -> None:
-    """Forget what the batch system says, which is about the line that has led us here.
+    """Remove the batch system's variables, which are about the step that has started us here.
 
-    What the order itself has told its processes stays, whatever it is called.
+    What the order itself sets for its processes stays, whatever it is called.
     """
-    from .dialect import read_dialect  # Only those need it who come from another node.
+    from .dialect import read_dialect  # Only a process that comes from another node needs it.
 
     try:
         dialect = read_dialect()
     except FileNotFoundError:
-        return  # It was no batch system that led us here.
+        return  # It was no batch system that has started us.
     told = [order.environment, *(one.environment for one in order.processes)]
     for name in [name for name in os.environ if dialect.is_own(name)]:
         if not any(name in one for one in told):
@@ -234,11 +241,12 @@ def run_rank(*command: str) -> int:
 
 
 def stand_apart() -> int:
-    """Go on in a process that the launcher does not know; returns where its own one's end is heard.
+    """Go on in a process that the launcher does not know.
 
     A launcher may kill what it has started without a warning: mpiexec of MPICH does so after an
-    MPI_Abort. Only the one that stays behind here dies then, and what the rank wrote last, and how
-    it ended, is still recorded. Returns -1 where no process can be made: then we are that one.
+    MPI_Abort. Only the process that stays behind here dies then, and what the rank wrote last, and
+    how it ended, is still recorded. Returns a descriptor that ends with that process; -1: there
+    can be no second process, and this is the one that the launcher knows.
     """
     alive, held = os.pipe()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
@@ -263,7 +271,7 @@ def stand_apart() -> int:
 
 
 def rank_from(environment: Mapping[str, str]) -> int | None:
-    """Read the number that the launcher has given."""
+    """Return the number that the launcher has given to this rank."""
     for name in RANK_VARIABLES:
         if environment.get(name, "").isdecimal():
             return int(environment[name])
@@ -274,17 +282,16 @@ def own_folder(processes: str, number: int | None) -> str:
     """Make a folder for a rank that has none yet: it may be started more than once."""
     name = f"rank-{number}" if number is not None else f"rank-pid{os.getpid()}"
     path, times = f"{processes}/{name}", 1
-    while True:
-        try:
-            os.makedirs(path)
-        except FileExistsError:
-            times += 1
-            path = f"{processes}/{name}.{times}"
-        except OSError as error:
-            say(f"cannot make {path}: {error.strerror}")
-            return path
-        else:
-            return path
+    while os.path.exists(path):
+        times += 1
+        path = f"{processes}/{name}.{times}"
+    try:
+        os.makedirs(path)
+    except FileExistsError:
+        return own_folder(processes, number)  # Another rank of this number has just made it.
+    except OSError as error:
+        say(f"cannot make {path}: {error.strerror}")
+    return path
 
 
 def find_node(order: Order) -> int | None:
@@ -295,20 +302,18 @@ def find_node(order: Order) -> int | None:
     """
     names = [node.name for node in order.nodes]
     # Where Slurm itself starts ranks, it tells them the node's name; our own have no such variable.
-    told = os.environ.get("SLURMD_NODENAME", "")
-    candidates = [os.uname().nodename, told, os.environ.get("RANKWISE_NODE", "")]
+    candidates = [os.uname().nodename, os.environ.get("SLURMD_NODENAME", "")]
     try:
-        with open(f"/proc/{os.getppid()}/environ", "rb") as file:
-            variables = file.read().decode(errors="replace").split("\0")
-        found = [text[14:] for text in variables if text.startswith("RANKWISE_NODE=")]
-        candidates[2:2] = found
+        variables = read_text(f"/proc/{os.getppid()}/environ").split("\0")
     except OSError:
-        pass
+        variables = []  # The parent is gone, or another user's.
+    candidates += [text[14:] for text in variables if text.startswith("RANKWISE_NODE=")]
+    candidates.append(os.environ.get("RANKWISE_NODE", ""))
     return next((names.index(name) for name in candidates if name in names), None)
 
 
 def move_to_own_folder(order: Order, number: int) -> None:
-    """Go to the place in this node's folder that the launcher has named in its own."""
+    """Go to the folder of this node that corresponds to the launcher's folder on its own node."""
     own = order.nodes[number].folder.rstrip("/")
     try:
         here = os.getcwd()
@@ -316,23 +321,23 @@ def move_to_own_folder(order: Order, number: int) -> None:
             if f"{here}/".startswith(f"{other}/"):
                 return os.chdir(own + here[len(other) :])
     except OSError:
-        pass  # The program has made it, over there, or has removed it.
+        pass  # The program has made it, on the launcher's node only, or has removed it.
     return None
 
 
 class WatchedRank(Child):
-    """One rank: a process that is passed on what its launcher sends to us."""
+    """One rank: a process to which we pass on the signals of its launcher."""
 
+    # What it gets when the process at the other end of the line is gone.
     last_signal = signal.SIGKILL
-    """What it gets when nothing is at the other end of the line."""
 
     def __init__(self, folder: str, about: Mapping[str, Any], order: Order, line: int) -> None:
         super().__init__(folder, about, order.log_bytes)
         self._beat = order.heartbeat
         self._records = Records()
         self._signals: list[int] = []
+        # A descriptor, or -1. When it ends, we are to end the process.
         self._line = line
-        """Where it is heard that we are to end it, because nothing is at the other end; or -1."""
         self._usage: UsageMeter | None = None
 
     def run(self, command: Sequence[str]) -> dict[str, Any]:
@@ -347,7 +352,7 @@ class WatchedRank(Child):
 
         def prepare() -> None:
             self.prepare()
-            # Not before its start is on record: who is killed, and we with it, must be known.
+            # Not before its start is on record: if it is killed, and we with it, that is known.
             os.close(record_is_written)
             os.read(ready, 1)
 
@@ -364,7 +369,7 @@ class WatchedRank(Child):
         if self._usage:
             self._usage.close()
         assert self.end is not None
-        # Whose order it was is for the runner to say: it knows what it has ordered, and we do not.
+        # Whether it was on the runner's order is not known here: the runner adds it to the record.
         ending = (*ENDING_SIGNALS, signal.SIGKILL)
         self.end["told"] = next((one for one in self._signals if one in ending), None)
         self.end["may_restart"] = may_restart(os.environ)
@@ -373,18 +378,18 @@ class WatchedRank(Child):
         return self.end
 
     def prepare(self) -> None:
-        """Give it its own group: a signal to the launcher's is passed on once, not twice."""
+        """Make its own group: a signal to the launcher's group is passed on once, not twice."""
         os.setpgid(0, 0)
 
     def start_record(self) -> dict[str, Any]:
         return {**super().start_record(), "watched_by": os.getpid()}
 
     def has_log(self) -> bool:
-        """Return whether its output is kept, or handed on to the launcher."""
+        """Return whether its output is kept here; otherwise it goes to the launcher."""
         return os.environ.get("RANKWISE_RANK_OUTPUT") == "own"
 
     def _forward(self, number: int, _: object) -> None:
-        # What comes later has not ended it, and its number may be another process's by then.
+        # A later signal has not ended it, and its number may be another process's by then.
         if self.end is None:
             self._signals.append(number)
             send(self.pid, number)
@@ -429,15 +434,15 @@ class RemoteProcess(WatchedRank):
     last_signal = signal.SIGTERM
 
     def __init__(self, folder: str, about: ProcessOrder, order: Order) -> None:
-        # By its input, not by a signal: Slurm sends those to all that descends from us as well.
+        # Ended by its input (0), not by a signal: Slurm sends those to all our descendants as well.
         super().__init__(folder, about.data(), order, 0)
         self._order = order
         self._node = about.node
-        # Sooner than the runner loses patience, so that it is us who write down how it ended.
+        # Shorter than the runner's own patience, so that the record of its end is written here.
         self._patience = 0.8 * order.grace
-        from .machine import usage_for  # which ranks do without
+        from .machine import usage_for  # late, because ranks of launchers do without it
 
-        # Of the ranks of launchers, those look at it who have started the launcher.
+        # What those ranks use is measured around their launcher.
         self._usage = usage_for(order, folder)
 
     def prepare(self) -> None:
@@ -456,7 +461,7 @@ class RemoteProcess(WatchedRank):
 
 
 def run_remote(folder: str, name: str, *command: str) -> int:
-    """Run a process that a runner on another node wants to have here."""
+    """Run a process of the order here, for a runner on another node."""
     try:
         order = read_order(folder)
         about = next(one for one in order.processes if one.name == name)
@@ -480,7 +485,7 @@ def may_restart(environment: Mapping[str, str]) -> bool:
 
 
 def leave_like(record: Mapping[str, Any]) -> int:
-    """End this process the way that the one of the record ended."""
+    """End this process in the way that a record says."""
     number = record["signal"]
     if number is None:
         return int(record["exit_code"])
@@ -490,6 +495,6 @@ def leave_like(record: Mapping[str, Any]) -> int:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # One core file is enough.
         signal.signal(number, signal.SIG_DFL)
     except (OSError, ValueError):
-        pass  # Nobody needs to reset SIGKILL.
+        pass  # SIGKILL has no handler that could be set.
     os.kill(os.getpid(), number)
     return 128 + int(number)
