@@ -267,7 +267,7 @@ def test_versions_are_no_numbers(wanted: str, value: str, expected: bool) -> Non
 def test_a_range_that_is_too_long_is_a_mistake_and_not_cut(tmp_path: Path) -> None:
     longest = _sweep(tmp_path, "parameters: {a: {from: 1, to: 100000}}").parameters["a"]
     assert isinstance(longest, Range)
-    assert len(longest.values()) == 100_000
+    assert len(longest.numbers()) == 100_000
     for text in (
         "{from: 1, to: 100001}",
         "{from: 0, to: 1e12, step: 0.5}",

@@ -26,20 +26,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from rankwise.documents.values import (
-    ExitCode,
-    Name,
-    NonNegativeInt,
-    PositiveInt,
-    Seconds,
-    Target,
-    Text,
-    Variable,
-    Written,
-    listed_schema,
-    one_or_more,
-    wrong,
-)
+from rankwise.documents import values
+from rankwise.documents.values import listed_schema, one_or_more, wrong
 from rankwise.documents.written import LocatedMapping, Location, Problem, entries_in, expanded
 from rankwise.plan import RuntimeChoice
 from rankwise.wording import alternatives, code, hint, nearest
@@ -195,23 +183,23 @@ class Model(BaseModel):
         return schema
 
 
-Variables = dict[Variable, Written]
+Variables = dict[values.Variable, values.Written]
 TestFolder = Annotated[
-    Text,
+    values.Text,
     Field(
         description="Where tests run, from the folder of the document; none given: there.",
         examples=["../tests"],
     ),
 ]
 TestCode = Annotated[
-    Text,
+    values.Text,
     Field(
         description="A folder instead, of which each test gets a copy to work in.",
         examples=["./src"],
     ),
 ]
 """Environment variables."""
-Tags = dict[Text, Written]
+Tags = dict[values.Text, values.Written]
 
 
 class ComputeRef(Model):
@@ -224,13 +212,13 @@ class ComputeRef(Model):
         "node_count": "did you mean `instance_count`?",
     }
 
-    target: Target = Field(default="", examples=["local", "gpu-cluster"])
+    target: values.Target = Field(default="", examples=["local", "gpu-cluster"])
     """Name of a compute in rankwise.toml; `local` is this machine. None given: that of `[defaults]`
     there, or this machine.
     """
-    instance_count: PositiveInt | None = Field(default=None, examples=[4])
+    instance_count: values.PositiveInt | None = Field(default=None, examples=[4])
     """Number of nodes. On `local` they are virtual ones."""
-    type: Text = Field(default="", examples=["AmlCompute", "AksCompute"])
+    type: values.Text = Field(default="", examples=["AmlCompute", "AksCompute"])
     """Kind of the compute in Azure ML. `target` decides; where no site file has it, `AksCompute`
     and `AksCluster` mean the only Kubernetes cluster there.
     """
@@ -245,20 +233,20 @@ class RestartScope(StrEnum):
 class RestartPolicy(Model):
     """When to start again after a failure."""
 
-    max: NonNegativeInt = Field(examples=[2])
+    max: values.NonNegativeInt = Field(examples=[2])
     """Most restarts, beside the first start."""
-    on_exit_codes: tuple[ExitCode, ...] = Field(default=(), examples=[[75, 137]])
+    on_exit_codes: tuple[values.ExitCode, ...] = Field(default=(), examples=[[75, 137]])
     """Exit codes after which to start again; none given: after every failure."""
     scope: RestartScope = RestartScope.GANG
     """What is started again: all processes together."""
 
 
 Wanted = Annotated[
-    tuple[Written, ...],
+    tuple[values.Written, ...],
     BeforeValidator(one_or_more),
     listed_schema({"type": ["string", "number", "boolean"]}),
 ]
-Condition = dict[Name, Wanted]
+Condition = dict[values.Name, Wanted]
 
 
 class Exclusion(Model):
@@ -266,7 +254,7 @@ class Exclusion(Model):
 
     when: Condition = Field(examples=[{"runtime": "torch-*", "machine": ["old-gpu", "tiny"]}])
     """Which: names with a value, one of a list, a pattern, or in sweeps a comparison."""
-    reason: Text = Field(examples=["needs a newer driver"])
+    reason: values.Text = Field(examples=["needs a newer driver"])
     """Why, for the report."""
 
 
@@ -275,9 +263,9 @@ class Setting(Model):
 
     when: Condition = Field(examples=[{"machine": "tiny"}, {"nodes": ">= 4"}])
     """For which, as in `exclude`."""
-    timeout: Seconds | None = Field(default=None, examples=["10m"])
+    timeout: values.Seconds | None = Field(default=None, examples=["10m"])
     """Their time limit."""
-    environment_variables: Variables = Field(default_factory=dict, examples=[{"UCX_TLS": "tcp"}])
+    environment_variables: Variables = Field(default={}, examples=[{"UCX_TLS": "tcp"}])
     """More variables."""
 
 
@@ -286,13 +274,13 @@ class Input(Model):
 
     short_form: ClassVar[str] = "value"
 
-    value: Written | None = Field(default=None, examples=[0.01])
+    value: values.Written | None = Field(default=None, examples=[0.01])
     """The value itself, put in as it is written."""
-    path: Text = Field(default="", examples=["./data"])
+    path: values.Text = Field(default="", examples=["./data"])
     """A file or a folder, put in as it is written."""
-    type: Text = Field(default="", examples=["uri_folder"])
+    type: values.Text = Field(default="", examples=["uri_folder"])
     """Kind of the input in Azure ML."""
-    mode: Text = Field(default="", examples=["ro_mount", "download"])
+    mode: values.Text = Field(default="", examples=["ro_mount", "download"])
     """How Azure ML brings it in."""
 
     @classmethod
@@ -308,11 +296,11 @@ class Input(Model):
 class JobOutput(Model):
     """Something that `${{outputs.NAME}}` stands for in the command."""
 
-    type: Text = Field(default="", examples=["uri_folder"])
+    type: values.Text = Field(default="", examples=["uri_folder"])
     """Kind of the output in Azure ML."""
-    path: Text = Field(default="", examples=["out"])
+    path: values.Text = Field(default="", examples=["out"])
     """Where it goes; none given: a folder of the run."""
-    mode: Text = Field(default="", examples=["rw_mount"])
+    mode: values.Text = Field(default="", examples=["rw_mount"])
     """How Azure ML takes it."""
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from rankwise.documents import values
 from rankwise.documents.common import (
     ComputeRef,
     Conflict,
@@ -19,19 +20,7 @@ from rankwise.documents.common import (
     Variables,
     unknown_references,
 )
-from rankwise.documents.values import (
-    Bytes,
-    Cores,
-    Name,
-    NonNegativeInt,
-    PositiveInt,
-    Seconds,
-    Secrets,
-    Text,
-    Variable,
-    number_in,
-    whole,
-)
+from rankwise.documents.values import number_in, whole
 from rankwise.documents.written import entries_in, mapping_in
 from rankwise.wording import code
 
@@ -41,7 +30,7 @@ class Code(Model):
 
     short_form: ClassVar[str] = "path"
 
-    path: Text = Field(examples=["./src"])
+    path: values.Text = Field(examples=["./src"])
     """A folder, from that of the document. Each node gets a copy to work in."""
 
 
@@ -55,11 +44,11 @@ class ResourceLimits(Model):
         "cores": "did you mean `cpu`?",
     }
 
-    cpu: Cores | None = Field(default=None, examples=[4, "500m"])
+    cpu: values.Cores | None = Field(default=None, examples=[4, "500m"])
     """Cores: a number, or thousandths of one."""
-    memory: Bytes | None = Field(default=None, examples=["2Gi", "500M"])
+    memory: values.Bytes | None = Field(default=None, examples=["2Gi", "500M"])
     """Memory: bytes, or with a unit."""
-    gpu: NonNegativeInt | None = Field(default=None, examples=[4])
+    gpu: values.NonNegativeInt | None = Field(default=None, examples=[4])
     """Number of GPUs."""
 
 
@@ -68,7 +57,7 @@ class RoleSpec(Model):
 
     code: Code | None = None
     """The folder with the program; none given: that of the document."""
-    environment: Text = Field(default="", examples=["azureml:pytorch-1.7:1"])
+    environment: values.Text = Field(default="", examples=["azureml:pytorch-1.7:1"])
     """Name of what commands run in. rankwise.toml says what it is: this Python, a virtual
     environment or a container.
     """
@@ -81,7 +70,7 @@ class CommandSpec(RoleSpec):
 
     hints: ClassVar[Mapping[str, str]] = {"args": "write the arguments into `command`"}
 
-    command: Text = Field(examples=["python train.py"])
+    command: values.Text = Field(examples=["python train.py"])
     """The line to run, by the shell."""
 
 
@@ -126,7 +115,7 @@ class Replicas(Role):
 
     spec: CommandSpec
     """What each of them runs."""
-    num_replicas: PositiveInt | None = Field(default=None, examples=[4])
+    num_replicas: values.PositiveInt | None = Field(default=None, examples=[4])
     """How many there are."""
 
 
@@ -146,7 +135,7 @@ class MpiWorker(Role):
 
     spec: MpiWorkerSpec = Field(default_factory=MpiWorkerSpec)
     """What is there for them."""
-    num_replicas: PositiveInt | None = Field(default=None, examples=[4])
+    num_replicas: values.PositiveInt | None = Field(default=None, examples=[4])
     """How many nodes; the same as `compute.instance_count`."""
 
 
@@ -163,15 +152,17 @@ class DocumentModel(Model):
 
     type: str
     """What the document is."""
-    name: Name = Field(default="", examples=["train-mnist"])
+    name: values.Name = Field(default="", examples=["train-mnist"])
     """Name of the runs; none given: that of the file."""
-    experiment_name: Text = Field(default="", examples=["mnist"])
+    experiment_name: values.Text = Field(default="", examples=["mnist"])
     """What the run is part of."""
     description: str = ""
     """A note for people."""
-    tags: Tags = Field(default_factory=dict, examples=[{"team": "vision"}])
+    tags: Tags = Field(default={}, examples=[{"team": "vision"}])
     """Notes by which runs are found."""
-    schema_uri: Text = Field(default="", alias="$schema", examples=["./rankwise.schema.json"])
+    schema_uri: values.Text = Field(
+        default="", alias="$schema", examples=["./rankwise.schema.json"]
+    )
     """For editors: the JSON Schema that the document follows."""
 
 
@@ -185,15 +176,13 @@ class JobModel(DocumentModel):
         "target": "put it into `compute`",
     }
 
-    environment_variables: Variables = Field(
-        default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}]
-    )
+    environment_variables: Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
     """For all processes."""
-    secrets: Secrets = Field(default=(), examples=[["HF_TOKEN"]])
+    secrets: values.Secrets = Field(default=(), examples=[["HF_TOKEN"]])
     """Names of environment variables that are passed on from where `rankwise` is started. Their
     values are kept nowhere.
     """
-    inputs: dict[Variable, Input] = Field(default_factory=dict, examples=[{"learning_rate": 0.01}])
+    inputs: dict[values.Variable, Input] = Field(default={}, examples=[{"learning_rate": 0.01}])
     """What `${{inputs.NAME}}` stands for in commands."""
     restart: RestartPolicy | None = None
     """When to start again; none given: never."""
@@ -221,7 +210,7 @@ class RoleJob(JobModel):
 
     compute: ComputeRef = Field(default_factory=ComputeRef)
     """Where to run, and on how many nodes."""
-    timeout: Seconds | None = Field(default=None, examples=["1h30m", 90])
+    timeout: values.Seconds | None = Field(default=None, examples=["1h30m", 90])
     """Longest run time of an attempt: seconds, or with units; none: no limit."""
 
     @classmethod
@@ -244,7 +233,7 @@ class MpiJob(RoleJob):
     """What starts the ranks."""
     worker: MpiWorker | None = None
     """The nodes on which the ranks are started."""
-    process_count_per_instance: PositiveInt | None = Field(default=None, examples=[4])
+    process_count_per_instance: values.PositiveInt | None = Field(default=None, examples=[4])
     """Ranks on each node, for the host file; none given: from the launcher's `-np`, else from GPUs
     or cores.
     """
@@ -273,7 +262,7 @@ class PytorchJob(RoleJob):
     """Says that this is a PyTorch job."""
     worker: Replicas
     """What runs on each node."""
-    process_count_per_instance: PositiveInt | None = Field(default=None, examples=[4])
+    process_count_per_instance: values.PositiveInt | None = Field(default=None, examples=[4])
     """Processes on each node; none given: one if the command starts processes itself, else from
     GPUs or cores.
     """
@@ -315,7 +304,7 @@ class MpiDistribution(Model):
 
     type: Literal["mpi"]
     """The ranks find each other by MPI."""
-    process_count_per_instance: PositiveInt = Field(default=1, examples=[4])
+    process_count_per_instance: values.PositiveInt = Field(default=1, examples=[4])
     """Ranks on each node."""
 
 
@@ -324,7 +313,7 @@ class PytorchDistribution(Model):
 
     type: Literal["pytorch"]
     """The processes find each other by MASTER_ADDR and the like."""
-    process_count_per_instance: PositiveInt = Field(default=1, examples=[4])
+    process_count_per_instance: values.PositiveInt = Field(default=1, examples=[4])
     """Processes on each node."""
 
 
@@ -333,9 +322,9 @@ class TensorflowDistribution(Model):
 
     type: Literal["tensorflow"]
     """The processes find each other by TF_CONFIG."""
-    worker_count: PositiveInt | None = Field(default=None, examples=[4])
+    worker_count: values.PositiveInt | None = Field(default=None, examples=[4])
     """Workers; none given: one on each node."""
-    parameter_server_count: NonNegativeInt = Field(default=0, examples=[2])
+    parameter_server_count: values.NonNegativeInt = Field(default=0, examples=[2])
     """Parameter servers."""
 
 
@@ -347,17 +336,17 @@ Distribution = Annotated[
 class JobResources(Model):
     """What the job needs."""
 
-    instance_count: PositiveInt = Field(default=1, examples=[4])
+    instance_count: values.PositiveInt = Field(default=1, examples=[4])
     """Number of nodes."""
-    instance_type: Annotated[Text, _foreign("Kind of the nodes.")] = ""
-    shm_size: Annotated[Text, _foreign("Shared memory of the container.")] = ""
-    docker_args: Annotated[Text, _foreign("Options for the container.")] = ""
+    instance_type: Annotated[values.Text, _foreign("Kind of the nodes.")] = ""
+    shm_size: Annotated[values.Text, _foreign("Shared memory of the container.")] = ""
+    docker_args: Annotated[values.Text, _foreign("Options for the container.")] = ""
 
 
 class JobLimits(Model):
     """What the job must keep to."""
 
-    timeout: Seconds | None = Field(default=None, examples=[3600])
+    timeout: values.Seconds | None = Field(default=None, examples=[3600])
     """Longest run time: seconds, or with units; none given: no limit."""
 
 
@@ -378,11 +367,11 @@ class CommandJob(JobModel):
 
     type: Literal["command"] = "command"
     """Says that this is a command job."""
-    command: Text = Field(examples=["python train.py --lr ${{inputs.lr}}"])
+    command: values.Text = Field(examples=["python train.py --lr ${{inputs.lr}}"])
     """The line to run, by the shell."""
     code: Code | None = None
     """The folder with the program; none given: that of the document."""
-    environment: Text = Field(default="", examples=["azureml:pytorch-1.7:1"])
+    environment: values.Text = Field(default="", examples=["azureml:pytorch-1.7:1"])
     """Name of what the command runs in. rankwise.toml says what it is: this Python, a virtual
     environment or a container.
     """
@@ -393,9 +382,9 @@ class CommandJob(JobModel):
     distribution: Distribution | None = None
     """How processes find each other; none given: there is one process."""
     outputs: dict[
-        Variable,
+        values.Variable,
         Annotated[JobOutput, BeforeValidator(lambda given: {} if given is None else given)],
-    ] = Field(default_factory=dict)
+    ] = Field(default={})
     """What `${{outputs.NAME}}` stands for in the command."""
     limits: JobLimits = Field(default_factory=JobLimits)
     """Limit of the run time."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from rankwise.documents import values
 from rankwise.documents.common import (
     Conflict,
     Exclusion,
@@ -20,21 +21,7 @@ from rankwise.documents.common import (
 )
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.suite import Requirements, SuiteTest, repeated_names, two_folders
-from rankwise.documents.values import (
-    Bool,
-    Name,
-    PositiveInt,
-    Seconds,
-    Secrets,
-    Target,
-    Text,
-    Texts,
-    Variable,
-    Written,
-    check_that,
-    listed_schema,
-    one_or_more,
-)
+from rankwise.documents.values import check_that, listed_schema, one_or_more
 from rankwise.documents.written import Scalar, entries_in, mapping_in
 from rankwise.plan import LOOK
 from rankwise.wording import code, hint
@@ -79,17 +66,17 @@ Features = Annotated[
 class NotebookSettings(Model):
     """How notebooks are run."""
 
-    cell_timeout: Seconds | None = Field(default=None, examples=["60s"])
+    cell_timeout: values.Seconds | None = Field(default=None, examples=["60s"])
     """Longest time of a cell."""
-    parameters: dict[Variable, Annotated[Any, BeforeValidator(_plain)]] = Field(
-        default_factory=dict, examples=[{"epochs": 1}]
+    parameters: dict[values.Variable, Annotated[Any, BeforeValidator(_plain)]] = Field(
+        default={}, examples=[{"epochs": 1}]
     )
     """Values for the cell tagged `parameters`."""
-    as_script: Bool = False
+    as_script: values.Bool = False
     """Run it as a `.py` as well, if it has no magics."""
     compare: Literal["tagged", "all", "none"] = "tagged"
     """Which cells must have the output that the notebook has stored."""
-    pdf: Bool = False
+    pdf: values.Bool = False
     """Write a PDF beside the HTML."""
 
 
@@ -104,19 +91,19 @@ class MatrixTest(SuiteTest):
         "features": "did you mean `needs`?",
     }
 
-    suite: Text = Field(default="", examples=["suite.yaml"])
+    suite: values.Text = Field(default="", examples=["suite.yaml"])
     """A document of type `Suite`: its tests are run in each cell."""
-    runtimes: Texts = Field(default=(), examples=[["torch-*"]])
+    runtimes: values.Texts = Field(default=(), examples=[["torch-*"]])
     """Names or patterns of the runtimes that have it; none given: all."""
-    machines: Texts = ()
+    machines: values.Texts = ()
     """Names or patterns of the machines that have it; none given: all."""
     needs: Features = Field(default=(), examples=[["gpu", "-avx512", "mem>=64"]])
     """What a machine must have, or with `-` must not; else it is skipped there."""
     notebooks: NotebookSettings | None = None
     """How its notebooks are run; what is not said here is as for all."""
-    soft_fail: Bool = False
+    soft_fail: values.Bool = False
     """Whether the run may pass though it has failed."""
-    skip: Text = Field(default="", examples=["until the data are back"])
+    skip: values.Text = Field(default="", examples=["until the data are back"])
     """Why it is not run."""
 
     @classmethod
@@ -149,37 +136,37 @@ class MatrixRuntime(Model):
         "features": "did you mean `needs`?",
     }
 
-    runtime: Text = Field(default="", examples=["current"])
+    runtime: values.Text = Field(default="", examples=["current"])
     """Name of a runtime in rankwise.toml; `current` is the Python of rankwise."""
-    python: Written = Field(default="", examples=["3.12", "./venv"])
+    python: values.Written = Field(default="", examples=["3.12", "./venv"])
     """Version of Python, beside `requirements` or `lock`; alone: an interpreter or the folder of a
     virtual environment.
     """
-    requirements: tuple[Text, ...] = Field(default=(), examples=[["numpy==1.26.4"]])
+    requirements: tuple[values.Text, ...] = Field(default=(), examples=[["numpy==1.26.4"]])
     """Packages to install, as for pip."""
-    lock: Text = Field(default="", examples=["requirements.lock"])
+    lock: values.Text = Field(default="", examples=["requirements.lock"])
     """A file with them: pip's requirements, or a pylock.toml. What is in it counts, not what it is
     called.
     """
-    image: Text = Field(default="", examples=["docker.io/library/python:3.12"])
+    image: values.Text = Field(default="", examples=["docker.io/library/python:3.12"])
     """A container image."""
     engine: Literal["docker", "podman", "apptainer", ""] = ""
     """What runs the image; none given: what is there."""
     modules: Annotated[
-        tuple[Text, ...], BeforeValidator(_words), listed_schema({"type": "string"})
+        tuple[values.Text, ...], BeforeValidator(_words), listed_schema({"type": "string"})
     ] = Field(default=(), examples=[["gcc/13", "python/3.12"]])
     """Environment modules to load."""
     tests: tuple[MatrixTest, ...] = ()
     """Tests of this runtime alone, after those of all."""
     needs: Features = Field(default=(), examples=[["gpu"]])
     """What a machine must have for it, or with `-` must not."""
-    machines: Texts = ()
+    machines: values.Texts = ()
     """Names or patterns of the machines for it; none given: all."""
-    environment_variables: Variables = Field(default_factory=dict, examples=[{"MPLBACKEND": "agg"}])
+    environment_variables: Variables = Field(default={}, examples=[{"MPLBACKEND": "agg"}])
     """For all tests in it."""
-    soft_fail: Bool = False
+    soft_fail: values.Bool = False
     """Whether the run may pass though tests have failed in it."""
-    skip: Text = Field(default="", examples=["not built yet"])
+    skip: values.Text = Field(default="", examples=["not built yet"])
     """Why nothing is run in it."""
 
     @classmethod
@@ -204,7 +191,7 @@ class MatrixMachine(Model):
         "parallel": "did you mean `max_parallel`?",
     }
 
-    compute: Target = Field(default="local", examples=["local", "gpu-cluster"])
+    compute: values.Target = Field(default="local", examples=["local", "gpu-cluster"])
     """Name of a compute in rankwise.toml; `local` is this machine."""
     features: Features = Field(default=(), examples=[["gpu", "mem>=64"]])
     """What it has: `gpu`, `avx512`, `mem>=64` (GB), or any word. On this machine, what can be
@@ -212,35 +199,33 @@ class MatrixMachine(Model):
     """
     resources: Requirements = Field(default_factory=Requirements)
     """What each test has to itself there, if it says nothing."""
-    max_parallel: PositiveInt | None = None
+    max_parallel: values.PositiveInt | None = None
     """How many tests run there at a time; none given: as many as fit."""
-    environment_variables: Variables = Field(
-        default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}]
-    )
+    environment_variables: Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
     """For all tests there."""
-    soft_fail: Bool = False
+    soft_fail: values.Bool = False
     """Whether the run may pass though tests have failed there."""
-    skip: Text = Field(default="", examples=["being repaired"])
+    skip: values.Text = Field(default="", examples=["being repaired"])
     """Why nothing is run there."""
 
 
 class MatrixAddition(Model):
     """A cell that would not be there otherwise."""
 
-    runtime: Name = Field(examples=["torch-2.13"])
+    runtime: values.Name = Field(examples=["torch-2.13"])
     """Its runtime."""
-    machine: Name = Field(examples=["old-gpu"])
+    machine: values.Name = Field(examples=["old-gpu"])
     """Its machine."""
-    tests: Texts = ()
+    tests: values.Texts = ()
     """Which tests, by their names; none given: all of its runtime."""
 
 
 class MatrixSetting(Setting):
     """What is different in some cells, or for some tests in them."""
 
-    soft_fail: Bool | None = None
+    soft_fail: values.Bool | None = None
     """Whether the run may pass though they have failed."""
-    skip: Text = Field(default="", examples=["takes an hour there"])
+    skip: values.Text = Field(default="", examples=["takes an hour there"])
     """Why they are not run."""
 
 
@@ -256,11 +241,11 @@ class Matrix(DocumentModel):
 
     type: Literal["Matrix"]
     """Says that this is a matrix."""
-    runtimes: dict[Name, MatrixRuntime] = Field(
+    runtimes: dict[values.Name, MatrixRuntime] = Field(
         examples=[{"numpy-1.26": {"requirements": ["numpy==1.26.4"]}}]
     )
     """What tests run in, by their names."""
-    machines: dict[Name, MatrixMachine] = Field(
+    machines: dict[values.Name, MatrixMachine] = Field(
         default_factory=lambda: {"local": MatrixMachine()},
         examples=[{"laptop": "local", "cluster": {"compute": "gpu-cluster"}}],
     )
@@ -277,11 +262,11 @@ class Matrix(DocumentModel):
     """How all notebooks are run."""
     folder: TestFolder = "."
     code: TestCode = ""
-    environment_variables: Variables = Field(default_factory=dict, examples=[{"MPLBACKEND": "agg"}])
+    environment_variables: Variables = Field(default={}, examples=[{"MPLBACKEND": "agg"}])
     """For all tests."""
-    secrets: Secrets = Field(default=(), examples=[["TOKEN"]])
+    secrets: values.Secrets = Field(default=(), examples=[["TOKEN"]])
     """Names of variables that are passed on."""
-    timeout: Seconds | None = Field(default=None, examples=["10m"])
+    timeout: values.Seconds | None = Field(default=None, examples=["10m"])
     """Longest time of each test that has none itself."""
     report: Literal["when-complete", ""] = ""
     """`when-complete`: write a report when the last cell is in."""

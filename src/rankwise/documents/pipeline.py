@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from rankwise.documents import values
 from rankwise.documents.checks import CheckSpec
 from rankwise.documents.common import Conflict, Model, Variables, unknown_references
 from rankwise.documents.jobs import DocumentModel
@@ -19,20 +20,7 @@ from rankwise.documents.steps import (
     Report,
     Wait,
 )
-from rankwise.documents.values import (
-    Bool,
-    Cores,
-    Name,
-    NonNegativeInt,
-    PositiveInt,
-    Seconds,
-    Secrets,
-    Text,
-    Texts,
-    Variable,
-    Written,
-    number_in,
-)
+from rankwise.documents.values import number_in
 from rankwise.documents.written import mapping_in
 from rankwise.wording import alternatives, code, hint
 
@@ -62,7 +50,7 @@ class Stage(Model):
         "retry": "did you mean `retries`?",
     }
 
-    run: Text = Field(default="", examples=["python setup.py build"])
+    run: values.Text = Field(default="", examples=["python setup.py build"])
     """Lines for bash; the first that fails ends them."""
     checkout: Checkout | None = None
     """Get a repository of git."""
@@ -76,54 +64,54 @@ class Stage(Model):
     """Tell somebody how the run stands."""
     wait: Wait | None = None
     """Submit to another batch system, and wait for the end."""
-    job: Text = Field(default="", examples=["train.yaml"])
+    job: values.Text = Field(default="", examples=["train.yaml"])
     """A document of a job."""
-    suite: Text = Field(default="", examples=["t.yaml"])
+    suite: values.Text = Field(default="", examples=["t.yaml"])
     """A document of a suite."""
-    sweep: Text = Field(default="", examples=["osu.yaml"])
+    sweep: values.Text = Field(default="", examples=["osu.yaml"])
     """A document of a sweep."""
 
-    needs: Texts = Field(default=(), examples=["build", ["build", "docs"]])
+    needs: values.Texts = Field(default=(), examples=["build", ["build", "docs"]])
     """Stages that must be over before; if no stage says so, each needs the one before."""
     when: Literal["passed", "failed", "always"] = "passed"
     """What must have become of those."""
-    on: Text = Field(default="", examples=["cluster"])
+    on: values.Text = Field(default="", examples=["cluster"])
     """Name of a compute in rankwise.toml."""
-    ranks: PositiveInt | None = Field(default=None, examples=[4])
+    ranks: values.PositiveInt | None = Field(default=None, examples=[4])
     """Run it on so many MPI ranks."""
-    nodes: PositiveInt | None = Field(default=None, examples=[2])
+    nodes: values.PositiveInt | None = Field(default=None, examples=[2])
     """On so many nodes."""
-    cores: Cores | None = Field(default=None, examples=[4])
+    cores: values.Cores | None = Field(default=None, examples=[4])
     """Cores that it needs."""
-    environment: Text = Field(default="", examples=["gcc-12"])
+    environment: values.Text = Field(default="", examples=["gcc-12"])
     """Name of a runtime in rankwise.toml."""
-    env: Variables = Field(default_factory=dict, examples=[{"CC": "mpicc"}])
+    env: Variables = Field(default={}, examples=[{"CC": "mpicc"}])
     """Environment variables."""
-    secrets: Secrets = Field(default=(), examples=[["TOKEN"]])
+    secrets: values.Secrets = Field(default=(), examples=[["TOKEN"]])
     """Names of variables that are passed on; their values are kept nowhere."""
-    folder: Text = Field(default="", examples=["mpi4py"])
+    folder: values.Text = Field(default="", examples=["mpi4py"])
     """Where to work, from the workspace."""
-    matrix: dict[Variable, tuple[Written, ...]] = Field(
-        default_factory=dict, examples=[{"python": [3.11, 3.12]}]
+    matrix: dict[values.Variable, tuple[values.Written, ...]] = Field(
+        default={}, examples=[{"python": [3.11, 3.12]}]
     )
     """The stage once for each combination; `${{matrix.NAME}}` is the value."""
-    retries: NonNegativeInt = Field(default=0, examples=[2])
+    retries: values.NonNegativeInt = Field(default=0, examples=[2])
     """How often to try again after a failure."""
-    timeout: Seconds | None = Field(default=None, examples=["30m"])
+    timeout: values.Seconds | None = Field(default=None, examples=["30m"])
     """Longest time of one try."""
     checks: tuple[CheckSpec, ...] = Field(default=(), examples=[["all tests passed"]])
     """What must be true when it has run."""
-    inputs: Texts | None = Field(default=None, examples=[["src/**/*.c", "Makefile"]])
+    inputs: values.Texts | None = Field(default=None, examples=[["src/**/*.c", "Makefile"]])
     """All files that it depends on, as patterns; `[]`: none. If neither they nor what it needs has
     changed since it passed, it is not run again.
     """
-    outputs: Texts = Field(default=(), examples=["build/lib.so"])
+    outputs: values.Texts = Field(default=(), examples=["build/lib.so"])
     """What it leaves in the workspace; if that is not there, it runs again."""
-    artifacts: Texts = Field(default=(), examples=["dist/*.whl"])
+    artifacts: values.Texts = Field(default=(), examples=["dist/*.whl"])
     """Files to keep with the run; `${{artifacts.STAGE}}` is their folder."""
     cache: Cache | None = None
     """Folders to keep from run to run."""
-    detach: Bool = False
+    detach: values.Bool = False
     """Whether it is only submitted, as a run of its own that goes on by itself."""
     description: str = ""
     """A note for people."""
@@ -135,8 +123,8 @@ class Stage(Model):
         if len(given) != 1:
             return
         yield from _misplaced(contents, given[0])
-        for axis, values in mapping_in(contents, "matrix").items():
-            if isinstance(values, list) and not values:
+        for axis, given in mapping_in(contents, "matrix").items():
+            if isinstance(given, list) and not given:
                 yield Conflict(("matrix", axis), f"`{axis}` has no values")
 
     @property
@@ -188,17 +176,17 @@ class Pipeline(DocumentModel):
 
     type: Literal["Pipeline"]
     """Says that this is a pipeline."""
-    stages: dict[Name, Stage] = Field(examples=[{"build": "make", "test": "make check"}])
+    stages: dict[values.Name, Stage] = Field(examples=[{"build": "make", "test": "make check"}])
     """The stages, each with its name."""
-    workspace: Text = Field(default="", examples=["/scratch/build"])
+    workspace: values.Text = Field(default="", examples=["/scratch/build"])
     """The folder in which stages work; none given: that of the document."""
-    env: Variables = Field(default_factory=dict, examples=[{"CC": "mpicc"}])
+    env: Variables = Field(default={}, examples=[{"CC": "mpicc"}])
     """Environment variables of all stages."""
-    secrets: Secrets = Field(default=(), examples=[["TOKEN"]])
+    secrets: values.Secrets = Field(default=(), examples=[["TOKEN"]])
     """Names of variables that are passed on to all stages."""
-    on: Text = Field(default="", examples=["cluster"])
+    on: values.Text = Field(default="", examples=["cluster"])
     """Compute of the stages that name none; none given: this machine."""
-    environment: Text = Field(default="", examples=["gcc-12"])
+    environment: values.Text = Field(default="", examples=["gcc-12"])
     """Runtime of the stages that name none."""
 
     @classmethod

@@ -489,11 +489,11 @@ else:
 class SiteFile(Model):
     """The site file: what the names in documents mean here."""
 
-    compute: dict[SiteName, AnyCompute] = Field(default_factory=dict)
+    compute: dict[SiteName, AnyCompute] = Field(default={})
     """Where to run, by name."""
-    runtime: dict[SiteName, RuntimeTable] = Field(default_factory=dict)
+    runtime: dict[SiteName, RuntimeTable] = Field(default={})
     """What commands run in, by name."""
-    notify: dict[SiteName, AnyNotify] = Field(default_factory=dict)
+    notify: dict[SiteName, AnyNotify] = Field(default={})
     """Whom to tell what became of runs, by name."""
     defaults: Defaults = Field(default_factory=Defaults)
     """For documents that name no compute, or no runtime."""

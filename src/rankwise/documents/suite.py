@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from rankwise.documents import values
 from rankwise.documents.checks import CheckSpec
 from rankwise.documents.common import (
     Conflict,
@@ -18,19 +19,7 @@ from rankwise.documents.common import (
     Variables,
 )
 from rankwise.documents.jobs import DocumentModel
-from rankwise.documents.values import (
-    Bool,
-    Bytes,
-    Cores,
-    Name,
-    NonNegativeInt,
-    PositiveInt,
-    Seconds,
-    Secrets,
-    Target,
-    Text,
-    number_in,
-)
+from rankwise.documents.values import number_in
 from rankwise.documents.written import entries_in, mapping_in
 from rankwise.wording import code
 
@@ -54,11 +43,11 @@ class Requirements(Model):
         "ranks": "it is beside `requires`, not in it",
     }
 
-    gpus: NonNegativeInt = Field(default=0, examples=[2])
+    gpus: values.NonNegativeInt = Field(default=0, examples=[2])
     """Number of GPUs."""
-    cores: Cores | None = Field(default=None, examples=[4])
+    cores: values.Cores | None = Field(default=None, examples=[4])
     """Cores; none given: one for each rank."""
-    memory: Bytes | None = Field(default=None, examples=["2Gi"])
+    memory: values.Bytes | None = Field(default=None, examples=["2Gi"])
     """Memory: bytes, or with a unit."""
 
 
@@ -81,29 +70,29 @@ class SuiteTest(Model):
         "retries": "did you mean `restart`?",
     }
 
-    run: Text = Field(default="", examples=["checkpoint_test.py", "python train.py --epochs 1"])
+    run: values.Text = Field(
+        default="", examples=["checkpoint_test.py", "python train.py --epochs 1"]
+    )
     """A script, or a line for the shell."""
-    files: Text = Field(default="", examples=["tests/*_test.py"])
+    files: values.Text = Field(default="", examples=["tests/*_test.py"])
     """A pattern: each script that it finds is a test."""
-    pytest: Text = Field(default="", examples=["tests/ --n-workers=4"])
+    pytest: values.Text = Field(default="", examples=["tests/ --n-workers=4"])
     """Arguments of pytest, whose tests show one by one in the report."""
-    name: Name = ""
+    name: values.Name = ""
     """What it is called; none given: made from the script or the command."""
-    ranks: PositiveInt | None = Field(default=None, examples=[4])
+    ranks: values.PositiveInt | None = Field(default=None, examples=[4])
     """As how many ranks it runs; none given: as one process."""
-    nodes: PositiveInt | None = Field(default=None, examples=[2])
+    nodes: values.PositiveInt | None = Field(default=None, examples=[2])
     """On how many nodes; `ranks` must be a multiple."""
     launcher: RankLauncher = RankLauncher.MPI
     """What makes ranks of it: `mpi` is mpiexec, `pytorch` sets RANK, WORLD_SIZE and the like."""
     requires: Requirements = Field(default_factory=Requirements)
     """What there must be; otherwise it is not run."""
-    optional: Bool = False
+    optional: values.Bool = False
     """Whether the suite may pass without it having run."""
-    timeout: Seconds | None = Field(default=None, examples=["60s"])
+    timeout: values.Seconds | None = Field(default=None, examples=["60s"])
     """Longest run time; none given: that of the suite."""
-    environment_variables: Variables = Field(
-        default_factory=dict, examples=[{"NCCL_DEBUG": "INFO"}]
-    )
+    environment_variables: Variables = Field(default={}, examples=[{"NCCL_DEBUG": "INFO"}])
     """For this test."""
     checks: tuple[CheckSpec, ...] = ()
     """What must be true when it has run, beside the exit code."""
@@ -123,15 +112,15 @@ class SuiteTest(Model):
 class Header(Model):
     """What a script says of itself: `# rankwise: ranks=4 gpus=2 timeout=60`."""
 
-    ranks: PositiveInt | None = None
-    nodes: PositiveInt | None = None
+    ranks: values.PositiveInt | None = None
+    nodes: values.PositiveInt | None = None
     launcher: RankLauncher | None = None
-    gpus: NonNegativeInt | None = None
-    cores: Cores | None = None
-    memory: Bytes | None = None
-    timeout: Seconds | None = None
-    optional: Bool | None = None
-    name: Name | None = None
+    gpus: values.NonNegativeInt | None = None
+    cores: values.Cores | None = None
+    memory: values.Bytes | None = None
+    timeout: values.Seconds | None = None
+    optional: values.Bool | None = None
+    name: values.Name | None = None
 
 
 def repeated_names(contents: Any, path: tuple[str, ...], seen: set[str]) -> Iterator[Conflict]:
@@ -166,23 +155,21 @@ class Suite(DocumentModel):
     """The tests, in their order."""
     folder: TestFolder = "."
     code: TestCode = ""
-    compute: Target = Field(default="", examples=["local", "gpu-cluster"])
+    compute: values.Target = Field(default="", examples=["local", "gpu-cluster"])
     """Name of a compute in rankwise.toml; `local` is this machine. None given: that of `[defaults]`
     there, or this machine.
     """
-    environment: Text = Field(default="", examples=["pytorch"])
+    environment: values.Text = Field(default="", examples=["pytorch"])
     """Name of what tests run in, which rankwise.toml maps to a Python, a virtual environment or a
     container; none given: the Python of rankwise.
     """
-    environment_variables: Variables = Field(
-        default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}]
-    )
+    environment_variables: Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
     """For all tests."""
-    secrets: Secrets = Field(default=(), examples=[["HF_TOKEN"]])
+    secrets: values.Secrets = Field(default=(), examples=[["HF_TOKEN"]])
     """Names of environment variables that are passed on from where `rankwise` is started. Their
     values are kept nowhere.
     """
-    timeout: Seconds | None = Field(default=None, examples=["10m"])
+    timeout: values.Seconds | None = Field(default=None, examples=["10m"])
     """Longest run time of each test that has none itself; none: no limit."""
 
     @classmethod

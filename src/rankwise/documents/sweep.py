@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from rankwise.documents import values
 from rankwise.documents.common import (
     ComputeRef,
     Condition,
@@ -29,23 +30,7 @@ from rankwise.documents.common import (
     references_in,
 )
 from rankwise.documents.jobs import Code, DocumentModel
-from rankwise.documents.values import (
-    Bool,
-    Name,
-    NonNegativeInt,
-    Number,
-    PositiveInt,
-    Seconds,
-    Secrets,
-    Text,
-    Variable,
-    Written,
-    listed_schema,
-    number_in,
-    one_or_more,
-    whole,
-    wrong,
-)
+from rankwise.documents.values import listed_schema, number_in, one_or_more, whole, wrong
 from rankwise.documents.written import entries_in, mapping_in
 from rankwise.plugins import METRIC_PARSERS
 from rankwise.wording import alternatives, code, hint
@@ -59,13 +44,13 @@ _MOST_VALUES = 100_000
 class Range(Model):
     """Numbers from one to another, both of them included."""
 
-    start: Number = Field(alias="from", examples=[1])
+    start: values.Number = Field(alias="from", examples=[1])
     """The first."""
-    to: Number = Field(examples=[1024])
+    to: values.Number = Field(examples=[1024])
     """None is greater."""
-    step: Number | None = None
+    step: values.Number | None = None
     """What is added each time; 1 if nothing is said."""
-    times: Number | None = Field(default=None, examples=[2])
+    times: values.Number | None = Field(default=None, examples=[2])
     """What each is multiplied by, instead."""
 
     @classmethod
@@ -85,7 +70,7 @@ class Range(Model):
         elif start is not None and to is not None and _count(start, to, step, times) > _MOST_VALUES:
             yield Conflict((), f"the range has more than {_MOST_VALUES:,} values: take fewer")
 
-    def values(self) -> list[str]:
+    def numbers(self) -> list[str]:
         """Return the numbers, as they are put into commands."""
         found: list[str] = []
         # As they are written: in binary, 0.1 three times is more than 0.3.
@@ -135,9 +120,9 @@ def _shape(given: Any) -> str:
 
 
 Values = Annotated[
-    Annotated[list[Written], Tag("list")]
+    Annotated[list[values.Written], Tag("list")]
     | Annotated[Range, Tag("range")]
-    | Annotated[dict[Name, Written], Tag("names"), WithJsonSchema(_NAMES)],
+    | Annotated[dict[values.Name, values.Written], Tag("names"), WithJsonSchema(_NAMES)],
     Discriminator(_shape),
 ]
 """Values as they are, numbers of a range, or values with names by which cases are known."""
@@ -150,7 +135,7 @@ def _not_empty(counts: list[int]) -> list[int]:
 
 
 Counts = Annotated[
-    list[PositiveInt],
+    list[values.PositiveInt],
     BeforeValidator(one_or_more),
     AfterValidator(_not_empty),
     listed_schema({"type": "integer", "minimum": 1}),
@@ -160,7 +145,7 @@ Counts = Annotated[
 class SweepSetting(Setting):
     """What is different for some cases."""
 
-    parameters: dict[Variable, Written] = Field(default_factory=dict, examples=[{"size": 8}])
+    parameters: dict[values.Variable, values.Written] = Field(default={}, examples=[{"size": 8}])
     """Other values."""
 
 
@@ -169,29 +154,29 @@ class MetricSpec(Model):
 
     short_form: ClassVar[str] = "parser"
 
-    parser: Text = Field(
+    parser: values.Text = Field(
         default="regex",
         description=f"How to read it: {alternatives([*map(code, METRIC_PARSERS.ours)])}, "
         "or the name of a parser that another package adds.",
         examples=["osu"],
     )
-    name: Text = Field(default="", examples=["time"])
+    name: values.Text = Field(default="", examples=["time"])
     """Name of the metric, or the only one to take."""
-    unit: Text = Field(default="", examples=["s"])
+    unit: values.Text = Field(default="", examples=["s"])
     """Its unit."""
     better: Literal["lower", "higher", ""] = ""
     """Which direction is the good one."""
-    pattern: Text = Field(default="", examples=[r"took ([\d.]+) s"])
+    pattern: values.Text = Field(default="", examples=[r"took ([\d.]+) s"])
     """regex: the expression, whose first group (or `value`) is the value."""
-    function: Text = Field(default="", examples=["reading.py:bandwidths"])
+    function: values.Text = Field(default="", examples=["reading.py:bandwidths"])
     """python: a function that makes values of the output."""
-    only: tuple[Text, ...] = ()
+    only: tuple[values.Text, ...] = ()
     """Which to keep, by the names in the output; none given: all."""
-    axes: tuple[Text, ...] = Field(default=(), examples=[["n"]])
+    axes: tuple[values.Text, ...] = Field(default=(), examples=[["n"]])
     """json-lines: keys that say where a value was taken."""
-    on: Text = Field(default="output", examples=["result.json"])
+    on: values.Text = Field(default="output", examples=["result.json"])
     """Where it stands: `output`, `stdout`, `stderr`, or a file's name."""
-    when: Condition = Field(default_factory=dict, examples=[{"program": "*osu_*"}])
+    when: Condition = Field(default={}, examples=[{"program": "*osu_*"}])
     """Values of the cases that are read so; none given: all."""
 
     @classmethod
@@ -208,9 +193,9 @@ class MetricSpec(Model):
 class Budget(Model):
     """What a sweep may cost; more is refused before anything starts."""
 
-    max_cases: PositiveInt | None = Field(default=None, examples=[500])
+    max_cases: values.PositiveInt | None = Field(default=None, examples=[500])
     """Most cases, without their trials."""
-    max_core_hours: Number | None = Field(default=None, examples=[10])
+    max_core_hours: values.Number | None = Field(default=None, examples=[10])
     """Most hours of cores, if each takes its time limit."""
 
 
@@ -226,53 +211,51 @@ class Sweep(DocumentModel):
 
     type: Literal["Sweep"]
     """Says that this is a sweep."""
-    command: Text = Field(examples=["python ${{benchmark}} --size ${{size}}"])
+    command: values.Text = Field(examples=["python ${{benchmark}} --size ${{size}}"])
     """The line of one rank; `${{NAME}}` is a parameter, or `ranks`, `nodes`, `ranks_per_node`,
     `trial`.
     """
-    prepare: Text = Field(default="", examples=["python fetch.py"])
+    prepare: values.Text = Field(default="", examples=["python fetch.py"])
     """A line that is run once before all cases, in the same runtime."""
-    parameters: dict[Variable, Values] = Field(
-        default_factory=dict, examples=[{"size": {"from": 1, "to": 1024, "times": 2}}]
+    parameters: dict[values.Variable, Values] = Field(
+        default={}, examples=[{"size": {"from": 1, "to": 1024, "times": 2}}]
     )
     """Their values; there is a case for each combination."""
-    zip: list[dict[Variable, Values]] = Field(
-        default_factory=list, examples=[[{"mpi": ["mpich", "openmpi"], "port": [1, 2]}]]
+    zip: list[dict[values.Variable, Values]] = Field(
+        default=[], examples=[[{"mpi": ["mpich", "openmpi"], "port": [1, 2]}]]
     )
     """Groups of parameters that go together, value by value."""
     nodes: Counts = Field(default_factory=lambda: [1], examples=[[1, 2, 4]])
     """Numbers of nodes."""
     ranks_per_node: Counts | None = Field(default=None, examples=[[1, 2]])
     """Numbers of MPI ranks on each node; none: the command is run as it is."""
-    exclude: list[Exclusion] = Field(default_factory=list)
+    exclude: list[Exclusion] = Field(default=[])
     """Cases to leave out, each with a reason."""
-    add: list[dict[Variable, Written]] = Field(default_factory=list, examples=[[{"size": 3}]])
+    add: list[dict[values.Variable, values.Written]] = Field(default=[], examples=[[{"size": 3}]])
     """Cases more, each with all of its values."""
-    set: list[SweepSetting] = Field(default_factory=list)
+    set: list[SweepSetting] = Field(default=[])
     """What is different for some cases."""
-    trials: PositiveInt = 5
+    trials: values.PositiveInt = 5
     """How often each case is measured: all once, then all again, and so on."""
-    warmup: NonNegativeInt = 0
+    warmup: values.NonNegativeInt = 0
     """How often each case is run before, without being measured."""
-    metrics: list[MetricSpec] = Field(default_factory=list, examples=[["osu"]])
+    metrics: list[MetricSpec] = Field(default=[], examples=[["osu"]])
     """What to read from the output of each case."""
     budget: Budget = Field(default_factory=Budget)
     """What it may cost."""
-    parallel: Bool = False
+    parallel: values.Bool = False
     """Whether cases may run beside each other, which disturbs what they say."""
     code: Code | None = None
     """The folder with the program; none given: that of the document."""
-    environment: Text = Field(default="", examples=["mpi"])
+    environment: values.Text = Field(default="", examples=["mpi"])
     """Name of the runtime, as in jobs."""
     compute: ComputeRef = Field(default_factory=ComputeRef)
     """Where to run."""
-    environment_variables: Variables = Field(
-        default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}]
-    )
+    environment_variables: Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
     """For all cases."""
-    secrets: Secrets = Field(default=(), examples=[["TOKEN"]])
+    secrets: values.Secrets = Field(default=(), examples=[["TOKEN"]])
     """Names of variables that are passed on."""
-    timeout: Seconds | None = Field(default=None, examples=["2m"])
+    timeout: values.Seconds | None = Field(default=None, examples=["2m"])
     """Longest time of one case."""
     report: Literal["when-complete", ""] = ""
     """`when-complete`: write a report when the last case is in."""
@@ -368,6 +351,6 @@ def _size(given: Any) -> int | None:
     if _shape(given) != "range":
         return len(given) if isinstance(given, list | Mapping) else None
     try:
-        return len(Range.model_validate(given).values())
+        return len(Range.model_validate(given).numbers())
     except ValidationError:
         return None

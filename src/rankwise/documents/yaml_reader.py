@@ -9,20 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ruamel.yaml import YAML
+from ruamel.yaml import YAML, events
 from ruamel.yaml.error import MarkedYAMLError
-from ruamel.yaml.events import (
-    AliasEvent,
-    DocumentStartEvent,
-    Event,
-    MappingEndEvent,
-    MappingStartEvent,
-    NodeEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-    StreamEndEvent,
-)
 
 from rankwise.documents.written import (
     LocatedList,
@@ -65,7 +53,7 @@ class _Anchored(NamedTuple):
 class Composer:
     """Makes one document of events; `problems` are those after which it could go on."""
 
-    def __init__(self, events: Iterator[Event]) -> None:
+    def __init__(self, events: Iterator[events.Event]) -> None:
         self.problems: list[Problem] = []
         self._events = events
         self._anchors: dict[str, _Anchored | None] = {}
@@ -75,27 +63,31 @@ class Composer:
         """Compose the only document of the stream; None if there is none."""
         next(self._events)
         event = next(self._events)
-        if isinstance(event, StreamEndEvent):
+        if isinstance(event, events.StreamEndEvent):
             return None, SourcePosition(1, 1)
         first = next(self._events)
         root = self._node(first)
         next(self._events)
         extra = next(self._events)
-        if isinstance(extra, DocumentStartEvent):
+        if isinstance(extra, events.DocumentStartEvent):
             raise Unreadable(
                 _start(extra), "a second document begins here; put each into a file of its own"
             )
         return root, _start(first)
 
-    def _node(self, event: Event) -> Any:
-        if isinstance(event, AliasEvent):
+    def _node(self, event: events.Event) -> Any:
+        if isinstance(event, events.AliasEvent):
             return self._alias(event)
-        assert isinstance(event, NodeEvent)
+        assert isinstance(event, events.NodeEvent)
         anchor, values, characters = event.anchor, self._values, self._characters
         if anchor is not None:
             self._anchors[anchor] = None
         self._count(_start(event), 1, 0)
-        value = self._scalar(event) if isinstance(event, ScalarEvent) else self._collection(event)
+        value = (
+            self._scalar(event)
+            if isinstance(event, events.ScalarEvent)
+            else self._collection(event)
+        )
         if anchor is not None:
             self._anchors[anchor] = _Anchored(
                 value, self._values - values, self._characters - characters
@@ -115,7 +107,7 @@ class Composer:
                     at, f"the document has more than {most} {what}, aliases filled in; split it"
                 )
 
-    def _alias(self, event: AliasEvent) -> Any:
+    def _alias(self, event: events.AliasEvent) -> Any:
         at, name = _start(event), event.anchor
         if name not in self._anchors:
             raise Unreadable(
@@ -129,13 +121,13 @@ class Composer:
         self._count(at, anchored.values, anchored.characters)
         return copied(anchored.value)
 
-    def _scalar(self, event: ScalarEvent) -> Any:
+    def _scalar(self, event: events.ScalarEvent) -> Any:
         text = event.value = self._fit(event)
         self._count(_start(event), 0, len(text))
         is_plain = not event.style
         return self._tagged(event, resolve(text) if is_plain else text)
 
-    def _fit(self, event: ScalarEvent) -> str:
+    def _fit(self, event: events.ScalarEvent) -> str:
         text = str(event.value)
         if _UNFIT_IN_VALUES.search(text) is None:
             return text
@@ -147,7 +139,7 @@ class Composer:
             )
         return _UNFIT_IN_VALUES.sub("\ufffd", text)
 
-    def _tagged(self, event: ScalarEvent, value: Any) -> Any:
+    def _tagged(self, event: events.ScalarEvent, value: Any) -> Any:
         tag = _tag_of(event)
         if tag is None:
             return value
@@ -161,11 +153,11 @@ class Composer:
         self._report_tag(event, tag)
         return value
 
-    def _collection(self, event: NodeEvent) -> Any:
+    def _collection(self, event: events.NodeEvent) -> Any:
         self._depth += 1
         if self._depth > DEEPEST:
             raise Unreadable(_start(event), f"the document is nested deeper than {DEEPEST} levels")
-        is_list = isinstance(event, SequenceStartEvent)
+        is_list = isinstance(event, events.SequenceStartEvent)
         tag = _tag_of(event)
         if tag not in (None, "!", _STANDARD_TAG + ("seq" if is_list else "map")):
             self._report_tag(event, str(tag))
@@ -173,16 +165,16 @@ class Composer:
         self._depth -= 1
         return value
 
-    def _listing(self, start: NodeEvent) -> LocatedList:
+    def _listing(self, start: events.NodeEvent) -> LocatedList:
         listing = LocatedList(_start(start))
-        while not isinstance(event := next(self._events), SequenceEndEvent):
+        while not isinstance(event := next(self._events), events.SequenceEndEvent):
             listing.put(self._node(event), _start(event))
         return listing
 
-    def _section(self, start: NodeEvent) -> LocatedMapping:
+    def _section(self, start: events.NodeEvent) -> LocatedMapping:
         section = LocatedMapping(_start(start))
         merged: list[LocatedMapping] = []
-        while not isinstance(event := next(self._events), MappingEndEvent):
+        while not isinstance(event := next(self._events), events.MappingEndEvent):
             key, at = self._key(event), _start(event)
             value_event = next(self._events)
             value = self._node(value_event)
@@ -193,7 +185,7 @@ class Composer:
             if key in section:
                 first = section.keys_at[key].line
                 self._report(at, f"{code(key)} stands twice; the first is in line {first}")
-            elif key == "<<" and isinstance(event, ScalarEvent) and not event.style:
+            elif key == "<<" and isinstance(event, events.ScalarEvent) and not event.style:
                 merged += self._to_merge(value, value_at)
             else:
                 section.put(key, value, at, value_at)
@@ -203,10 +195,10 @@ class Composer:
                     section.put(key, value, other.keys_at[key], other.values_at[key])
         return section
 
-    def _key(self, event: Event) -> str | None:
+    def _key(self, event: events.Event) -> str | None:
         """Read a key, always as the text that was written; None if it is none."""
         value = self._node(event)
-        if isinstance(event, ScalarEvent) and event.value:
+        if isinstance(event, events.ScalarEvent) and event.value:
             return str(event.value)
         if isinstance(value, str) and value:
             return str(value)
@@ -226,7 +218,7 @@ class Composer:
     def _report(self, at: SourcePosition, message: str) -> None:
         self.problems.append(Problem(at, message))
 
-    def _report_tag(self, event: Event, tag: str) -> None:
+    def _report_tag(self, event: events.Event, tag: str) -> None:
         shown = "!!" + tag.removeprefix(_STANDARD_TAG) if tag.startswith(_STANDARD_TAG) else tag
         self._report(
             _start(event),
@@ -234,12 +226,14 @@ class Composer:
         )
 
 
-def _start(event: Event) -> SourcePosition:
+def _start(event: events.Event) -> SourcePosition:
     return SourcePosition(event.start_mark.line + 1, event.start_mark.column + 1)
 
 
-def _tag_of(event: NodeEvent) -> str | None:
-    assert isinstance(event, (ScalarEvent, SequenceStartEvent, MappingStartEvent))
+def _tag_of(event: events.NodeEvent) -> str | None:
+    assert isinstance(
+        event, (events.ScalarEvent, events.SequenceStartEvent, events.MappingStartEvent)
+    )
     return event.tag
 
 
@@ -407,7 +401,7 @@ def _position_at_end(text: str) -> SourcePosition:
     return SourcePosition(len(lines), len(lines[-1]) + 1)
 
 
-def _events(text: str) -> Iterator[Event]:
+def _events(text: str) -> Iterator[events.Event]:
     reached = SourcePosition(1, 1)
     try:
         for event in YAML(typ="safe", pure=True).parse(io.StringIO(text)):

@@ -142,7 +142,7 @@ def _per_node(model: Sweep) -> Sequence[int | None]:
 
 
 def _values(given: Values) -> Sequence[str]:
-    return given.values() if isinstance(given, Range) else list(given)
+    return given.numbers() if isinstance(given, Range) else list(given)
 
 
 def _texts(model: Sweep, values: Mapping[str, str]) -> dict[str, str]:
