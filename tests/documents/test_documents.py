@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rankwise.documents.jobs import CommandJob, MpiJob, PytorchJob, TensorflowJob
-from rankwise.documents.load import TYPES, load
+from rankwise.documents.load import TYPES, load, model_of
 from rankwise.errors import InputError
 from rankwise.wording import alternatives
 from tests.documents.conftest import SEEDS, complaints_about
@@ -24,7 +24,7 @@ def test_there_are_eight_seeds() -> None:
 def test_a_seed_is_a_document(path: Path) -> None:
     document = load(path)
     assert (document.path, document.text) == (path, path.read_text())
-    assert type(document.model) is TYPES[document.model.type]
+    assert type(document.model) is model_of(document.model.type)
     assert document.model.name.startswith("sample-")
 
 
@@ -127,6 +127,6 @@ def test_a_type_under_a_wrong_name_is_recognized() -> None:
 
 def test_every_type_has_a_model_of_its_own() -> None:
     assert {"MpiJob", "PytorchJob", "TensorflowJob", "command", "Sweep"} <= TYPES.keys()
-    assert TYPES["command"] is CommandJob
-    for name, model in TYPES.items():
+    assert model_of("command") is CommandJob
+    for name, model in ((each, model_of(each)) for each in TYPES):
         assert name in str(model.model_fields["type"].annotation)

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.messages import choice, validated
@@ -31,68 +31,55 @@ if TYPE_CHECKING:
     from rankwise.documents.suite import Header
 
 
-class _Types(Mapping[str, type[DocumentModel]]):
-    """Models by their names; each is loaded when it is looked up, since few are needed at once."""
-
-    _places: ClassVar = {
-        "MpiJob": "jobs:MpiJob",
-        "PytorchJob": "jobs:PytorchJob",
-        "TensorflowJob": "jobs:TensorflowJob",
-        "command": "jobs:CommandJob",
-        "Pipeline": "pipeline:Pipeline",
-        "Suite": "suite:Suite",
-        "Sweep": "sweep:Sweep",
-        "Matrix": "matrix:Matrix",
-    }
-
-    def __getitem__(self, name: str) -> type[DocumentModel]:
-        model: type[DocumentModel] = pkgutil.resolve_name(
-            f"rankwise.documents.{self._places[name]}"
-        )
-        return model
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-
-TYPES: Mapping[str, type[DocumentModel]] = _Types()
-"""What `type:` may say, and the model of each. A new type is one entry more."""
+TYPES: Mapping[str, str] = {
+    "MpiJob": "jobs:MpiJob",
+    "PytorchJob": "jobs:PytorchJob",
+    "TensorflowJob": "jobs:TensorflowJob",
+    "command": "jobs:CommandJob",
+    "Pipeline": "pipeline:Pipeline",
+    "Suite": "suite:Suite",
+    "Sweep": "sweep:Sweep",
+    "Matrix": "matrix:Matrix",
+}
+"""What `type:` may be, and the module and the model of each type."""
 
 # Azure ML lets a document's schema stand for its type.
 _TYPE_OF_SCHEMA = {"commandJob.schema.json": "command"}
-
 
 STARTERS = Path(__file__).parent / "starters"
 """The folder of documents to start from, one of each type."""
 
 
+def model_of(type_name: str) -> type[DocumentModel]:
+    """Return the model of a type. Imports only its module: a command needs few of them."""
+    model: type[DocumentModel] = pkgutil.resolve_name(f"rankwise.documents.{TYPES[type_name]}")
+    return model
+
+
 def starter(type_name: str) -> str:
     """Return a commented document of a type; raises InputError if there is no such type."""
     if type_name not in TYPES:
-        raise InputError(f"the type {choice(type_name, list(TYPES))}")
+        raise InputError(f"the type {choice(type_name, [*TYPES])}")
     return (STARTERS / f"{type_name}.yaml").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A document that is right, as far as can be told without running it."""
+    """A document without errors, as far as can be checked without running it."""
 
     path: Path
     text: str
     model: DocumentModel
     """Its name is never empty."""
     contents: LocatedMapping
-    """What it was made from, for the places."""
+    """What the model was made from, for the places of errors."""
 
     def at(self, *path: int | str) -> str:
-        """Name the place of the value to which a path leads."""
+        """Return the place of the value at a path, as FILE:LINE:COLUMN."""
         return f"{self.path}{Location(self.contents, path).value_at}"
 
     def place(self, keys: Container[str], text: str) -> str:
-        """Name the first place where one of these keys has this value, or ends in it."""
+        """Return the first place at which one of these keys has this value, or ends in it."""
         at = _find(self.contents, keys, text)
         return f"{self.path}{at or ''}"
 
@@ -107,18 +94,18 @@ def load(path: Path) -> Document:
 
 
 def _find(value: Any, keys: Container[str], text: str) -> SourcePosition | None:
+    """Return the first place at which one of these keys has this value, or ends in it."""
+    inner: Iterable[Any] = value if isinstance(value, LocatedList) else ()
     if isinstance(value, LocatedMapping):
+        inner = value.values()
         for key, entry in value.items():
             if key in keys and isinstance(entry, str) and entry.strip().endswith(text):
                 return value.values_at[key]
-    inner = value.values() if isinstance(value, LocatedMapping) else value
-    if not isinstance(value, LocatedMapping | LocatedList):
-        return None
     return next(filter(None, (_find(entry, keys, text) for entry in inner)), None)
 
 
 def parse(reading: DocumentSource) -> DocumentModel:
-    """Make a model of what was read; raises InputError with a line for every problem."""
+    """Return the model of what was read; raises InputError with a line for every problem."""
     problems = list(reading.problems)
     contents: LocatedMapping = copied(reading.contents)
     problems += _find_type(contents)
@@ -126,12 +113,12 @@ def parse(reading: DocumentSource) -> DocumentModel:
     name = chosen if isinstance(chosen, str) and chosen in TYPES else None
     if name is None:
         problems.append(_wrong_type(contents))
-        # The rest is checked as what was most likely meant, so that all is said at once.
+        # The rest is checked as the type that was most likely meant, to report all at once.
         name = nearest(chosen, TYPES) if isinstance(chosen, str) else None
-    if name is None:
-        raise as_error(reading.name, problems)
+        if name is None:
+            raise as_error(reading.name, problems)
     contents["type"] = name
-    model, found = validated(TYPES[name], contents)
+    model, found = validated(model_of(name), contents)
     problems += found
     if model is None or problems:
         raise as_error(reading.name, problems)
@@ -139,7 +126,7 @@ def parse(reading: DocumentSource) -> DocumentModel:
 
 
 def _find_type(contents: LocatedMapping) -> Iterator[Problem]:
-    """See that there is a `type`, if something else stands for it."""
+    """Add `type` if a schema or a misspelt `type` stands for it; yield a problem for the latter."""
     if contents.get("type") is not None:
         return
     schema = contents.get("$schema")
@@ -155,34 +142,33 @@ def _find_type(contents: LocatedMapping) -> Iterator[Problem]:
 
 def _wrong_type(contents: LocatedMapping) -> Problem:
     given = contents.get("type")
-    valid = list(TYPES)
     if given is None:
         at = Location(contents, ("type",)).key_at
-        names = alternatives([f"`{each}`" for each in valid])
+        names = alternatives([f"`{each}`" for each in TYPES])
         return Problem(at, f"`type` is missing; it must be {names}")
-    return Problem(contents.values_at["type"], f"`type` {choice(given, valid)}")
+    return Problem(contents.values_at["type"], f"`type` {choice(given, [*TYPES])}")
 
 
-# Who looks for it, looks at the beginning.
+# A header stands at the beginning; the rest of a script, which may be long, is not searched.
 _MOST_LINES = 30
 _MOST_BYTES = 20_000
 _HEADER = re.compile(r"\s*#\s*rankwise:\s*(?P<rest>.*?)\s*")
 _WORD = re.compile(r"\S+")
 
-# Thousands of scripts say the same.
+# Headers by their lines: thousands of scripts have the same, and pydantic takes its time for each.
 _KNOWN: dict[tuple[str, ...], Header] = {}
 
 
 @cache
 def silent() -> Header:
-    """Return what a script says that says nothing: always the same object."""
+    """Return the header of a script that has none: always the same object, to compare with `is`."""
     from rankwise.documents.suite import Header
 
     return Header()
 
 
 def header_of(path: Path) -> Header:
-    """Read what a script says of itself; raises InputError with a line for every problem."""
+    """Read the header of a script; raises InputError with a line for every problem."""
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES).decode(errors="replace")
@@ -196,11 +182,9 @@ def header_of(path: Path) -> Header:
         if (found := _HEADER.fullmatch(line))
     ]
     said = tuple(rest for _, rest, _ in lines)
-    if not said:
-        return silent()
-    if said not in _KNOWN:
+    if said and said not in _KNOWN:
         _KNOWN[said] = _read_all(path, lines)
-    return _KNOWN[said]
+    return _KNOWN[said] if said else silent()
 
 
 def _read_all(path: Path, lines: Iterable[tuple[int, str, int]]) -> Header:
@@ -218,7 +202,7 @@ def _read_all(path: Path, lines: Iterable[tuple[int, str, int]]) -> Header:
 
 
 def _read(text: str, line: int, before: int, contents: LocatedMapping) -> list[Problem]:
-    """Put `name=value` words into a section, each with its place."""
+    """Put `name=value` words into a mapping, each with its place; return the problems."""
     problems = []
     for word in _WORD.finditer(text):
         at = SourcePosition(line, before + word.start() + 1)

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from rankwise.documents.load import TYPES, starter
+from rankwise.documents.load import TYPES, model_of, starter
 from rankwise.documents.site_tables import SiteFile
 from rankwise.documents.yaml_reader import DEEPEST, MOST_BYTES, MOST_VALUES
 from rankwise.wording import alternatives
@@ -19,11 +20,10 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """Describe all documents as JSON Schema, draft 2020-12."""
+    """Return the JSON Schema of all documents, draft 2020-12."""
     mode: JsonSchemaMode = "validation"
-    references, definitions = models_json_schema(
-        [(model, mode) for model in TYPES.values()], ref_template="#/$defs/{model}"
-    )
+    models = [(model_of(name), mode) for name in TYPES]
+    references, definitions = models_json_schema(models, ref_template="#/$defs/{model}")
     parts = definitions["$defs"]
     _tidy(list(parts.values()))
     return {
@@ -31,20 +31,20 @@ def json_schema() -> dict[str, Any]:
         "title": "rankwise document",
         "description": "What `rankwise run` takes; `type` says which kind of document it is.",
         "type": "object",
-        "oneOf": [references[model, mode] for model in TYPES.values()],
+        "oneOf": [references[each] for each in models],
         "$defs": parts,
     }
 
 
 def site_schema() -> dict[str, Any]:
-    """Describe the site file as JSON Schema, draft 2020-12."""
+    """Return the JSON Schema of the site file, draft 2020-12."""
     schema = SiteFile.model_json_schema(ref_template="#/$defs/{model}")
     _tidy([schema, *schema["$defs"].values()])
     return {"$schema": _DRAFT, **schema}
 
 
 def _tidy(schema: Any) -> None:
-    """Remove what is no keyword of JSON Schema, and defaults that only say "left out"."""
+    """Remove keywords that are not JSON Schema, and defaults that only mean "left out"."""
     if isinstance(schema, list):
         for each in schema:
             _tidy(each)
@@ -61,58 +61,42 @@ def _tidy(schema: Any) -> None:
             _tidy(value)
 
 
-_HEAD = f"""\
-# Documents: all fields
-
-*Reference. Every type of document, and every field of each. Made from the models: do not edit.*
-
-A document is one YAML file in UTF-8 with one mapping. Its `type` says what it is: {{types}}.
-`rankwise init TYPE` writes one to start from, `rankwise validate FILE` checks it, and
-`rankwise schema` prints the JSON Schema from which editors complete.
-
-- YAML is read as version 1.2: `yes` and `no` are text. Where text is wanted, a number or `true` is
-  taken as it is written: `VERSION: 1.10` is `1.10`.
-- A field that is there but empty counts as left out. An unknown field is a mistake, and so is one
-  that stands twice.
-- Anchors, aliases and `<<` work; tags such as `!!python/object` do not.
-- A document has at most {MOST_BYTES} bytes, {MOST_VALUES} values (aliases filled in) and {DEEPEST}
-  levels.
-
-Fields in **bold** must be there.
-"""
+_HEAD = Path(__file__).with_name("reference.md")
+"""How the page begins."""
 
 
 def reference() -> str:
-    """Write the page."""
+    """Return the page with all fields, as Markdown."""
     parts = _parts()
-    types = alternatives(
-        [f"[`{name}`](#{model.__name__.lower()})" for name, model in TYPES.items()]
-    )
-    lines = [_HEAD.replace("{types}", types)]
-    for name, model in TYPES.items():
-        lines += _section(model.__name__, parts[model.__name__])
+    models = {name: model_of(name).__name__ for name in TYPES}
+    lines = [
+        _HEAD.read_text(encoding="utf-8").format(
+            types=alternatives([f"[`{name}`](#{each.lower()})" for name, each in models.items()]),
+            bytes=MOST_BYTES,
+            values=MOST_VALUES,
+            levels=DEEPEST,
+        )
+    ]
+    for name, model in models.items():
+        lines += _section(model, parts[model])
         lines += [f"To start from (`rankwise init {name}`):", "", "```yaml"]
         lines += [starter(name).rstrip("\n"), "```", ""]
     lines += ["# Parts of documents", ""]
-    documents = {model.__name__ for model in TYPES.values()}
-    for name in sorted(parts.keys() - documents):
+    for name in sorted(parts.keys() - {*models.values()}):
         if _mapping_of(parts[name]):
             lines += _section(name, parts[name])
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 @cache
-def _parts() -> dict[str, Any]:
-    found: dict[str, Any] = json_schema()["$defs"]
-    return found
+def _parts() -> Any:
+    return json_schema()["$defs"]
 
 
 def _mapping_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Find the description of a mapping's fields, which may stand beside that of a short form."""
-    for each in (schema, *schema.get("anyOf", ())):
-        if "properties" in each:
-            return dict(each)
-    return {}
+    """Return the schema of a mapping with fields, which may be the long form of a text."""
+    every = (schema, *schema.get("anyOf", ()))
+    return next((each for each in every if "properties" in each), {})
 
 
 def _section(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
@@ -141,8 +125,8 @@ def _words(schema: Mapping[str, Any]) -> str:
         return f"`{schema['const']}`"
     if "enum" in schema:
         return alternatives([f"`{each}`" for each in schema["enum"]])
-    choices = schema.get("anyOf") or schema.get("oneOf")
-    if choices:
+    if choices := schema.get("anyOf") or schema.get("oneOf"):
+        # null only says that the field may be empty, as every field may.
         found = [_words(each) for each in choices if each.get("type") != "null"]
         return alternatives(list(dict.fromkeys(found)))
     return _words_for_type(schema)

@@ -1,6 +1,6 @@
-"""What single values may look like: counts, times, sizes, names.
+"""Types of single values: counts, times, sizes, names.
 
-Each type says in plain words what is wrong with a value, and describes itself to JSON Schema.
+Each type has its own error message, and describes itself to JSON Schema.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ _T = TypeVar("_T")
 OWN_WORDS = "rankwise"
 """The type of errors whose message is ours and complete."""
 
+# Names become names of folders, where file systems take 255 bytes and others add to them.
 _LONGEST_NAME = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+# From the largest to the smallest: in this order the units stand in a time, such as 1h30m.
 _SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 _DURATION = re.compile(r"(?=.)" + "".join(rf"(?:([0-9.]+){unit})?" for unit in _SECONDS))
 _LONGEST_DURATION = 365 * 86_400
@@ -37,26 +39,26 @@ _MOST_CORES = 1_000_000
 
 
 def wrong(message: str) -> PydanticCustomError:
-    """Make an error of a message that follows the name of the field: `must be …`."""
+    """Return an error with a message that follows the name of the field: `must be …`."""
     return PydanticCustomError(OWN_WORDS, "{message}", {"message": message})
 
 
 def number_in(value: Any) -> int | float | None:
-    """Return the number that a value is; None if it is none. A truth value is none."""
+    """Return a value as a number; None for anything else, also for true, false and nan."""
     found = value.value if isinstance(value, Scalar) else value
     is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
     return found if is_number and (isinstance(found, int) or math.isfinite(found)) else None
 
 
 def whole(least: int, most: int | None = None) -> Callable[[Any], int]:
-    """Make a check for whole numbers within bounds."""
+    """Return a validator for whole numbers within bounds."""
 
     def check(value: Any) -> int:
         number = number_in(value)
         if not isinstance(number, int):
             raise wrong(f"must be a whole number, not {_with_remedy(value)}")
         if isinstance(value, Scalar) and re.match(r"[-+]?0[0-9]", value):
-            # Some programs take it for an octal number.
+            # Some programs take 010 for an octal number, others for 10.
             raise wrong(f"must be a whole number without leading zeros, not {quoted(value)}")
         if number < least:
             raise wrong(f"must be at least {least}, not {quoted(value)}")
@@ -68,7 +70,7 @@ def whole(least: int, most: int | None = None) -> Callable[[Any], int]:
 
 
 def whole_number(least: int, most: int | None = None) -> tuple[BeforeValidator, WithJsonSchema]:
-    """Make a check for whole numbers within bounds, and say so to JSON Schema."""
+    """Return a validator for whole numbers within bounds, and its JSON Schema."""
     schema = {"type": "integer", "minimum": least}
     if most is not None:
         schema["maximum"] = most
@@ -76,7 +78,7 @@ def whole_number(least: int, most: int | None = None) -> tuple[BeforeValidator, 
 
 
 def check_that(is_right: Callable[[Any], object], message: str) -> AfterValidator:
-    """Make a check; the message is followed by what was given."""
+    """Return a validator that raises the message, followed by the value, if `is_right` is false."""
 
     def check(value: _T) -> _T:
         if not is_right(value):
@@ -87,6 +89,7 @@ def check_that(is_right: Callable[[Any], object], message: str) -> AfterValidato
 
 
 def _with_remedy(value: Any) -> str:
+    """Quote a value; for a number in quotes, add how to write it."""
     is_quoted_number = type(value) is str and isinstance(resolve(value), Scalar)
     return f"the text {quoted(value)}; leave the quotes out" if is_quoted_number else quoted(value)
 
@@ -97,7 +100,7 @@ def _seconds(value: Any) -> float:
         try:
             parts = zip(found.groups(), _SECONDS.values(), strict=True)
             number = sum(float(amount) * unit for amount, unit in parts if amount)
-        except ValueError:
+        except ValueError:  # such as 1.2.3h
             number = None
     if number is None:
         raise wrong(
@@ -153,7 +156,7 @@ def _truth(value: Any) -> bool:
 
 
 def one_or_more(value: Any) -> Any:
-    """Take a value alone for a list of one."""
+    """Return a single value as a list of one."""
     return value if isinstance(value, list | tuple | Mapping) else [value]
 
 
@@ -178,7 +181,7 @@ def _name(value: str) -> str:
 
 def _secret(value: str) -> str:
     if not _VARIABLE.fullmatch(value):
-        # It may be the secret itself: it is not repeated.
+        # The value may be the secret itself, so the message must not show it.
         raise wrong("must be the name of an environment variable, never what it holds")
     return value
 
@@ -190,13 +193,13 @@ def _list_of_secrets(value: Any) -> Any:
 
 
 def fit_name(text: str) -> str:
-    """Make a name of any text: what a name may not have becomes `-`."""
+    """Return a valid name made of any text: other characters become `-`."""
     fit = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("._-")
     return fit[:_LONGEST_NAME] or "document"
 
 
 def listed_schema(item: Mapping[str, Any]) -> WithJsonSchema:
-    """Describe a value that may stand alone or in a list."""
+    """Return the JSON Schema of one value or a list of them."""
     return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item}]})
 
 

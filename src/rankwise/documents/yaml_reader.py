@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ DEEPEST = 40
 # An escape can bring in what the text itself must not have: neither the system nor a plan takes it.
 _UNFIT_IN_VALUES = re.compile("[\0\ud800-\udfff\ue000\ue001]")
 _STANDARD_TAG = "tag:yaml.org,2002:"
+# A file of data, which is read only when there is an error to explain.
+_MEANINGS = Path(__file__).with_name("yaml_errors.toml")
 _KIND_OF_TAG = {"bool": (bool,), "int": (int,), "float": (int, float)}
 
 
@@ -237,58 +240,6 @@ def _tag_of(event: events.NodeEvent) -> str | None:
     return event.tag
 
 
-# What the parser says (a pattern) and what it means to whoever wrote the document. `{opened}` is
-# the place where that began which the parser was in the middle of.
-_MEANINGS = {
-    r"mapping values are not allowed": (
-        "this `:` is unexpected: check the indentation, or put the text in quotes"
-    ),
-    r"sequence entries are not allowed": (
-        "a list cannot begin here: put its first `-` on a line of its own"
-    ),
-    r"found character '\\t'": "a tab is not allowed here: use spaces, or put the text in quotes",
-    r"found character '`'": "a text that begins with a backtick needs quotes",
-    r"found character '(?P<letter>.)' that cannot start": (
-        "a text that begins with `{letter}` needs quotes"
-    ),
-    r"but found '<block (mapping|sequence) start>'": (
-        "this line is indented differently from those that it belongs to"
-    ),
-    r"<block end>, but found '<scalar>'": (
-        "there is text after the end of a value: put the whole value in quotes"
-    ),
-    r"<block end>, but found '[-?]'": (
-        "a list and `name: value` lines are mixed here: check the indentation"
-    ),
-    r"<block end>": "this does not belong to what began in {opened}: check the indentation",
-    r"unexpected (end of stream|document separator)": (
-        "the quote that was opened in {opened} is never closed"
-    ),
-    r"expected ',' or '(?P<letter>[\]}])'": (
-        "a `,` is missing here, or the `{letter}` for what was opened in {opened}"
-    ),
-    r"could not find expected ':'": (
-        "this line is neither `name: value` nor part of the text above: check the indentation"
-    ),
-    r"unknown escape character|expected escape sequence|chr\(\)": (
-        r"this `\` means nothing in double quotes: write `\\`, or use single quotes"
-    ),
-    r"expected alphabetic or numeric character": (
-        "a text that begins with `&` or `*` needs quotes"
-    ),
-    r"the node content, but found '(?P<letter>[^'<])'": (
-        "a text that begins with `{letter}` needs quotes"
-    ),
-    r"the node content": "a value is missing here",
-    r"<document start>": "there is something after the end of the document",
-    r"incompatible YAML": "this version of YAML is unknown: leave the `%YAML` line out",
-    r"chomping or indentation": (
-        "after `|` or `>` only `-`, `+` or a digit may follow: put the text on the lines below"
-    ),
-    r"tag|URI": "a text that begins with `!` needs quotes",
-}
-
-
 def explained(error: Exception, lines: Sequence[str], reached: SourcePosition) -> Unreadable:
     """Make a problem of a parser's error; `reached` is how far it came."""
     if not isinstance(error, MarkedYAMLError):
@@ -304,7 +255,8 @@ def explained(error: Exception, lines: Sequence[str], reached: SourcePosition) -
 
 
 def _meaning(problem: str, opened: str) -> str:
-    for pattern, meaning in _MEANINGS.items():
+    meanings: dict[str, str] = tomllib.loads(_MEANINGS.read_text(encoding="utf-8"))
+    for pattern, meaning in meanings.items():
         if found := re.search(pattern, problem):
             letter = found.groupdict().get("letter") or ""
             return meaning.replace("{opened}", opened).replace("{letter}", clipped(letter))

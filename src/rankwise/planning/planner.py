@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import pkgutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import Protocol
 
 from rankwise.documents import common as documents
 from rankwise.documents.jobs import DocumentModel
@@ -90,11 +89,8 @@ def together(parts: Sequence[Planned]) -> Planned:
     )
 
 
-class Planner(Protocol):
-    """How documents of one kind are planned."""
-
-    def __call__(self, document: Document, options: PlanOptions) -> Planned:
-        """Make tasks of a document; raises InputError with every mistake."""
+Planner = Callable[[Document, PlanOptions], Planned]
+"""Makes tasks of a document of one type; raises InputError with a line for every mistake."""
 
 
 def with_image(task: Task, site: Site) -> Task:
@@ -127,24 +123,22 @@ def restart_of(written: documents.RestartPolicy | None) -> Restart:
     return Restart(most=written.max, on_exit_codes=tuple(written.on_exit_codes))
 
 
-_JOBS = ("jobs", "plan_job")
 PLANNERS = {
-    "MpiJob": _JOBS,
-    "PytorchJob": _JOBS,
-    "TensorflowJob": _JOBS,
-    "command": _JOBS,
-    "Sweep": ("sweeps", "plan_sweep"),
-    "Suite": ("suites", "plan_suite"),
-    "Pipeline": ("pipelines", "plan_pipeline"),
-    "Matrix": ("matrix", "plan_matrix"),
+    "MpiJob": "jobs:plan_job",
+    "PytorchJob": "jobs:plan_job",
+    "TensorflowJob": "jobs:plan_job",
+    "command": "jobs:plan_job",
+    "Sweep": "sweeps:plan_sweep",
+    "Suite": "suites:plan_suite",
+    "Pipeline": "pipelines:plan_pipeline",
+    "Matrix": "matrix:plan_matrix",
 }
 """The module and the function for each type."""
 
 
 def planner_for(model: DocumentModel) -> Planner:
-    """Find who plans such a document; loads nothing for other kinds."""
-    module, name = PLANNERS[model.type]
-    planner: Planner = getattr(import_module(f"rankwise.planning.{module}"), name)
+    """Return the function that plans a document. Imports only its module."""
+    planner: Planner = pkgutil.resolve_name(f"rankwise.planning.{PLANNERS[model.type]}")
     return planner
 
 
