@@ -94,7 +94,9 @@ class Model(BaseModel):
     short_form: ClassVar[str] = ""
     """The field that is meant if there is only a text instead of a mapping."""
     hints: ClassVar[Mapping[str, str]] = {}
-    """What to say about fields that people expect here but which do not exist."""
+    """Remedies for fields that people expect here but which do not exist; a key may have several
+    names, with blanks between them.
+    """
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
@@ -120,7 +122,12 @@ class Model(BaseModel):
         """Return whether one of some fields is there under a wrong name, which is told already."""
         names = tuple(names)
         unknown = [name for name in contents if name not in cls.fields()]
-        return any(name in cls.hints or nearest(name, names) for name in unknown)
+        return any(cls.hint_for(name) or nearest(name, names) for name in unknown)
+
+    @classmethod
+    def hint_for(cls, name: str) -> str:
+        """Return the remedy for a field that does not exist; empty if it is not a known mistake."""
+        return next((each for names, each in cls.hints.items() if name in names.split()), "")
 
     @classmethod
     def exactly_one(
@@ -207,9 +214,7 @@ class ComputeRef(Model):
 
     short_form: ClassVar[str] = "target"
     hints: ClassVar[Mapping[str, str]] = {
-        "nodes": "did you mean `instance_count`?",
-        "num_nodes": "did you mean `instance_count`?",
-        "node_count": "did you mean `instance_count`?",
+        "nodes num_nodes node_count": "did you mean `instance_count`?",
     }
 
     target: values.Target = Field(default="", examples=["local", "gpu-cluster"])

@@ -38,8 +38,7 @@ class ResourceLimits(Model):
     """What each process of a role may use."""
 
     hints: ClassVar[Mapping[str, str]] = {
-        "gpus": "did you mean `gpu`?",
-        "nvidia.com/gpu": "did you mean `gpu`?",
+        "gpus nvidia.com/gpu": "did you mean `gpu`?",
         "mem": "did you mean `memory`?",
         "cores": "did you mean `cpu`?",
     }
@@ -78,18 +77,14 @@ class MpiWorkerSpec(RoleSpec):
     """What is there for the workers of an MPI job."""
 
     hints: ClassVar[Mapping[str, str]] = {
-        "command": "the command of `launcher` starts the workers; leave it out"
+        "command": "the command of `launcher` starts the workers; leave it out",
     }
 
 
 class Role(Model):
     """A part that processes play."""
 
-    hints: ClassVar[Mapping[str, str]] = {
-        "command": "put it into `spec`",
-        "code": "put it into `spec`",
-        "environment": "put it into `spec`",
-    }
+    hints: ClassVar[Mapping[str, str]] = {"command code environment": "put it into `spec`"}
 
     spec: RoleSpec
     """What is there for it."""
@@ -172,8 +167,7 @@ class JobModel(DocumentModel):
     hints: ClassVar[Mapping[str, str]] = {
         "env": "did you mean `environment_variables`?",
         "command": "put it into the `spec` of a role",
-        "instance_count": "put it into `compute`",
-        "target": "put it into `compute`",
+        "instance_count target": "put it into `compute`",
     }
 
     environment_variables: Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])

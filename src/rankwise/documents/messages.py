@@ -93,8 +93,8 @@ def _unknown(
     name = str(path[-1])
     model = context.model_of(Location(contents, path[:-1]).value)
     fields = model.fields() if model else ()
-    if model and name in model.hints:
-        remedy = model.hints[name]
+    if model and (said := model.hint_for(name)):
+        remedy = said
     elif field := nearest(name, fields):
         remedy = f"did you mean `{field}`?"
     else:

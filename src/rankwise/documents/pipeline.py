@@ -38,12 +38,10 @@ class Stage(Model):
 
     short_form: ClassVar[str] = "run"
     hints: ClassVar[Mapping[str, str]] = {
-        "script": "did you mean `run`?",
-        "command": "did you mean `run`?",
+        "script command": "did you mean `run`?",
         "steps": "did you mean `run`? A stage has one step, which may have many lines",
         "depends_on": "did you mean `needs`?",
-        "environment_variables": "did you mean `env`?",
-        "variables": "did you mean `env`?",
+        "environment_variables variables": "did you mean `env`?",
         "if": "did you mean `when`?",
         "compute": "did you mean `on`?",
         "name": "the name of a stage stands before it",
@@ -168,10 +166,8 @@ class Pipeline(DocumentModel):
     """Stages, run in the order that `needs` gives: build, test, deploy."""
 
     hints: ClassVar[Mapping[str, str]] = {
-        "jobs": "did you mean `stages`?",
-        "steps": "did you mean `stages`?",
-        "environment_variables": "did you mean `env`?",
-        "variables": "did you mean `env`?",
+        "jobs steps": "did you mean `stages`?",
+        "environment_variables variables": "did you mean `env`?",
     }
 
     type: Literal["Pipeline"]

@@ -17,8 +17,7 @@ class Checkout(Model):
     short_form: ClassVar[str] = "repository"
     hints: ClassVar[Mapping[str, str]] = {
         "url": "did you mean `repository`?",
-        "branch": "did you mean `ref`?",
-        "tag": "did you mean `ref`?",
+        "branch tag": "did you mean `ref`?",
         "path": "did you mean `into`?",
     }
 

@@ -38,8 +38,7 @@ class Requirements(Model):
 
     hints: ClassVar[Mapping[str, str]] = {
         "gpu": "did you mean `gpus`?",
-        "cpu": "did you mean `cores`?",
-        "cpus": "did you mean `cores`?",
+        "cpu cpus": "did you mean `cores`?",
         "ranks": "it is beside `requires`, not in it",
     }
 
@@ -58,14 +57,10 @@ class SuiteTest(Model):
     kinds: ClassVar[tuple[str, ...]] = KINDS
     """What says what a test is; only one may."""
     hints: ClassVar[Mapping[str, str]] = {
-        "command": "did you mean `run`?",
-        "script": "did you mean `run`?",
-        "pattern": "did you mean `files`?",
-        "glob": "did you mean `files`?",
+        "command script": "did you mean `run`?",
+        "pattern glob": "did you mean `files`?",
         "env": "did you mean `environment_variables`?",
-        "gpus": "put it into `requires`",
-        "cores": "put it into `requires`",
-        "memory": "put it into `requires`",
+        "gpus cores memory": "put it into `requires`",
         "np": "did you mean `ranks`?",
         "retries": "did you mean `restart`?",
     }

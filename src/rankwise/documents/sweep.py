@@ -204,8 +204,7 @@ class Sweep(DocumentModel):
 
     hints: ClassVar[Mapping[str, str]] = {
         "env": "did you mean `environment_variables`?",
-        "repeat": "did you mean `trials`?",
-        "repetitions": "did you mean `trials`?",
+        "repeat repetitions": "did you mean `trials`?",
         "include": "did you mean `add` (a case more) or `set` (other values for some)?",
     }
 
