@@ -174,8 +174,8 @@ def test_a_name_that_nobody_has_falls_back_to_this_machine_and_interpreter() -> 
     site = site_of("")
     assert site.compute("gpu-cluster") == ComputeConfig(name="gpu-cluster", is_mapped=False)
     assert site.runtime(PYTORCH) == RuntimeChoice(name=PYTORCH, kind="current")
-    assert not site.has_compute("gpu-cluster")
-    assert not site.has_runtime(PYTORCH)
+    assert not site.has("compute", "gpu-cluster")
+    assert not site.has("runtime", PYTORCH)
 
 
 def test_a_compute_may_be_told_to_have_what_it_has_not() -> None:
@@ -364,7 +364,7 @@ def test_a_runtime_is_an_interpreter_requirements_an_image_or_the_current_one() 
         name="image", kind="container", image="pytorch/pytorch:2.4", engine="podman"
     )
     assert site.runtime("mine") == RuntimeChoice(name="mine")
-    assert site.has_runtime("mine")
+    assert site.has("runtime", "mine")
     assert site.runtime("empty").kind == "uv"
 
 
@@ -397,8 +397,8 @@ def test_the_longest_pattern_wins_and_a_whole_name_wins_over_it() -> None:
         name="azureml:pytorch-2:1", kind="container", image="pytorch"
     )
     assert site.runtime("azureml:tensorflow-2.3:1").kind == "current"
-    assert site.has_runtime("azureml:tensorflow-2.3:1")
-    assert not site.has_runtime("AzureML:pytorch")
+    assert site.has("runtime", "azureml:tensorflow-2.3:1")
+    assert not site.has("runtime", "AzureML:pytorch")
     assert site.compute("anything").cores == 3
     assert site.compute("anything").is_mapped
     assert site.compute("local").cores is None
@@ -423,11 +423,11 @@ def test_the_nearest_file_upwards_counts_alone() -> None:
     Path("rankwise.toml").write_text('[compute.far]\nbackend = "local"\n')
     inner = Path("a/b")
     inner.mkdir(parents=True)
-    assert find_site(inner).has_compute("far")
+    assert find_site(inner).has("compute", "far")
     Path("a/rankwise.toml").write_text('[compute.near]\nbackend = "local"\n')
     site = find_site(inner)
-    assert site.has_compute("near")
-    assert not site.has_compute("far")
+    assert site.has("compute", "near")
+    assert not site.has("compute", "far")
     assert site.file == Path.cwd() / "a/rankwise.toml"
 
 

@@ -97,7 +97,7 @@ exclude: [{when: {machine: here}, reason: no}]
         ),
         (
             "runtimes: {a: current}\ntests: [{suite: s.yaml, ranks: 2}]\n",
-            "3:25: the tests of a suite say `ranks` themselves",
+            "3:25: `ranks` goes with the tests in the suite itself",
         ),
         (
             "runtimes: {a: current}\ntests: [{name: b}]\n",

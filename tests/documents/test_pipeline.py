@@ -82,7 +82,7 @@ def test_stages_for_failures_in_the_middle_are_not_what_the_rest_depends_on() ->
         ("{run: x, ranks: 2, artifacts: y}", "`artifacts` is not for ranks"),
         ("{deploy: {from: x, to: y}, detach: True}", "`detach` goes with `run`, `job`"),
         ("{run: x, detach: true, artifacts: y}", "`artifacts` does not go with `detach`"),
-        ("{notify: {}}", "somebody must be told"),
+        ("{notify: {}}", "no recipient: add `to`, `run` or `file`"),
         ("{wait: {submit: x}}", "`state` is missing"),
         ("{run: x, timeout: soon}", "`stages.a.timeout` must be a time"),
         ("{run: x, when: maybe}", "`stages.a.when` must be `passed`, `failed` or `always`"),

@@ -19,16 +19,17 @@ from rankwise.documents.values import (
     check_that,
     listed_schema,
     number_in,
+    one_or_more,
     whole,
     wrong,
 )
-from rankwise.documents.written import Scalar
+from rankwise.documents.written import Scalar, given_in
 from rankwise.wording import alternatives, quoted
 
 KINDS = ("contains", "absent", "regex", "json", "exists", "exit_code", "python")
 _COMPARISONS = ("equals", "less_than", "greater_than", "approx")
 _TEXTS = ("contains", "absent", "regex")
-# Which fields go with which kinds.
+# The kinds that each of the other fields goes with.
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "count": ("contains", "regex"),
     "on": (*_TEXTS, "json"),
@@ -40,7 +41,7 @@ _FUNCTION = re.compile(r"[^:\n]+\.py:[A-Za-z_]\w*")
 
 
 class CountRange(NamedTuple):
-    """How often something must be found."""
+    """How often something must be found; `most` is None without an upper limit."""
 
     least: int
     most: int | None
@@ -91,10 +92,9 @@ def _json_path(value: str) -> str:
 
 
 def _codes(value: Any) -> tuple[int, ...]:
-    given = value if isinstance(value, list | tuple) else [value]
-    if not given:
-        raise wrong("must have an exit code at least")
-    return tuple(whole(0, 255)(each) for each in given)
+    if not (given := one_or_more(value)):
+        raise wrong("needs at least one exit code")
+    return tuple(map(whole(0, 255), given))
 
 
 def _plain(value: Any) -> str | float | bool:
@@ -185,15 +185,16 @@ class CheckSpec(Model):
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
-        given = [kind for kind in KINDS if contents.get(kind) is not None]
+        given = given_in(contents, KINDS)
         yield from cls.exactly_one(contents, KINDS, "a check")
         if len(given) == 1:
             yield from _misplaced(contents, given[0])
 
     def planned(self, folder: Path) -> plan.Check:
-        """Say the same as plain data; files of code are in this folder."""
+        """Return the check as plain data; `folder` is where its files of code are."""
         kind = next(kind for kind in KINDS if getattr(self, "json_" if kind == "json" else kind))
         text = {"json": self.json_, "exit_code": "", "python": str(folder / self.python)}
+        # Without a count, once is enough, and more do no harm.
         often = self.count or CountRange(1, None)
         compare = next((each for each in _COMPARISONS if getattr(self, each) is not None), "")
         return plan.Check(
@@ -213,13 +214,12 @@ class CheckSpec(Model):
 
 def _misplaced(contents: Mapping[str, Any], kind: str) -> Iterator[Conflict]:
     """Find fields that do not go with a kind of check, or with each other."""
-    present = [name for name in _PARTS if contents.get(name) is not None]
+    present = given_in(contents, _PARTS)
     for name in present:
         if kind not in _PARTS[name]:
             fit = alternatives([f"`{each}`" for each in _PARTS[name]])
             yield Conflict((name,), f"`{name}` goes with {fit}, not with `{kind}`")
-    compared = [name for name in _COMPARISONS if name in present]
-    if len(compared) > 1:
+    if len(compared := given_in(contents, _COMPARISONS)) > 1:
         yield Conflict((compared[1],), f"a check has `{compared[0]}` or `{compared[1]}`, not both")
     if "tolerance" in present and "approx" not in present and kind == "json":
         yield Conflict(("tolerance",), "`tolerance` goes with `approx`")

@@ -28,7 +28,14 @@ from pydantic_core import CoreSchema
 
 from rankwise.documents import values
 from rankwise.documents.values import listed_schema, one_or_more, wrong
-from rankwise.documents.written import LocatedMapping, Location, Problem, entries_in, expanded
+from rankwise.documents.written import (
+    LocatedMapping,
+    Location,
+    Problem,
+    entries_in,
+    expanded,
+    given_in,
+)
 from rankwise.plan import RuntimeChoice
 from rankwise.wording import alternatives, code, hint, nearest
 
@@ -134,7 +141,7 @@ class Model(BaseModel):
         cls, contents: Mapping[str, Any], names: Sequence[str], what: str
     ) -> Iterator[Conflict]:
         """Find out whether exactly one of some fields is given; `what` is such as "a check"."""
-        given = [name for name in names if contents.get(name) is not None]
+        given = given_in(contents, names)
         if len(given) > 1:
             yield Conflict((given[1],), f"{what} has `{given[0]}` or `{given[1]}`, not both")
         elif not given and not cls.has_misspelt(contents, names):
@@ -371,7 +378,7 @@ def runtime_conflicts(
 ) -> Iterator[Conflict]:
     """Find out whether contents say exactly one runtime; beside packages, `python` is a version."""
     python = contents.get("python")
-    packages = [name for name in ("requirements", "lock") if contents.get(name) is not None]
+    packages = given_in(contents, ("requirements", "lock"))
     is_alone = python is not None and not packages
     others = ways if packages else ("python", *ways)
     yield from model.exactly_one(contents, others, "a runtime")

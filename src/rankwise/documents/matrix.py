@@ -22,7 +22,7 @@ from rankwise.documents.common import (
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.suite import Requirements, SuiteTest, repeated_names, two_folders
 from rankwise.documents.values import check_that, listed_schema, one_or_more
-from rankwise.documents.written import Scalar, entries_in, mapping_in
+from rankwise.documents.written import Scalar, entries_in, given_in, mapping_in
 from rankwise.plan import LOOK
 from rankwise.wording import code, hint
 
@@ -110,9 +110,9 @@ class MatrixTest(SuiteTest):
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         yield from super().conflicts(contents)
         if contents.get("suite") is not None:
-            for name in ("ranks", "nodes", "launcher", "checks", "restart", "requires"):
-                if contents.get(name) is not None:
-                    yield Conflict((name,), f"the tests of a suite say `{name}` themselves")
+            own = ("ranks", "nodes", "launcher", "checks", "restart", "requires")
+            for name in given_in(contents, own):
+                yield Conflict((name,), f"`{name}` goes with the tests in the suite itself")
 
 
 WAYS = ("runtime", "requirements", "lock", "image", "modules")

@@ -21,7 +21,7 @@ from rankwise.documents.steps import (
     Wait,
 )
 from rankwise.documents.values import number_in
-from rankwise.documents.written import mapping_in
+from rankwise.documents.written import given_in, mapping_in
 from rankwise.wording import alternatives, code, hint
 
 PROGRAMS = ("checkout", "runtime", "deploy", "report", "notify", "wait")
@@ -116,7 +116,7 @@ class Stage(Model):
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
-        given = [step for step in STEPS if contents.get(step) is not None]
+        given = given_in(contents, STEPS)
         yield from cls.exactly_one(contents, STEPS, "a stage")
         if len(given) != 1:
             return
@@ -133,8 +133,10 @@ class Stage(Model):
 
 def _misplaced(contents: Mapping[str, Any], step: str) -> Iterator[Conflict]:
     """Find fields that do not go with a step, or with each other."""
-    for name in _OF_SCRIPTS:
-        if step != "run" and contents.get(name) is not None and name not in _also(step):
+    if step != "run":
+        # What a program of rankwise's leaves behind can be checked like the output of a script.
+        misplaced = set(_OF_SCRIPTS) - {"checks" if step in PROGRAMS else ""}
+        for name in given_in(contents, sorted(misplaced)):
             yield Conflict((name,), f"`{name}` goes with `run`, not with `{step}`")
     ranks, nodes = (number_in(contents.get(name)) for name in ("ranks", "nodes"))
     if nodes is not None and ranks is None and step == "run":
@@ -142,24 +144,18 @@ def _misplaced(contents: Mapping[str, Any], step: str) -> Iterator[Conflict]:
     if ranks is not None and nodes and ranks % nodes:
         yield Conflict(("ranks",), f"{ranks} ranks cannot be shared evenly by {nodes} nodes")
     if ranks is not None:
-        for name in ("cache", "artifacts"):
-            if contents.get(name) is not None:
-                yield Conflict(
-                    (name,), f"`{name}` is not for ranks; put it into a stage of its own"
-                )
+        for name in given_in(contents, ("cache", "artifacts")):
+            yield Conflict((name,), f"`{name}` is not for ranks; put it into a stage of its own")
     if contents.get("outputs") is not None and contents.get("inputs") is None:
         yield Conflict(("outputs",), "`outputs` goes with `inputs`: without them it always runs")
     if str(contents.get("detach")).lower() == "true":
         if step not in _DETACHED:
             names = alternatives([f"`{each}`" for each in _DETACHED])
             yield Conflict(("detach",), f"`detach` goes with {names}, not with `{step}`")
-        for name in ("artifacts", "inputs", "outputs"):
-            if contents.get(name) is not None:
-                yield Conflict((name,), f"`{name}` does not go with `detach`: nobody waits for it")
-
-
-def _also(step: str) -> tuple[str, ...]:
-    return ("checks",) if step in PROGRAMS else ()
+        for name in given_in(contents, ("artifacts", "inputs", "outputs")):
+            yield Conflict(
+                (name,), f"`{name}` does not go with `detach`: the pipeline does not wait for it"
+            )
 
 
 class Pipeline(DocumentModel):
@@ -306,6 +302,4 @@ def _texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
 
 
 def _keeping(stages: Mapping[str, Any]) -> list[str]:
-    return [
-        name for name, stage in stages.items() if mapping_in(stage).get("artifacts") is not None
-    ]
+    return [name for name, stage in stages.items() if given_in(mapping_in(stage), ["artifacts"])]

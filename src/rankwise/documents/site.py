@@ -38,15 +38,21 @@ from rankwise.plan import RuntimeChoice
 from rankwise.wording import did_you_mean, listed
 
 _T = TypeVar("_T")
-_REMEDIES = {
-    "compute": 'backend = "local"',
-    "runtime": "current = true, python = …, requirements = […] or image = …",
+# The kinds of names in documents: what is always there, what stands in for a name that no site
+# file has, and what a table for such a name needs.
+_KINDS = {
+    "compute": (LOCAL, "this machine", 'backend = "local"'),
+    "runtime": (
+        CURRENT,
+        "the current Python",
+        "current = true, python = …, requirements = […] or image = …",
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What names mean here. The first layer that knows a name decides."""
+    """What the names in documents mean. The first layer that has a name decides."""
 
     file: Path
     """The site file of the project, or where it would be."""
@@ -54,7 +60,7 @@ class Site:
 
     @property
     def notice(self) -> str:
-        """Say which file counts that people do not see in the folder that they are in."""
+        """Name the site file if it is not in the current folder, where people would see it."""
         is_there = any(layer.file == self.file for layer in self.layers)
         if not is_there or self.file.parent == Path.cwd():
             return ""
@@ -63,20 +69,20 @@ class Site:
     def compute(self, name: str = "") -> ComputeConfig:
         """Return the compute that a document calls `name`; empty: the default."""
         name = name or self.default_compute
-        found = self._named_compute(name)
-        if found is None:
-            local = self._named_compute(LOCAL) or ComputeConfig()
-            return dataclasses.replace(local, name=name, is_mapped=name == LOCAL)
-        return dataclasses.replace(found, name=name)
+        found: ComputeConfig | None = self._find("compute", name)
+        if found is not None:
+            return dataclasses.replace(found, name=name)
+        local: ComputeConfig = self._find("compute", LOCAL) or ComputeConfig()
+        return dataclasses.replace(local, name=name, is_mapped=name == LOCAL)
 
     def runtime(self, name: str = "") -> RuntimeChoice:
         """Return the runtime that a document calls `name`; empty: the default."""
         name = name or self.default_runtime
-        found = self._named_runtime(name) or RuntimeChoice()
+        found: RuntimeChoice = self._find("runtime", name) or RuntimeChoice()
         return dataclasses.replace(found, name=name)
 
     def notify(self, name: str) -> NotifyConfig:
-        """Return whom `name` means; InputError: no site file says so."""
+        """Return the recipient `name`; raises InputError if no site file has it."""
         for layer in self.layers:
             if name in layer.notified:
                 return layer.notified[name]
@@ -84,11 +90,11 @@ class Site:
         hint = did_you_mean(name, known) or (
             f"; there are {_listed(known)}" if known else f"; write [notify.{toml_key(name)}] there"
         )
-        raise InputError(f'{shown(self.file)}: there is nobody called "{name}" to tell{hint}')
+        raise InputError(f'{shown(self.file)}: there is no [notify] table "{name}"{hint}')
 
     @property
     def notified(self) -> tuple[str, ...]:
-        """Name all who can be told."""
+        """Return the names of all recipients."""
         return tuple(dict.fromkeys(name for layer in self.layers for name in layer.notified))
 
     @property
@@ -99,13 +105,9 @@ class Site:
     def default_runtime(self) -> str:
         return next((a.default_runtime for a in self.layers if a.default_runtime), CURRENT)
 
-    def has_compute(self, name: str) -> bool:
-        """Return whether a site file has the compute, or it is always there."""
-        return name in ("", LOCAL) or self._named_compute(name) is not None
-
-    def has_runtime(self, name: str) -> bool:
-        """Return whether a site file has the runtime, or it is always there."""
-        return name in ("", CURRENT) or self._named_runtime(name) is not None
+    def has(self, kind: str, name: str) -> bool:
+        """Return whether a site file has the `compute` or `runtime`, or it is always there."""
+        return name in ("", _KINDS[kind][0]) or self._find(kind, name) is not None
 
     def check(
         self,
@@ -116,56 +118,55 @@ class Site:
     ) -> tuple[str, ...]:
         """Return a notice for each kind that has names which no site file has.
 
-        The names come with the places in the document where they stand. InputError if it is strict,
-        for a name that is near another one, and for a compute where the site files have others:
-        this machine stands in for names from elsewhere, not for problems.
+        The names come with the places in the document where they stand. Raises InputError if it is
+        strict, for a name that is near another one, and for a compute where the site files have
+        others: this machine stands in for names from elsewhere, not for spelling mistakes.
         """
-        unknown_computes = {n: at for n, at in computes.items() if not self.has_compute(n)}
-        unknown_runtimes = {n: at for n, at in runtimes.items() if not self.has_runtime(n)}
-        # Where nothing but images runs, the compute's own stands in, and the plan says which.
+        # Where only images run, the image of the compute stands in for a runtime, and the plan
+        # says which: then a runtime that no site file has needs no notice.
         has_images = computes and all(self._runs_images(name) for name in computes)
         has_others = self._known("compute") != [LOCAL]
-        faults = [
-            self._error("compute", name, at)
-            for name, at in unknown_computes.items()
-            if is_strict or has_others or did_you_mean(name, self._known("compute"))
-        ] + [
-            self._error("runtime", name, at)
-            for name, at in unknown_runtimes.items()
-            if is_strict or (not has_images and did_you_mean(name, self._known("runtime")))
-        ]
-        Faults(faults).raise_all()
+        faults: list[str] = []
         notices = []
-        if unknown_computes:
-            notices.append(self._notice("compute", list(unknown_computes), "this machine"))
-        if unknown_runtimes and not has_images:
-            notices.append(self._notice("runtime", list(unknown_runtimes), "the current Python"))
+        for kind, names in (("compute", computes), ("runtime", runtimes)):
+            unknown = [name for name in names if not self.has(kind, name)]
+            is_refused = is_strict or (kind == "compute" and has_others)
+            has_image = kind == "runtime" and has_images
+            faults += [
+                self._error(kind, name, names[name])
+                for name in unknown
+                if is_refused or (not has_image and did_you_mean(name, self._known(kind)))
+            ]
+            if unknown and not has_image:
+                notices.append(self._notice(kind, unknown))
+        Faults(faults).raise_all()
         return tuple(notices)
 
     def stand_in(self, name: str, backend: str) -> str | None:
-        """Name the only compute with a backend, for one that no site file has; None: as it is."""
-        if self.has_compute(name):
+        """Return the only compute with a backend if no site file has `name`; else None."""
+        if self.has("compute", name):
             return None
         layers = (layer.computes.items() for layer in self.layers)
         known = {one for layer in layers for one, choice in layer if choice.backend == backend}
+        # A pattern such as `gpu-*` is no name that could stand in.
         return known.pop() if len(known) == 1 and not any("*" in one for one in known) else None
 
     def _runs_images(self, name: str) -> bool:
-        found = self._named_compute(name or self.default_compute)
+        found = self._find("compute", name or self.default_compute)
         return found is not None and found.backend == KUBERNETES
 
-    def _named_compute(self, name: str) -> ComputeConfig | None:
-        return _look_up(name, [layer.computes for layer in self.layers], always_there=LOCAL)
+    def _tables(self, kind: str) -> list[Mapping[str, Any]]:
+        return [getattr(layer, f"{kind}s") for layer in self.layers]
 
-    def _named_runtime(self, name: str) -> RuntimeChoice | None:
-        return _look_up(name, [layer.runtimes for layer in self.layers], always_there=CURRENT)
+    def _find(self, kind: str, name: str) -> Any:
+        return _look_up(name, self._tables(kind), always_there=_KINDS[kind][0])
 
-    def _notice(self, kind: str, names: Sequence[str], stand_in: str) -> str:
+    def _notice(self, kind: str, names: Sequence[str]) -> str:
         is_one = len(names) == 1
         return (
             f"{kind if is_one else f'{kind}s'} {_listed(names)} {'is' if is_one else 'are'} not in "
-            f"{shown(self.file)}: {stand_in} stands in for {'it' if is_one else 'them'}; to change "
-            f"that, write [{kind}.{toml_key(names[0])}] there"
+            f"{shown(self.file)}: {_KINDS[kind][1]} stands in for {'it' if is_one else 'them'}; to "
+            f"change that, write [{kind}.{toml_key(names[0])}] there"
         )
 
     def _error(self, kind: str, name: str, at: str) -> str:
@@ -176,16 +177,14 @@ class Site:
         others = f" (there are {_listed(known)})" if len(known) > 1 else ""
         return (
             f'{place}{kind} "{name}" is not in {shown(self.file)}{others}{then} '
-            f"write [{kind}.{toml_key(name)}] there with {_REMEDIES[kind]}"
+            f"write [{kind}.{toml_key(name)}] there with {_KINDS[kind][2]}"
         )
 
     def _known(self, kind: str) -> list[str]:
-        """Name all computes or runtimes, the one that is always there last."""
-        is_compute = kind == "compute"
-        layers = [layer.computes if is_compute else layer.runtimes for layer in self.layers]
-        always = LOCAL if is_compute else CURRENT
-        names = dict.fromkeys(name for layer in layers for name in layer if name != always)
-        return [*names, always]
+        """Return all computes or runtimes; the one that is always there is last."""
+        always = _KINDS[kind][0]
+        names = dict.fromkeys(name for table in self._tables(kind) for name in table)
+        return [*(name for name in names if name != always), always]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -193,7 +192,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _look_up(name: str, layers: Sequence[Mapping[str, _T]], *, always_there: str) -> _T | None:
-    """Find a name: in the first layer that has it or a pattern for it, the longest one."""
+    """Return what a name means in the first layer that has it or a pattern: the longest one."""
     for names in layers:
         if name in names:
             return names[name]
@@ -221,7 +220,7 @@ _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 def find_site(folder: Path, environ: Mapping[str, str] = os.environ) -> Site:
     """Read the nearest site file in a folder or above it, and the user's own below that.
 
-    InputError: something in them is wrong; its message has a line for each problem.
+    Raises InputError, with a line for each problem in them.
     """
     nearest, *others = site_files(folder, environ)
     faults, layers, read = Faults(), [], []
@@ -229,7 +228,7 @@ def find_site(folder: Path, environ: Mapping[str, str] = os.environ) -> Site:
         with faults.collected():
             read.append((file, _read(file)))
     for file, contents in read:
-        # pydantic takes longer to load than all the rest.
+        # pydantic takes longer to import than all the rest, and is needed for site files only.
         from rankwise.documents.site_layers import read_layer
 
         layer, problems = read_layer(contents, file, shown(file))
@@ -245,9 +244,11 @@ def find_site(folder: Path, environ: Mapping[str, str] = os.environ) -> Site:
 def site_files(folder: Path, environ: Mapping[str, str] = os.environ) -> list[Path | None]:
     """Return the nearest site file, in a folder or above it, or None; and the user's own, if any.
 
-    InputError: others may have written the nearest, and what stands in it is run.
+    Raises InputError if other users may have written the nearest: its commands would be run.
     """
-    nearest = _nearest(folder.absolute())
+    folder = folder.absolute()
+    files = (place / NAME for place in (folder, *folder.parents))
+    nearest = next(filter(_is_file, files), None)
     if nearest is not None:
         _refuse_foreign(nearest)
     users = _users_own(environ)
@@ -259,14 +260,14 @@ def site_files(folder: Path, environ: Mapping[str, str] = os.environ) -> list[Pa
 def _refuse_foreign(file: Path) -> None:
     """Raise InputError for a file that others can write, or put into its folder.
 
-    Whoever can do so has their own commands run by us. Only what was searched for is looked at:
-    what a variable names, people have named.
+    They could have us run their commands. The user's own file is not checked: it was not found by
+    searching, but is in a folder that a variable names.
     """
     try:
         own, folder = file.lstat(), file.parent.stat()
         content = file.stat()
     except OSError:
-        return  # It cannot be read either, which is told there.
+        return  # It cannot be read either, and the error of reading says why.
     whose = f"the site file {file} would be obeyed, and"
     for status in (own, content):
         if status.st_uid not in (os.geteuid(), 0):
@@ -291,13 +292,13 @@ def _refuse_foreign(file: Path) -> None:
 
 
 def _open_to_others(status: os.stat_result) -> str:
-    """Return who else can write: g, o, or both, as chmod calls them; empty: no others can."""
+    """Return `g`, `o` or both, as in chmod, for other users that can write; empty: none can."""
     group = "g" if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid) else ""
     return group + ("o" if status.st_mode & stat.S_IWOTH else "")
 
 
 def _is_private(group: int) -> bool:
-    """Return whether a group has nobody but us in it, or is that of root."""
+    """Return whether a group has only this user as a member, or is that of root."""
     if group == 0:
         return True
     try:
@@ -316,14 +317,9 @@ def _user(number: int) -> str:
         return str(number)
 
 
-def _nearest(folder: Path) -> Path | None:
-    files = (place / NAME for place in (folder, *folder.parents))
-    return next((file for file in files if _is_file(file)), None)
-
-
 def _users_own(environ: Mapping[str, str]) -> Path | None:
     place = Path(environ.get("XDG_CONFIG_HOME", ""))
-    # The specification has one that is not absolute ignored.
+    # The specification of XDG says to ignore a path that is not absolute.
     if not place.is_absolute():
         if not (home := environ.get("HOME")):
             return None
@@ -360,7 +356,7 @@ def _read(file: Path) -> LocatedMapping:
     except RecursionError:
         raise error("too many brackets within each other", 1) from None
     except ValueError as reason:
-        # tomllib puts the position last.
+        # tomllib has the position only in its message, at the end.
         message = str(reason)
         found = _POSITION.search(message)
         at = (int(found[1]), int(found[2])) if found and found[1] else None
@@ -371,7 +367,7 @@ def _read(file: Path) -> LocatedMapping:
 
 
 def _located(value: Any, path: Key, lines: Mapping[Key, int]) -> Any:
-    """Return tables and lists the lines of their keys; if one is not known, that of its table."""
+    """Return tables and lists with the lines of their keys; if unknown, that of the table."""
     known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in lines), ())
     at = SourcePosition(lines.get(known, 1))
     if isinstance(value, dict):
@@ -391,7 +387,7 @@ def _located(value: Any, path: Key, lines: Mapping[Key, int]) -> Any:
 def _unknown_defaults(
     contents: LocatedMapping, layers: Sequence[LocatedMapping]
 ) -> Iterator[Problem]:
-    """Find defaults that no site file has."""
+    """Yield a problem for each default that no site file has."""
     for kind, always in (("compute", LOCAL), ("runtime", CURRENT)):
         name = mapping_in(contents, "defaults").get(kind)
         tables = [mapping_in(layer, kind) for layer in layers]
@@ -405,22 +401,22 @@ def _unknown_defaults(
 
 
 def toml_key(name: str) -> str:
-    """Write a name as a key in TOML: with quotes if it needs them."""
+    """Return a name as a key in TOML: in quotes if it needs them."""
     return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def shown(file: Path) -> str:
-    """Write a path as short as people know it."""
+    """Return a path below the current folder as relative, others as they are."""
     with contextlib.suppress(ValueError, OSError):
         return str(file.relative_to(Path.cwd()))
     return str(file)
 
 
 def _lines_of_keys(text: str) -> dict[Key, int]:
-    """Find the lines on which keys are, and tables begin.
+    """Return the lines of keys and of the headers of tables.
 
-    tomllib does not tell. Lines are looked at one by one, so a line in the middle of a long text
-    may pass for a key; then an error has a wrong line, and nothing else is wrong.
+    tomllib does not report them. Lines are looked at one by one, so a line in the middle of a long
+    text may pass for a key; then an error has a wrong line, and nothing else is wrong.
     """
     lines: dict[Key, int] = {}
     table: Key = ()
@@ -428,7 +424,7 @@ def _lines_of_keys(text: str) -> dict[Key, int]:
         if found := _HEADER.match(line):
             path = table = _path(found[1])
         elif found := _ASSIGNMENT.match(line):
-            path = (*table, *_path(f"{found[1]} = 0"))
+            path = (*table, *_path(found[1]))
         else:
             continue
         for length in range(1, len(path) + 1):
@@ -436,17 +432,13 @@ def _lines_of_keys(text: str) -> dict[Key, int]:
     return lines
 
 
-def _path(statement: str) -> Key:
-    """Have tomllib take a key apart."""
+def _path(key: str) -> Key:
+    """Return the parts of a key without their quotes."""
+    parts = re.findall(_PART, key)
     try:
-        value: Any = tomllib.loads(statement)
-    except ValueError:
+        # tomllib knows the escapes in quotes.
+        return tuple(
+            str(tomllib.loads(f"it = {part}")["it"]) if part[0] in "\"'" else part for part in parts
+        )
+    except ValueError:  # The line is in the middle of a text, and only looks like a key.
         return ()
-    path = []
-    while value:
-        if isinstance(value, list):
-            value = value[0]
-        else:
-            [(key, value)] = value.items()
-            path.append(key)
-    return tuple(path)

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rankwise.documents.common import Conflict, Model
 from rankwise.documents.values import Bool, PositiveInt, Seconds, Text, Texts
+from rankwise.documents.written import given_in
 
 
 class Checkout(Model):
@@ -93,8 +94,8 @@ class Notify(Model):
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
-        if all(contents.get(name) is None for name in ("to", "run", "file")):
-            yield Conflict((), "somebody must be told: give a `to`, a `run` or a `file`")
+        if not given_in(contents, ("to", "run", "file")):
+            yield Conflict((), "no recipient: add `to`, `run` or `file`")
 
 
 class Wait(Model):

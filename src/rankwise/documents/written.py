@@ -163,8 +163,13 @@ def entries_in(contents: Any, *path: str) -> Sequence[Any]:
     return found if isinstance(found, list | tuple) else ()
 
 
+def given_in(contents: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Return which of some fields are there; a field without a value counts as left out."""
+    return [name for name in names if contents.get(name) is not None]
+
+
 def copied(value: Any) -> Any:
-    """Make a second of it, for another place in the document; its positions stay the same."""
+    """Return a copy, for another place in the document; its positions stay the same."""
     if isinstance(value, LocatedMapping):
         section = LocatedMapping(value.position)
         for key, entry in value.items():
