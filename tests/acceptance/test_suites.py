@@ -102,7 +102,7 @@ def test_all_mistakes_are_told_with_their_places_before_anything_runs(shop: Shop
     assert said.errors.splitlines() == [
         "rankwise: suite.yaml:4:3: there is no script b_test.py: did you mean `a_test.py`?",
         f"{shop.folder}/a_test.py:2:13: unknown field `rank`: did you mean `ranks`?",
-        f"suite.yaml:6:10: no file in {shop.folder} fits",
+        f"suite.yaml:6:10: no file in {shop.folder} matches",
         (
             f"suite.yaml:9:13: {shop.folder}/checks.py has no function `is_smal`: "
             "did you mean `is_small`?"

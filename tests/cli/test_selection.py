@@ -9,7 +9,7 @@ import pytest
 
 from rankwise.errors import InputError
 from rankwise.plan import REPEATED, Plan, Process, Task
-from rankwise.planning.selection import Selection, SelectionOptions, selection
+from rankwise.planning.selection import Selection, selection
 from rankwise.store import Outcome, State, Store
 
 SUITE = Path("suite.yaml")
@@ -42,27 +42,27 @@ def keep(folder: Path, seconds: float = 2.0, **states: State) -> None:
 
 
 def test_nothing_said_is_nothing_asked(folder: Path) -> None:
-    assert selection(SelectionOptions(), [SUITE], folder) == Selection()
+    assert selection([SUITE], folder) == Selection()
     assert not folder.exists()
 
 
 def test_what_was_not_green_in_the_newest_run_is_wanted_again(folder: Path) -> None:
     keep(folder, old=State.FAILED)
     keep(folder, a=State.FAILED, b=State.PASSED, c=State.NOT_RUN, d=State.SKIPPED)
-    wanted = selection(SelectionOptions(failed=True), [SUITE], folder)
+    wanted = selection([SUITE], folder, failed=True)
     assert wanted.failed == {"really-a", "c"}
 
 
 def test_what_was_all_green_need_not_run_again(folder: Path) -> None:
     keep(folder, b=State.PASSED)
     with pytest.raises(InputError, match="all was green the last time"):
-        selection(SelectionOptions(failed=True), [SUITE], folder)
+        selection([SUITE], folder, failed=True)
 
 
 def test_what_never_ran_cannot_have_failed(folder: Path) -> None:
     for _ in range(2):
         with pytest.raises(InputError, match=r"no earlier run of .*suite\.yaml"):
-            selection(SelectionOptions(failed=True), [SUITE], folder)
+            selection([SUITE], folder, failed=True)
         # Neither without a store nor with an empty one.
         Store.open(folder).close()
 
@@ -70,13 +70,13 @@ def test_what_never_ran_cannot_have_failed(folder: Path) -> None:
 def test_shares_know_how_long_tests_took_that_passed(folder: Path) -> None:
     keep(folder, 2.0, b=State.PASSED, c=State.FAILED)
     keep(folder, 4.0, b=State.PASSED)
-    wanted = selection(SelectionOptions(shard="2/5"), [SUITE], folder)
+    wanted = selection([SUITE], folder, shard="2/5")
     assert (wanted.shard, wanted.seconds) == ((2, 5), {"b": 3.0})
-    other = selection(SelectionOptions(shard="2/5"), [Path("other.yaml")], folder)
+    other = selection([Path("other.yaml")], folder, shard="2/5")
     assert other.seconds == {}
 
 
 @pytest.mark.parametrize("text", ["4/3", "0/3", "2", "2/", "a/b", "-1/2", "1/0", "2/5/7"])
 def test_what_is_no_share_is_refused(folder: Path, text: str) -> None:
-    with pytest.raises(InputError, match="write it as 2/5, which is the second of five"):
-        selection(SelectionOptions(shard=text), [SUITE], folder)
+    with pytest.raises(InputError, match="must be such as 2/5, the second of five"):
+        selection([SUITE], folder, shard=text)

@@ -404,9 +404,9 @@ def test_cells_are_chosen_by_what_they_have(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("only", "complaint"),
     [
-        ("machin=here", "nothing has a 'machin': did you mean `machine`?"),
+        ("machin=here", "no task has a machin: did you mean `machine`?"),
         ("machine=hree", "there is no machine hree: did you mean `here`?"),
-        ("machine=", "write it as runtime=NAME,machine=NAME"),
+        ("machine=", "must be such as runtime=NAME,machine=NAME"),
         ("part=environment,test=a.sh", "no task matches all conditions"),
     ],
 )

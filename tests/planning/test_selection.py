@@ -119,7 +119,7 @@ def test_without_times_shards_have_the_same_number() -> None:
 
 
 def test_what_failed_and_is_not_selected_is_a_mistake_and_not_an_empty_run() -> None:
-    with pytest.raises(InputError, match=r"--failed: nothing that is selected .* gone"):
+    with pytest.raises(InputError, match=r"--failed: none of the selected tasks .* gone"):
         keys(Selection(failed={"gone"}))
     with pytest.raises(InputError, match=r"--failed: .* test-b"):
         keys(Selection(only=("other",), failed={"test-b"}))

@@ -142,7 +142,7 @@ def test_bare_lines_are_planned_as_others_are(folder: Path) -> None:
         ),
         ("- python -u nothere.py\n", "suite.yaml:3:3: there is no script nothere.py in "),
         ("- files: '*_nothing.py'\n", "suite.yaml:3:10: no file in "),
-        ("- files: '/etc/*'\n", "suite.yaml:3:10: is no pattern: "),
+        ("- files: '/etc/*'\n", "suite.yaml:3:10: this is not a pattern of files: "),
         (
             "- {run: 'true', checks: [{python: 'b_test.py:f'}]}\n",
             "suite.yaml:3:35: {folder}/b_test.py has no function `f`",

@@ -286,16 +286,17 @@ class PlanningOptions(CommandOptions):
     ) -> tuple[Plan, str]:
         """Return the plan, and the text of the documents; InputError: there is none."""
         from rankwise.planning import plan_from
-        from rankwise.planning.selection import SelectionOptions, selection
+        from rankwise.planning.selection import selection
 
-        options = SelectionOptions(
+        wanted = selection(
+            self.files,
+            self.folder,
             only=self.only,
             failed=self.failed,
             fail_fast=fail_fast,
             repeat=self.repeat,
             shard=self.shard,
         )
-        wanted = selection(options, self.files, self.folder)
         return plan_from(self.files, strict=self.strict, on=self.on, choice=choice, wanted=wanted)
 
 

@@ -10,32 +10,11 @@ from typing import Any, TypeVar
 
 from pydantic import Field, create_model
 
+from rankwise.documents import site_models, site_tables
 from rankwise.documents.common import ValidationContext, runtime_choice
 from rankwise.documents.messages import validated
-from rankwise.documents.site_models import (
-    LOCAL,
-    BatchConfig,
-    ComputeConfig,
-    Layer,
-    MailConfig,
-    NotifierConfig,
-    NotifyConfig,
-    WebhookConfig,
-)
-from rankwise.documents.site_tables import (
-    BACKENDS,
-    CONFIGS,
-    OF_ALL,
-    BatchTable,
-    NotifierTable,
-    SiteFile,
-    SiteName,
-    SiteTable,
-    UnreadTable,
-    WebhookTable,
-    any_compute,
-    compute_model,
-)
+from rankwise.documents.site_models import LOCAL
+from rankwise.documents.site_tables import BACKENDS, CONFIGS, OF_ALL, any_compute, compute_model
 from rankwise.documents.written import LocatedMapping, Problem, mapping_in
 from rankwise.plugins import BATCH_SYSTEMS
 
@@ -44,7 +23,7 @@ _T = TypeVar("_T")
 
 def read_layer(
     contents: LocatedMapping, file: Path, shown: str
-) -> tuple[Layer | None, list[Problem]]:
+) -> tuple[site_models.Layer | None, list[Problem]]:
     """Make a layer of what a site file says; None if there are problems, which come with it."""
     context = ValidationContext(folder=file.parent, mapping="a table")
     for name, table in mapping_in(contents, "compute").items():
@@ -58,7 +37,7 @@ def read_layer(
     def place(section: str, name: str) -> str:
         return f"{shown}{contents[section].keys_at[name]}"
 
-    layer = Layer(
+    layer = site_models.Layer(
         file=file,
         computes={
             name: _compute(table, systems, name=name, place=place("compute", name))
@@ -79,7 +58,7 @@ def read_layer(
 
 def _batch_systems(
     contents: LocatedMapping, context: ValidationContext
-) -> dict[str, type[BatchConfig] | None]:
+) -> dict[str, type[site_models.BatchConfig] | None]:
     """Return the batch systems of other packages, and what the tables of those in use may have.
 
     None: no table can be read as one, because there is none, or it cannot be loaded.
@@ -88,10 +67,10 @@ def _batch_systems(
     tables = [each for each in computes if isinstance(each, LocatedMapping)]
     if all(not each["backend"] or each["backend"] in [*BACKENDS] for each in tables):
         return {}
-    found: dict[str, type[BatchConfig] | None] = dict.fromkeys(BATCH_SYSTEMS.others())
+    found: dict[str, type[site_models.BatchConfig] | None] = dict.fromkeys(BATCH_SYSTEMS.others())
     for table in tables:
         name = table["backend"]
-        if not isinstance(name, str) or found.get(name, BatchConfig) is not None:
+        if not isinstance(name, str) or found.get(name, site_models.BatchConfig) is not None:
             continue
         try:
             found[name] = BATCH_SYSTEMS.load(name).Settings
@@ -100,21 +79,23 @@ def _batch_systems(
     return found
 
 
-def _with_systems(systems: Mapping[str, type[BatchConfig] | None]) -> type[SiteFile]:
+def _with_systems(
+    systems: Mapping[str, type[site_models.BatchConfig] | None],
+) -> type[site_tables.SiteFile]:
     """Return the model of a site file that may also name these batch systems."""
     if not systems:
-        return SiteFile
+        return site_tables.SiteFile
     more = [
-        compute_model(name, BatchTable if config else UnreadTable, config)
+        compute_model(name, site_tables.BatchTable if config else site_tables.UnreadTable, config)
         for name, config in systems.items()
     ]
-    computes: Any = GenericAlias(dict, (SiteName, any_compute(more)))
+    computes: Any = GenericAlias(dict, (site_tables.SiteName, any_compute(more)))
     return create_model(
-        "SiteFile", __base__=SiteFile, compute=(computes, Field(default_factory=dict))
+        "SiteFile", __base__=site_tables.SiteFile, compute=(computes, Field(default_factory=dict))
     )
 
 
-def _filled(config: type[_T], table: SiteTable, **more: Any) -> _T:
+def _filled(config: type[_T], table: site_tables.SiteTable, **more: Any) -> _T:
     """Make an object of a class of data with what a table says."""
     names = {each.name for each in dataclasses.fields(config)}  # type: ignore[arg-type]  # it is one
     said = {name: value for name, value in table if name in names}
@@ -122,21 +103,23 @@ def _filled(config: type[_T], table: SiteTable, **more: Any) -> _T:
 
 
 def _compute(
-    table: Any, systems: Mapping[str, type[BatchConfig] | None], **more: Any
-) -> ComputeConfig:
+    table: Any, systems: Mapping[str, type[site_models.BatchConfig] | None], **more: Any
+) -> site_models.ComputeConfig:
     if table.backend != LOCAL:
         config = systems.get(table.backend) or CONFIGS[BACKENDS[table.backend]]
-        key = "batch" if issubclass(config, BatchConfig) else table.backend
+        key = "batch" if issubclass(config, site_models.BatchConfig) else table.backend
         more[key] = _filled(config, table)
     said = {name: getattr(table, name) for name in ("backend", *OF_ALL)}
-    return ComputeConfig(**said, oversubscribe=getattr(table, "oversubscribe", False), **more)
+    return site_models.ComputeConfig(
+        **said, oversubscribe=getattr(table, "oversubscribe", False), **more
+    )
 
 
-def _notified(table: SiteTable, **more: Any) -> NotifyConfig:
-    if isinstance(table, NotifierTable):
-        return _filled(NotifierConfig, table, settings=table.model_extra, **more)
-    if isinstance(table, WebhookTable):
-        return _filled(WebhookConfig, table, **more)
-    mail = _filled(MailConfig, table, **more)
+def _notified(table: site_tables.SiteTable, **more: Any) -> site_models.NotifyConfig:
+    if isinstance(table, site_tables.NotifierTable):
+        return _filled(site_models.NotifierConfig, table, settings=table.model_extra, **more)
+    if isinstance(table, site_tables.WebhookTable):
+        return _filled(site_models.WebhookConfig, table, **more)
+    mail = _filled(site_models.MailConfig, table, **more)
     port = mail.port or {"starttls": 587, "tls": 465, "none": 25}[mail.security]
     return dataclasses.replace(mail, port=port)

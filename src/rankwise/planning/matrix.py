@@ -20,19 +20,7 @@ from rankwise.documents.written import Faults
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.machine import machine as this_machine
 from rankwise.plan import LOOK, PART, Process, Resources, RuntimeChoice, Task, later
-from rankwise.planning.matrix_cells import (
-    CellEntry,
-    MachineFacts,
-    PlannedTest,
-    Skip,
-    cells_that_are_there,
-    check_here,
-    entries_of,
-    found_here,
-    stated,
-    tests_in,
-    unknown_word,
-)
+from rankwise.planning import matrix_cells as cells
 from rankwise.planning.matrix_commands import CellPlanner
 from rankwise.planning.planner import Planned, PlanOptions
 from rankwise.planning.selection import TEST, cell_of, cells_to_run, is_test
@@ -76,7 +64,7 @@ def check_needs(document: Document, model: Matrix, site: Site, here: Iterable[st
     faults = []
     for path, needs in _needs_of(model):
         for index, need in enumerate(needs):
-            word, meant = unknown_word(need, declared)
+            word, meant = cells.unknown_word(need, declared)
             if word:
                 hint = (
                     f"did you mean {meant}?"
@@ -98,7 +86,7 @@ def _needs_of(model: Matrix) -> Iterator[tuple[tuple[str | int, ...], Sequence[s
             yield ("runtimes", name, "tests", index), test.needs
 
 
-def facts_of(machine: MatrixMachine, site: Site) -> MachineFacts:
+def facts_of(machine: MatrixMachine, site: Site) -> cells.MachineFacts:
     """Find out what a machine has, as far as that can be known here."""
     choice = site.compute(machine.compute)
     for feature in choice.features:
@@ -108,13 +96,13 @@ def facts_of(machine: MatrixMachine, site: Site) -> MachineFacts:
             )
     said = (*choice.features, *machine.features)
     if choice.backend == LOCAL:
-        here = found_here(choice.capacity(this_machine()))
-        features, missing = check_here(said, here)
+        here = cells.found_here(choice.capacity(this_machine()))
+        features, missing = cells.check_here(said, here)
         if missing:
             missing = f"{missing} was not found on this machine"
-        return MachineFacts(features=features, missing=missing)
+        return cells.MachineFacts(features=features, missing=missing)
     size, missing = _node_of_cluster(choice) if choice.is_batch else (Resources(), "")
-    return MachineFacts(features=stated(said, choice.capacity(size)), missing=missing)
+    return cells.MachineFacts(features=cells.stated(said, choice.capacity(size)), missing=missing)
 
 
 def _node_of_cluster(choice: ComputeConfig) -> tuple[Resources, str]:
@@ -131,7 +119,7 @@ def _node_of_cluster(choice: ComputeConfig) -> tuple[Resources, str]:
 
 
 def runtimes_for(
-    document: Document, model: Matrix, site: Site, tests: Sequence[PlannedTest]
+    document: Document, model: Matrix, site: Site, tests: Sequence[cells.PlannedTest]
 ) -> tuple[dict[str, RuntimeChoice], list[str]]:
     """Say what each runtime is, and what people must know; raises InputError for a lock's."""
     found, notices, faults = {}, [], Faults()
@@ -165,7 +153,7 @@ def _choice(document: Document, name: str, one: MatrixRuntime, site: Site) -> Ru
     return runtime_choice(one, name, folder)
 
 
-def _has_notebooks(name: str, model: Matrix, tests: Sequence[PlannedTest]) -> bool:
+def _has_notebooks(name: str, model: Matrix, tests: Sequence[cells.PlannedTest]) -> bool:
     return any(
         test.kind == "notebook" and any(test.is_for(name, machine) for machine in model.machines)
         for test in tests
@@ -200,13 +188,13 @@ def plan_matrix(document: Document, options: PlanOptions) -> Planned:
     if not folder.is_dir():
         place = document.place(("code", "folder"), model.code or model.folder)
         raise InputError(f"{place}: there is no folder {folder}")
-    tests = tests_in(document, model, folder)
+    tests = cells.tests_in(document, model, folder)
     _check_tests(document, model, [test.name for test in tests])
     machines = {name: facts_of(one, options.site) for name, one in model.machines.items()}
     found = {word for one in machines.values() for word in one.features.words}
     check_needs(document, model, options.site, found)
     runtimes, notices = runtimes_for(document, model, options.site, tests)
-    entries = list(entries_of(model, tests, machines))
+    entries = list(cells.entries_of(model, tests, machines))
     if not entries:
         raise InputError(f"{document.path}: there is no test in any cell: see `runtimes` of tests")
     tasks = _MatrixPlanner(document, model, options, runtimes, folder).tasks(entries)
@@ -219,7 +207,7 @@ def plan_matrix(document: Document, options: PlanOptions) -> Planned:
 
 def _check_added(document: Document, model: Matrix) -> None:
     """Complain of cells that are added though they are there: what was meant cannot be told."""
-    there = set(cells_that_are_there(model))
+    there = set(cells.cells_that_are_there(model))
     for index, one in enumerate(model.add):
         if (one.runtime, one.machine) in there:
             raise InputError(
@@ -256,7 +244,7 @@ class _MatrixPlanner:
     runtimes: Mapping[str, RuntimeChoice]
     folder: Path
 
-    def tasks(self, entries: Sequence[CellEntry]) -> list[Task]:
+    def tasks(self, entries: Sequence[cells.CellEntry]) -> list[Task]:
         """Plan all; raises InputError with every mistake, said once."""
         faults = Faults()
         tasks: list[Task] = []
@@ -282,7 +270,7 @@ class _MatrixPlanner:
         faults.raise_all()
         return tasks
 
-    def _in_cell(self, entry: CellEntry, name: str, task: Task) -> Task:
+    def _in_cell(self, entry: cells.CellEntry, name: str, task: Task) -> Task:
         """Return a task its place in the matrix."""
         width = self.model.machines[entry.machine].max_parallel or 0
         return dataclasses.replace(
@@ -296,7 +284,7 @@ class _MatrixPlanner:
             tags={**task.tags, **_tags(entry, name)},
         )
 
-    def _not_run(self, entry: CellEntry, skip: Skip) -> Task:
+    def _not_run(self, entry: cells.CellEntry, skip: cells.Skip) -> Task:
         shown = entry.test.entry
         command = shown.run or shown.files or shown.pytest or shown.suite
         task = Task(
@@ -310,7 +298,7 @@ class _MatrixPlanner:
         )
         return self._in_cell(entry, entry.test.name, task)
 
-    def _environment(self, cell: Sequence[CellEntry]) -> Task:
+    def _environment(self, cell: Sequence[cells.CellEntry]) -> Task:
         """Plan the look around: into the attempt's folder goes the program that does it.
 
         Whatever becomes of it, no test has failed by that.
@@ -338,21 +326,21 @@ class _MatrixPlanner:
         return dataclasses.replace(placed, is_soft=True)
 
 
-def _tags(entry: CellEntry, test: str) -> dict[str, str]:
+def _tags(entry: cells.CellEntry, test: str) -> dict[str, str]:
     part = LOOK if test == LOOK else TEST
     own = {"runtime": entry.runtime, "machine": entry.machine, "test": test, PART: part}
     return {**own, "soft_fail": "true"} if entry.is_soft else own
 
 
 def _summary(
-    model: Matrix, tasks: Sequence[Task], machines: Mapping[str, MachineFacts]
+    model: Matrix, tasks: Sequence[Task], machines: Mapping[str, cells.MachineFacts]
 ) -> list[str]:
     """Say how much it is before it starts, and what cannot be had here."""
-    cells = {cell_of(task) for task in tasks}
+    every = {cell_of(task) for task in tasks}
     count = sum(is_test(task) and not task.skip for task in tasks)
     runtimes, places = len(model.runtimes), len(model.machines)
     size = f"{counted(runtimes, 'runtime')} on {counted(places, 'machine')}"
     running = len(cells_to_run(tasks))
-    said = [f"{size}: {running} of {len(cells)} cells can run, with {count} tests in all"]
+    said = [f"{size}: {running} of {len(every)} cells can run, with {count} tests in all"]
     said += [f"machine {name}: {one.missing}" for name, one in machines.items() if one.missing]
     return said

@@ -22,40 +22,39 @@ if TYPE_CHECKING:
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectionOptions:
-    """What was given."""
+def selection(
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    only: Sequence[str] | None = None,
+    failed: bool = False,
+    shard: str | None = None,
+    repeat: int = 1,
+    fail_fast: bool = False,
+) -> Selection:
+    """Return which tasks the options of the command line select.
 
-    only: Sequence[str] | None = None
-    failed: bool = False
-    fail_fast: bool = False
-    repeat: int = 1
-    shard: str | None = None
-
-
-def selection(options: SelectionOptions, files: Sequence[Path], folder: Path) -> Selection:
-    """Say which tasks are wanted; a store in this folder is asked what was before."""
-
+    What failed before, and how long tasks took, is read from the store in `folder`. Raises
+    InputError for `failed` if nothing has.
+    """
     source = str(files[0].absolute())
-    shard = _shard_of(options.shard) if options.shard else None
-    failed, seconds = None, {}
-    if options.failed or shard:
-        store = _store_in(folder)
-        if store is not None:
-            with store:
-                failed = _failed_in(store, source) if options.failed else None
-                seconds = store.seconds_of(source) if shard else {}
-        if options.failed and failed is None:
-            raise InputError(f"--failed: no earlier run of {source} in {folder}")
-        if failed is not None and not failed:
-            raise InputError("--failed: all was green the last time: there is nothing to run again")
+    share = _shard_of(shard) if shard else None
+    red, seconds = None, {}
+    if (failed or share) and (store := _store_in(folder)) is not None:
+        with store:
+            red = _failed_in(store, source) if failed else None
+            seconds = store.seconds_of(source) if share else {}
+    if failed and red is None:
+        raise InputError(f"--failed: no earlier run of {source} in {folder}")
+    if failed and not red:
+        raise InputError("--failed: all was green the last time: there is nothing to run again")
     return Selection(
-        only=tuple(options.only or ()),
-        failed=failed,
-        shard=shard,
+        only=tuple(only or ()),
+        failed=red,
+        shard=share,
         seconds=seconds,
-        repeat=options.repeat,
-        fail_fast=options.fail_fast,
+        repeat=repeat,
+        fail_fast=fail_fast,
     )
 
 
@@ -67,10 +66,10 @@ def _store_in(folder: Path) -> Store | None:
 
 
 def _failed_in(store: Store, source: str) -> set[str] | None:
-    """Name what was not green in the newest run of a document; None: there was none."""
-    run = store.last_run_of(source)
-    if run is None:
+    """Return the tasks that were not green in the last run of a document; None: no earlier run."""
+    if (run := store.last_run_of(source)) is None:
         return None
+    # Of repeated tasks the key of the document is meant: this time it may not be repeated.
     return {
         row.body.tags.get(REPEATED, row.key) if row.body is not None else row.key
         for row in store.task_rows(run, bodies=True)
@@ -82,7 +81,7 @@ def _shard_of(text: str) -> tuple[int, int]:
     found = _SHARD.fullmatch(text)
     number, count = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 1 <= number <= count:
-        raise InputError(f"--shard {text}: write it as 2/5, which is the second of five")
+        raise InputError(f"--shard {text}: must be such as 2/5, the second of five")
     return number, count
 
 
@@ -90,31 +89,29 @@ TEST = "test"
 
 
 def cell_of(task: Task) -> tuple[str, str] | None:
-    """Name the runtime and the machine of a task; None: it is in no cell."""
-    if PART not in task.tags:
-        return None
-    return task.tags["runtime"], task.tags["machine"]
+    """Return the runtime and the machine of a task; None if it is not part of a matrix."""
+    return (task.tags["runtime"], task.tags["machine"]) if PART in task.tags else None
 
 
 def is_test(task: Task) -> bool:
-    """Return whether a task is a test of its cell; the other one only looks around there."""
+    """Return whether a task is a test; the other task of a cell describes its environment."""
     return not is_look(task)
 
 
 def cells_to_run(tasks: Iterable[Task]) -> list[tuple[str, str]]:
-    """Name the cells in which something would run, in their order."""
+    """Return the cells in which something would run, in their order."""
     cells = (cell_of(task) for task in tasks if not task.skip and is_test(task))
     return list(dict.fromkeys(cell for cell in cells if cell is not None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What the command line says about which tasks are wanted."""
+    """Which tasks of a plan to run, and how often."""
 
     only: tuple[str, ...] = ()
     """Names, patterns such as `check*`, or `runtime=torch-*,machine=cpu`; none: all."""
     failed: Collection[str] | None = None
-    """Those that were not green before; None: that does not matter."""
+    """Keys of the tasks that were not green before; None: any."""
     shard: tuple[int, int] | None = None
     """The second of five: (2, 5)."""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -136,8 +133,8 @@ def select(tasks: Sequence[Task], wanted: Selection) -> tuple[list[Task], list[s
         if not red:
             shown = ", ".join(sorted(wanted.failed)[:10])
             raise InputError(
-                f"--failed: nothing that is selected here was not green the last time; that was "
-                f"{shown}: run the same documents without --only, or with all of them"
+                f"--failed: none of the selected tasks failed in the last run; what failed was "
+                f"{shown}: run the same documents, without --only"
             )
         keys = _of_their_cells(chosen, red)
         chosen = _with_needs(chosen, keys)
@@ -164,25 +161,26 @@ def _named(tasks: Sequence[Task], names: Sequence[str]) -> set[str]:
         if "=" in name:
             found.update(_tagged(tasks, name))
             continue
+        # A name may have brackets in it, which are a pattern as well.
         fitting = [key for key in keys if key == name or fnmatchcase(key, name)]
         if not fitting:
             remedy = hint(name, keys, f"there are {listed(keys, most=10)}")
-            raise InputError(f"--only {name}: there is nothing of that name: {remedy}")
+            raise InputError(f"--only {name}: no task has that name: {remedy}")
         found.update(fitting)
     return found
 
 
 def _tagged(tasks: Sequence[Task], condition: str) -> set[str]:
-    """Name the tasks whose tags are as `runtime=torch-*,machine=cpu` says."""
+    """Return the keys of the tasks whose tags fit, such as `runtime=torch-*,machine=cpu`."""
     wanted = dict(part.strip().partition("=")[::2] for part in condition.split(","))
     known = {name: {task.tags[name] for task in tasks if name in task.tags} for name in wanted}
     for name, pattern in wanted.items():
         if not pattern:
-            raise InputError(f"--only {condition}: write it as runtime=NAME,machine=NAME")
+            raise InputError(f"--only {condition}: must be such as runtime=NAME,machine=NAME")
         if not known[name]:
             tags = sorted({tag for task in tasks for tag in task.tags})
             remedy = hint(name, tags, f"there are {', '.join(tags) or 'none'}")
-            raise InputError(f"--only {condition}: nothing has a {name!r}: {remedy}")
+            raise InputError(f"--only {condition}: no task has a {name}: {remedy}")
         if not any(fnmatchcase(value, pattern) for value in known[name]):
             others = f"there are {listed(sorted(known[name]), most=10)}"
             remedy = hint(pattern, known[name], others)
@@ -198,7 +196,7 @@ def _tagged(tasks: Sequence[Task], condition: str) -> set[str]:
 
 
 def _of_their_cells(tasks: Sequence[Task], keys: Collection[str]) -> set[str]:
-    """Take the cells of a matrix as a whole: what is green beside it is what one compares with."""
+    """Add all tests of the cells in which one failed: the green ones are there to compare with."""
     cells = {cell_of(task) for task in tasks if task.key in keys and is_test(task)}
     whole = {task.key for task in tasks if cell_of(task) in cells - {None}}
     return set(keys) | whole
@@ -215,41 +213,41 @@ def _said_of_failed(chosen: Sequence[Task], tasks: Sequence[Task]) -> str:
 def _with_needs(tasks: Sequence[Task], keys: Collection[str]) -> list[Task]:
     """Return these tasks and all that they need, in the order of the plan.
 
-    With a test of a cell goes the look at what it has around it.
+    With a test of a cell comes the task that describes the environment there.
     """
     needs = {task.key: task.needs for task in tasks}
     cells = {cell_of(task) for task in tasks if task.key in keys and not task.skip} - {None}
     around = {task.key for task in tasks if cell_of(task) in cells and not is_test(task)}
-    wanted = {*keys, *around}
-    waiting = list(wanted)
+    wanted: set[str] = set()
+    waiting = [*keys, *around]
     while waiting:
-        new = [need for need in needs[waiting.pop()] if need not in wanted]
-        wanted.update(new)
-        waiting += new
+        if (key := waiting.pop()) not in wanted:
+            wanted.add(key)
+            waiting += needs[key]
     return [task for task in tasks if task.key in wanted]
 
 
 def _share(
     tasks: Sequence[Task], number: int, count: int, seconds: Mapping[str, float]
 ) -> tuple[list[Task], str]:
-    """Return one of several shares that take about as long, and a mark of how it was split.
+    """Return one of several shares that take about as long, and a digest of the split.
 
-    The longest comes first, to the share that has least to do. What needs each other stays
-    together. What does not run at all is in the first share: where there is something to run, no
-    other has nothing but that.
+    Tasks that need each other stay together. What is skipped is in the first share, so that no
+    other share has only skipped tasks while there is something to run.
     """
     known = [seconds[task.key] for task in tasks if task.key in seconds]
     usual = sum(known) / len(known) if known else 1.0
     groups = _groups(tasks)
     lengths = [sum(seconds.get(tasks[at].key, usual) for at in group) for group in groups]
     is_idle = [all(tasks[at].skip for at in group) for group in groups]
+    # The longest first, each to the share with the least to do. Rounded, and with the position
+    # last, so that all machines that compute a share split in the same way.
     order = sorted(range(len(groups)), key=lambda at: (is_idle[at], -round(lengths[at], 3), at))
     loads = [0.0] * count
     share_of: dict[str, int] = {}
     for at in order:
         least = min(range(count), key=lambda share: (round(loads[share], 6), share))
-        if is_idle[at]:
-            least = 0
+        least = 0 if is_idle[at] else least
         loads[least] += lengths[at]
         share_of |= {tasks[one].key: least for one in groups[at]}
     split = "\n".join(f"{key} {share_of[key]}" for key in sorted(share_of))
@@ -258,28 +256,20 @@ def _share(
 
 
 def _groups(tasks: Sequence[Task]) -> list[list[int]]:
-    """Put together what needs each other, in whatever number of steps."""
-    position = {task.key: at for at, task in enumerate(tasks)}
-    leader = list(range(len(tasks)))
-
-    def first(at: int) -> int:
-        while leader[at] != at:
-            leader[at] = at = leader[leader[at]]
-        return at
-
-    for at, task in enumerate(tasks):
+    """Return the positions of tasks in groups that need each other, also by way of others."""
+    group_of = {task.key: [at] for at, task in enumerate(tasks)}
+    for task in tasks:
         for need in task.needs:
-            if need in position:
-                one, other = sorted((first(at), first(position[need])))
-                leader[other] = one
-    groups: dict[int, list[int]] = {}
-    for at in range(len(tasks)):
-        groups.setdefault(first(at), []).append(at)
-    return list(groups.values())
+            # The smaller one goes into the larger one: thousands of tasks may need the same one.
+            small, large = sorted((group_of[task.key], group_of.get(need, [])), key=len)
+            if small is not large:
+                large += small
+                group_of |= {tasks[at].key: large for at in small}
+    return sorted({id(group): sorted(group) for group in group_of.values()}.values())
 
 
 def _repeated(task: Task, times: int) -> list[Task]:
-    """Return a task many times; each try needs the same try of what it needs."""
+    """Return copies of a task; each needs the copies with its own number."""
     return [
         dataclasses.replace(
             task,
@@ -305,7 +295,7 @@ OPERATORS = {
 
 
 def fits(condition: Mapping[str, Sequence[str]], values: Mapping[str, str]) -> bool:
-    """Return whether all names of a condition have one of the values that are wanted."""
+    """Return whether each name of a condition has one of the wanted values."""
     return all(
         any(is_met(one, values.get(name, "")) for one in wanted)
         for name, wanted in condition.items()
@@ -313,12 +303,12 @@ def fits(condition: Mapping[str, Sequence[str]], values: Mapping[str, str]) -> b
 
 
 def fits_any(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a name fits one of some patterns; without any, all do."""
+    """Return whether a name fits one of some patterns, or there are none."""
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def is_met(wanted: str, value: str) -> bool:
-    """Return whether a value is the wanted one, fits that pattern, or compares so: `> 2`."""
+    """Return whether a value is the wanted one, fits a pattern, or meets a comparison: `> 2`."""
     comparison = _COMPARISON.fullmatch(wanted)
     if comparison is None:
         return _is_same(wanted, value) or fnmatchcase(value, wanted)
@@ -332,7 +322,7 @@ def is_met(wanted: str, value: str) -> bool:
 def _is_same(wanted: str, value: str) -> bool:
     if wanted == value:
         return True
-    # 2.10 comes after 2.9: what ends in a zero like that is a version, not a number.
+    # What ends in a zero after another digit is a version: 2.10 comes after 2.9, and is not 2.1.
     if _VERSION.fullmatch(wanted) or _VERSION.fullmatch(value):
         return False
     number = _number(value)

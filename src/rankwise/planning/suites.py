@@ -29,13 +29,13 @@ from rankwise.planning.planner import Planned, PlanOptions, free_name, restart_o
 from rankwise.wording import code, nearest
 
 APART = {"RANKWISE_STREAMS": "apart"}
-"""What has the runner keep what goes to stdout and to stderr apart."""
+"""Has the runner keep stdout and stderr apart, for checks that look at one of them."""
 
 
 def checks_at(
     document: Document, path: Sequence[int | str], checks: Sequence[CheckSpec]
 ) -> tuple[plan.Check, ...]:
-    """Plan the checks at a place of a document; raises InputError if a function is not there."""
+    """Return the checks at a place of a document; raises InputError if a function does not exist."""
     folder = document.path.absolute().parent
     planned = [check.planned(folder) for check in checks]
     for number, check in enumerate(planned):
@@ -45,14 +45,14 @@ def checks_at(
 
 
 def with_checks(task: Task, checks: Sequence[plan.Check]) -> Task:
-    """Have a task checked, and have it keep what the checks look at."""
+    """Return a task with checks, which keeps what the checks look at."""
     needs_streams = any(check.on in ("stdout", "stderr") for check in checks)
     environment = {**task.environment, **(APART if needs_streams else {})}
     return dataclasses.replace(task, checks=tuple(checks), environment=environment)
 
 
 def _fault_of(function: str) -> str:
-    """Say what is wrong with FILE:FUNCTION, without running any of it; empty: nothing is."""
+    """Return what is wrong with FILE:FUNCTION, without running any of it; empty: nothing is."""
     path, _, name = function.rpartition(":")
     try:
         tree = ast.parse(Path(path).read_bytes())
@@ -60,21 +60,14 @@ def _fault_of(function: str) -> str:
         return f"{path} cannot be read: {error.strerror}"
     except (SyntaxError, ValueError) as error:
         return f"{path} is no Python: {error}"
-    names = {
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    }
-    if name in names or _has_other_names(tree):
+    defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    names = {node.name for node in tree.body if isinstance(node, defined)}
+    # Names may also come from elsewhere: by an import, an assignment or a condition.
+    is_complete = all(isinstance(node, defined | ast.Expr | ast.Import) for node in tree.body)
+    if name in names or not is_complete:
         return ""
     meant = nearest(name, names)
     return f"{path} has no function `{name}`" + (f": did you mean `{meant}`?" if meant else "")
-
-
-def _has_other_names(tree: ast.Module) -> bool:
-    """Return whether names may come from elsewhere: by an import, an assignment or a condition."""
-    plain = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Expr | ast.Import
-    return not all(isinstance(node, plain) for node in tree.body)
 
 
 def files_that_fit(folder: Path, pattern: str, place: str) -> list[Path]:
@@ -83,9 +76,9 @@ def files_that_fit(folder: Path, pattern: str, place: str) -> list[Path]:
         found = sorted((path for path in folder.glob(pattern) if path.is_file()), key=str)
     except (ValueError, NotImplementedError) as error:
         # An empty pattern, or one of another folder: pathlib says which.
-        raise InputError(f"{place}: is no pattern: {error}") from None
+        raise InputError(f"{place}: this is not a pattern of files: {error}") from None
     if not found:
-        raise InputError(f"{place}: no file in {folder} fits")
+        raise InputError(f"{place}: no file in {folder} matches")
     return found
 
 
@@ -96,12 +89,10 @@ _LONGEST_NAME = 60
 _WORKERS = re.compile(r"(?:^|\s)--n-workers[=\s]+(\d+)")
 _INTERPRETERS = {".py": "python", ".sh": "sh"}
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
-# What a shell would make something else of.
+# Characters that a shell changes: such a word is not the name of a file.
 _SPECIAL = re.compile(r"[$`*?~|&;<>(){}]")
 _LAUNCHERS = re.compile(r"\b(?:mpirun|mpiexec|srun|torchrun|horovodrun|distributed)\b")
-
-
-# What a line may have that is more than words for the shell.
+# What makes a line more than words for the shell: its plan depends on more than its text.
 _MEANINGFUL = re.compile(rf"\$\{{\{{|{'|'.join(NAMES)}|{_LAUNCHERS.pattern}")
 _PLAIN = re.compile(r"[\w./+-]+")
 _SCRIPT = "script"
@@ -109,7 +100,7 @@ _BARE = "bare"
 
 
 def plan_suite(document: Document, options: PlanOptions) -> Planned:
-    """Plan a suite; raises InputError with every mistake."""
+    """Plan a suite; raises InputError with a line for every mistake."""
     model = document.model
     assert isinstance(model, Suite)
     compute = options.compute(model.compute)
@@ -119,7 +110,7 @@ def plan_suite(document: Document, options: PlanOptions) -> Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """One test, with all that its script says of itself."""
+    """One test, with the header of its script."""
 
     entry: SuiteTest
     index: int
@@ -128,14 +119,11 @@ class _Case:
     header: Header
     is_named: bool = False
     script: str = ""
-    """The script that a pattern has found: then what it says goes before what the entry says."""
+    """The script that a pattern has found: its header goes before the entry, which is for many."""
 
-    def said(self, name: str) -> object:
-        """Return what is said about something, by whoever knows best; None: nothing is."""
-        return self._said(self.entry, name)
-
-    def _said(self, entry: Model, name: str) -> Any:
-        header = getattr(self.header, name)
+    def said(self, name: str, entry: Model | None = None) -> Any:
+        """Return a value of the header or the entry, whichever is more specific; None: neither."""
+        entry, header = entry or self.entry, getattr(self.header, name)
         if name not in entry.model_fields_set or (self.script and header is not None):
             return header
         said = getattr(entry, name)
@@ -143,14 +131,14 @@ class _Case:
 
     @property
     def is_bare(self) -> bool:
-        """Return whether nothing is said about it but the line to run."""
+        """Return whether the test is a line to run, and nothing more."""
         return self.header is silent() and self.entry.model_fields_set == {"run"}
 
     @property
     def resources(self) -> Resources:
-        """Return what the test needs, in all."""
+        """Return what all ranks of the test need together."""
         names = ("gpus", "cores", "memory")
-        return Resources(**{name: self._said(self.entry.requires, name) or 0 for name in names})
+        return Resources(**{name: self.said(name, self.entry.requires) or 0 for name in names})
 
 
 class SuitePlanner:
@@ -168,7 +156,7 @@ class SuitePlanner:
         self._known_facts: dict[tuple[object, ...], Facts] = {}
 
     def tasks(self) -> list[Task]:
-        """Plan all tests; raises InputError with every mistake."""
+        """Plan all tests; raises InputError with a line for every mistake."""
         faults = Faults()
         cases: list[_Case] = []
         for index, entry in enumerate(self._model.tests):
@@ -182,8 +170,8 @@ class SuitePlanner:
         return tasks
 
     def tasks_of(self, index: int, entry: SuiteTest) -> list[Task]:
-        """Plan the tests of one entry, which may say more than that of the document there."""
-        # Those of another entry at the same place may say something else.
+        """Plan the tests of one entry, which may have more than the document has at this index."""
+        # Patterns are known by the index, and another entry may have had it before.
         self._patterns.clear()
         cases = list(self._cases(index, entry))
         return [self._task(case, key) for case, key in zip(cases, self._keys(cases), strict=True)]
@@ -203,9 +191,8 @@ class SuitePlanner:
         if entry.files:
             yield from self._found(index, entry)
         elif entry.pytest:
-            line = (
-                f"python -m pytest {entry.pytest} --junitxml={in_shell(later('folder'))}/{RESULTS}"
-            )
+            results = f"{in_shell(later('folder'))}/{RESULTS}"
+            line = f"python -m pytest {entry.pytest} --junitxml={results}"
             first = entry.pytest.split()[0]
             name = "pytest" if first.startswith("-") else f"pytest-{fit_name(first)}"
             yield self._case(index, entry, line, name)
@@ -213,19 +200,16 @@ class SuitePlanner:
             yield self._script_or_line(index, entry)
 
     def _found(self, index: int, entry: SuiteTest) -> Iterator[_Case]:
-        paths = files_that_fit(self._folder, entry.files, self._place(index, "files"))
-        for path in paths:
+        for path in files_that_fit(self._folder, entry.files, self._place(index, "files")):
             script = path.relative_to(self._folder)
             header = header_of(path)
-            name = header.name or fit_name(str(script.with_suffix("")))
             interpreter = _INTERPRETERS.get(path.suffix, "")
-            words = [interpreter, str(script)] if interpreter else [f"./{script}"]
             yield _Case(
                 entry=entry,
                 index=index,
-                command=shlex.join(words),
+                command=shlex.join([interpreter, str(script)] if interpreter else [f"./{script}"]),
                 script=str(script),
-                name=name,
+                name=header.name or fit_name(str(script.with_suffix(""))),
                 header=header,
             )
 
@@ -246,18 +230,18 @@ class SuitePlanner:
     def _case(
         self, index: int, entry: SuiteTest, line: str, name: str, header: Header | None = None
     ) -> _Case:
-        said = header.name if header is not None else None
+        header = header or silent()
         return _Case(
             entry=entry,
             index=index,
             command=line,
-            name=entry.name or said or fit_name(name[:_LONGEST_NAME]),
+            name=entry.name or header.name or fit_name(name[:_LONGEST_NAME]),
             is_named=bool(entry.name),
-            header=header or silent(),
+            header=header,
         )
 
     def _keys(self, cases: list[_Case]) -> Iterator[str]:
-        """Return each test a name of its own; those that the document names keep theirs."""
+        """Return a unique name for each test; names from the document are kept."""
         taken = {case.name for case in cases if case.is_named}
         for case in cases:
             name = case.name if case.is_named else free_name(case.name, taken)
@@ -272,21 +256,21 @@ class SuitePlanner:
         if case.is_bare:
             return self._like(_BARE, case, key, {})
         if case.script.endswith(".py") and _PLAIN.fullmatch(case.script):
-            # All that are found by one pattern and say the same are alike.
+            # All scripts that one pattern finds and that have the same header are alike.
             return self._like((case.index, case.header), case, key, {_SCRIPT: case.script[:-3]})
         return self._planned(case, key)
 
     def _like(self, kind: object, case: _Case, key: str, values: Mapping[str, str]) -> Task:
-        """Plan a test from the pattern of its kind: that is faster, and there may be thousands."""
+        """Plan a test from a pattern of its kind: that is faster, and there may be thousands."""
         if kind not in self._patterns:
             command = f"python {later(_SCRIPT)}.py" if values else case.command
             self._patterns[kind] = self._planned(dataclasses.replace(case, command=command), key)
         pattern = self._patterns[kind]
 
-        def filled(command: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        def filled(command: Any) -> str:
             if not values:
                 return case.command
-            assert isinstance(command, str)
+            # Other marks are for the runner, and stay.
             return fill_in(command, lambda what: values.get(what) or later(what))
 
         return dataclasses.replace(
@@ -319,11 +303,9 @@ class SuitePlanner:
 
     def _request(self, case: _Case, key: str) -> JobRequest:
         ranks, nodes = case.said("ranks"), case.said("nodes") or 1
-        assert isinstance(nodes, int)
-        if nodes > 1 and (not isinstance(ranks, int) or ranks % nodes):
+        if nodes > 1 and (ranks is None or ranks % nodes):
             place = self._place(case.index)
             raise InputError(f"{place}: `ranks` must be a multiple of `nodes` ({nodes})")
-        timeout = case.said("timeout")
         model, entry = self._model, case.entry
         here = self._document.path.absolute().parent
         kind, role = _kind(case, ranks)
@@ -341,10 +323,10 @@ class SuitePlanner:
                 ),
             ),
             instance_count=nodes if kind != "mpi" or ranks is not None else None,
-            process_count_per_instance=ranks // nodes if isinstance(ranks, int) else None,
+            process_count_per_instance=ranks // nodes if ranks is not None else None,
             environment={**model.environment_variables, **entry.environment_variables},
             secrets=tuple(model.secrets),
-            timeout=timeout if isinstance(timeout, float) else model.timeout,
+            timeout=case.said("timeout") or model.timeout,
             restart=restart_of(entry.restart),
             compute=self._compute,
             folder=str(self._folder),
@@ -352,7 +334,7 @@ class SuitePlanner:
         )
 
     def _facts(self, request: JobRequest) -> Facts:
-        """Look up what is known about where it runs; once for tests that are alike in this."""
+        """Return what is known about where a test runs; tests that are alike share the answer."""
         key = (request.kind, request.instance_count, *launchers_in(request.roles[0].command))
         if key not in self._known_facts:
             self._known_facts[key] = facts_for(request, self._options.site)
@@ -365,7 +347,10 @@ class SuitePlanner:
 
 
 def _script_in(line: str) -> tuple[str | None, str]:
-    """Find the script that a line runs, and what must be put before it for that."""
+    """Return the script that a line runs, and the interpreter to put before it, if one is missing.
+
+    The script is None if the line runs something else, or if only a shell knows what it runs.
+    """
     first = line.partition(" ")[0]
     if Path(first).suffix not in _INTERPRETERS and not _PYTHON.fullmatch(first):
         return None, ""
@@ -377,22 +362,21 @@ def _script_in(line: str) -> tuple[str | None, str]:
         return None, ""
     if interpreter := _INTERPRETERS.get(Path(words[0]).suffix, ""):
         return words[0], interpreter
-    if _PYTHON.fullmatch(words[0]):
-        script = next((word for word in words[1:] if not word.startswith("-")), "")
-        is_script = script.endswith(".py") and not _SPECIAL.search(script)
-        takes_no_script = any(word in ("-m", "-c") for word in words[1:3])
-        if is_script and not takes_no_script:
-            return script, ""
-    return None, ""
+    script = next((word for word in words[1:] if not word.startswith("-")), "")
+    is_script = script.endswith(".py") and not _SPECIAL.search(script)
+    # With -m or -c, a file is an argument of something else.
+    is_run = _PYTHON.fullmatch(words[0]) and not {"-m", "-c"} & set(words[1:3])
+    return (script if is_script and is_run else None), ""
 
 
 def _kind(case: _Case, ranks: object) -> tuple[Kind, str]:
-    """Return how the processes of a test find each other, and what the first one is called."""
-    launcher = case.said("launcher")
-    if ranks is not None:
-        return ("pytorch", "worker") if launcher == RankLauncher.PYTORCH else ("mpi", "launcher")
-    if _LAUNCHERS.search(case.command):
+    """Return how the processes of a test find each other, and the role of the first one."""
+    is_torch = None if ranks is None else case.said("launcher") == RankLauncher.PYTORCH
+    # A command may start the ranks itself.
+    if is_torch is None and _LAUNCHERS.search(case.command):
         reading = read_command(case.command)
         if reading.has_launcher and reading.launch is not None:
-            return ("pytorch", "worker") if reading.launch.is_torch else ("mpi", "launcher")
-    return "plain", "worker"
+            is_torch = reading.launch.is_torch
+    if is_torch is None:
+        return "plain", "worker"
+    return ("pytorch", "worker") if is_torch else ("mpi", "launcher")
