@@ -35,7 +35,7 @@ APART = {"RANKWISE_STREAMS": "apart"}
 def checks_at(
     document: Document, path: Sequence[int | str], checks: Sequence[CheckSpec]
 ) -> tuple[plan.Check, ...]:
-    """Return the checks at a place of a document; raises InputError if a function does not exist."""
+    """Return the checks at a place of a document; raises InputError if a function is missing."""
     folder = document.path.absolute().parent
     planned = [check.planned(folder) for check in checks]
     for number, check in enumerate(planned):
