@@ -75,5 +75,7 @@ def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, complaint
 
 def test_who_is_not_there_is_named_with_those_who_are(tmp_path: Path) -> None:
     (tmp_path / "rankwise.toml").write_text(MAIL)
-    with pytest.raises(InputError, match=r'there is no \[notify\] table "teams"; did you mean "team"'):
+    with pytest.raises(
+        InputError, match=r'there is no \[notify\] table "teams"; did you mean "team"'
+    ):
         find_site(tmp_path, environ={}).notify("teams")
