@@ -43,7 +43,7 @@ for factor in (1.0, 1.1):
             (place / "output.log").write_text("a line of it\\n" * 100)
             now, is_bad = time.time(), one % 10 == 0
             store.begin_attempt(run, task.key, marker=f"{run}/{one}", folder=folder, now=now)
-            store.attempt_started(run, task.key, 1, now=now)
+            store.attempt_heard(run, task.key, 1, has_started=True, now=now)
             state = State.FAILED if is_bad else State.PASSED
             why = f"worker 0 left with exit code {one % 7}" if is_bad else ""
             ended = Outcome(state=state, ended=now + 1, culprit="worker-0", reason=why)

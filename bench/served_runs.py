@@ -83,7 +83,7 @@ def begin(store: Store, run: str, key: str, *, at: float, logs: Mapping[str, str
         place.mkdir(parents=True)
         (place / "output.log").write_bytes(text.encode(errors="surrogateescape"))
     store.begin_attempt(run, key, marker=f"{run}/{key}/{number}", folder=folder, now=at)
-    store.attempt_started(run, key, number, now=at)
+    store.attempt_heard(run, key, number, has_started=True, now=at)
     return folder
 
 

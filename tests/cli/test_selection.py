@@ -35,7 +35,7 @@ def keep(folder: Path, seconds: float = 2.0, **states: State) -> None:
         store.run_started(run, now=1.0)
         for key, state in states.items():
             number = store.begin_attempt(run, key, marker=f"{run}{key}", folder=folder, now=1.0)
-            store.attempt_started(run, key, number, now=1.0)
+            store.attempt_heard(run, key, number, has_started=True, now=1.0)
             ended = Outcome(state=state, ended=1.0 + seconds)
             store.attempt_ended(run, key, number, ended)
             store.task_over(run, key, state, now=1.0 + seconds)

@@ -49,7 +49,7 @@ def begin(store: Store, run: str, key: str = "train", *, logs: Mapping[str, str]
         place.mkdir(parents=True)
         (place / "output.log").write_text(text)
     store.begin_attempt(run, key, marker=f"{run}/{key}/{number}", folder=folder, now=BEGUN)
-    store.attempt_started(run, key, number, now=BEGUN + 1)
+    store.attempt_heard(run, key, number, has_started=True, now=BEGUN + 1)
     return folder
 
 

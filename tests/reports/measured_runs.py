@@ -52,7 +52,7 @@ def run_case(
         (place / "output.log").write_text(output)
     started = BEGUN + at
     store.begin_attempt(run, key, marker=f"{run}/{key}/1", folder=folder, now=started)
-    store.attempt_started(run, key, 1, now=started)
+    store.attempt_heard(run, key, 1, has_started=True, now=started)
     code = 0 if state.is_green else 1
     outcome = Outcome(
         state=state, ended=started + seconds, exit_code=code, culprit="worker-0", reason=reason

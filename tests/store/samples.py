@@ -110,7 +110,7 @@ def live(
 ) -> None:
     """Lead a task through its whole life."""
     number = begin(store, run, task)
-    store.attempt_submitted(run, task, number, job_id="4711", now=10.7)
-    store.attempt_started(run, task, number, now=11.0)
+    store.attempt_heard(run, task, number, job_id="4711", now=10.7)
+    store.attempt_heard(run, task, number, has_started=True, now=11.0)
     store.attempt_ended(run, task, number, outcome, processes)
     store.task_over(run, task, outcome.state, exit_code=outcome.exit_code, now=12.5)

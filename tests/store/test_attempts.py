@@ -27,8 +27,8 @@ def test_an_attempt_is_announced_before_it_is_submitted(store: Store) -> None:
 def test_what_was_submitted_waits_until_somebody_sees_it_start(store: Store) -> None:
     run = new_run(store)
     number = begin(store, run)
-    assert store.attempt_submitted(run, "a", number, job_id="4711", now=12.0)
-    assert not store.attempt_submitted(run, "a", number, job_id="4712", now=13.0)
+    assert store.attempt_heard(run, "a", number, job_id="4711", now=12.0)
+    assert not store.attempt_heard(run, "a", number, job_id="4712", now=13.0)
     (attempt,) = store.attempts(run)
     assert (attempt.state, attempt.job_id, attempt.submitted) == (State.SUBMITTING, "4711", 12.0)
 
@@ -36,8 +36,8 @@ def test_what_was_submitted_waits_until_somebody_sees_it_start(store: Store) -> 
 def test_the_first_start_of_an_attempt_counts(store: Store) -> None:
     run = new_run(store)
     number = begin(store, run)
-    assert store.attempt_started(run, "a", number, now=12.0)
-    assert not store.attempt_started(run, "a", number, now=13.0)
+    assert store.attempt_heard(run, "a", number, has_started=True, now=12.0)
+    assert not store.attempt_heard(run, "a", number, has_started=True, now=13.0)
     (attempt,) = store.attempts(run)
     assert (attempt.state, attempt.started) == (State.RUNNING, 12.0)
     task = store.task_row(run, "a")
@@ -93,8 +93,8 @@ def test_what_has_ended_cannot_be_submitted_or_started(store: Store) -> None:
     never = Outcome(state=State.LOST, ended=12.0, reason="it was given up")
     store.attempt_ended(run, "a", number, never)
     before = store.attempts(run), store.task_row(run, "a")
-    assert not store.attempt_submitted(run, "a", number, job_id="1", now=13.0)
-    assert not store.attempt_started(run, "a", number, now=13.0)
+    assert not store.attempt_heard(run, "a", number, job_id="1", now=13.0)
+    assert not store.attempt_heard(run, "a", number, has_started=True, now=13.0)
     assert (store.attempts(run), store.task_row(run, "a")) == before
     assert before[0][0].started is None
 
@@ -103,7 +103,7 @@ def test_a_task_may_be_tried_again_when_its_attempt_is_over(store: Store) -> Non
     run = new_run(store)
     store.attempt_ended(run, "a", begin(store, run), FAILED, PROCESSES)
     assert begin(store, run) == 2
-    store.attempt_started(run, "a", 2, now=20.0)
+    store.attempt_heard(run, "a", 2, has_started=True, now=20.0)
     task = store.task_row(run, "a")
     assert (task.state, task.attempts, task.started) == (State.RUNNING, 2, 11.0)
     states = [attempt.state for attempt in store.attempts(run, "a")]
@@ -138,8 +138,8 @@ def test_two_attempts_never_have_the_same_marker(store: Store) -> None:
 def test_what_happens_to_an_attempt_that_nobody_has_begun_is_a_failure(store: Store) -> None:
     run = new_run(store)
     writes: tuple[Callable[[], bool], ...] = (
-        lambda: store.attempt_submitted(run, "a", 1, job_id="1", now=1.0),
-        lambda: store.attempt_started(run, "a", 1, now=1.0),
+        lambda: store.attempt_heard(run, "a", 1, job_id="1", now=1.0),
+        lambda: store.attempt_heard(run, "a", 1, has_started=True, now=1.0),
         lambda: store.attempt_ended(run, "a", 1, PASSED),
     )
     for write in writes:
@@ -160,16 +160,17 @@ def test_an_end_whose_processes_cannot_be_stored_is_not_stored_either(store: Sto
     assert store.attempt_ended(run, "a", number, PASSED, PROCESSES)
 
 
-def test_an_outcome_is_an_end() -> None:
+def test_an_attempt_ends_in_a_final_state(store: Store) -> None:
+    run = new_run(store)
     with pytest.raises(ValueError, match="'running' is no end"):
-        Outcome(state=State.RUNNING, ended=1.0)
+        store.attempt_ended(run, "a", begin(store, run), Outcome(state=State.RUNNING, ended=1.0))
 
 
 def test_why_an_attempt_waits_is_known_until_it_starts(store: Store) -> None:
     run = new_run(store)
     number = begin(store, run)
-    assert store.attempt_waits(run, "a", "is pending: Resources")
+    assert store.attempt_heard(run, "a", number, waits="is pending: Resources", now=11.0)
     assert store.task_row(run, "a").reason == "is pending: Resources"
-    store.attempt_started(run, "a", number, now=11.0)
+    store.attempt_heard(run, "a", number, has_started=True, now=11.0)
     assert store.task_row(run, "a").reason == ""
-    assert not store.attempt_waits(run, "a", "is pending: Resources")
+    assert not store.attempt_heard(run, "a", number, waits="is pending: Resources", now=11.0)

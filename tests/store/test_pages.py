@@ -33,7 +33,7 @@ def task(key: str, *needs: str) -> Task:
 
 def run_task(store: Store, run: str, key: str, seconds: float, state: State) -> None:
     store.begin_attempt(run, key, marker=f"{run}/{key}", folder=Path("x"), now=10.0)
-    store.attempt_started(run, key, 1, now=10.0)
+    store.attempt_heard(run, key, 1, has_started=True, now=10.0)
     store.attempt_ended(run, key, 1, Outcome(state=state, ended=10.0 + seconds), ())
     store.task_over(run, key, state, reason=f"it is {state}", now=10.0 + seconds)
 
@@ -69,7 +69,7 @@ def test_tasks_come_in_every_order(store: Store) -> None:
     run_task(store, run, "b", 1.0, State.PASSED)
     run_task(store, run, "a", 3.0, State.FAILED)
     store.begin_attempt(run, "d", marker="d", folder=Path("x"), now=5.0)
-    store.attempt_started(run, "d", 1, now=15.0)
+    store.attempt_heard(run, "d", 1, has_started=True, now=15.0)
     found = {
         order: "".join(
             row.key for row in store.task_page(run, ALL, order=order, now=17.0, limit=9).rows

@@ -95,11 +95,13 @@ class Life(RuleBasedStateMachine):
 
     @rule(key=keys, number=numbers, now=times)
     def submit(self, key: str, number: int, now: float) -> None:
-        self.write(lambda: self.store.attempt_submitted(self.run, key, number, job_id="1", now=now))
+        self.write(lambda: self.store.attempt_heard(self.run, key, number, job_id="1", now=now))
 
     @rule(key=keys, number=numbers, now=times)
     def start(self, key: str, number: int, now: float) -> None:
-        self.write(lambda: self.store.attempt_started(self.run, key, number, now=now))
+        self.write(
+            lambda: self.store.attempt_heard(self.run, key, number, has_started=True, now=now)
+        )
 
     @rule(key=keys, number=numbers, outcome=outcomes, processes=groups_of_processes)
     def end(

@@ -198,7 +198,7 @@ class Database:
         return int(self.rows(statement, values)[0][0])
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """Run a statement and give how many rows it has changed."""
+        """Run a statement, and return how many rows it has changed."""
         return self._patiently(lambda: self._execute(statement, values)).rowcount
 
     def change_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
@@ -216,30 +216,28 @@ class Database:
 
         May be nested: the outermost one counts. It holds the only right to write, so be quick.
         """
-        if self._is_grouping:
-            with self._as_part():
-                yield
-            return
-        self._begin()
+        self._refuse_after_failure()
+        is_outermost = not self._is_grouping
+        if is_outermost:
+            # The right to write is taken at once: one that is asked for later may be refused.
+            self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"))
+            self._is_grouping = True
         try:
+            if is_outermost:
+                self._refuse_other_version()
             yield
-            self._refuse_after_failure()
-            self._patiently(lambda: self._connection.execute("COMMIT"))
+            if is_outermost:
+                self._refuse_after_failure()
+                self._patiently(lambda: self._connection.execute("COMMIT"))
         except BaseException:
-            self._undo()
+            # A part that fails, fails the whole, even if its error is caught further out.
+            self._has_failed = True
+            if is_outermost:
+                self._undo()
             raise
         finally:
-            self._is_grouping = self._has_failed = False
-
-    @contextmanager
-    def _as_part(self) -> Iterator[None]:
-        """Join a group; a part that fails, fails the whole, even if its error is caught inside."""
-        self._refuse_after_failure()
-        try:
-            yield
-        except BaseException:
-            self._has_failed = True
-            raise
+            if is_outermost:
+                self._is_grouping = self._has_failed = False
 
     def _refuse_after_failure(self) -> None:
         if self._has_failed:
@@ -247,17 +245,6 @@ class Database:
                 f"{self.path}: something that was to be stored together with other things has "
                 "failed before, so none of them was stored."
             )
-
-    def _begin(self) -> None:
-        """Take the right to write at once: one that is asked for later may be refused."""
-        self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"))
-        self._is_grouping = True
-        try:
-            self._refuse_other_version()
-        except BaseException:
-            self._is_grouping = False
-            self._undo()
-            raise
 
     def _refuse_other_version(self) -> None:
         """Write nothing into a store that a newer rankwise has changed meanwhile."""
@@ -335,7 +322,7 @@ class Changes:
         return self._in_names.clean(name) if self._in_names else name
 
     def redact_in(self, data: Any) -> Any:
-        """Give plain data as it is stored."""
+        """Return plain data as it is stored."""
         match data:
             case str():
                 return self.redact_name(data)
@@ -348,22 +335,38 @@ class Changes:
     def together(self) -> AbstractContextManager[None]:
         """Store all that is written inside at once, or nothing if any of it fails.
 
-        May be nested. Nobody else can write meanwhile, so be quick.
+        May be nested. No other process can write meanwhile, so be quick.
         """
         return self._database.together()
 
     def add_event(self, run: str, kind: str, body: Mapping[str, Any], *, now: float) -> None:
-        """Tell those who follow a run of something that happens a few times a task at most."""
+        """Add an event to those of a run. Followers read all: a few for each task at most."""
         with self.together():
-            self._database.change(
-                "INSERT INTO events (run, time, kind, body) VALUES (?, ?, ?, ?)",
-                (run, now, kind, json.dumps(self._without_secrets(body))),
-            )
+            columns = self._without_secrets(body)
+            row = {"run": run, "time": now, "kind": kind, "body": json.dumps(columns)}
+            self._insert("events", [row])
+
+    def _transition(
+        self,
+        table: str,
+        which: Mapping[str, Any],
+        new: Mapping[str, Any],
+        event: tuple[str, str, Mapping[str, Any]],
+        *,
+        now: float,
+        only_if: str = "1",
+    ) -> bool:
+        """Change a row as `_change` does, with the event that tells of it: run, kind and body."""
+        with self.together():
+            is_new = self._change(table, which, new, only_if=only_if)
+            if is_new:
+                self.add_event(*event, now=now)
+        return is_new
 
     def _change(
         self, table: str, which: Mapping[str, Any], new: Mapping[str, Any], *, only_if: str = "1"
     ) -> bool:
-        """Change a row if it is not over, and tell whether it was so; it must be there."""
+        """Change a row if it is not over, and return whether it was changed; it must be there."""
         where, new = where_all(which), self._without_secrets(new)
         changed = self._database.change(
             f"UPDATE {table} SET {', '.join(f'{column} = ?' for column in new)} "
@@ -378,20 +381,27 @@ class Changes:
         return bool(changed)
 
     def _without_secrets(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Give columns as they are stored: reasons quote what programs have written."""
+        """Return columns as they are stored: reasons quote what programs have written."""
         reason = columns.get("reason")
         return {**columns, "reason": self.redact(reason)} if reason else dict(columns)
 
-    def _first_open(self, table: str, column: str, which: Mapping[str, Any]) -> Any:
-        """Return a column of the first row that is not over; None: all are."""
+    def _refuse_open(self, table: str, column: str, which: Mapping[str, Any], what: str) -> None:
+        """Raise StoreFailure if a row is not over; `what` cannot be done then."""
         found = self._database.row(
             f"SELECT {column} FROM {table} WHERE {where_all(which)} AND {_IS_OPEN} LIMIT 1",
             tuple(which.values()),
         )
-        return found[0] if found else None
+        if found:
+            raise StoreFailure(
+                f"{self._database.path}: {what}: its {table.removesuffix('s')} {found[0]} is not "
+                "over. Another rankwise may drive this run."
+            )
 
-    def _insert(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        marks = ", ".join("?" * len(columns))
-        self._database.change_many(
-            f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows
-        )
+    def _insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows that have the same columns, in the same order."""
+        if rows:
+            marks = ", ".join("?" * len(rows[0]))
+            self._database.change_many(
+                f"INSERT INTO {table} ({', '.join(rows[0])}) VALUES ({marks})",
+                [tuple(row.values()) for row in rows],
+            )

@@ -18,7 +18,6 @@ from rankwise.store.database import (
     TASKS,
     TASKS_WITH_BODIES,
     Database,
-    Table,
     where_all,
 )
 from rankwise.store.rows import (
@@ -133,10 +132,204 @@ class _Where:
         return " AND ".join(["1", *self.parts])
 
 
-class Pages:
-    """Reads a store a page at a time."""
+# So many tasks are read at a time.
+_PAGE = 500
+# So many runs are searched for ids like the one that was given, and so many of them are named.
+_MANY = 1000
+_FEW = 3
+# Comes after every character that people write.
+_LAST = "\U0010ffff"
+
+
+class Queries:
+    """Reads a store."""
 
     _database: Database
+
+    # Runs, tasks and attempts
+
+    def run(self, run: str) -> RunRow:
+        """Return a run by its whole id; raises InputError if there is none."""
+        found = self._database.first(RUNS, "WHERE id = ?", (run,))
+        if found is None:
+            raise self._no_run(run)
+        return found
+
+    def runs(self, limit: int = 20, *, name: str | None = None) -> list[RunRow]:
+        """Return the newest runs, the newest one first."""
+        which = {} if name is None else {"name": name}
+        rest = f"WHERE {where_all(which)} ORDER BY serial DESC LIMIT ?"
+        return self._database.all(RUNS, rest, (*which.values(), limit))
+
+    def last_run(self) -> RunRow | None:
+        """Return the newest run."""
+        return next(iter(self.runs(1)), None)
+
+    def find_run(self, text: str) -> RunRow:
+        """Return the run that a person means: its id, its name (the newest), or how its id begins.
+
+        Raises InputError with the ids that may be meant.
+        """
+        if found := self._database.first(RUNS, "WHERE id = ?", (text,)):
+            return found
+        if named := self.runs(1, name=text):
+            return named[0]
+        if not text:
+            raise self._no_run(text)
+        beginning = "WHERE id >= ? AND id < ? ORDER BY serial DESC LIMIT ?"
+        match self._database.all(RUNS, beginning, (text, text + _LAST, _FEW + 1)):
+            case []:
+                raise self._no_run(text)
+            case [run]:
+                return run
+            case runs:
+                ids = [run.id for run in runs[:_FEW]] + ["…"] * (len(runs) > _FEW)
+                raise InputError(
+                    f"{self._database.path}: run {text!r} may be any of {', '.join(ids)}. "
+                    "Give more of its id."
+                )
+
+    def spec_text(self, run: str) -> str:
+        """Return the document that a run was made of; raises InputError if there is no such run."""
+        return str(self._of_run("spec_text", run))
+
+    def wanted(self, run: str) -> Wish | None:
+        """Return what somebody asks the engine of a run to do; raises InputError as well."""
+        return "cancel" if self._of_run("wanted", run) == "cancel" else None
+
+    def counts(self, run: str) -> Mapping[State, int]:
+        """Count a run's tasks in each state; every state is there."""
+        found = self._database.rows(
+            "SELECT state, count(*) FROM tasks WHERE run = ? GROUP BY state", (run,)
+        )
+        return dict.fromkeys(State, 0) | {State(state): count for state, count in found}
+
+    def task_rows(self, run: str, *, bodies: bool = False) -> Iterator[TaskRow]:
+        """Return all tasks in the order of the plan, with the tasks themselves if asked.
+
+        They are read a page at a time. Meanwhile the store may be written, also by the caller.
+        """
+        return self._task_pages("run = ?", (run,), bodies=bodies)
+
+    def tasks_in(
+        self, run: str, states: Collection[State], *, bodies: bool = False
+    ) -> Iterator[TaskRow]:
+        """Return the tasks that are in some states when their page is read, as `task_rows` does."""
+        marks = ", ".join("?" * len(states))
+        where = f"run = ? AND state IN ({marks})"
+        return self._task_pages(where, (run, *states), bodies=bodies)
+
+    def task_row(self, run: str, key: str, *, bodies: bool = False) -> TaskRow:
+        """Return what became of a task, with its body if asked; InputError: there is none."""
+        table = TASKS_WITH_BODIES if bodies else TASKS
+        found = self._database.first(table, "WHERE run = ? AND key = ?", (run, key))
+        if found is None:
+            raise self._no_task(run, key)
+        return found
+
+    def task(self, run: str, key: str) -> Task:
+        """Return a task as it was planned; raises InputError if there is none."""
+        return self.task_row(run, key, bodies=True).task
+
+    def attempts(self, run: str, task: str | None = None) -> list[AttemptRow]:
+        """Return the attempts of a task, or of all tasks, in the order in which they began."""
+        which = {"run": run} if task is None else {"run": run, "task": task}
+        rest = f"WHERE {where_all(which)} ORDER BY rowid"
+        return self._database.all(ATTEMPTS, rest, tuple(which.values()))
+
+    def passed_with(self, digest: str) -> TaskRow | None:
+        """Return the newest task that has passed and depends on exactly this."""
+        return self._database.first(
+            TASKS,
+            "WHERE digest = ? AND digest != '' AND state = ? ORDER BY rowid DESC",
+            (digest, State.PASSED),
+        )
+
+    def passed_before(self, source: str, key: str) -> TaskRow | None:
+        """Return the newest task of that key that has passed in a run of a document."""
+        found = self._database.row(
+            "SELECT run FROM tasks JOIN runs ON runs.id = run "
+            "WHERE source = ? AND key = ? AND tasks.state = ? ORDER BY serial DESC LIMIT 1",
+            (source, key, State.PASSED),
+        )
+        return self.task_row(str(found[0]), key) if found else None
+
+    def last_folder_of(self, source: str, key: str) -> Path | None:
+        """Return the folder of the newest attempt at a task of a document, however that ended."""
+        found = self._database.row(
+            "SELECT attempts.folder FROM attempts JOIN runs ON runs.id = attempts.run "
+            "WHERE source = ? AND task = ? ORDER BY serial DESC, attempts.number DESC LIMIT 1",
+            (source, key),
+        )
+        return Path(found[0]) if found else None
+
+    def children(self, run: str) -> list[RunRow]:
+        """Return the runs that stages of a run have submitted, the oldest first."""
+        return self._database.all(RUNS, "WHERE parent = ? AND parent != '' ORDER BY serial", (run,))
+
+    def processes(self, run: str, task: str, attempt: int) -> list[ProcessRow]:
+        """Return the processes of an attempt that has ended, in the order in which they came."""
+        rest = "WHERE run = ? AND task = ? AND attempt = ? ORDER BY rowid"
+        return self._database.all(PROCESSES, rest, (run, task, attempt))
+
+    def events_after(self, run: str, last: int = 0, *, limit: int = 1000) -> list[EventRow]:
+        """Return what happened in a run after the event that was seen last, the oldest first."""
+        rest = "WHERE run = ? AND id > ? ORDER BY id LIMIT ?"
+        return self._database.all(EVENTS, rest, (run, last, limit))
+
+    def last_run_of(self, source: str) -> str | None:
+        """Return the newest run of a document that is over or has begun; None: there is none."""
+        found = self._database.row(
+            "SELECT id FROM runs WHERE source = ? AND started IS NOT NULL "
+            "ORDER BY serial DESC LIMIT 1",
+            (source,),
+        )
+        return str(found[0]) if found else None
+
+    def seconds_of(self, source: str, *, runs: int = 5) -> dict[str, float]:
+        """Return how long the tasks of a document that passed took on average, in its last runs."""
+        found = self._database.rows(
+            "SELECT key, avg(tasks.ended - tasks.started) FROM tasks "
+            "WHERE state = ? AND tasks.started IS NOT NULL AND run IN "
+            "(SELECT id FROM runs WHERE source = ? ORDER BY serial DESC LIMIT ?) GROUP BY key",
+            (State.PASSED, source, runs),
+        )
+        return {str(key): float(seconds) for key, seconds in found}
+
+    def _task_pages(
+        self, where: str, values: tuple[str, ...], *, bodies: bool
+    ) -> Iterator[TaskRow]:
+        table = TASKS_WITH_BODIES if bodies else TASKS
+        last, is_more = -1, True
+        while is_more:
+            found = self._database.rows(
+                f"{table.select} WHERE {where} AND position > ? ORDER BY position LIMIT ?",
+                (*values, last, _PAGE),
+            )
+            for row in map(table.read, found):
+                last = row.position
+                yield row
+            is_more = len(found) == _PAGE
+
+    def _of_run(self, column: str, run: str) -> Any:
+        found = self._database.row(f"SELECT {column} FROM runs WHERE id = ?", (run,))
+        if found is None:
+            raise self._no_run(run)
+        return found[0]
+
+    def _no_run(self, text: str) -> InputError:
+        found = self._database.rows("SELECT id FROM runs ORDER BY serial DESC LIMIT ?", (_MANY,))
+        ids = [str(row[0]) for row in found]
+        hint = name_nearest(text, ids) if ids else "There are none: `rankwise run FILE` makes one."
+        return InputError(f"{self._database.path}: there is no run {text!r}. {hint}")
+
+    def _no_task(self, run: str, key: str) -> InputError:
+        self.run(run)
+        keys = [row.key for row in self.task_rows(run)]
+        hint = name_nearest(key, keys) if keys else "It has none at all."
+        return InputError(f"{self._database.path}: run {run} has no task {key!r}. {hint}")
+
+    # Pages, for the live page and reports
 
     def data_version(self) -> int:
         """Return a number that changes when others have written; of this connection only."""
@@ -284,184 +477,3 @@ class Pages:
         found = [Difference(str(key), State(old), State(new)) for key, old, new in rows]
         total = self._database.number(f"SELECT count(*) {source}", (after, before))
         return RowPage(found, total)
-
-
-# So many tasks are read at a time.
-_PAGE = 500
-# So many runs are searched for ids like the one that was given, and so many of them are named.
-_MANY = 1000
-_FEW = 3
-# Comes after every character that people write.
-_LAST = "\U0010ffff"
-
-
-class Queries:
-    """Reads a store."""
-
-    _database: Database
-
-    def run(self, run: str) -> RunRow:
-        """Return a run by its whole id; raises InputError if there is none."""
-        found = self._database.first(RUNS, "WHERE id = ?", (run,))
-        if found is None:
-            raise self._no_run(run)
-        return found
-
-    def runs(self, limit: int = 20, *, name: str | None = None) -> list[RunRow]:
-        """Return the newest runs, the newest one first."""
-        which = {} if name is None else {"name": name}
-        rest = f"WHERE {where_all(which)} ORDER BY serial DESC LIMIT ?"
-        return self._database.all(RUNS, rest, (*which.values(), limit))
-
-    def last_run(self) -> RunRow | None:
-        """Return the newest run."""
-        return next(iter(self.runs(1)), None)
-
-    def find_run(self, text: str) -> RunRow:
-        """Return the run that a person means: its id, its name (the newest), or how its id begins.
-
-        Raises InputError with the ids that may be meant.
-        """
-        if found := self._database.first(RUNS, "WHERE id = ?", (text,)):
-            return found
-        if named := self.runs(1, name=text):
-            return named[0]
-        if not text:
-            raise self._no_run(text)
-        beginning = "WHERE id >= ? AND id < ? ORDER BY serial DESC LIMIT ?"
-        match self._database.all(RUNS, beginning, (text, text + _LAST, _FEW + 1)):
-            case []:
-                raise self._no_run(text)
-            case [run]:
-                return run
-            case runs:
-                ids = [run.id for run in runs[:_FEW]] + ["…"] * (len(runs) > _FEW)
-                raise InputError(
-                    f"{self._database.path}: run {text!r} may be any of {', '.join(ids)}. "
-                    "Give more of its id."
-                )
-
-    def spec_text(self, run: str) -> str:
-        """Return the document that a run was made of; raises InputError if there is no such run."""
-        return str(self._of_run("spec_text", run))
-
-    def wanted(self, run: str) -> Wish | None:
-        """Return what somebody asks the engine of a run to do; raises InputError as well."""
-        return "cancel" if self._of_run("wanted", run) == "cancel" else None
-
-    def counts(self, run: str) -> Mapping[State, int]:
-        """Count a run's tasks in each state; every state is there."""
-        found = self._database.rows(
-            "SELECT state, count(*) FROM tasks WHERE run = ? GROUP BY state", (run,)
-        )
-        return dict.fromkeys(State, 0) | {State(state): count for state, count in found}
-
-    def task_rows(self, run: str, *, bodies: bool = False) -> Iterator[TaskRow]:
-        """Return all tasks in the order of the plan, with the tasks themselves if asked.
-
-        They are read a page at a time. Meanwhile the store may be written, also by the caller.
-        """
-        return self._task_pages("run = ?", (run,), bodies=bodies)
-
-    def tasks_in(
-        self, run: str, states: Collection[State], *, bodies: bool = False
-    ) -> Iterator[TaskRow]:
-        """Return the tasks that are in some states when their page is read, as `task_rows` does."""
-        marks = ", ".join("?" * len(states))
-        where = f"run = ? AND state IN ({marks})"
-        return self._task_pages(where, (run, *states), bodies=bodies)
-
-    def task_row(self, run: str, key: str) -> TaskRow:
-        """Return what became of a task; raises InputError if there is none."""
-        return self._task(TASKS, run, key)
-
-    def task(self, run: str, key: str) -> Task:
-        """Return a task as it was planned; raises InputError if there is none."""
-        body = self._task(TASKS_WITH_BODIES, run, key).body
-        assert body is not None
-        return body
-
-    def _task(self, table: Table[TaskRow], run: str, key: str) -> TaskRow:
-        found = self._database.first(table, "WHERE run = ? AND key = ?", (run, key))
-        if found is None:
-            raise self._no_task(run, key)
-        return found
-
-    def attempts(self, run: str, task: str | None = None) -> list[AttemptRow]:
-        """Return the attempts of a task, or of all tasks, in the order in which they began."""
-        which = {"run": run} if task is None else {"run": run, "task": task}
-        rest = f"WHERE {where_all(which)} ORDER BY rowid"
-        return self._database.all(ATTEMPTS, rest, tuple(which.values()))
-
-    def passed_with(self, digest: str) -> TaskRow | None:
-        """Return the newest task that has passed and depends on exactly this."""
-        return self._database.first(
-            TASKS,
-            "WHERE digest = ? AND digest != '' AND state = ? ORDER BY rowid DESC",
-            (digest, State.PASSED),
-        )
-
-    def passed_before(self, source: str, key: str) -> TaskRow | None:
-        """Return the newest task of that key that has passed in a run of a document."""
-        found = self._database.row(
-            "SELECT run FROM tasks JOIN runs ON runs.id = run "
-            "WHERE source = ? AND key = ? AND tasks.state = ? ORDER BY serial DESC LIMIT 1",
-            (source, key, State.PASSED),
-        )
-        return self.task_row(str(found[0]), key) if found else None
-
-    def last_folder_of(self, source: str, key: str) -> Path | None:
-        """Return the folder of the newest attempt at a task of a document, however that ended."""
-        found = self._database.row(
-            "SELECT attempts.folder FROM attempts JOIN runs ON runs.id = attempts.run "
-            "WHERE source = ? AND task = ? ORDER BY serial DESC, attempts.number DESC LIMIT 1",
-            (source, key),
-        )
-        return Path(found[0]) if found else None
-
-    def children(self, run: str) -> list[RunRow]:
-        """Return the runs that stages of a run have submitted, the oldest first."""
-        return self._database.all(RUNS, "WHERE parent = ? AND parent != '' ORDER BY serial", (run,))
-
-    def processes(self, run: str, task: str, attempt: int) -> list[ProcessRow]:
-        """Return the processes of an attempt that has ended, in the order in which they came."""
-        rest = "WHERE run = ? AND task = ? AND attempt = ? ORDER BY rowid"
-        return self._database.all(PROCESSES, rest, (run, task, attempt))
-
-    def events_after(self, run: str, last: int = 0, *, limit: int = 1000) -> list[EventRow]:
-        """Return what happened in a run after the event that was seen last, the oldest first."""
-        rest = "WHERE run = ? AND id > ? ORDER BY id LIMIT ?"
-        return self._database.all(EVENTS, rest, (run, last, limit))
-
-    def _task_pages(
-        self, where: str, values: tuple[str, ...], *, bodies: bool
-    ) -> Iterator[TaskRow]:
-        table = TASKS_WITH_BODIES if bodies else TASKS
-        last, is_more = -1, True
-        while is_more:
-            found = self._database.rows(
-                f"{table.select} WHERE {where} AND position > ? ORDER BY position LIMIT ?",
-                (*values, last, _PAGE),
-            )
-            for row in map(table.read, found):
-                last = row.position
-                yield row
-            is_more = len(found) == _PAGE
-
-    def _of_run(self, column: str, run: str) -> Any:
-        found = self._database.row(f"SELECT {column} FROM runs WHERE id = ?", (run,))
-        if found is None:
-            raise self._no_run(run)
-        return found[0]
-
-    def _no_run(self, text: str) -> InputError:
-        found = self._database.rows("SELECT id FROM runs ORDER BY serial DESC LIMIT ?", (_MANY,))
-        ids = [str(row[0]) for row in found]
-        hint = name_nearest(text, ids) if ids else "There are none: `rankwise run FILE` makes one."
-        return InputError(f"{self._database.path}: there is no run {text!r}. {hint}")
-
-    def _no_task(self, run: str, key: str) -> InputError:
-        self.run(run)
-        keys = [row.key for row in self.task_rows(run)]
-        hint = name_nearest(key, keys) if keys else "It has none at all."
-        return InputError(f"{self._database.path}: run {run} has no task {key!r}. {hint}")

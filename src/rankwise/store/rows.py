@@ -139,6 +139,12 @@ class TaskRow:
     body: Task | None = None
     """The task itself, where it was asked for."""
 
+    @property
+    def task(self) -> Task:
+        """The task itself, where it was asked for."""
+        assert self.body is not None
+        return self.body
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:
@@ -173,15 +179,11 @@ class Outcome:
     state: State
     ended: float
     started: float | None = None
-    """None: never, or it was told with `attempt_started`."""
+    """None: never, or it was stored with `attempt_heard`."""
     exit_code: int | None = None
     signal: int | None = None
     culprit: str | None = None
     reason: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.state.is_over:
-            raise ValueError(f"{self.state.value!r} is no end of an attempt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

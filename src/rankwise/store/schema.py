@@ -248,11 +248,11 @@ def open_for_writing(path: Path, *, patience: float) -> Database:
     database = Database.connect(path, "mode=rwc", patience=patience)
     try:
         # Before anything is changed: it may belong to another program.
-        read_version(database)
+        version = read_version(database)
         # Where the file system cannot share memory, SQLite stays with what works there.
         database.rows("PRAGMA journal_mode = WAL")
         database.change("PRAGMA synchronous = NORMAL")
-        if read_version(database) < len(STEPS):
+        if version < len(STEPS):
             with database.together():
                 _take_steps(database)
         # Not sooner: a step may have to put a new table in an old one's place.

@@ -13,10 +13,10 @@ from typing import Self
 from rankwise.errors import InputError, StoreFailure
 from rankwise.node.files import lock, unlock
 from rankwise.store.database import Database
-from rankwise.store.queries import Pages, Queries
+from rankwise.store.queries import Queries
 from rankwise.store.samples import SampleQueries, SampleWrites
 from rankwise.store.schema import open_for_reading, open_for_writing
-from rankwise.store.writes import AttemptWrites, Results, RunWrites
+from rankwise.store.writes import Writes
 
 _LOCK = "engine.lock"
 _LOOK_LOCK = "look.lock"
@@ -125,11 +125,13 @@ FILE = "store.db"
 PATIENCE = 30.0
 
 
-class Store(Queries, Pages, RunWrites, AttemptWrites, SampleQueries, SampleWrites, Results):
+class Store(Queries, Writes, SampleQueries, SampleWrites):
     """A store that is open; many processes may have it open, each for itself."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.path = database.path
+        self.folder = database.path.parent
 
     @classmethod
     def open(cls, folder: Path, *, read_only: bool = False, patience: float = PATIENCE) -> Self:
@@ -139,14 +141,6 @@ class Store(Queries, Pages, RunWrites, AttemptWrites, SampleQueries, SampleWrite
         """
         way = open_for_reading if read_only else open_for_writing
         return cls(way(folder.absolute() / FILE, patience=patience))
-
-    @property
-    def path(self) -> Path:
-        return self._database.path
-
-    @property
-    def folder(self) -> Path:
-        return self._database.path.parent
 
     def run_folder(self, run: str) -> Path:
         """Return the folder in which a run has its files."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import count
+from dataclasses import asdict
 from pathlib import Path
 
 from rankwise.errors import StoreFailure
 from rankwise.plan import Plan, body_of
-from rankwise.store.database import PROCESSES, Changes
+from rankwise.store.database import Changes
 from rankwise.store.rows import Outcome, ProcessRow, ResultRow, State, TaskRow
+
+_NOT_STARTED = "started IS NULL"
+_SUBMITTING = f"state = '{State.SUBMITTING.value}'"
+_TRIED = f"state IN ('{State.SUBMITTING.value}', '{State.RUNNING.value}')"
 
 
 def check_end(state: State) -> None:
@@ -19,193 +23,33 @@ def check_end(state: State) -> None:
         raise ValueError(f"{state.value!r} is no end")
 
 
-class AttemptWrites(Changes):
-    """Writes attempts and their processes."""
+class Writes(Changes):
+    """Writes runs, tasks, attempts and their processes.
 
-    def begin_attempt(self, run: str, task: str, *, marker: str, folder: Path, now: float) -> int:
-        """Announce an attempt before anything is submitted, and give its number.
-
-        Raises StoreFailure if the task is over or has an attempt that is not: nothing runs twice.
-        """
-        with self.together():
-            self._refuse_second(run, task)
-            # A task that is not there, or is over, ends it here.
-            if not self._change("tasks", {"run": run, "key": task}, {"state": State.SUBMITTING}):
-                raise StoreFailure(
-                    f"{self._database.path}: task {task} of run {run} is over, so it cannot be "
-                    "tried again. Another rankwise takes care of this run."
-                )
-            which = (run, task)
-            self._database.change(
-                "UPDATE tasks SET attempts = attempts + 1 WHERE run = ? AND key = ?", which
-            )
-            number = self._database.number(
-                "SELECT attempts FROM tasks WHERE run = ? AND key = ?", which
-            )
-            columns = ("run", "task", "number", "state", "marker", "folder", "begun", "reason")
-            row = (run, task, number, State.SUBMITTING, marker, str(folder), now, "")
-            self._insert("attempts", columns, [row])
-            self.add_event(run, "attempt_begun", {"task": task, "attempt": number}, now=now)
-        return number
-
-    def attempt_submitted(
-        self, run: str, task: str, number: int, *, job_id: str, now: float
-    ) -> bool:
-        """Say what the compute calls an attempt that it has taken."""
-        with self.together():
-            which = {"run": run, "task": task, "number": number}
-            new = {"job_id": job_id, "submitted": now}
-            is_new = self._change("attempts", which, new, only_if="job_id IS NULL")
-            if is_new:
-                body = {"task": task, "attempt": number, "job_id": job_id}
-                self.add_event(run, "attempt_submitted", body, now=now)
-        return is_new
-
-    def attempt_waits(self, run: str, task: str, reason: str) -> bool:
-        """Say what keeps the task's attempt from starting; gone as soon as it does."""
-        submitting = f"state = '{State.SUBMITTING.value}'"
-        return self._change(
-            "tasks", {"run": run, "key": task}, {"reason": reason}, only_if=submitting
-        )
-
-    def attempt_silent(self, run: str, task: str, reason: str) -> bool:
-        """Say why nothing is heard of the task's attempt, which may run; empty: it is heard."""
-        is_open = f"state IN ('{State.SUBMITTING.value}', '{State.RUNNING.value}')"
-        return self._change("tasks", {"run": run, "key": task}, {"reason": reason}, only_if=is_open)
-
-    def attempt_started(self, run: str, task: str, number: int, *, now: float) -> bool:
-        """Say that an attempt runs."""
-        with self.together():
-            which = {"run": run, "task": task, "number": number}
-            new = {"state": State.RUNNING, "started": now}
-            is_new = self._change("attempts", which, new, only_if="started IS NULL")
-            if is_new:
-                new = {"state": State.RUNNING, "reason": ""}
-                self._change("tasks", {"run": run, "key": task}, new)
-                self._start_task(run, task, now)
-                self.add_event(run, "attempt_started", {"task": task, "attempt": number}, now=now)
-        return is_new
-
-    def attempt_ended(
-        self,
-        run: str,
-        task: str,
-        number: int,
-        outcome: Outcome,
-        processes: Sequence[ProcessRow] = (),
-    ) -> bool:
-        """Say how an attempt and its processes ended; whether its task is over, is told apart."""
-        which = {"run": run, "task": task, "number": number}
-        how = {
-            "state": outcome.state,
-            "exit_code": outcome.exit_code,
-            "signal": outcome.signal,
-            "culprit": outcome.culprit,
-            "reason": outcome.reason,
-        }
-        with self.together():
-            if outcome.started is not None:
-                new = {"started": outcome.started}
-                self._change("attempts", which, new, only_if="started IS NULL")
-            is_new = self._change("attempts", which, {**how, "ended": outcome.ended})
-            if is_new:
-                if outcome.started is not None:
-                    self._start_task(run, task, outcome.started)
-                self._add_processes(run, task, number, processes)
-                body = {"task": task, "attempt": number, **how}
-                self.add_event(run, "attempt_ended", body, now=outcome.ended)
-        return is_new
-
-    def _start_task(self, run: str, task: str, now: float) -> None:
-        """Note the start of a task's first attempt."""
-        self._change(
-            "tasks", {"run": run, "key": task}, {"started": now}, only_if="started IS NULL"
-        )
-
-    def _refuse_second(self, run: str, task: str) -> None:
-        number = self._first_open("attempts", "number", {"run": run, "task": task})
-        if number is not None:
-            raise StoreFailure(
-                f"{self._database.path}: task {task} of run {run} cannot be tried again: its "
-                f"attempt {number} is not over. Another rankwise takes care of this run."
-            )
-
-    def _add_processes(
-        self, run: str, task: str, number: int, processes: Sequence[ProcessRow]
-    ) -> None:
-        self._insert(
-            "processes",
-            ("run", "task", "attempt", *PROCESSES.columns),
-            [
-                (run, task, number, *(getattr(process, name) for name in PROCESSES.columns))
-                for process in processes
-            ],
-        )
-
-
-_COLUMNS = ("run", "task", "attempt", "position", "name", "state", "seconds", "message")
-
-
-class Results(Changes):
-    """Writes and reads the single tests of attempts."""
-
-    def add_results(self, run: str, task: str, attempt: int, results: Sequence[ResultRow]) -> None:
-        """Store what became of an attempt's single tests, in place of what was known of them."""
-        if not results:
-            return
-        with self.together():
-            self._database.change(
-                "DELETE FROM results WHERE run = ? AND task = ? AND attempt = ?",
-                (run, task, attempt),
-            )
-            rows = [
-                (
-                    *(run, task, attempt, position, self.redact_name(one.name)),
-                    *(one.state, one.seconds, self.redact(one.message)),
-                )
-                for position, one in enumerate(results)
-            ]
-            self._insert("results", _COLUMNS, rows)
-
-    def last_run_of(self, source: str) -> str | None:
-        """Return the newest run of a document that is over or has begun; None: there is none."""
-        found = self._database.row(
-            "SELECT id FROM runs WHERE source = ? AND started IS NOT NULL "
-            "ORDER BY serial DESC LIMIT 1",
-            (source,),
-        )
-        return str(found[0]) if found else None
-
-    def seconds_of(self, source: str, *, runs: int = 5) -> dict[str, float]:
-        """Return how long the tasks of a document that passed took on average, in its last runs."""
-        found = self._database.rows(
-            "SELECT key, avg(tasks.ended - tasks.started) FROM tasks "
-            "WHERE state = ? AND tasks.started IS NOT NULL AND run IN "
-            "(SELECT id FROM runs WHERE source = ? ORDER BY serial DESC LIMIT ?) GROUP BY key",
-            (State.PASSED, source, runs),
-        )
-        return {str(key): float(seconds) for key, seconds in found}
-
-
-_TASK_COLUMNS = (
-    *("run", "key", "position", "state", "reason", "attempts", "body", "digest", "origin"),
-)
-
-
-class RunWrites(Changes):
-    """Writes runs and tasks."""
+    Methods that return a bool return whether anything was changed: what is over stays as it is.
+    """
 
     def create_run(self, plan: Plan, spec_text: str, *, now: float, parent: str = "") -> str:
-        """Store a plan with all its tasks, queued, and give the new run's id.
+        """Store a plan with all its tasks, queued, and return the id of the new run.
 
         `parent` is the run of which a stage submits this one.
         """
         # Before the transaction: others need not wait for it.
-        bodies = [body_of(task) for task in plan.tasks]
+        tasks = [
+            {"key": task.key, "position": position, "body": body_of(task)}
+            for position, task in enumerate(plan.tasks)
+        ]
+        new = {"state": State.QUEUED, "reason": ""}
         with self.together():
-            number = self._next_number(plan.name)
+            number = 1 + self._database.number(
+                "SELECT coalesce(max(number), 0) FROM runs WHERE name = ?", (plan.name,)
+            )
+            # A store that was here before, and was removed, may have left folders.
+            while (self._database.path.parent / "runs" / f"{plan.name}-{number}").exists():
+                number += 1
             run = f"{plan.name}-{number}"
             row = {
+                **new,
                 "id": run,
                 "name": plan.name,
                 "number": number,
@@ -213,56 +57,42 @@ class RunWrites(Changes):
                 "experiment": plan.experiment,
                 "source": plan.source,
                 "created": now,
-                "state": State.QUEUED,
-                "reason": "",
                 "tags": json.dumps(dict(plan.tags)),
                 "notices": json.dumps(plan.notices),
                 "spec_text": spec_text,
                 "parent": parent,
             }
-            self._insert("runs", tuple(row), [tuple(row.values())])
-            tasks = [
-                (run, task.key, position, State.QUEUED, "", 0, body, "", "")
-                for position, (task, body) in enumerate(zip(plan.tasks, bodies, strict=True))
-            ]
-            self._insert("tasks", _TASK_COLUMNS, tasks)
-            self.add_event(run, "run_created", {"tasks": len(tasks)}, now=now)
+            new |= {"run": run, "attempts": 0, "digest": "", "origin": ""}
+            rows = [{**new, **task} for task in tasks]
+            self._insert("runs", [row])
+            self._insert("tasks", rows)
+            self.add_event(run, "run_created", {"tasks": len(rows)}, now=now)
         return run
 
     def run_started(self, run: str, *, now: float) -> bool:
-        """Say that an engine takes care of a run; one that is taken up again keeps its start."""
-        with self.together():
-            new = {"state": State.RUNNING, "started": now}
-            is_new = self._change("runs", {"id": run}, new, only_if="started IS NULL")
-            if is_new:
-                self.add_event(run, "run_started", {}, now=now)
-        return is_new
+        """Store that an engine drives a run; one that is resumed keeps its start."""
+        new = {"state": State.RUNNING, "started": now}
+        event = run, "run_started", {}
+        return self._transition("runs", {"id": run}, new, event, now=now, only_if=_NOT_STARTED)
 
     def want_cancel(self, run: str, *, now: float) -> bool:
         """Ask the engine of a run to end it."""
-        with self.together():
-            new = {"wanted": "cancel"}
-            is_new = self._change("runs", {"id": run}, new, only_if="wanted IS NULL")
-            if is_new:
-                self.add_event(run, "cancel_wanted", {}, now=now)
-        return is_new
+        event = run, "cancel_wanted", {}
+        return self._transition(
+            "runs", {"id": run}, {"wanted": "cancel"}, event, now=now, only_if="wanted IS NULL"
+        )
 
     def run_ended(
         self, run: str, state: State, *, exit_code: int, reason: str = "", now: float
     ) -> bool:
-        """Say how a run ended; all its tasks must be over."""
+        """Store how a run ended; all its tasks must be over."""
         check_end(state)
+        how = {"state": state, "exit_code": exit_code, "reason": reason}
         with self.together():
-            if (key := self._first_open("tasks", "key", {"run": run})) is not None:
-                raise StoreFailure(
-                    f"{self._database.path}: run {run} cannot have ended ({state.value}): "
-                    f"its task {key} is not over."
-                )
-            how = {"state": state, "exit_code": exit_code, "reason": reason}
-            is_new = self._change("runs", {"id": run}, {**how, "ended": now})
-            if is_new:
-                self.add_event(run, "run_ended", how, now=now)
-        return is_new
+            what = f"run {run} cannot have ended ({state.value})"
+            self._refuse_open("tasks", "key", {"run": run}, what)
+            event = run, "run_ended", how
+            return self._transition("runs", {"id": run}, {**how, "ended": now}, event, now=now)
 
     def task_over(
         self,
@@ -274,42 +104,148 @@ class RunWrites(Changes):
         exit_code: int | None = None,
         now: float,
     ) -> bool:
-        """Say what became of a task in the end; its attempts must be over."""
+        """Store what became of a task in the end; its attempts must be over."""
         check_end(state)
+        how = {"state": state, "exit_code": exit_code, "reason": reason}
         with self.together():
-            number = self._first_open("attempts", "number", {"run": run, "task": key})
-            if number is not None:
-                raise StoreFailure(
-                    f"{self._database.path}: task {key} of run {run} cannot be over "
-                    f"({state.value}): its attempt {number} is not."
-                )
-            how = {"state": state, "exit_code": exit_code, "reason": reason}
-            is_new = self._change("tasks", {"run": run, "key": key}, {**how, "ended": now})
-            if is_new:
-                self.add_event(run, "task_over", {"task": key, **how}, now=now)
-        return is_new
+            what = f"task {key} of run {run} cannot be over ({state.value})"
+            self._refuse_open("attempts", "number", {"run": run, "task": key}, what)
+            event = run, "task_over", {"task": key, **how}
+            which = {"run": run, "key": key}
+            return self._transition("tasks", which, {**how, "ended": now}, event, now=now)
 
     def note_digest(self, run: str, key: str, digest: str) -> bool:
-        """Say what the outcome of a task depends on; it must not be over."""
+        """Store what the outcome of a task depends on; it must not be over."""
         return self._change("tasks", {"run": run, "key": key}, {"digest": digest})
 
     def take_over(self, run: str, key: str, earlier: TaskRow, *, reason: str, now: float) -> bool:
         """Let a task have passed as it did in an earlier run; it must not have been tried."""
-        origin = earlier.origin or earlier.run
+        new = {"origin": earlier.origin or earlier.run, "digest": earlier.digest}
         with self.together():
-            new = {"origin": origin, "digest": earlier.digest}
             which = {"run": run, "key": key}
-            is_new = self._change("tasks", which, new, only_if="attempts = 0")
-            if is_new:
-                self.task_over(run, key, State.PASSED, reason=reason, exit_code=0, now=now)
+            return self._change("tasks", which, new, only_if="attempts = 0") and self.task_over(
+                run, key, State.PASSED, reason=reason, exit_code=0, now=now
+            )
+
+    # Attempts
+
+    def begin_attempt(self, run: str, task: str, *, marker: str, folder: Path, now: float) -> int:
+        """Announce an attempt before anything is submitted, and return its number.
+
+        Raises StoreFailure if the task is over or has an attempt that is not: nothing runs twice.
+        """
+        of_task = {"run": run, "task": task}
+        submitting = {"state": State.SUBMITTING}
+        with self.together():
+            what = f"task {task} of run {run} cannot be tried again"
+            self._refuse_open("attempts", "number", of_task, what)
+            number = 1 + self._database.number(
+                "SELECT count(*) FROM attempts WHERE run = ? AND task = ?", (run, task)
+            )
+            new = {**submitting, "attempts": number}
+            if not self._change("tasks", {"run": run, "key": task}, new):
+                raise StoreFailure(
+                    f"{self._database.path}: task {task} of run {run} is over, so it cannot be "
+                    "tried again. Another rankwise takes care of this run."
+                )
+            row = {**of_task, **submitting, "number": number, "marker": marker}
+            self._insert("attempts", [{**row, "folder": str(folder), "begun": now, "reason": ""}])
+            self.add_event(run, "attempt_begun", {"task": task, "attempt": number}, now=now)
+        return number
+
+    def attempt_heard(
+        self,
+        run: str,
+        task: str,
+        number: int,
+        *,
+        now: float,
+        job_id: str = "",
+        has_started: bool = False,
+        waits: str = "",
+        silence: str | None = None,
+    ) -> bool:
+        """Store what a backend says of an attempt that is not over.
+
+        `waits` is why it does not start yet, and is gone as soon as it does. `silence` is why
+        nothing is heard of it, though it may run; empty: it is heard again.
+        """
+        which = {"run": run, "task": task, "number": number}
+        of_task, body = {"run": run, "key": task}, {"task": task, "attempt": number}
+        is_new = False
+        with self.together():
+            if job_id:
+                event = run, "attempt_submitted", {**body, "job_id": job_id}
+                new = {"job_id": job_id, "submitted": now}
+                is_new = self._transition(
+                    "attempts", which, new, event, now=now, only_if="job_id IS NULL"
+                )
+            if has_started:
+                event, new = (run, "attempt_started", body), {"state": State.RUNNING}
+                if self._transition(
+                    "attempts", which, {**new, "started": now}, event, now=now, only_if=_NOT_STARTED
+                ):
+                    is_new = self._change("tasks", of_task, {**new, "reason": ""})
+                    self._change("tasks", of_task, {"started": now}, only_if=_NOT_STARTED)
+            if silence is not None:
+                is_new |= self._change("tasks", of_task, {"reason": silence}, only_if=_TRIED)
+            if waits:
+                is_new |= self._change("tasks", of_task, {"reason": waits}, only_if=_SUBMITTING)
         return is_new
 
-    def _next_number(self, name: str) -> int:
-        """Return the next number of a name, past folders that a store before this one has left."""
-        last = self._database.number(
-            "SELECT coalesce(max(number), 0) FROM runs WHERE name = ?", (name,)
-        )
-        runs = self._database.path.parent / "runs"
-        return next(
-            number for number in count(last + 1) if not (runs / f"{name}-{number}").exists()
-        )
+    def attempt_ended(
+        self,
+        run: str,
+        task: str,
+        number: int,
+        outcome: Outcome,
+        processes: Sequence[ProcessRow] = (),
+        *,
+        tests: Sequence[ResultRow] = (),
+    ) -> bool:
+        """Store how an attempt ended, with its processes and single tests.
+
+        Whether its task is over is stored by `task_over`: it may be tried again.
+        """
+        check_end(outcome.state)
+        which = {"run": run, "task": task, "number": number}
+        how = asdict(outcome)
+        started, ended = how.pop("started"), how.pop("ended")
+        event = run, "attempt_ended", {"task": task, "attempt": number, **how}
+        of_attempt = {"run": run, "task": task, "attempt": number}
+        rows = [{**of_attempt, **asdict(process)} for process in processes]
+        with self.together():
+            if started is not None:
+                new = {"started": started}
+                self._change("attempts", which, new, only_if=_NOT_STARTED)
+            new = {**how, "ended": ended}
+            if not self._transition("attempts", which, new, event, now=ended):
+                return False
+            if started is not None:
+                new = {"started": started}
+                self._change("tasks", {"run": run, "key": task}, new, only_if=_NOT_STARTED)
+            self._insert("processes", rows)
+            if tests:
+                self.add_results(run, task, number, tests)
+        return True
+
+    def add_results(self, run: str, task: str, attempt: int, results: Sequence[ResultRow]) -> None:
+        """Store what became of an attempt's single tests, in place of what was known of them."""
+        of_attempt = {"run": run, "task": task, "attempt": attempt}
+        rows = [
+            {
+                **of_attempt,
+                "position": position,
+                "name": self.redact_name(one.name),
+                "state": one.state,
+                "seconds": one.seconds,
+                "message": self.redact(one.message),
+            }
+            for position, one in enumerate(results)
+        ]
+        with self.together():
+            self._database.change(
+                "DELETE FROM results WHERE run = ? AND task = ? AND attempt = ?",
+                (run, task, attempt),
+            )
+            self._insert("results", rows)
