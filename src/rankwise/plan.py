@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -334,6 +335,44 @@ class Plan:
 
     def task(self, key: str) -> Task:
         return next(task for task in self.tasks if task.key == key)
+
+
+def claim_of(task: Task, most: Resources) -> Resources:
+    """Return what a task takes of a machine; one that claims no cores takes one for each process.
+
+    A task wider than the machine has it all to itself. What must be alone takes all cores, where it
+    is known how many there are.
+    """
+    width = task.width or len(task.processes)
+    cores = task.resources.cores or min(float(width), most.cores)
+    if task.is_alone and math.isfinite(most.cores):
+        cores = most.cores
+    return dataclasses.replace(task.resources, cores=cores)
+
+
+def with_texts(task: Task, change: Callable[[str], str]) -> Task:
+    """Return a task with another text wherever it has one: commands, variables and files."""
+
+    def changed(values: Mapping[str, str]) -> dict[str, str]:
+        return {name: change(value) for name, value in values.items()}
+
+    processes = []
+    for process in task.processes:
+        old = process.command
+        command = change(old) if isinstance(old, str) else tuple(map(change, old))
+        environment = changed(process.environment)
+        processes.append(dataclasses.replace(process, command=command, environment=environment))
+    return dataclasses.replace(
+        task,
+        processes=tuple(processes),
+        environment=changed(task.environment),
+        files=changed(task.files),
+    )
+
+
+def filled_in(task: Task, value_of: Callable[[str], str]) -> Task:
+    """Return a task in which marks have their values; `value_of` may return a mark again."""
+    return with_texts(task, lambda text: fill_in(text, value_of))
 
 
 def to_data(value: Task | Plan) -> dict[str, Any]:

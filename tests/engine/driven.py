@@ -116,6 +116,7 @@ def drive(
     one = Drive(
         store,
         run,
+        list(store.task_rows(run, bodies=True)),
         {"local": compute},
         compute.updates,
         prepare=prepared,

@@ -202,7 +202,9 @@ def test_a_listener_is_told_only_of_what_is_in_the_store(store: Store) -> None:
 
     compute = FakeCompute(always("passed"))
     computes, updates = {"local": compute}, compute.updates
-    Drive(store, run, computes, updates, prepare=prepared, observer=listen, secrets={}).go()
+    rows = list(store.task_rows(run, bodies=True))
+    one = Drive(store, run, rows, computes, updates, prepare=prepared, observer=listen, secrets={})
+    one.go()
     assert seen == [State.PASSED]
 
 
@@ -444,6 +446,7 @@ def _driver(
     return Drive(
         store,
         run,
+        list(store.task_rows(run, bodies=True)),
         {"local": compute},
         compute.updates,
         prepare=prepare,
@@ -536,5 +539,7 @@ def test_a_batch_system_that_gives_no_answer_does_not_delay_tasks_elsewhere(
             is_over.set()
 
     updates = compute.updates
-    Drive(store, run, computes, updates, prepare=prepared, observer=listen, secrets={}).go()
+    rows = list(store.task_rows(run, bodies=True))
+    one = Drive(store, run, rows, computes, updates, prepare=prepared, observer=listen, secrets={})
+    one.go()
     assert states(store) == {"slow": "not run", "a": "passed", "b": "passed", "c": "passed"}

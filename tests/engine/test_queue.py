@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
-from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.engine.queue import Hopeless, Queue, Queued, fits, in_thousandths
+from rankwise.engine.queue import Amounts, GivenUp, Queue, Queued, fits, in_thousandths
 from rankwise.engine.verdict import RunVerdict
 from rankwise.plan import Process, Resources, Task, When
 from rankwise.store import State
 
-PLENTY = {"local": Resources(cores=1000, memory=2**40, gpus=1000)}
+PLENTY = {"local": (1000, 2**40, 1000)}
 
 
 def waiting(key: str, *needs: str, cores: float = 1, when: When = "passed") -> Queued:
-    return Queued(key=key, needs=needs, when=when, claim=Resources(cores=cores))
+    return Queued(key=key, needs=needs, when=when, claim=(cores, 0, 0))
 
 
 def keys(queue: Queue, cores: float = 1000) -> list[str]:
     """Take what can be taken now."""
     taken = []
-    queue.free["local"] = Resources(cores=cores)
+    queue.free["local"] = (cores, 0, 0)
     while (task := queue.take()) is not None:
         taken.append(task.key)
         queue.enter(task)
@@ -43,16 +41,16 @@ def test_tasks_are_given_away_in_their_order() -> None:
 def test_a_task_waits_for_all_that_it_needs() -> None:
     queue = Queue([waiting("last", "one", "two"), waiting("one"), waiting("two")])
     assert keys(queue) == ["one", "two"]
-    queue.passed("one")
+    queue.over("one", State.PASSED)
     assert keys(queue) == []
-    queue.passed("two")
+    queue.over("two", State.PASSED)
     assert keys(queue) == ["last"]
 
 
 def test_what_has_passed_before_need_not_be_waited_for() -> None:
     queue = Queue([waiting("last", "one", "two"), waiting("two")], passed=["one"])
     assert keys(queue) == ["two"]
-    queue.passed("two")
+    queue.over("two", State.PASSED)
     assert keys(queue) == ["last"]
 
 
@@ -67,10 +65,10 @@ def test_a_failure_takes_everything_with_it_that_would_have_come_after() -> None
         [waiting("a"), waiting("b", "a"), waiting("c", "b"), waiting("d"), waiting("e", "d", "b")]
     )
     assert keys(queue) == ["a", "d"]
-    assert queue.failed("a", "failed") == [
-        Hopeless(key="b", reason="needs a, which failed"),
-        Hopeless(key="c", reason="needs b, which was not run"),
-        Hopeless(key="e", reason="needs b, which was not run"),
+    assert queue.over("a", State.FAILED) == [
+        GivenUp(key="b", reason="needs a, which failed"),
+        GivenUp(key="c", reason="needs b, which was not run"),
+        GivenUp(key="e", reason="needs b, which was not run"),
     ]
     assert not queue
 
@@ -97,13 +95,13 @@ def test_the_first_that_could_start_is_found_even_if_it_does_not_fit() -> None:
 
 
 def test_of_what_is_not_claimed_there_is_always_enough() -> None:
-    assert fits(Resources(), Resources())
-    assert fits(Resources(cores=1), Resources(cores=1, gpus=-2))
-    assert not fits(Resources(gpus=1), Resources(cores=4))
-    assert not fits(Resources(memory=2), Resources(memory=1))
+    assert fits((0, 0, 0), (0, 0, 0))
+    assert fits((1, 0, 0), (1, 0, -2))
+    assert not fits((0, 0, 1), (4, 0, 0))
+    assert not fits((0, 2, 0), (0, 1, 0))
 
 
-ALL = Resources(cores=4, memory=2**30, gpus=2)
+ALL = (4, 2**30, 2)
 
 
 def test_a_task_that_claims_all_that_is_free_fits() -> None:
@@ -114,9 +112,8 @@ def test_a_task_that_claims_all_that_is_free_fits() -> None:
     assert taken.key == "all"
 
 
-@pytest.mark.parametrize("name", ["cores", "memory", "gpus"])
-def test_a_task_that_claims_one_more_than_is_free_does_not_fit(name: str) -> None:
-    more = dataclasses.replace(ALL, **{name: getattr(ALL, name) + 1})
+@pytest.mark.parametrize("more", [(5, 2**30, 2), (4, 2**30 + 1, 2), (4, 2**30, 3)])
+def test_a_task_that_claims_one_more_than_is_free_does_not_fit(more: Amounts) -> None:
     assert not fits(more, ALL)
     assert Queue([Queued(key="more", claim=more)], free={"local": ALL}).take() is None
 
@@ -126,22 +123,23 @@ def test_what_was_claimed_in_fractions_is_free_again(
     claims: Sequence[int], chance: random.Random
 ) -> None:
     room = in_thousandths(Resources(cores=2.3))
+    queue = Queue([], free={"local": room})
     shares = [in_thousandths(Resources(cores=claim / 1000)) for claim in claims]
-    assert [share.cores for share in shares] == claims
-    free = room
-    for share in shares:
-        free -= share
-    chance.shuffle(shares)
-    for share in shares:
-        free += share
-    assert free == room
+    assert [cores for cores, *_ in shares] == claims
+    tasks = [Queued(key=str(number), claim=share) for number, share in enumerate(shares)]
+    for task in tasks:
+        queue.enter(task)
+    chance.shuffle(tasks)
+    for task in tasks:
+        queue.leave(task)
+    assert queue.free == {"local": room}
 
 
 @pytest.mark.parametrize(
     ("cores", "expected"), [(0, 0), (math.inf, math.inf), (1e-9, 1), (0.57, 570), (1 / 3, 333)]
 )
 def test_cores_are_counted_in_thousandths(cores: float, expected: float) -> None:
-    assert in_thousandths(Resources(cores=cores, gpus=1)) == Resources(cores=expected, gpus=1)
+    assert in_thousandths(Resources(cores=cores, gpus=1)) == (expected, 0, 1)
 
 
 @st.composite
@@ -160,7 +158,7 @@ def graphs(draw: st.DrawFn) -> list[Queued]:
 def test_every_task_runs_once_after_what_it_needs_or_is_given_up(
     tasks: Sequence[Queued], failing: set[int], chance: random.Random
 ) -> None:
-    queue = Queue(tasks, free={"local": Resources(cores=4)})
+    queue = Queue(tasks, free={"local": (4, 0, 0)})
     needs = {task.key: set(task.needs) for task in tasks}
     running: list[Queued] = []
     passed: list[str] = []
@@ -170,23 +168,23 @@ def test_every_task_runs_once_after_what_it_needs_or_is_given_up(
         while (task := queue.take()) is not None:
             assert needs[task.key] <= set(passed)
             queue.enter(task)
-            assert queue.free["local"].cores >= 0
+            assert queue.free["local"][0] >= 0
             running.append(task)
         task = running.pop(chance.randrange(len(running)))
         queue.leave(task)
         if int(task.key[1:]) in failing:
             failed.append(task.key)
-            given_up += [one.key for one in queue.failed(task.key, "failed")]
+            given_up += [one.key for one in queue.over(task.key, State.FAILED)]
         else:
             passed.append(task.key)
-            queue.passed(task.key)
+            queue.over(task.key, State.PASSED)
     assert sorted(passed + failed + given_up) == sorted(needs)
     for key in given_up:
         assert needs[key] & {*failed, *given_up}
 
 
-def given_up(hopeless: list[Hopeless]) -> dict[str, bool]:
-    return {one.key: one.is_well for one in hopeless}
+def given_up(given_up_tasks: list[GivenUp]) -> dict[str, bool]:
+    return {one.key: one.is_well for one in given_up_tasks}
 
 
 def test_what_is_there_for_failures_runs_after_one() -> None:
@@ -200,9 +198,9 @@ def test_what_is_there_for_failures_runs_after_one() -> None:
         ]
     )
     assert keys(queue) == ["build"]
-    assert given_up(queue.failed("build", "failed")) == {"test": False}
+    assert given_up(queue.over("build", State.FAILED)) == {"test": False}
     assert keys(queue) == ["tell", "tidy"]
-    assert not queue.passed("tell")
+    assert not queue.over("tell", State.PASSED)
     assert keys(queue) == ["after"]
 
 
@@ -216,16 +214,16 @@ def test_what_is_there_for_failures_is_not_needed_without_one() -> None:
         ]
     )
     assert keys(queue) == ["build"]
-    assert given_up(queue.passed("build")) == {"tell": True, "after": True}
+    assert given_up(queue.over("build", State.PASSED)) == {"tell": True, "after": True}
     assert keys(queue) == ["tidy"]
 
 
 def test_a_task_waits_for_all_that_it_needs_whatever_becomes_of_it() -> None:
     queue = Queue([waiting("a"), waiting("b"), waiting("c", "a", "b", when="always")])
     assert keys(queue) == ["a", "b"]
-    assert not queue.failed("a", "failed")
+    assert not queue.over("a", State.FAILED)
     assert keys(queue) == []
-    assert not queue.passed("b")
+    assert not queue.over("b", State.PASSED)
     assert keys(queue) == ["c"]
 
 
@@ -246,9 +244,9 @@ def test_what_was_not_needed_does_not_stop_those_that_need_more_than_it() -> Non
         ]
     )
     assert keys(queue) == ["build"]
-    assert given_up(queue.passed("build")) == {"tell": True}
+    assert given_up(queue.over("build", State.PASSED)) == {"tell": True}
     assert keys(queue) == ["test"]
-    queue.passed("test")
+    queue.over("test", State.PASSED)
     assert keys(queue) == ["publish"]
 
 
@@ -258,30 +256,30 @@ def test_what_becomes_of_a_task_does_not_depend_on_which_of_its_needs_ends_first
 ) -> None:
     queue = Queue([*(waiting(key) for key in order), waiting("after", *order)])
     keys(queue)
-    over: list[Hopeless] = []
+    over: list[GivenUp] = []
     for key in order:
         match key:
             case "passes":
-                over += queue.passed(key)
+                over += queue.over(key, State.PASSED)
             case "fails":
-                over += queue.failed(key, "failed")
+                over += queue.over(key, State.FAILED)
             case _:
-                over += queue.skipped(key)
-    assert over == [Hopeless(key="after", reason="needs fails, which failed")]
+                over += queue.over(key, State.SKIPPED)
+    assert over == [GivenUp(key="after", reason="needs fails, which failed")]
 
 
 @pytest.mark.parametrize("state", [state for state in State if state.is_over])
 def test_only_failures_of_its_own_are_forgiven_to_a_soft_task(state: State) -> None:
-    tally = RunVerdict()
     process = Process(name="worker-0", role="worker", command="true")
-    tally.know(Task(key="soft", processes=(process,), is_soft=True))
+    verdict = RunVerdict([Task(key="soft", processes=(process,), is_soft=True)])
     if state is State.SKIPPED:
-        tally.count("other", State.PASSED, 0)
-    tally.count("soft", state, 7)
+        verdict.count("other", State.PASSED, 0)
+    verdict.count("soft", state, 7)
     forgiven = state in (State.FAILED, State.CRASHED, State.TIMED_OUT)
     is_fine = forgiven or state in (State.PASSED, State.SKIPPED)
-    assert tally.exit_code == (0 if is_fine else 7)
-    assert tally.state_of_run({state: 1}) is (State.PASSED if is_fine else state)
+    end = verdict.end()
+    assert end.state is (State.PASSED if is_fine else state)
+    assert end.exit_code == (0 if is_fine else 130 if state is State.CANCELLED else 7)
 
 
 @pytest.mark.parametrize(
@@ -298,17 +296,18 @@ def test_only_failures_of_its_own_are_forgiven_to_a_soft_task(state: State) -> N
 def test_a_run_has_the_state_of_those_that_are_not_green_and_is_failed_if_they_differ(
     states: tuple[State, ...], of_run: State
 ) -> None:
-    tally = RunVerdict()
+    verdict = RunVerdict()
     for number, state in enumerate(states):
-        tally.count(f"t{number}", state, None)
-    assert tally.state_of_run(Counter(states)) is of_run
+        verdict.count(f"t{number}", state, None)
+    assert verdict.end().state is of_run
 
 
 def test_a_cancelled_task_beside_a_soft_failure_is_not_forgiven() -> None:
-    tally = RunVerdict()
     process = Process(name="worker-0", role="worker", command="true")
-    tally.know(Task(key="soft", processes=(process,), is_soft=True))
-    tally.count("soft", State.FAILED, 7)
-    tally.count("other", State.CANCELLED, None)
-    counts = {State.FAILED: 1, State.CANCELLED: 1, State.PASSED: 3}
-    assert (tally.exit_code, tally.state_of_run(counts)) == (1, State.CANCELLED)
+    verdict = RunVerdict([Task(key="soft", processes=(process,), is_soft=True)])
+    verdict.count("soft", State.FAILED, 7)
+    verdict.count("other", State.CANCELLED, None)
+    for number in range(3):
+        verdict.count(f"t{number}", State.PASSED, 0)
+    end = verdict.end()
+    assert (end.exit_code, end.state) == (130, State.CANCELLED)

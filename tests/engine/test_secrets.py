@@ -54,6 +54,7 @@ def driven(
     drive = Drive(
         store,
         run,
+        list(store.task_rows(run, bodies=True)),
         {"local": compute},
         compute.updates,
         prepare=lambda choice: PreparedRuntime(),

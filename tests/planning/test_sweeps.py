@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.backends.base import claim_of
 from rankwise.backends.batch.slurm import options_of
 from rankwise.backends.batch.system import needs_of
 from rankwise.backends.remote.backend import fits
 from rankwise.documents.site_models import SlurmConfig
-from rankwise.plan import Resources, Task
+from rankwise.plan import Resources, Task, claim_of
 from rankwise.planning import plan_from
 
 _SITE = """\

@@ -10,7 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -117,39 +117,6 @@ def is_clear(end: AttemptEnd) -> bool:
             return end.signal not in (_TERM, _KILL)
     # Somebody has ended it, or it is no word that we know.
     return False
-
-
-def claim_of(task: Task, most: Resources) -> Resources:
-    """Return what a task takes of a machine; who claims no cores takes one for each process.
-
-    A task wider than the machine has it all to itself. What must be alone takes all cores, where it
-    is known how many there are.
-    """
-    width = task.width or len(task.processes)
-    cores = task.resources.cores or min(float(width), most.cores)
-    if task.is_alone and math.isfinite(most.cores):
-        cores = most.cores
-    return replace(task.resources, cores=cores)
-
-
-def with_texts(task: Task, change: Callable[[str], str]) -> Task:
-    """Return a task with another text wherever it has one: commands, variables and files."""
-
-    def changed(values: Mapping[str, str]) -> dict[str, str]:
-        return {name: change(value) for name, value in values.items()}
-
-    processes = []
-    for process in task.processes:
-        old = process.command
-        command = change(old) if isinstance(old, str) else tuple(map(change, old))
-        environment = changed(process.environment)
-        processes.append(replace(process, command=command, environment=environment))
-    return replace(
-        task,
-        processes=tuple(processes),
-        environment=changed(task.environment),
-        files=changed(task.files),
-    )
 
 
 class Backend(Protocol):

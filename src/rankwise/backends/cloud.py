@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import IO, Any
 
-from rankwise.backends.base import UNLIMITED, BackendFacts, Update, Updates, claim_of
+from rankwise.backends.base import UNLIMITED, BackendFacts, Update, Updates
 from rankwise.backends.remote.backend import RemoteBackend, fits
 from rankwise.backends.remote.connection import LineAway, Machine, Said, exchange, last_words
 from rankwise.backends.remote.host import Board, Host, Ways
@@ -26,7 +26,7 @@ from rankwise.backends.remote.tracked import Tracked, TrackedInstance
 from rankwise.checks.json_path import find
 from rankwise.documents.site_models import CommandConfig, ComputeConfig, is_path
 from rankwise.errors import ComputeFailure, RankwiseError, StoreFailure
-from rankwise.plan import Resources, Task
+from rankwise.plan import Resources, Task, claim_of
 
 _NAME = re.compile(r"\$\{\{\s*(\w+)\s*\}\}")
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from rankwise.backends.base import UNLIMITED, BackendFacts, Updates, claim_of, largest
+from rankwise.backends.base import UNLIMITED, BackendFacts, Updates, largest
 from rankwise.backends.remote.backend import RemoteBackend, fits
 from rankwise.backends.remote.connection import LineAway, Machine, Said, exchange
 from rankwise.backends.remote.host import Board, Host, Ways
 from rankwise.backends.remote.tracked import Tracked
 from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure, RankwiseError
-from rankwise.plan import Resources, Task, shortfall
+from rankwise.plan import Resources, Task, claim_of, shortfall
 
 CONNECT_SECONDS = 15
 # What is kept open between two calls ends by itself after a client that was killed.

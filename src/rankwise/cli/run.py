@@ -182,7 +182,7 @@ def _created(options: StartOptions, plan: Plan, text: str) -> Iterator[tuple[Sto
 
     check_count(plan, limit=options.limit, is_agreed=options.yes)
     plan = remembering(plan, options.notify or ())
-    check_secrets(plan)
+    check_secrets(plan.tasks)
     with Store.open(options.folder) as opened:
         check_taken(opened, plan)
         yield opened, opened.create_run(plan, text, now=time.time())

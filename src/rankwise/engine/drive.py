@@ -1,4 +1,4 @@
-"""Drives a run to its end: starts what can start, takes in what has ended."""
+"""Drives a run to its end: starts the tasks that can start, and records how they end."""
 
 from __future__ import annotations
 
@@ -19,33 +19,30 @@ from rankwise.backends.base import (
     Submission,
     Update,
     Updates,
-    claim_of,
     not_run,
 )
-from rankwise.engine.queue import Hopeless, Queue, Queued, in_thousandths
-from rankwise.engine.reuse import Inheritance, Known, Reusing
+from rankwise.engine.queue import GivenUp, Queue, Queued, in_thousandths
+from rankwise.engine.reuse import EarlierTasks
 from rankwise.engine.runs import has_submitted, start_children, start_submitted
 from rankwise.engine.verdict import (
-    _WORTH_ANOTHER_TRY,
     CANCELLED_CODE,
+    FAILURES,
     Functions,
     RunEnd,
     RunVerdict,
-    _in_words,
-    _outcome,
     keep,
     measure,
 )
 from rankwise.errors import ComputeFailure, InputError
-from rankwise.plan import RuntimeChoice, Task, shortfall
+from rankwise.plan import Resources, RuntimeChoice, Task, claim_of, shortfall
 from rankwise.records import AttemptEnd, read_processes
 from rankwise.runtimes.base import PreparedRuntime
-from rankwise.runtimes.preparing import Making
-from rankwise.store import AttemptRow, Outcome, ResultRow, State, Store
+from rankwise.runtimes.preparing import Preparing
+from rankwise.store import AttemptRow, Outcome, ResultRow, State, Store, TaskRow
 from rankwise.store.rows import Event, Kind, Observer
 
 _WAIT_SECONDS = 0.5
-# How often what is to end is told so, until it has ended.
+# A backend may not hear a cancel, or lose it: it is repeated until the attempt has ended.
 _CANCEL_SECONDS = 0.5
 # How long backends may take to look, before a look goes without them.
 _LOOK_SECONDS = 180.0
@@ -55,18 +52,23 @@ _SUBMITTED_SECONDS = 2.0
 
 @dataclass(slots=True, kw_only=True)
 class _Running:
+    """An attempt that is under way, from its submit to its end."""
+
     attempt: Attempt
     number: int
-    waiting: Queued
+    queued: Queued
+    task: Task
+    has_started: bool = False
 
 
 class Drive:
-    """One run, being driven. Nobody else may drive it meanwhile: see `engine.lock`."""
+    """One run, being driven by this process and no other: see `engine.lock`."""
 
     def __init__(
         self,
         store: Store,
         run: str,
+        rows: Sequence[TaskRow],
         computes: Mapping[str, Backend],
         updates: Updates,
         *,
@@ -77,192 +79,182 @@ class Drive:
     ) -> None:
         self._store = store
         self._run = run
+        self._rows = rows
+        """All tasks with their bodies, until the queue is filled."""
         self._computes = computes
         self._updates = updates
         self._observer = observer
         self._secrets = secrets
         self._functions = functions
-        self._making = Making(prepare)
+        self._preparing = Preparing(prepare)
         self._parked: list[tuple[RuntimeChoice, Queued]] = []
-        """Those whose runtime is being made."""
-        self._inheritance = Inheritance(store, run)
-        self._known = Known(store, run)
-        self._reusing = Reusing(store, run, self._inheritance)
-        self._flights: dict[str, _Running] = {}
-        self._look_at = self._cancel_at = 0.0
+        """Tasks whose runtime is being prepared."""
+        self._earlier = EarlierTasks(store, run)
+        self._running: dict[str, _Running] = {}
+        """By the markers of their attempts."""
+        self._look_at, self._cancel_at = time.monotonic() + _SUBMITTED_SECONDS, 0.0
         self._sending: set[str] = set()
-        """Computes that are to send what was submitted."""
-        # One compute may have several names: what runs there is counted once, under the first.
+        """Backends that are to send what was submitted."""
+        # One backend may have several names: what runs there is counted once, under the first.
         first = {id(computes[name]): name for name in reversed(list(computes))}
         self._pools = {name: first[id(compute)] for name, compute in computes.items()}
         self._facts = {name: computes[name].facts() for name in first.values()}
-        self._tally = RunVerdict()
         self._is_cancelled = False
         self.is_cancel_wanted = False
-        """Set by whoever wants it to end; a signal handler may."""
+        """Set to have the run end; a signal handler may."""
         self._culprit = ""
-        """Whose failure ends the run, as the plan says."""
+        """The task whose failure ends the run, as the plan says."""
         self._is_ending = False
-        self._queue = Queue(())
 
     def go(self) -> RunEnd:
         """Go on until every task is over."""
         self._store.run_started(self._run, now=time.time())
         self._tell("run started")
         self._take_up()
-        while self._queue or self._flights or self._parked:
+        while self._queue or self._running or self._parked:
             if not self._is_cancelled and self._is_unwanted():
                 self._is_cancelled = True
                 self._start_no_more("cancelled")
             if self._culprit and not self._is_ending and not self._is_cancelled:
                 self._is_ending = True
                 self._start_no_more(self._why_over)
-            self._insist_on_ends()
+            self._repeat_cancel()
             self._start_what_fits()
-            if self._flights:
+            if self._running:
                 self._wait(_WAIT_SECONDS)
             elif self._parked:
-                self._making.wait(_WAIT_SECONDS)
+                self._preparing.wait(_WAIT_SECONDS)
         self._close()
         return self._finish()
 
     def look(self) -> bool:
-        """Take in what has ended meanwhile, start nothing; tell whether everything is over."""
+        """Record what has ended meanwhile, start nothing; return whether everything is over."""
         try:
             self._take_up()
-            self._have_looked()
+            self._ask_backends()
         finally:
             self._close()
-        if self._queue or self._flights:
+        if self._queue or self._running:
             return False
         self._finish()
         return True
 
-    def _have_looked(self) -> None:
-        """Have all computes of what runs say what is over by now."""
-        asked = {flight.waiting.compute for flight in self._flights.values()}
+    def _ask_backends(self) -> None:
+        """Have the backends of all that runs report what is over by now."""
+        asked = {running.queued.compute for running in self._running.values()}
         for name in asked:
             self._computes[name].look()
         answers, deadline = 0, time.monotonic() + _LOOK_SECONDS
         while answers < len(asked) and (left := deadline - time.monotonic()) > 0:
             for update in self._arrived(left):
                 answers += update.has_looked
-                self._take_in(update)
+                self._record(update)
 
     def _close(self) -> None:
-        """Give back what computes have had for the run, and take in what they still tell."""
+        """Close the backends, and record what they still report."""
         for name in self._facts:
             self._computes[name].close()
         for update in self._arrived(0.0):
-            self._take_in(update)
+            self._record(update)
 
     def _is_unwanted(self) -> bool:
         return self.is_cancel_wanted or self._store.wanted(self._run) == "cancel"
 
     def _start_no_more(self, why: str) -> None:
-        """Have all be over that waits; what runs is told to end."""
+        """Give up everything that waits; what runs is cancelled from now on."""
         self._tell("notice", reason=f"{why}: what runs is being ended")
-        self._fetch_parked(all_of_them=True)
+        self._queue_parked(all_of_them=True)
         self._give_up(self._queue.give_up_all(self._why_over))
 
     @property
     def _why_over(self) -> str:
-        """Return why nothing more is started; empty: it is."""
+        """Return why nothing more is started; empty: more may be."""
         if self._is_ending:
             return f"fail-fast: {self._culprit} did not pass"
         return "the run was cancelled" if self._is_cancelled else ""
 
-    def _insist_on_ends(self) -> None:
-        """Have all that runs end, if it is to, again and again until it has."""
+    def _repeat_cancel(self) -> None:
+        """Cancel all that runs, if the run is to end, again and again until it has ended."""
         if self._why_over and time.monotonic() >= self._cancel_at:
             self._cancel_at = time.monotonic() + _CANCEL_SECONDS
-            for flight in self._flights.values():
-                self._computes[flight.waiting.compute].cancel(flight.attempt)
+            for running in self._running.values():
+                self._computes[running.queued.compute].cancel(running.attempt)
 
     # Beginning, for the first time or again
 
     def _take_up(self) -> None:
         """Find out what is still to be done, and what runners are doing already."""
-        waiting: dict[str, Queued] = {}
-        passed, skipped, failed = [], [], []
-        names: set[str] = set()
-        widths: dict[str, int] = {}
-        unwanted: list[Hopeless] = []
-        for row in self._store.task_rows(self._run, bodies=True):
-            self._tally.know(row.body)
-            _note_width(widths, row.body)
+        rows, self._rows = self._rows, ()
+        tasks = {row.key: row.task for row in rows}
+        self._verdict = RunVerdict(tasks.values())
+        for row in rows:
             if row.state.is_over:
-                self._tally.count(row.key, row.state, row.exit_code, row.reason)
-            names.update(row.body.secrets if row.body is not None else ())
-            if row.state is State.PASSED:
-                passed.append(row.key)
-            elif row.state is State.SKIPPED:
-                skipped.append(row.key)
-            elif row.state.is_over:
-                failed.append(row)
-                if row.body is not None:
-                    self._note_culprit(row.body, row.state)
-            elif row.body is not None and row.body.skip:
-                is_well = row.body.is_optional
-                unwanted.append(Hopeless(key=row.key, reason=row.body.skip, is_well=is_well))
-            else:
-                assert row.body is not None
-                waiting[row.key] = self._waiting(row.body)
-        self._store.keep_out(self._secrets[name] for name in names if name in self._secrets)
-        open_ones = [row for row in self._store.attempts(self._run) if not row.state.is_over]
-        in_flight = {row.task: waiting.pop(row.task) for row in open_ones}
-        free = {name: in_thousandths(one.room) for name, one in self._facts.items()}
-        self._queue = Queue(waiting.values(), passed=passed, free=free, widths=widths)
-        with self._at_once():
-            for one in unwanted:
-                self._leave_out(one)
-        self._give_up(self._queue.idle)
-        for key in skipped:
-            self._give_up(self._queue.skipped(key))
-        for row in failed:
-            self._give_up(self._queue.failed(row.key, _in_words(row.state)))
-        for attempt in open_ones:
-            self._adopt(attempt, in_flight[attempt.task])
+                self._verdict.count(row.key, row.state, row.exit_code, row.reason)
+                self._note_culprit(row.task, row.state)
+        names = {name for task in tasks.values() for name in task.secrets}
+        if names:
+            self._store.keep_out(self._secrets[name] for name in names if name in self._secrets)
+        attempts = [row for row in self._store.attempts(self._run) if not row.state.is_over]
+        under_way = {attempt.task for attempt in attempts}
+        waiting = [
+            self._queued(row.task)
+            for row in rows
+            if not (row.state.is_over or row.task.skip or row.key in under_way)
+        ]
+        self._queue = Queue(
+            waiting,
+            passed=[row.key for row in rows if row.state is State.PASSED],
+            free={name: in_thousandths(one.room) for name, one in self._facts.items()},
+            widths=_widths(tasks.values()),
+        )
+        given_up = list(self._queue.idle)
+        for row in rows:
+            if row.state.is_over:
+                given_up += self._queue.over(row.key, row.state)
+            elif row.task.skip:
+                is_well = row.task.is_optional
+                given_up += self._queue.left_out(row.key, row.task.skip, is_well=is_well)
+        self._give_up(given_up)
+        for attempt in attempts:
+            self._adopt(attempt, tasks[attempt.task])
 
-    def _leave_out(self, one: Hopeless) -> None:
-        """Have a task be over that does not run, and those that wait for it."""
-        self._give_up([one])
-        if one.is_well:
-            self._give_up(self._queue.skipped(one.key))
-        else:
-            self._give_up(self._queue.failed(one.key, _in_words(State.NOT_RUN)))
-
-    def _waiting(self, task: Task) -> Queued:
+    def _queued(self, task: Task) -> Queued:
         pool = self._pools[task.compute]
         return Queued(
             key=task.key,
             needs=task.needs,
             when=task.when,
-            submits=task.submits,
             compute=pool,
             claim=in_thousandths(claim_of(task, self._facts[pool].capacity)),
             lane=task.lane,
             is_optional=task.is_optional,
-            is_checked=bool(task.checks or task.results or task.measuring),
-            calls_functions=task.calls_functions,
         )
 
-    def _adopt(self, row: AttemptRow, waiting: Queued) -> None:
-        """Watch what another client has started, unless it never came to that."""
-        attempt = self._attempt(row.task, row.number, row.marker, row.folder)
-        self._fly(attempt, row.number, waiting)
-        if self._functions == "leave" and self._starts_something(waiting, attempt):
+    def _adopt(self, row: AttemptRow, task: Task) -> None:
+        """Watch what another client has started, unless it was never started."""
+        running = _Running(
+            attempt=self._attempt(row.task, row.number, row.marker, row.folder),
+            number=row.number,
+            queued=self._queued(task),
+            task=task,
+            has_started=row.state is State.RUNNING,
+        )
+        self._watch(running)
+        if self._functions == "leave" and (
+            task.calls_functions or task.submits or has_submitted(row.folder)
+        ):
+            # Its end has programs run, and only the driver of a run may have that.
             return
-        self._computes[waiting.compute].adopt(attempt, row.job_id or "")
-        if row.state is State.RUNNING:
+        self._computes[running.queued.compute].adopt(running.attempt, row.job_id or "")
+        if running.has_started:
             self._tell("task started", task=row.task, attempt=row.number, folder=row.folder)
 
-    def _put_back(self, flight: _Running) -> None:
+    def _put_back(self, running: _Running) -> None:
         """Have a task wait again whose attempt was never started."""
         reason = "the client was ended before it could start it"
         outcome = Outcome(state=State.NOT_RUN, ended=time.time(), reason=reason)
-        self._store.attempt_ended(self._run, flight.waiting.key, flight.number, outcome)
-        self._queue.put_back(flight.waiting)
+        self._store.attempt_ended(self._run, running.task.key, running.number, outcome)
+        self._queue.put_back(running.queued)
         if self._why_over:
             self._give_up(self._queue.give_up_all(self._why_over))
 
@@ -271,56 +263,56 @@ class Drive:
 
     # Starting
 
-    def _fetch_parked(self, *, all_of_them: bool = False) -> None:
-        """Have those wait in the queue again whose runtime is there, or cannot be had."""
+    def _queue_parked(self, *, all_of_them: bool = False) -> None:
+        """Put tasks back into the queue whose runtime is ready, or cannot be had."""
         parked, self._parked = self._parked, []
-        for choice, waiting in parked:
-            if all_of_them or self._making.is_over(choice):
-                self._queue.put_back(waiting)
+        for choice, queued in parked:
+            if all_of_them or self._preparing.is_over(choice):
+                self._queue.put_back(queued)
             else:
-                self._parked.append((choice, waiting))
+                self._parked.append((choice, queued))
 
     def _start_what_fits(self) -> None:
-        self._fetch_parked()
-        while (waiting := self._queue.take()) is not None:
-            self._start(waiting)
+        self._queue_parked()
+        while (queued := self._queue.take()) is not None:
+            self._start(queued)
         for name in self._sending:
             self._computes[name].look()
         self._sending.clear()
-        if not self._flights:
-            # What does not fit into an empty machine never will.
-            self._leave_out_misfits()
+        # What does not fit into an empty machine never will.
+        while not self._running and (misfit := self._queue.take_any()) is not None:
+            cores, memory, gpus = misfit.claim
+            claim = Resources(cores=cores / 1000, memory=int(memory), gpus=int(gpus))
+            self._leave_out_if_short(misfit, claim, otherwise="needs more than there is")
 
-    def _leave_out_misfits(self) -> None:
-        while (waiting := self._queue.take_any()) is not None:
-            capacity = self._computes[waiting.compute].facts().capacity
-            claim = dataclasses.replace(waiting.claim, cores=waiting.claim.cores / 1000)
-            reason = shortfall(claim, capacity) or "needs more than there is"
-            is_well = waiting.is_optional
-            self._leave_out(Hopeless(key=waiting.key, reason=reason, is_well=is_well))
+    def _leave_out_if_short(self, queued: Queued, claim: Resources, otherwise: str = "") -> bool:
+        """Give a task up that needs more than its backend has; return whether it was."""
+        capacity = self._computes[queued.compute].facts().capacity
+        reason = shortfall(claim, capacity) or otherwise
+        if reason:
+            self._give_up(self._queue.left_out(queued.key, reason, is_well=queued.is_optional))
+        return bool(reason)
 
-    def _start(self, waiting: Queued) -> None:
-        task = self._store.task(self._run, waiting.key)
-        if waiting.is_optional:
-            # A compute with a queue of its own takes anything, and would refuse it.
-            capacity = self._computes[waiting.compute].facts().capacity
-            if reason := shortfall(task.resources, capacity):
-                self._leave_out(Hopeless(key=waiting.key, reason=reason, is_well=True))
-                return
+    def _start(self, queued: Queued) -> None:
+        row = self._store.task_row(self._run, queued.key, bodies=True)
+        task, facts = row.task, self._facts[queued.compute]
+        # A backend with a queue of its own takes anything, and would refuse it.
+        if task.is_optional and self._leave_out_if_short(queued, task.resources):
+            return
         try:
-            if self._is_taken_over(task):
+            if task.reuse is not None and self._is_taken_over(task):
                 return
         except InputError as error:
-            self._leave_out(Hopeless(key=waiting.key, reason=str(error)))
+            self._give_up(self._queue.left_out(task.key, str(error), is_well=False))
             return
-        facts = self._facts[waiting.compute]
-        if not facts.makes_runtimes and not self._making.is_over(task.runtime):
-            self._parked.append((task.runtime, waiting))
+        if not facts.makes_runtimes and not self._preparing.is_over(task.runtime):
+            self._parked.append((task.runtime, queued))
             return
-        number = self._store.task_row(self._run, waiting.key).attempts + 1
+        number = row.attempts + 1
         own = self._store.run_folder(self._run) / task.key / str(number)
-        folder = self._computes[waiting.compute].place(own)
+        folder = self._computes[queued.compute].place(own)
         attempt = self._attempt(task.key, number, f"rw-{secrets.token_hex(8)}", folder)
+        running = _Running(attempt=attempt, number=number, queued=queued, task=task)
         # The intent first: whatever happens next, it can be found out whether it was carried out.
         self._store.begin_attempt(
             self._run, task.key, marker=attempt.marker, folder=folder, now=time.time()
@@ -328,15 +320,15 @@ class Drive:
         try:
             self._submit(attempt, task, facts)
         except ComputeFailure as failure:
-            self._end(waiting, number, not_run(str(failure)))
+            self._end(running, not_run(str(failure)))
             return
-        self._fly(attempt, number, waiting)
+        self._watch(running)
         if facts.sends_together:
-            self._sending.add(waiting.compute)
+            self._sending.add(queued.compute)
 
     def _is_taken_over(self, task: Task) -> bool:
         """Let a task have passed as it did before, if nothing has changed since."""
-        digest, earlier = self._reusing.earlier(task)
+        digest, earlier = self._earlier.passed_before(task)
         if earlier is None:
             if digest:
                 self._store.note_digest(self._run, task.key, digest)
@@ -348,10 +340,10 @@ class Drive:
                 self._run, task.key, earlier, reason=reason, now=time.time()
             ):
                 return False
-            self._reusing.link_artifacts(task, earlier)
-            self._tally.count(task.key, State.PASSED, 0)
+            self._earlier.link_artifacts(task, earlier)
+            self._verdict.count(task.key, State.PASSED, 0)
             self._tell("task over", task=task.key, state=State.PASSED, exit_code=0, reason=reason)
-            self._give_up(self._queue.passed(task.key))
+            self._give_up(self._queue.over(task.key, State.PASSED))
         return True
 
     def _submit(self, attempt: Attempt, task: Task, facts: BackendFacts) -> None:
@@ -364,39 +356,31 @@ class Drive:
             attempt.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ComputeFailure(f"{attempt.folder}: {error.strerror}") from error
-        made = PreparedRuntime() if facts.makes_runtimes else self._making.made(task.runtime)
-        task, runtime = self._inheritance.given_to(task, made)
-        job = Submission(
-            attempt=attempt,
-            task=self._known.filled_in(task),
-            runtime=runtime,
-            secrets={name: self._secrets[name] for name in task.secrets},
-        )
+        own = PreparedRuntime() if facts.makes_runtimes else self._preparing.prepared(task.runtime)
+        task, runtime = self._earlier.completed(task, own)
+        values = {name: self._secrets[name] for name in task.secrets}
+        job = Submission(attempt=attempt, task=task, runtime=runtime, secrets=values)
         self._computes[task.compute].submit(job)
 
-    def _fly(self, attempt: Attempt, number: int, waiting: Queued) -> None:
-        self._flights[attempt.marker] = _Running(attempt=attempt, number=number, waiting=waiting)
-        self._queue.enter(waiting)
-
-    def _land(self, flight: _Running) -> None:
-        del self._flights[flight.attempt.marker]
-        self._queue.leave(flight.waiting)
+    def _watch(self, running: _Running) -> None:
+        self._running[running.attempt.marker] = running
+        self._queue.enter(running.queued)
 
     # Ending
 
     def _wait(self, seconds: float) -> None:
-        """Wait for what computes tell, and take it in."""
+        """Wait for updates from backends, and record them."""
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _SUBMITTED_SECONDS
-            for flight in self._flights.values():
-                self._start_submitted(flight)
-        # What was just started is told already: that is nothing to be waited for.
-        count = len(self._flights)
+            for running in self._running.values():
+                self._start_submitted(running)
+        # What was just started is reported already: that is nothing to be waited for.
+        count = len(self._running)
         for update in self._arrived(0.0):
-            self._take_in(update)
-        if len(self._flights) == count:
+            self._record(update)
+        if len(self._running) == count:
             for update in self._arrived(seconds):
-                self._take_in(update)
+                self._record(update)
 
     def _arrived(self, seconds: float) -> Iterator[Update]:
         """Wait for an update; return it, and those that have arrived behind it."""
@@ -405,61 +389,59 @@ class Drive:
             while True:
                 yield self._updates.get_nowait()
 
-    def _take_in(self, update: Update) -> None:
-        """Write down and tell what a compute has told."""
-        flight = self._flights.get(update.attempt.marker) if update.attempt else None
-        if flight is None:
+    def _record(self, update: Update) -> None:
+        """Store an update, and tell the observer of it."""
+        running = self._running.get(update.attempt.marker) if update.attempt else None
+        if running is None:
             if update.text:
                 self._tell("notice", reason=update.text)
             return
-        if update.is_absent:
-            self._land(flight)
-            self._put_back(flight)
-        elif update.end is not None:
-            self._land(flight)
-            self._take_in_end(flight, update.end)
+        if not update.is_absent and update.end is None:
+            self._record_progress(running, update)
+            return
+        del self._running[running.attempt.marker]
+        self._queue.leave(running.queued)
+        if update.end is None:
+            self._put_back(running)
         else:
-            self._note(flight, update)
+            self._record_end(running, update.end)
 
-    def _note(self, flight: _Running, update: Update) -> None:
-        """Write down and tell what has become of an attempt that is not over."""
-        task, number = flight.waiting.key, flight.number
-        is_new = False
-        with self._store.together():
-            if update.job_id:
-                self._store.attempt_submitted(
-                    self._run, task, number, job_id=update.job_id, now=time.time()
-                )
-            if update.has_started:
-                is_new = self._store.attempt_started(self._run, task, number, now=time.time())
-            if update.silence is not None:
-                self._store.attempt_silent(self._run, task, update.silence)
-            if update.text:
-                self._store.attempt_waits(self._run, task, update.text)
-        if is_new:
-            folder = flight.attempt.folder
-            self._tell("task started", task=task, attempt=number, folder=folder)
+    def _record_progress(self, running: _Running, update: Update) -> None:
+        """Store what has become of an attempt that is not over."""
+        task, number = running.task.key, running.number
+        self._store.attempt_heard(
+            self._run,
+            task,
+            number,
+            job_id=update.job_id,
+            has_started=update.has_started,
+            waits=update.text,
+            silence=update.silence,
+            now=time.time(),
+        )
+        if update.has_started and not running.has_started:
+            running.has_started = True
+            self._tell("task started", task=task, attempt=number, folder=running.attempt.folder)
         if update.text:
             self._tell("notice", task=task, attempt=number, reason=update.text)
 
-    def _take_in_end(self, flight: _Running, end: AttemptEnd) -> None:
-        waiting, folder = flight.waiting, flight.attempt.folder
-        self._start_submitted(flight)
+    def _record_end(self, running: _Running, end: AttemptEnd) -> None:
+        """Judge how an attempt has ended, and store that."""
+        task, folder = running.task, running.attempt.folder
+        self._start_submitted(running)
         tests: Sequence[ResultRow] = ()
-        if waiting.is_checked:
-            end, tests = self._judge(flight, folder, end)
-        if end.outcome == State.PASSED:
-            self._reusing.note_outputs(self._store.task(self._run, waiting.key), folder)
-        self._end(waiting, flight.number, end, folder, tests)
+        if task.checks or task.results or task.measuring:
+            end, tests = self._judge(running, end)
+        if task.reuse is not None and end.outcome == State.PASSED:
+            self._earlier.note_outputs(task.reuse, folder)
+        self._end(running, end, tests)
 
-    def _judge(
-        self, flight: _Running, folder: Path, end: AttemptEnd
-    ) -> tuple[AttemptEnd, Sequence[ResultRow]]:
-        """Say how an attempt has ended after all, and keep what it has measured."""
+    def _judge(self, running: _Running, end: AttemptEnd) -> tuple[AttemptEnd, Sequence[ResultRow]]:
+        """Return how an attempt has ended by its checks, and store what it has measured."""
         # Most tasks have neither checks nor measurements.
         from rankwise.checks.judge import judge
 
-        task = self._store.task(self._run, flight.waiting.key)
+        task, folder = running.task, running.attempt.folder
         if task.calls_functions and self._functions == "refuse" and end.outcome == State.PASSED:
             reason = "cancelled before it was judged"
             end = dataclasses.replace(
@@ -468,13 +450,13 @@ class Drive:
         redact = self._redact_for(task)
         end, tests = judge(task, folder, end, redact=redact)
         measured = measure(task, folder, end, redact=redact)
-        keep(self._store, self._run, task, flight.number, measured)
+        keep(self._store, self._run, task, running.number, measured)
         return measured.end, tests
 
     def _redact_for(self, task: Task) -> Callable[[str], str]:
         """Return what keeps the values of a task's secrets out of what is quoted.
 
-        Where one is not known, as to who looks from another shell, nothing can be quoted.
+        Where one is not known, as in another shell, nothing can be quoted.
         """
         unknown = [name for name in task.secrets if name not in self._secrets]
         if not unknown:
@@ -482,73 +464,67 @@ class Drive:
         instead = f"(left out, as the value of the secret {unknown[0]} is not known here)"
         return lambda text: instead if text else ""
 
-    def _starts_something(self, waiting: Queued, attempt: Attempt) -> bool:
-        """Return whether the end of an attempt has programs run: only the driver of the run may."""
-        return waiting.calls_functions or waiting.submits or has_submitted(attempt.folder)
-
-    def _start_submitted(self, flight: _Running) -> None:
+    def _start_submitted(self, running: _Running) -> None:
         """Start what an attempt has submitted: what it starts itself ends with it."""
-        if self._functions != "call":
-            return
-        for said in start_submitted(flight.attempt.folder):
-            self._tell("notice", task=flight.waiting.key, attempt=flight.number, reason=said)
+        if self._functions == "call":
+            for said in start_submitted(running.attempt.folder):
+                self._tell("notice", task=running.task.key, attempt=running.number, reason=said)
 
-    def _end(
-        self,
-        waiting: Queued,
-        number: int,
-        end: AttemptEnd,
-        folder: Path | None = None,
-        tests: Sequence[ResultRow] = (),
-    ) -> None:
-        """Write down how an attempt ended, and what follows from it."""
-        processes = read_processes(folder) if folder is not None else []
+    def _end(self, running: _Running, end: AttemptEnd, tests: Sequence[ResultRow] = ()) -> None:
+        """Store how an attempt ended, and what follows from it."""
+        task, folder = running.task, running.attempt.folder
+        processes = read_processes(folder)
         state = State(end.outcome)
-        if state is State.PASSED and waiting.submits and self._functions == "call":
-            # Before it is written down: once more does no harm, never would.
+        if state is State.PASSED and task.submits and self._functions == "call":
+            # Before the end is stored: to start them twice does no harm, to start them never does.
             start_children(self._store, self._run)
         if state is State.CANCELLED and self._is_ending:
             end = dataclasses.replace(end, reason=self._why_over)
+        outcome = Outcome(
+            state=state,
+            started=end.started,
+            ended=end.ended or time.time(),
+            exit_code=end.exit_code,
+            signal=end.signal,
+            culprit=end.culprit,
+            reason=end.reason,
+        )
         # All of it or nothing: a client that is killed in between must not start it again.
         with self._at_once():
-            self._store.attempt_ended(self._run, waiting.key, number, _outcome(end), processes)
-            self._store.add_results(self._run, waiting.key, number, tests)
+            self._store.attempt_ended(
+                self._run, task.key, running.number, outcome, processes, tests=tests
+            )
             self._tell(
                 "attempt ended",
-                task=waiting.key,
-                attempt=number,
+                task=task.key,
+                attempt=running.number,
                 state=state,
                 exit_code=end.exit_code,
                 reason=end.reason,
                 culprit=end.culprit or "",
                 folder=folder,
             )
-            if not self._why_over and self._is_worth_another_try(waiting.key, end):
-                self._queue.put_back(waiting)
+            if not self._why_over and self._is_worth_another_try(task, end):
+                self._queue.put_back(running.queued)
                 return
-            if state in _WORTH_ANOTHER_TRY:
-                self._note_culprit(self._store.task(self._run, waiting.key), state)
-            self._over(waiting.key, state, end.exit_code, end.reason)
-            if state is State.PASSED:
-                self._give_up(self._queue.passed(waiting.key))
-            else:
-                self._give_up(self._queue.failed(waiting.key, _in_words(state)))
+            self._note_culprit(task, state)
+            self._over(task.key, state, end.exit_code, end.reason)
+            self._give_up(self._queue.over(task.key, state))
 
     def _note_culprit(self, task: Task, state: State) -> None:
-        if task.ends_run and state in _WORTH_ANOTHER_TRY and not self._is_cancelled:
+        if task.ends_run and state in FAILURES and not self._is_cancelled:
             self._culprit = self._culprit or task.key
 
-    def _is_worth_another_try(self, key: str, end: AttemptEnd) -> bool:
-        if State(end.outcome) not in _WORTH_ANOTHER_TRY:
+    def _is_worth_another_try(self, task: Task, end: AttemptEnd) -> bool:
+        codes = task.restart.on_exit_codes
+        if not task.restart.most or end.outcome not in FAILURES:
             return False
-        restart = self._store.task(self._run, key).restart
-        codes = restart.on_exit_codes
-        if not restart.most or (codes and end.exit_code not in codes):
+        if codes and end.exit_code not in codes:
             return False
-        tries = [row for row in self._store.attempts(self._run, key) if row.state != State.NOT_RUN]
-        return len(tries) <= restart.most
+        attempts = self._store.attempts(self._run, task.key)
+        return sum(row.state != State.NOT_RUN for row in attempts) <= task.restart.most
 
-    def _give_up(self, tasks: Iterable[Hopeless]) -> None:
+    def _give_up(self, tasks: Iterable[GivenUp]) -> None:
         state = State.CANCELLED if self._is_cancelled else State.NOT_RUN
         for task in tasks:
             is_well = task.is_well and not self._is_cancelled
@@ -558,23 +534,19 @@ class Drive:
         self._store.task_over(
             self._run, key, state, reason=reason, exit_code=exit_code, now=time.time()
         )
-        self._tally.count(key, state, exit_code, reason)
+        self._verdict.count(key, state, exit_code, reason)
         self._tell("task over", task=key, state=state, exit_code=exit_code, reason=reason)
 
     def _finish(self) -> RunEnd:
-        counts = self._store.counts(self._run)
-        # What had ended before it could be cancelled has ended well, or not, all the same.
-        is_cancelled = counts[State.CANCELLED] and not self._culprit
-        state = State.CANCELLED if is_cancelled else self._tally.state_of_run(counts)
-        code = CANCELLED_CODE if state is State.CANCELLED else self._tally.exit_code
-        why = self._tally.nothing_ran if state is State.NOT_RUN else ""
-        self._store.run_ended(self._run, state, exit_code=code, reason=why, now=time.time())
-        self._tell("run over", state=state, exit_code=code, reason=why, counts=counts)
-        return RunEnd(state=state, exit_code=code, counts=counts)
+        end = self._verdict.end(is_failed=bool(self._culprit))
+        code, reason = end.exit_code, end.reason
+        self._store.run_ended(self._run, end.state, exit_code=code, reason=reason, now=time.time())
+        self._tell("run over", state=end.state, exit_code=code, reason=reason, counts=end.counts)
+        return end
 
     @contextlib.contextmanager
     def _at_once(self) -> Iterator[None]:
-        """Write all of it at once, and tell of it afterwards: whoever listens may be slow."""
+        """Store all of it at once, and tell the observer afterwards, which may be slow."""
         events: list[Event] = []
         tell, self._observer = self._observer, events.append
         try:
@@ -586,11 +558,15 @@ class Drive:
             tell(event)
 
     def _tell(self, kind: Kind, **details: Any) -> None:
-        details["reason"] = self._store.redact(details.get("reason", ""))
+        if reason := details.get("reason"):
+            details["reason"] = self._store.redact(reason)
         self._observer(Event(kind=kind, run=self._run, time=time.time(), **details))
 
 
-def _note_width(widths: dict[str, int], task: Task | None) -> None:
-    """Note how wide the lane of a task is; of several who say, the narrowest counts."""
-    if task is not None and task.lane and task.lane_width:
-        widths[task.lane] = min(widths.get(task.lane, task.lane_width), task.lane_width)
+def _widths(tasks: Iterable[Task]) -> dict[str, int]:
+    """Return how many tasks of each lane may run; of several tasks that say, the least counts."""
+    widths: dict[str, int] = {}
+    for task in tasks:
+        if task.lane and task.lane_width:
+            widths[task.lane] = min(widths.get(task.lane, task.lane_width), task.lane_width)
+    return widths

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import math
 from collections import Counter
@@ -10,9 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rankwise.plan import Resources, When
+from rankwise.store import State
 
-_Line = tuple[str, Resources, str]
-"""The compute, the claim and the lane of those who wait in it."""
+Amounts = tuple[float, ...]
+"""Cores in thousandths, bytes of memory, GPUs: see `in_thousandths`."""
+_Line = tuple[str, Amounts, str]
+"""The compute, the claim and the lane of the tasks that wait in it."""
+
+
+_IN_WORDS = {State.NOT_RUN: "was not run", State.CANCELLED: "was cancelled"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,29 +27,22 @@ class Queued:
     key: str
     needs: Sequence[str] = ()
     when: When = "passed"
-    submits: bool = False
-    """Whether it leaves runs behind that are to be driven."""
     compute: str = "local"
-    claim: Resources = Resources()
-    """In thousandths of cores: see `in_thousandths`."""
+    claim: Amounts = (0, 0, 0)
     lane: str = ""
-    """Those of one lane are counted together; empty: they are not counted."""
+    """Tasks of one lane are counted together; empty: they are not counted."""
     is_optional: bool = False
-    """Whether all is well as well if there is too little for it to run."""
-    is_checked: bool = False
-    """Whether there is more to look at than its exit code, when it has ended."""
-    calls_functions: bool = False
-    """Whether functions of the user's are called for that."""
+    """Whether the run is green without it if there is too little for it to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hopeless:
+class GivenUp:
     """A task that will never run."""
 
     key: str
     reason: str
     is_well: bool = False
-    """Whether nothing is wrong with that: it was there for a failure, and there was none."""
+    """Whether the run may be green without it: it was for a failure, and there was none."""
 
 
 class Queue:
@@ -59,23 +57,23 @@ class Queue:
         tasks: Iterable[Queued],
         *,
         passed: Iterable[str] = (),
-        free: Mapping[str, Resources] | None = None,
+        free: Mapping[str, Amounts] | None = None,
         widths: Mapping[str, int] | None = None,
     ) -> None:
         self.free = dict(free or {})
-        """What is free on each compute, in thousandths of cores."""
+        """What is free on each compute."""
         self._widths = widths or {}
         """How many tasks of a lane may run at once."""
         self._running: Counter[str] = Counter()
-        """How many of each lane do."""
+        """How many tasks of each lane run."""
         self._tasks = {task.key: task for task in tasks}
         self._position = {key: number for number, key in enumerate(self._tasks)}
         self._followers: dict[str, list[str]] = {}
         self._missing: dict[str, int] = {}
         self._troubles: dict[str, str] = {}
-        """What has gone wrong before a task that waits for the rest of what it needs."""
+        """What has failed before a task that waits for the rest of what it needs."""
         self._idle: dict[str, list[str]] = {}
-        """Of what it needs, what was left out without anything being wrong."""
+        """Of what a task needs, what was skipped."""
         self._lines: dict[_Line, list[tuple[int, str]]] = {}
         done = set(passed)
         for task in self._tasks.values():
@@ -84,7 +82,7 @@ class Queue:
             for need in needs:
                 self._followers.setdefault(need, []).append(task.key)
         self.idle = self._line_up_all()
-        """Those that wait for the failure of what has passed already."""
+        """Tasks given up at once: they wait for the failure of what has passed."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -113,13 +111,16 @@ class Queue:
 
     def enter(self, task: Queued) -> None:
         """Count a task that runs: what it claims is not free."""
-        self.free[task.compute] -= task.claim
-        self._running[task.lane] += 1
+        self._count(task, 1)
 
     def leave(self, task: Queued) -> None:
         """Count a task no longer that has run."""
-        self.free[task.compute] += task.claim
-        self._running[task.lane] -= 1
+        self._count(task, -1)
+
+    def _count(self, task: Queued, one: int) -> None:
+        free = zip(self.free[task.compute], task.claim, strict=True)
+        self.free[task.compute] = tuple(there - one * claimed for there, claimed in free)
+        self._running[task.lane] += one
 
     def take_any(self) -> Queued | None:
         """Give away the first task that could start, whether it fits or not."""
@@ -129,47 +130,42 @@ class Queue:
         _, key = heapq.heappop(min(lines))
         return self._tasks.pop(key)
 
-    def passed(self, key: str) -> list[Hopeless]:
-        """Let those go on that have waited for this one; give up what is there for failures."""
-        return self._over(key)
+    def over(self, key: str, state: State) -> list[GivenUp]:
+        """Let tasks go on that have waited for this one; return those that never will.
 
-    def failed(self, key: str, how: str) -> list[Hopeless]:
-        """Give up those that have waited for this one, and those that waited for them.
-
-        Those go on that are there for failures, or run in any case.
+        A task that waits for a failure is given up when there was none, all others when there was
+        one, unless they run in any case. What waits for tasks that are given up follows them.
         """
-        return self._over(key, trouble=how)
-
-    def skipped(self, key: str) -> list[Hopeless]:
-        """Let those go on without this one; give up those that have waited for nothing else."""
-        return self._over(key, is_idle=True)
-
-    def _over(self, key: str, *, trouble: str = "", is_idle: bool = False) -> list[Hopeless]:
-        given_up: list[Hopeless] = []
-        over = [(key, trouble, is_idle)]
+        given_up: list[GivenUp] = []
+        over = [(key, state)]
         while over:
-            cause, trouble, is_idle = over.pop(0)
+            cause, how = over.pop(0)
             for follower in self._followers.pop(cause, ()):
-                if trouble:
-                    self._troubles.setdefault(follower, f"needs {cause}, which {trouble}")
-                elif is_idle:
+                if how is State.SKIPPED:
                     self._idle.setdefault(follower, []).append(cause)
+                elif how is not State.PASSED:
+                    trouble = f"needs {cause}, which {_IN_WORDS.get(how, how)}"
+                    self._troubles.setdefault(follower, trouble)
                 self._missing[follower] -= 1
-                hopeless = self._decide(follower)
-                if hopeless is not None:
-                    given_up.append(hopeless)
-                    how = "" if hopeless.is_well else "was not run"
-                    over.append((follower, how, hopeless.is_well))
+                one = self._decide(follower)
+                if one is not None:
+                    given_up.append(one)
+                    over.append((follower, State.SKIPPED if one.is_well else State.NOT_RUN))
         return given_up
 
-    def _line_up_all(self) -> list[Hopeless]:
-        found: list[Hopeless] = []
+    def left_out(self, key: str, reason: str, *, is_well: bool) -> list[GivenUp]:
+        """Give up a task that waits no more, and return it with those that follow it."""
+        followers = self.over(key, State.SKIPPED if is_well else State.NOT_RUN)
+        return [GivenUp(key=key, reason=reason, is_well=is_well), *followers]
+
+    def _line_up_all(self) -> list[GivenUp]:
+        found: list[GivenUp] = []
         for key in [key for key, missing in self._missing.items() if not missing]:
-            if (hopeless := self._decide(key)) is not None:
-                found += [hopeless, *self.skipped(key)]
+            if (one := self._decide(key)) is not None:
+                found += [one, *self.over(key, State.SKIPPED)]
         return found
 
-    def _decide(self, key: str) -> Hopeless | None:
+    def _decide(self, key: str) -> GivenUp | None:
         """Have a task line up if it can start now; give it up if it never will."""
         task = self._tasks.get(key)
         if task is None:
@@ -178,7 +174,7 @@ class Queue:
         if task.when == "passed" and trouble:
             # The others that it needs do not matter any more.
             del self._tasks[key]
-            return Hopeless(key=key, reason=trouble)
+            return GivenUp(key=key, reason=trouble)
         if self._missing[key]:
             return None
         idle = self._idle.get(key, ())
@@ -186,16 +182,16 @@ class Queue:
             # Only once all are over: whether it runs must not depend on which of them ends first.
             del self._tasks[key]
             reason = f"needs {idle[0]}, which was not needed"
-            return Hopeless(key=key, reason=reason, is_well=True)
+            return GivenUp(key=key, reason=reason, is_well=True)
         if task.when == "failed" and not trouble:
             del self._tasks[key]
-            return Hopeless(key=key, reason="nothing has failed before it", is_well=True)
+            return GivenUp(key=key, reason="nothing has failed before it", is_well=True)
         self._line_up(task)
         return None
 
-    def give_up_all(self, reason: str) -> list[Hopeless]:
+    def give_up_all(self, reason: str) -> list[GivenUp]:
         """Give up everything that still waits."""
-        given_up = [Hopeless(key=key, reason=reason) for key in self._tasks]
+        given_up = [GivenUp(key=key, reason=reason) for key in self._tasks]
         self._tasks.clear()
         self._lines.clear()
         return given_up
@@ -205,22 +201,19 @@ class Queue:
         heapq.heappush(line, (self._position[task.key], task.key))
 
 
-def in_thousandths(resources: Resources) -> Resources:
+def in_thousandths(resources: Resources) -> Amounts:
     """Count cores in thousandths, which are whole: sums of fractions would not be exact.
 
     What is less than that is left out, but not all of a claim.
     """
     cores = resources.cores
-    if not cores or math.isinf(cores):
-        return resources
-    # 0.57 * 1000 is a little less than 570.
-    return dataclasses.replace(resources, cores=max(1, math.floor(cores * 1000 + 1e-6)))
+    if cores and not math.isinf(cores):
+        # 0.57 * 1000 is a little less than 570.
+        cores = max(1, math.floor(cores * 1000 + 1e-6))
+    return cores, resources.memory, resources.gpus
 
 
-def fits(claim: Resources, free: Resources) -> bool:
+def fits(claim: Amounts, free: Amounts) -> bool:
     """Return whether there is enough of everything that is claimed."""
-    return (
-        (not claim.cores or claim.cores <= free.cores)
-        and (not claim.memory or claim.memory <= free.memory)
-        and (not claim.gpus or claim.gpus <= free.gpus)
-    )
+    # What claims nothing fits, even where more is in use than there is.
+    return all(not needed or needed <= there for needed, there in zip(claim, free, strict=True))

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankwise.backends.base import with_texts
 from rankwise.documents.site_models import CURRENT
 from rankwise.errors import InputError
 from rankwise.files import digest_of_files, read_left, without_match
-from rankwise.plan import Plan, Reuse, Task, fill_in, later
+from rankwise.plan import Plan, Reuse, Task, filled_in, later
 from rankwise.records import IDENTITY, OUTPUTS, read_exports
 from rankwise.runtimes.base import PreparedRuntime
 from rankwise.store import State, Store, TaskRow
@@ -23,7 +22,7 @@ from rankwise.store import State, Store, TaskRow
 _MARKS = ("\ue000", "\ue001")
 _PATH = "PATH"
 INHERITED = "RANKWISE_INHERITED"
-"""Names of inherited variables, for those who hand them on."""
+"""Names of inherited variables, for a step that hands them on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +33,45 @@ class _Left:
     value: str | None
 
 
-class Inheritance:
-    """What the tasks of one run have left behind."""
+ARTIFACTS = "artifacts"
+"""The folder in that of a run in which tasks keep files."""
+
+
+def artifacts_folder(run_folder: Path, stage: str) -> Path:
+    """Return the folder in which a stage keeps files."""
+    return run_folder / ARTIFACTS / stage
+
+
+class EarlierTasks:
+    """What earlier tasks, of this run and of others, leave to the tasks of one run."""
 
     def __init__(self, store: Store, run: str) -> None:
         self._store = store
         self._run = run
         self._left: dict[str, Mapping[str, _Left]] = {}
 
-    def given_to(self, task: Task, runtime: PreparedRuntime) -> tuple[Task, PreparedRuntime]:
-        """Return a task and its runtime what those before it have left, below the task's own."""
-        left = self._merged(task.inherits)
-        if not left:
-            return task, runtime
-        values = {name: one.value for name, one in left.items()}
-        path = tuple(filter(None, (values.pop(_PATH, None) or "").split(":")))
-        unset = tuple(name for name, value in values.items() if value is None)
-        inherited = {name: value for name, value in values.items() if value is not None}
-        # What they have put before our own interpreter is meant to be there.
-        first = () if path and task.runtime.kind == CURRENT else runtime.path
-        if task.submits:
-            names = [*inherited, *([_PATH] if path else [])]
-            inherited[INHERITED] = " ".join(names)
-        return (
-            dataclasses.replace(task, environment={**inherited, **task.environment}),
-            dataclasses.replace(
-                runtime,
-                path=(*first, *path),
-                unset=(*runtime.unset, *unset),
-                environment={k: v for k, v in runtime.environment.items() if k not in unset},
-            ),
-        )
+    def completed(self, task: Task, runtime: PreparedRuntime) -> tuple[Task, PreparedRuntime]:
+        """Return a task and its runtime with what earlier tasks have left, below the task's own.
 
-    def variables_of(self, task: Task) -> dict[str, str | None]:
+        Marks of what is the same for all tasks of a run are filled in; the others stay for the
+        process that starts the task.
+        """
+        if left := self._merged(task.inherits):
+            task, runtime = _with_inherited(task, runtime, left)
+        return filled_in(task, self._value), runtime
+
+    def _value(self, mark: str) -> str:
+        kind, _, name = mark.partition(":")
+        match kind:
+            case "run":
+                return self._run
+            case "store":
+                return str(self._store.folder)
+            case "artifacts":
+                return str(artifacts_folder(self._store.run_folder(self._run), name))
+        return later(mark)
+
+    def _variables(self, task: Task) -> dict[str, str | None]:
         """Return what a task inherits; of PATH, only what the client has not got itself."""
         values = {name: one.value for name, one in self._merged(task.inherits).items()}
         if values.get(_PATH):
@@ -118,86 +123,27 @@ class Inheritance:
             if not any(mark in (value or "") for mark in _MARKS)
         }
 
+    # Outcomes
 
-def passed_folder(store: Store, row: TaskRow) -> Path | None:
-    """Return the folder of the attempt that has passed, in whichever run."""
-    for attempt in reversed(store.attempts(row.origin or row.run, row.key)):
-        if attempt.state is State.PASSED:
-            return attempt.folder
-    return None
-
-
-ARTIFACTS = "artifacts"
-"""The folder in that of a run in which tasks keep files."""
-
-
-def artifacts_folder(run_folder: Path, stage: str) -> Path:
-    """Return the folder in which a stage keeps files."""
-    return run_folder / ARTIFACTS / stage
-
-
-class Known:
-    """Fills in what is the same for all tasks of a run."""
-
-    def __init__(self, store: Store, run: str) -> None:
-        self._store = store
-        self._run = run
-
-    def filled_in(self, task: Task) -> Task:
-        """Replace the marks that are known; whoever starts the task replaces the others."""
-        return with_texts(task, lambda text: fill_in(text, self._value))
-
-    def _value(self, mark: str) -> str:
-        kind, _, name = mark.partition(":")
-        match kind:
-            case "run":
-                return self._run
-            case "store":
-                return str(self._store.folder)
-            case "artifacts":
-                return str(artifacts_folder(self._store.run_folder(self._run), name))
-        return later(mark)
-
-
-def check_taken(store: Store, plan: Plan) -> None:
-    """Raise InputError if something is to be taken from an earlier run, and there is none."""
-    taken = (task.key for task in plan.tasks if task.reuse is not None and task.reuse.is_taken)
-    for key in taken:
-        if store.passed_before(plan.source, key) is None:
-            raise InputError(
-                f"{plan.source}: {key} has never passed, so that nothing can be taken over; run "
-                "it without --from"
-            )
-
-
-class Reusing:
-    """Finds out what need not run in one run."""
-
-    def __init__(self, store: Store, run: str, inheritance: Inheritance) -> None:
-        self._store = store
-        self._run = run
-        self._inheritance = inheritance
-
-    def earlier(self, task: Task) -> tuple[str, TaskRow | None]:
+    def passed_before(self, task: Task) -> tuple[str, TaskRow | None]:
         """Return the digest of what a task depends on, and the task that has passed with it.
 
-        Raises InputError if one of its inputs is not there.
+        Raises InputError if one of its inputs is not there, or cannot be looked for.
         """
         reuse = task.reuse
-        if reuse is None:
-            return "", None
+        assert reuse is not None
         if reuse.is_taken:
             return "", self._store.passed_before(self._store.run(self._run).source, task.key)
-        digest = self._digest(task)
+        digest = self._digest(task, reuse)
         found = self._store.passed_with(digest) if reuse.is_wanted else None
         if found is None or not self._is_still_there(found, reuse):
             return digest, None
         return digest, found
 
-    def note_outputs(self, task: Task, folder: Path) -> None:
+    def note_outputs(self, reuse: Reuse, folder: Path) -> None:
         """Write down what an attempt that has passed has made."""
-        if task.reuse is not None and task.reuse.outputs:
-            digest = digest_of_files(task.reuse.outputs, Path(task.reuse.folder))
+        if reuse.outputs:
+            digest = digest_of_files(reuse.outputs, Path(reuse.folder))
             (folder / OUTPUTS).write_text(digest)
 
     def link_artifacts(self, task: Task, earlier: TaskRow) -> None:
@@ -226,15 +172,14 @@ class Reusing:
             return False
         return made == digest_of_files(reuse.outputs, workspace)
 
-    def _digest(self, task: Task) -> str:
-        assert task.reuse is not None
-        workspace = Path(task.reuse.folder)
-        if missing := without_match(task.reuse.inputs, workspace):
+    def _digest(self, task: Task, reuse: Reuse) -> str:
+        workspace = Path(reuse.folder)
+        if missing := without_match(reuse.inputs, workspace):
             raise InputError(f"`inputs`: no file in {workspace} fits {', '.join(missing)}")
         parts = {
-            "definition": task.reuse.definition,
-            "inputs": digest_of_files(task.reuse.inputs, workspace),
-            "variables": self._inheritance.variables_of(task),
+            "definition": reuse.definition,
+            "inputs": digest_of_files(reuse.inputs, workspace),
+            "variables": self._variables(task),
             "needs": [self._identity(need) for need in task.needs],
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -248,3 +193,44 @@ class Reusing:
             except OSError:
                 pass
         return row.digest or f"{row.state}: {folder}"
+
+
+def _with_inherited(
+    task: Task, runtime: PreparedRuntime, left: Mapping[str, _Left]
+) -> tuple[Task, PreparedRuntime]:
+    values = {name: one.value for name, one in left.items()}
+    path = tuple(filter(None, (values.pop(_PATH, None) or "").split(":")))
+    unset = tuple(name for name, value in values.items() if value is None)
+    inherited = {name: value for name, value in values.items() if value is not None}
+    # What they have put before our own interpreter is meant to be there.
+    first = () if path and task.runtime.kind == CURRENT else runtime.path
+    if task.submits:
+        inherited[INHERITED] = " ".join([*inherited, *([_PATH] if path else [])])
+    return (
+        dataclasses.replace(task, environment={**inherited, **task.environment}),
+        dataclasses.replace(
+            runtime,
+            path=(*first, *path),
+            unset=(*runtime.unset, *unset),
+            environment={k: v for k, v in runtime.environment.items() if k not in unset},
+        ),
+    )
+
+
+def passed_folder(store: Store, row: TaskRow) -> Path | None:
+    """Return the folder of the attempt that has passed, in whichever run."""
+    for attempt in reversed(store.attempts(row.origin or row.run, row.key)):
+        if attempt.state is State.PASSED:
+            return attempt.folder
+    return None
+
+
+def check_taken(store: Store, plan: Plan) -> None:
+    """Raise InputError if something is to be taken from an earlier run, and there is none."""
+    taken = (task.key for task in plan.tasks if task.reuse is not None and task.reuse.is_taken)
+    for key in taken:
+        if store.passed_before(plan.source, key) is None:
+            raise InputError(
+                f"{plan.source}: {key} has never passed, so that nothing can be taken over; run "
+                "it without --from"
+            )

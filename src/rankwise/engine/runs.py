@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
@@ -24,10 +25,10 @@ from rankwise.errors import ComputeFailure, InputError
 from rankwise.files import read_left
 from rankwise.launch.mpi import without_job
 from rankwise.node.files import write_file
-from rankwise.plan import Plan, Task
+from rankwise.plan import Task
 from rankwise.records import MARKER, ClaimState, claim_of
 from rankwise.runtimes.preparing import prepare
-from rankwise.store import State, Store
+from rankwise.store import RunRow, State, Store, TaskRow
 from rankwise.store.rows import Event, Observer
 from rankwise.store.store import BeingDriven, driver_of, driving, looking
 
@@ -35,13 +36,10 @@ if TYPE_CHECKING:
     from rankwise.engine.drive import Drive
 
 
-def check_secrets(plan: Plan) -> None:
-    """Make sure that every secret has a value, before anything is started."""
-    _check_secrets(name for task in plan.tasks if not task.skip for name in task.secrets)
-
-
-def _check_secrets(names: Iterable[str]) -> None:
-    missing = sorted(set(names) - os.environ.keys())
+def check_secrets(tasks: Iterable[Task]) -> None:
+    """Raise InputError unless every secret of the tasks that run has a value."""
+    names = {name for task in tasks if not task.skip for name in task.secrets}
+    missing = sorted(names - os.environ.keys())
     if missing:
         raise InputError(
             f"no value for the secret{'s' * (len(missing) > 1)} {', '.join(missing)}: "
@@ -50,36 +48,39 @@ def _check_secrets(names: Iterable[str]) -> None:
 
 
 def drive(store: Store, run: str, *, observer: Observer, functions: Functions = "call") -> RunEnd:
-    """Go on with a run until it is over; Ctrl-C and SIGTERM end it in good order.
+    """Drive a run until it is over; Ctrl-C and SIGTERM end it in good order.
 
     InputError: a secret of what is still to be done has no value.
     """
-    if store.wanted(run) != "cancel":
-        rows = store.tasks_in(run, (State.QUEUED,), bodies=True)
-        waiting = [row.body for row in rows if row.body and not row.body.skip]
-        _check_secrets(name for task in waiting for name in task.secrets)
     with driving(store.run_folder(run), run):
-        one = _drive(store, run, observer, functions)
+        row, tasks = store.run(run), list(store.task_rows(run, bodies=True))
+        if row.wanted != "cancel":
+            check_secrets(one.task for one in tasks if one.state is State.QUEUED)
+        site = _site_of(row)
+        one = _open(store, row, tasks, site, observer=observer, functions=functions)
+        # There may be very many: none is kept here while the run is driven.
+        del tasks
         with _ended_by_signals(one):
             return one.go()
 
 
 def look(store: Store, run: str) -> None:
-    """Take in what has ended since, if no process drives the run.
+    """Store what has ended meanwhile, if no process drives the run.
 
     Only from records that are here. What other machines have is fetched, and removed there, by
     the driver of the run alone: a look asks them nothing, and leaves such a run as it is.
     """
-    folder = store.run_folder(run)
-    if store.run(run).state.is_over or driver_of(folder) is not None:
+    folder, row = store.run_folder(run), store.run(run)
+    if row.state.is_over or driver_of(folder) is not None:
         return
     busy = store.tasks_in(run, (State.SUBMITTING, State.RUNNING))
-    attempts = (store.attempts(run, row.key)[-1] for row in busy)
+    attempts = (store.attempts(run, one.key)[-1] for one in busy)
     if any(claim_of(attempt.folder) is not ClaimState.HELD for attempt in attempts):
         with contextlib.suppress(BeingDriven), looking(folder, run):
-            site, tasks = _surroundings(store, run)
-            if all(site.compute(task.compute).backend not in ELSEWHERE for task in tasks):
-                _drive(store, run, _unobserved, "leave").look()
+            tasks, site = list(store.task_rows(run, bodies=True)), _site_of(row)
+            computes = [site.compute(name) for name in _computes_of(tasks)]
+            if all(compute.backend not in ELSEWHERE for compute in computes):
+                _open(store, row, tasks, site, observer=_unobserved, functions="leave").look()
 
 
 def cancel(store: Store, run: str) -> None:
@@ -90,33 +91,42 @@ def cancel(store: Store, run: str) -> None:
             drive(store, run, observer=_unobserved, functions="refuse")
 
 
-def _surroundings(store: Store, run: str) -> tuple[Site, list[Task]]:
-    """Return the site file of a run, and the tasks of the run that need somewhere to run."""
-    source = store.run(run).source
-    site = find_site(Path(source).parent if source else Path.cwd())
-    rows = store.task_rows(run, bodies=True)
+def _site_of(run: RunRow) -> Site:
+    return find_site(Path(run.source).parent if run.source else Path.cwd())
+
+
+def _computes_of(rows: Iterable[TaskRow]) -> set[str]:
     # What does not run needs nowhere to run: its compute may not even be there.
-    return site, [row.body for row in rows if row.body and not row.body.skip]
+    return {row.task.compute for row in rows if not row.task.skip}
 
 
-def _drive(store: Store, run: str, observer: Observer, functions: Functions) -> Drive:
+def _open(
+    store: Store,
+    row: RunRow,
+    tasks: Sequence[TaskRow],
+    site: Site,
+    *,
+    observer: Observer,
+    functions: Functions,
+) -> Drive:
     # The driver itself starts runs that its tasks have left behind.
     from rankwise.engine.drive import Drive
 
-    site, tasks = _surroundings(store, run)
-    names = {task.compute for task in tasks}
-    hidden = {name for task in tasks for name in task.secrets}
-
     def say(text: str) -> None:
-        observer(Event(kind="notice", run=run, time=time.time(), reason=text))
+        observer(Event(kind="notice", run=row.id, time=time.time(), reason=text))
 
+    hidden = {name for one in tasks if not one.task.skip for name in one.task.secrets}
     updates: Updates = SimpleQueue()
+    computes = open_computes(
+        _computes_of(tasks), site, updates, secrets=hidden, store=store.folder, run=row.id
+    )
     return Drive(
         store,
-        run,
-        open_computes(names, site, updates, secrets=hidden, store=store.folder, run=run),
+        row.id,
+        tasks,
+        computes,
         updates,
-        prepare=lambda choice: prepare(choice, say),
+        prepare=partial(prepare, say=say),
         observer=observer,
         secrets=os.environ,
         functions=functions,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +14,9 @@ from typing import Any, Literal
 from rankwise.files import read_left
 from rankwise.plan import Check, RuntimeChoice, Task, is_look
 from rankwise.records import CONDITIONS, AttemptEnd, read_processes
-from rankwise.store import Outcome, ProcessRow, State, Store
+from rankwise.store import ProcessRow, State, Store
 from rankwise.store.samples import Sample
+from rankwise.wording import counted
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,32 +111,31 @@ _MOST_REASONS = 3
 
 
 class RunVerdict:
-    """Counts what has gone wrong, and what of that is forgiven."""
+    """How a run ends: how its tasks have ended, and what of that is forgiven."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: Iterable[Task] = ()) -> None:
         self._exit_code = 0
         self._soft: set[str] = set()
         self._looks: set[str] = set()
-        """What says nothing of its own: whether something has run depends on the others."""
+        """Tasks that only look around: that they ran does not count as a run."""
+        for task in tasks:
+            if task.is_soft:
+                self._soft.add(task.key)
+            if is_look(task):
+                self._looks.add(task.key)
+        self._counts: Counter[State] = Counter()
         self._forgiven: Counter[State] = Counter()
         self._left_out: Counter[str] = Counter()
-        self._has_run = False
-        self._has_passed = False
-
-    def know(self, task: Task | None) -> None:
-        """Learn of a task before it is over."""
-        if task is not None and task.is_soft:
-            self._soft.add(task.key)
-        if task is not None and is_look(task):
-            self._looks.add(task.key)
+        self._counting: set[State] = set()
+        """States of tasks that did not only look around."""
 
     def count(self, key: str, state: State, exit_code: int | None, reason: str = "") -> None:
-        """Have a failure be the run's, unless its task is soft."""
+        """Count a task that is over: its failure is the run's, unless the task is soft."""
+        self._counts[state] += 1
         if state is State.SKIPPED:
             self._left_out[reason] += 1
         elif key not in self._looks:
-            self._has_run = True
-            self._has_passed = self._has_passed or state is State.PASSED
+            self._counting.add(state)
         if state.is_green:
             return
         if key in self._soft and state.has_failed:
@@ -144,31 +143,41 @@ class RunVerdict:
         else:
             self._exit_code = self._exit_code or exit_code or 1
 
-    @property
-    def exit_code(self) -> int:
-        """Give that of the first task whose failure counts; 1 if nothing ran."""
-        return self._exit_code or int(bool(self.nothing_ran))
+    def end(self, *, is_failed: bool = False) -> RunEnd:
+        """Return how the run ends, once all its tasks are counted.
 
-    @property
-    def nothing_ran(self) -> str:
-        """Say why nothing ran, though there was something to run; empty: something did."""
-        if self._has_run or not self._left_out:
+        `is_failed`: a failure has ended it, and what was cancelled for that does not count.
+        """
+        counts = dict.fromkeys(State, 0) | self._counts
+        is_cancelled = counts[State.CANCELLED] and not is_failed
+        state = State.CANCELLED if is_cancelled else self._state()
+        # That of the first task whose failure counts.
+        code = self._exit_code or int(bool(self._nothing_ran()))
+        return RunEnd(
+            state=state,
+            exit_code=CANCELLED_CODE if state is State.CANCELLED else code,
+            counts=counts,
+            reason=self._nothing_ran() if state is State.NOT_RUN else "",
+        )
+
+    def _nothing_ran(self) -> str:
+        """Return why nothing ran, though there was something to run; empty: something did."""
+        if self._counting or not self._left_out:
             return ""
         most = self._left_out.most_common(_MOST_REASONS)
-        if len(self._left_out) == 1 == sum(self._left_out.values()):
+        if self._left_out.total() == 1:
             return f"nothing ran: {most[0][0]}"
-        said = [f"{why} ({count} task{'s' * (count != 1)})" for why, count in most]
+        said = [f"{why} ({counted(count, 'task')})" for why, count in most]
         if len(self._left_out) > len(most):
             said.append("…")
         return f"nothing ran: {', '.join(said)}"
 
-    def state_of_run(self, all_counts: Mapping[State, int]) -> State:
-        """Return the state of a run from those of its tasks, without what is forgiven."""
-        counts = {state: count - self._forgiven[state] for state, count in all_counts.items()}
-        only = {state for state, count in counts.items() if count and not state.is_green}
+    def _state(self) -> State:
+        """Return the state of the run from those of its tasks, without what is forgiven."""
+        only = {state for state in self._counts - self._forgiven if not state.is_green}
         if not only:
-            return State.NOT_RUN if self.nothing_ran else State.PASSED
-        if len(only) > 1 or (only == {State.NOT_RUN} and self._has_passed):
+            return State.NOT_RUN if self._nothing_ran() else State.PASSED
+        if len(only) > 1 or (only == {State.NOT_RUN} and State.PASSED in self._counting):
             return State.FAILED
         return only.pop()
 
@@ -180,7 +189,8 @@ as it is cancelled anyway."""
 
 
 CANCELLED_CODE = 130
-_WORTH_ANOTHER_TRY = (State.FAILED, State.CRASHED, State.TIMED_OUT, State.LOST)
+FAILURES = (State.FAILED, State.CRASHED, State.TIMED_OUT, State.LOST)
+"""How an attempt ends that is worth another try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,19 +200,5 @@ class RunEnd:
     state: State
     exit_code: int
     counts: Mapping[State, int]
-
-
-def _outcome(end: AttemptEnd) -> Outcome:
-    return Outcome(
-        state=State(end.outcome),
-        started=end.started,
-        ended=end.ended or time.time(),
-        exit_code=end.exit_code,
-        signal=end.signal,
-        culprit=end.culprit,
-        reason=end.reason,
-    )
-
-
-def _in_words(state: State) -> str:
-    return {State.NOT_RUN: "was not run", State.CANCELLED: "was cancelled"}.get(state, str(state))
+    reason: str = ""
+    """Why nothing ran."""

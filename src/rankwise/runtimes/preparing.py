@@ -15,8 +15,8 @@ _SLOW = ("uv", "container")
 """Kinds that may take minutes the first time."""
 
 
-class Making:
-    """Makes each runtime once, the slow ones one after the other in a thread."""
+class Preparing:
+    """Prepares each runtime once, the slow ones one after the other in a thread."""
 
     def __init__(self, prepare: Callable[[RuntimeChoice], PreparedRuntime]) -> None:
         self._prepare = prepare
@@ -42,7 +42,7 @@ class Making:
                 self._thread.start()
         return False
 
-    def made(self, choice: RuntimeChoice) -> PreparedRuntime:
+    def prepared(self, choice: RuntimeChoice) -> PreparedRuntime:
         """Return a runtime that is over; ComputeFailure: it cannot be had."""
         found = self._made[choice]
         if isinstance(found, ComputeFailure):

@@ -44,7 +44,7 @@ def _submit(store: Store, source: str, stage: str, parent: str, on: str | None) 
     inherited = {name: os.environ[name] for name in names if name in os.environ}
     choice = {"only": stage, "environment": inherited}
     plan, text = plan_from([Path(source)], on=on, choice=choice)
-    check_secrets(plan)
+    check_secrets(plan.tasks)
     tags = {**plan.tags, _STAGE: stage}
     if notified := store.run(parent).tags.get(NOTIFIED):
         # They are told when the work is done as well, not only when it is submitted.

@@ -39,7 +39,7 @@ class Writes(Changes):
             {"key": task.key, "position": position, "body": body_of(task)}
             for position, task in enumerate(plan.tasks)
         ]
-        new = {"state": State.QUEUED, "reason": ""}
+        new: dict[str, object] = {"state": State.QUEUED, "reason": ""}
         with self.together():
             number = 1 + self._database.number(
                 "SELECT coalesce(max(number), 0) FROM runs WHERE name = ?", (plan.name,)
@@ -72,15 +72,14 @@ class Writes(Changes):
     def run_started(self, run: str, *, now: float) -> bool:
         """Store that an engine drives a run; one that is resumed keeps its start."""
         new = {"state": State.RUNNING, "started": now}
-        event = run, "run_started", {}
-        return self._transition("runs", {"id": run}, new, event, now=now, only_if=_NOT_STARTED)
+        return self._transition(
+            "runs", {"id": run}, new, (run, "run_started", {}), now=now, only_if=_NOT_STARTED
+        )
 
     def want_cancel(self, run: str, *, now: float) -> bool:
         """Ask the engine of a run to end it."""
-        event = run, "cancel_wanted", {}
-        return self._transition(
-            "runs", {"id": run}, {"wanted": "cancel"}, event, now=now, only_if="wanted IS NULL"
-        )
+        which, new, event = {"id": run}, {"wanted": "cancel"}, (run, "cancel_wanted", {})
+        return self._transition("runs", which, new, event, now=now, only_if="wanted IS NULL")
 
     def run_ended(
         self, run: str, state: State, *, exit_code: int, reason: str = "", now: float

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rankwise import records
-from rankwise.backends.base import Submission, with_texts
+from rankwise.backends.base import Submission
 from rankwise.backends.orders import make_order, write_order
 from rankwise.backends.remote.connection import HostFacts
 from rankwise.errors import ComputeFailure
@@ -25,7 +25,7 @@ from rankwise.files import copy_code
 from rankwise.node.agent import FETCHED, WHOLE
 from rankwise.node.files import rename, to_json, write_file
 from rankwise.node.order import NodeOrder
-from rankwise.plan import TOOLS_PYTHON, RuntimeChoice, Task
+from rankwise.plan import TOOLS_PYTHON, RuntimeChoice, Task, with_texts
 from rankwise.runtimes.base import Modules, PreparedRuntime
 from rankwise.runtimes.container import Container
 from rankwise.runtimes.uv import texts_of
