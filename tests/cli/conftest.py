@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from rankwise.cli.main import main
-from rankwise.plan import Plan
+from rankwise.plan import Plan, Task
 from rankwise.store import State, Store
 from rankwise.store.rows import Event, Observer
 from tests.reports.made_runs import one_task
@@ -33,8 +33,8 @@ class FakeEngine:
     """Does what an engine would do with a run, and gives the exit code."""
     calls: list[str] = field(default_factory=list)
 
-    def check_secrets(self, plan: Plan) -> None:
-        self.calls.append(f"secrets of {plan.name}")
+    def check_secrets(self, tasks: Sequence[Task]) -> None:
+        self.calls.append(f"secrets of {', '.join(task.key for task in tasks)}")
 
     def drive(self, store: Store, run: str, *, observer: Observer) -> types.SimpleNamespace:
         self.calls.append(f"drive {run}")

@@ -27,7 +27,7 @@ def test_a_run_is_stored_driven_and_shown(rankwise: Rankwise, engine: FakeEngine
     engine.act = over()
     said = rankwise("run", "job.yaml")
     assert said.code == 0
-    assert engine.calls == ["secrets of job", "drive job-1"]
+    assert engine.calls == ["secrets of train", "drive job-1"]
     assert said.out == (
         "job-1 starts: PytorchJob, 1 task\n"
         "note: gpu-cluster is not known here\n"

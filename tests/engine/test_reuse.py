@@ -13,7 +13,7 @@ from rankwise.backends.base import Submission
 from rankwise.engine.reuse import check_taken
 from rankwise.errors import InputError
 from rankwise.plan import Plan, Reuse, Task
-from rankwise.records import IDENTITY, write_exports
+from rankwise.records import IDENTITY, OUTPUTS, write_exports
 from rankwise.store import State, Store
 from tests.engine.driven import FakeCompute, drive, task
 
@@ -187,3 +187,29 @@ def test_other_variables_from_those_before_it_are_enough_to_run_again(
         drive(store, compute, run=store.create_run(plan, "", now=0.0))
         submitted.append(compute.submitted)
     assert submitted == [["first", "build"], ["first"], ["first", "build"]]
+
+
+def test_outputs_that_cannot_be_noted_are_told_and_the_run_goes_on(
+    store: Store, workspace: Path
+) -> None:
+    def ends(job: Submission) -> tuple[str, int]:
+        if job.task.key == "build":
+            (job.attempt.folder / OUTPUTS).mkdir()
+        return makes(workspace, "main.o")(job)
+
+    result, events = drive(store, FakeCompute(ends), build(workspace), task("after", "build"))
+    assert result.state is State.PASSED
+    (notice,) = [event for event in events if event.kind == "notice"]
+    assert notice.task == "build"
+    assert "Is a directory" in notice.reason
+    assert OUTPUTS in notice.reason
+    assert ran(store, workspace, build(workspace)) == ["build"]
+
+
+def test_inputs_that_cannot_be_looked_for_are_a_mistake_and_nothing_runs(
+    store: Store, workspace: Path
+) -> None:
+    one = build(workspace, inputs=("x" * 300,))
+    result, _ = drive(store, FakeCompute(makes(workspace, "main.o")), one)
+    assert result.state is State.NOT_RUN
+    assert "File name too long" in store.task_row("p-1", "build").reason

@@ -433,7 +433,11 @@ class Drive:
         if task.checks or task.results or task.measuring:
             end, tests = self._judge(running, end)
         if task.reuse is not None and end.outcome == State.PASSED:
-            self._earlier.note_outputs(task.reuse, folder)
+            try:
+                self._earlier.note_outputs(task.reuse, folder)
+            except OSError as error:
+                reason = f"its outputs cannot be noted, so the next run makes them again: {error}"
+                self._tell("notice", task=task.key, attempt=running.number, reason=reason)
         self._end(running, end, tests)
 
     def _judge(self, running: _Running, end: AttemptEnd) -> tuple[AttemptEnd, Sequence[ResultRow]]:

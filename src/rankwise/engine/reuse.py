@@ -134,10 +134,15 @@ class EarlierTasks:
         assert reuse is not None
         if reuse.is_taken:
             return "", self._store.passed_before(self._store.run(self._run).source, task.key)
-        digest = self._digest(task, reuse)
-        found = self._store.passed_with(digest) if reuse.is_wanted else None
-        if found is None or not self._is_still_there(found, reuse):
-            return digest, None
+        try:
+            digest = self._digest(task, reuse)
+            found = self._store.passed_with(digest) if reuse.is_wanted else None
+            if found is None or not self._is_still_there(found, reuse):
+                return digest, None
+        except OSError as error:
+            raise InputError(
+                f"`inputs` and `outputs` cannot be looked for: {error.filename}: {error.strerror}"
+            ) from error
         return digest, found
 
     def note_outputs(self, reuse: Reuse, folder: Path) -> None:

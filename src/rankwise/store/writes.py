@@ -78,7 +78,8 @@ class Writes(Changes):
 
     def want_cancel(self, run: str, *, now: float) -> bool:
         """Ask the engine of a run to end it."""
-        which, new, event = {"id": run}, {"wanted": "cancel"}, (run, "cancel_wanted", {})
+        which, new = {"id": run}, {"wanted": "cancel"}
+        event: tuple[str, str, dict[str, object]] = run, "cancel_wanted", {}
         return self._transition("runs", which, new, event, now=now, only_if="wanted IS NULL")
 
     def run_ended(
