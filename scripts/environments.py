@@ -242,9 +242,12 @@ RUNTIMES: Mapping[str, VirtualEnvironment] = {
             library="kubeflow-training 1",
             trial=["-c", KUBEFLOW_PROBE],
         ),
-        # Makes the site of the documentation.
+        # Makes the site of the documentation; rankwise and pytest say what their options are.
         _framework(
-            "docs", "mkdocs-material", library="mkdocs-material 9", trial=["-c", DOCS_PROBE]
+            "docs",
+            *("-e", ".", "pytest", "mkdocs-material"),
+            library="mkdocs-material 9",
+            trial=["-c", DOCS_PROBE],
         ),
     )
 }

@@ -7,19 +7,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import browser
 import cluster
 import containers
 import pytest
 import sshd
-import typer
 from environments import ENVIRONMENTS
 
-from rankwise.cli.main import VERBS
-from rankwise.cli.options import make_app
-from rankwise.documents import site_tables
 from rankwise.launch import rewriting
 from rankwise.pytest_plugin import plugin
 from rankwise.pytest_plugin.options import MARKERS, POLICIES, SCHEDULERS
@@ -175,57 +170,23 @@ def test_what_must_not_differ_makes_a_page_stale(shown: list[str], printed: str)
 # What exists is documented.
 
 
-def test_every_option_is_in_the_reference() -> None:
-    parser = pytest.Parser(_ispytest=True)
-    plugin.pytest_addoption(parser)
-    options = [
-        name for group in parser._groups for option in group.options for name in option.names()
-    ]
-    assert options
-    missing = [name for name in options if f"`{name}" not in read("docs/running-tests.md")]
-    assert not missing
-
-
 def test_every_scheduler_fixture_and_mark_is_explained() -> None:
-    schedulers = [name for name in SCHEDULERS if f"`{name}`" not in read("docs/schedulers.md")]
+    schedulers = [name for name in SCHEDULERS if f"`{name}`" not in read("docs/how-tests-run.md")]
     writing = read("docs/writing-tests.md")
     fixtures = [name for name in plugin.__all__ if f"`{name}`" not in writing]
     marks = [line for line in MARKERS if f"mark.{re.split('[(:]', line)[0]}" not in writing]
     assert (schedulers, fixtures, marks) == ([], [], [])
 
 
-def test_every_verb_has_a_section_with_its_options() -> None:
-    page = read("docs/command-line.md")
-    sections = {part.partition("\n")[0]: part for part in page.split("\n## ")}
-    # Where the class of commands is, changes from one typer to the next.
-    application: Any = typer.main.get_command(make_app(VERBS))
-    assert VERBS.keys() <= sections.keys()
-    missing = [
-        f"{verb} {name}"
-        for verb, command in application.commands.items()
-        for parameter in command.params
-        for name in parameter.opts
-        if f"`{name}" not in (sections[verb] if name.startswith("--") else page)
-        and name.startswith("-")
-    ]
-    assert missing == []
-
-
-def test_every_state_variable_and_key_of_a_site_file_is_explained() -> None:
-    outcomes, site = read("docs/job-outcomes.md"), read("docs/rankwise-toml.md")
-    states = [str(state) for state in State if f"| `{state}` |" not in outcomes]
-    variables = [name for name in rewriting.NAMES if f"`{name}`" not in outcomes]
-    keys = [
-        key
-        for table in (site_tables.compute_model("local"), site_tables.RuntimeTable)
-        for key in table.fields()
-        if f"`{key}`" not in site
-    ]
-    assert (states, variables, keys) == ([], [], [])
+def test_every_state_and_variable_is_explained() -> None:
+    page = read("docs/run-results.md")
+    states = [str(state) for state in State if f"| `{state}` |" not in page]
+    variables = [name for name in rewriting.NAMES if f"`{name}`" not in page]
+    assert (states, variables) == ([], [])
 
 
 def test_the_diagrams_of_the_schedulers_are_what_the_policies_do() -> None:
-    text = read("docs/schedulers.md")
+    text = read("docs/how-tests-run.md")
     table = {
         row[0]: row[1:]
         for row in (line.strip("| ").split(" | ") for line in text.splitlines() if "|" in line)
