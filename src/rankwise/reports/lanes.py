@@ -79,6 +79,7 @@ def longest_chain(bars: Sequence[TimelineBar]) -> list[TimelineBar]:
         best[bar.name] = seconds, bar, before
     chain: list[TimelineBar] = []
     name = max(best, key=lambda one: best[one][0], default="")
+    # The limit ends a circle, which a plan cannot have but a timeline from outside may.
     while name and len(chain) < len(best):
         _, bar, name = best[name]
         chain.append(bar)
@@ -102,6 +103,7 @@ def pack(claims: Sequence[LaneClaim]) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = [()] * len(claims)
     free: set[int] = set()
     used = 0
+    # A heap: what ends first gives its lanes back first.
     running: list[tuple[float, int]] = []
     for index in sorted(range(len(claims)), key=lambda one: (claims[one].start, one)):
         claim = claims[index]
@@ -127,8 +129,7 @@ def _side_by_side(free: Sequence[int], width: int) -> tuple[int, ...]:
 
 Cause = Literal["start-up", "too wide", "order", "restart", "long tail", "ending"]
 
-# The same in the picture as in the words beside it.
-_COLOURS: Mapping[Cause, str] = {
+COLOURS: Mapping[Cause, str] = {
     "start-up": "c0",
     "too wide": "c1",
     "order": "c2",
@@ -136,12 +137,7 @@ _COLOURS: Mapping[Cause, str] = {
     "ending": "c4",
     "restart": "c5",
 }
-_ORDERS = {
-    "sequential": "one {noun} at a time, though others would have fitted beside it",
-    "static": "each {noun} had its place before the first one started",
-    "needs": "what waited needed what was running, or was held back",
-    "dynamic": "between two {noun}s",
-}
+"""The class that a cause is shown in: the same in the picture as in the words beside it."""
 
 
 @dataclass(slots=True)
@@ -168,48 +164,26 @@ class IdleTime:
     ) -> None:
         """Note that so many lanes were idle."""
         seconds = lanes * (end - start)
-        last = self.gaps[-1] if self.gaps else None
-        if last is not None and last.cause == cause and last.end == start:
-            last.end = end
-            last.seconds += seconds
+        # Moments with the same cause are one gap: each is a shape of the drawing.
+        if self.gaps and self.gaps[-1].cause == cause and self.gaps[-1].end == start:
+            self.gaps[-1].end = end
+            self.gaps[-1].seconds += seconds
         else:
             self.gaps.append(Gap(cause, start, end, seconds))
         self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
         if bar is not None:
-            those = self.blamed.setdefault(cause, {})
-            known, _ = those.get(bar.name, (0.0, bar))
-            those[bar.name] = known + seconds, bar
+            blamed = self.blamed.setdefault(cause, {})
+            blamed[bar.name] = blamed.get(bar.name, (0.0, bar))[0] + seconds, bar
 
     def culprit(self, cause: Cause) -> tuple[float, TimelineBar] | None:
         """Return the bar that cost most, and how much."""
-        those = self.blamed.get(cause, {})
-        return max(those.values(), key=lambda one: one[0], default=None)
+        blamed = self.blamed.get(cause, {})
+        return max(blamed.values(), key=lambda one: one[0], default=None)
 
-    def say(self, cause: Cause, timeline: Timeline) -> str:
-        """Say what a cause means here."""
-        noun = timeline.noun
-        match cause:
-            case "start-up" if timeline.is_fresh:
-                return f"start-up: processes are started for every {noun}"
-            case "start-up":
-                return f"start-up: nothing runs before the first {noun}"
-            case "too wide":
-                lanes = f"{timeline.lane_noun}s"
-                return f"a {noun} too wide: fewer {lanes} were free than any that waited needs"
-            case "long tail":
-                return f"a long tail: nothing was left to start while the last {noun}s went on"
-            case "restart":
-                return f"restart: {timeline.lane_noun}s that a {noun} had ended were started again"
-            case "ending":
-                return f"the end: what comes after the last {noun}"
-            case "order":
-                rule = _ORDERS.get(timeline.order, _ORDERS["dynamic"])
-                return f"waiting: {rule.format(noun=noun)}"
-
-
-def colour_of(cause: Cause) -> str:
-    """Return the class that a cause is shown in."""
-    return _COLOURS[cause]
+    @property
+    def costs(self) -> list[tuple[Cause, float]]:
+        """The causes with their seconds, what cost most first."""
+        return sorted(self.seconds.items(), key=lambda one: -one[1])
 
 
 def lanes_of(bar: TimelineBar, timeline: Timeline) -> str:

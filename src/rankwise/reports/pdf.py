@@ -18,7 +18,7 @@ from rankwise.errors import InputError
 from rankwise.reports.environments import EnvironmentChange
 from rankwise.reports.failures import FailureExplanation
 from rankwise.reports.figures import written
-from rankwise.reports.lanes import Timeline, TimelineBar, colour_of, lanes_of
+from rankwise.reports.lanes import COLOURS, Timeline, TimelineBar, lanes_of
 from rankwise.reports.matrix import (
     TOLD_BY_REASON,
     Cell,
@@ -40,7 +40,7 @@ from rankwise.reports.palette import INKS, TONES
 from rankwise.reports.plots.axes import number_text
 from rankwise.reports.plots.svg import standalone
 from rankwise.reports.plots.timeline import draw, tones_of
-from rankwise.reports.timeline import findings, telling_causes, timeline_cards, with_options
+from rankwise.reports.timeline import findings, timeline_cards, visible_causes, with_options
 from rankwise.safe_text import clean, cut, fit
 from rankwise.wording import counted, duration, label, listed, moment, short_path
 
@@ -233,18 +233,18 @@ def timeline_content(timeline: Timeline) -> dict[str, Any]:
     found = findings(timeline)
     bound = found.lower_bound if timeline.is_over else 0.0
     drawn = draw(timeline, bound=bound, gaps=found.gaps, most=_MOST_SHAPES)
-    causes = telling_causes(found)
+    causes = visible_causes(found)
     return {
         "svg": standalone(drawn),
         "cards": timeline_cards(timeline, found),
         "states": [[f"{count:,} {state}", tone] for state, tone, count in tones_of(timeline.bars)],
-        "waiting": [[f"waiting: {one.cause}", colour_of(one.cause)] for one in causes],
+        "waiting": [[f"waiting: {one.cause}", COLOURS[one.cause]] for one in causes],
         # Every second part is for a program.
         "advice": [
             [fit(part) for part in with_options(one)] for one in found.advice[:_MOST_ADVICE]
         ],
         "lost_title": f"Where {timeline.lane_noun} time is lost",
-        "lost": [[duration(one.seconds), one.words, colour_of(one.cause)] for one in causes],
+        "lost": [[duration(one.seconds), one.words, COLOURS[one.cause]] for one in causes],
         "longest_title": f"The longest {timeline.noun}s",
         "longest": [[duration(bar.seconds), _named(bar, timeline)] for bar in found.longest],
     }

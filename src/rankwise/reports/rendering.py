@@ -27,14 +27,14 @@ _FUNCTIONS = {
     "safe_text": "clip cut",
     "wording": "counted duration ending fold label listed moment size",
     "reports.environments": "notebook_files",
-    "reports.lanes": "colour_of lane_names",
+    "reports.lanes": "COLOURS lane_names",
     "reports.markup": "as_markup attributes",
     "reports.matrix": "about_machine about_runtime gist machine_words marks_of",
     "reports.measurements": "as_number",
     "reports.plots.axes": "number_text",
     "reports.plots.charts": "sparkline",
     "reports.plots.timeline": "tones_of",
-    "reports.timeline": "telling_causes timeline_cards with_options",
+    "reports.timeline": "visible_causes timeline_cards with_options",
 }
 """What templates may call, by module."""
 

@@ -6,8 +6,10 @@ import dataclasses
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from rankwise.plan import Task
@@ -22,7 +24,8 @@ from rankwise.reports.lanes import (
     longest_chain,
     pack,
 )
-from rankwise.store import AttemptRow, State, Store
+from rankwise.reports.rendering import template_text
+from rankwise.store import State, Store
 from rankwise.wording import counted, duration
 
 # A cause that costs less than this share of all lanes' time is not worth a change.
@@ -32,154 +35,75 @@ _LONG = 0.5
 _MOST_LINKS = 6
 
 
-def advice_on(
+@cache
+def _texts() -> dict[str, dict[str, str]]:
+    """Read what timelines say, only when one says it."""
+    return tomllib.loads(template_text("advice.toml"))
+
+
+def _advice(
     timeline: Timeline,
     waiting: IdleTime,
-    *,
-    longest: Sequence[TimelineBar],
+    longest: TimelineBar | None,
     chain: Sequence[TimelineBar],
     makespan: float,
 ) -> Iterator[str]:
     """Say what to change, what helps most first."""
     total = makespan * len(timeline.lanes)
-    if not timeline.bars or not total:
+    if longest is None or not total:
         return
-    costs = sorted(waiting.seconds.items(), key=lambda one: -one[1])
-    for cause, seconds in costs:
+    about = {"noun": timeline.noun, "lane": timeline.lane_noun, "makespan": duration(makespan)}
+    for cause, seconds in waiting.costs:
         if seconds / total >= _WORTH and (words := _remedy(cause, timeline, waiting, seconds)):
             yield words
-    yield from _on_length(timeline, longest, makespan)
+    texts = _texts()["run"]
+    if len(timeline.bars) > 1 and longest.seconds >= _LONG * makespan:
+        yield texts["alone"].format(bar=longest.name, took=duration(longest.seconds), **about)
     if len(chain) > 1:
-        yield _on_chain(chain)
-    idle = sum(waiting.seconds.values())
-    if idle / total <= 1 - _BUSY:
-        lanes, noun = timeline.lane_noun, timeline.noun
-        yield (
-            f"The {lanes}s are busy nearly all of the time: only more {lanes}s or faster {noun}s "
-            "make it shorter."
-        )
+        names = [bar.name for bar in chain]
+        if len(names) > _MOST_LINKS:
+            names[_MOST_LINKS - 1 : -1] = ["…"]
+        took = duration(sum(bar.seconds for bar in chain))
+        yield texts["chain"].format(chain=" → ".join(names), took=took)
+    if sum(waiting.seconds.values()) / total <= 1 - _BUSY:
+        yield texts["busy"].format(**about)
 
 
 def _remedy(cause: Cause, timeline: Timeline, waiting: IdleTime, seconds: float) -> str:
-    match cause:
-        case "start-up":
-            return _on_start(timeline)
-        case "too wide":
-            return _on_width(timeline, waiting)
-        case "long tail":
-            return _on_tail(timeline, waiting)
-        case "order":
-            return _on_order(timeline, seconds)
-        case "restart":
-            return (
-                f"{duration(seconds)} of {timeline.lane_noun} time are lost to starting again what "
-                f"crashed or hung: these {timeline.noun}s cost more than their own time."
-            )
-        case "ending":
-            return (
-                f"After the last {timeline.noun} there is still work: fixtures of modules and of "
-                "the session that are torn down, reports that are written."
-                if timeline.noun == "test"
-                else ""
-            )
-
-
-def _on_start(timeline: Timeline) -> str:
-    first = min(bar.start for bar in timeline.bars)
-    if timeline.noun != "test":
-        return (
-            f"The first {timeline.noun} starts after {duration(first)}: runtimes are made, and "
-            "compute is waited for. What is made once is there the next time."
-        )
-    if timeline.is_fresh:
-        return (
-            "Processes are started for every test. The pool (--n-workers without "
-            "--scheduler=shell or slurm) keeps them, and still contains what crashes."
-        )
-    return (
-        f"The first test starts after {duration(first)}: MPI, imports and the collection. Name the "
-        "files that you want to run, and import what is heavy where it is needed."
+    """Say what to do about a cause; nothing where there is nothing to do."""
+    cost, bar = waiting.culprit(cause) or (seconds, timeline.bars[0])
+    lanes, is_test = len(timeline.lanes), timeline.noun == "test"
+    which = "test" if is_test else "task"
+    if cause == "start-up" and is_test and timeline.is_fresh:
+        which = "fresh"
+    elif cause == "too wide":
+        which = "all" if len(bar.lanes) == lanes else "some"
+    elif cause == "long tail" and is_test and timeline.order == "dynamic":
+        which = "dynamic"
+    elif cause == "order":
+        which = "turn" if timeline.order in ("sequential", "static") else timeline.order
+    texts = _texts()[cause]
+    return texts.get(which, texts.get("any", "")).format(
+        noun=timeline.noun,
+        lane=timeline.lane_noun,
+        lanes=lanes,
+        order=timeline.order,
+        first=duration(min(one.start for one in timeline.bars)),
+        lost=duration(seconds if cause == "restart" else cost),
+        bar=bar.name,
+        took=duration(bar.seconds),
+        width=len(bar.lanes),
+        on=lanes_of(bar, timeline),
+        rest=counted(lanes - len(bar.lanes), timeline.lane_noun),
     )
 
 
-def _on_width(timeline: Timeline, waiting: IdleTime) -> str:
-    found = waiting.culprit("too wide")
-    if found is None:
-        return ""
-    seconds, bar = found
-    lanes, all_lanes = timeline.lane_noun, len(timeline.lanes)
-    beside = all_lanes - len(bar.lanes)
-    if beside:
-        left = counted(beside, lanes)
-        return (
-            f"{bar.name} has {len(bar.lanes)} of {all_lanes} {lanes}s, and nothing that waited was "
-            f"small enough for the rest: {duration(seconds)} of {lanes} time are lost. Give it "
-            f"fewer {lanes}s, or have {timeline.noun}s for {left} to run beside it."
-        )
-    return (
-        f"{bar.name} needs all {all_lanes} {lanes}s, and those that were free early waited for the "
-        f"others: {duration(seconds)} of {lanes} time are lost. Fewer {lanes}s for it, or several "
-        "such one after the other, cost less."
-    )
-
-
-def _on_tail(timeline: Timeline, waiting: IdleTime) -> str:
-    found = waiting.culprit("long tail")
-    if found is None:
-        return ""
-    seconds, bar = found
-    words = (
-        f"At the end all wait for {bar.name} ({duration(bar.seconds)} on "
-        f"{lanes_of(bar, timeline)}): {duration(seconds)} of {timeline.lane_noun} time are lost. "
-        "Split it, or make it faster"
-    )
-    if timeline.noun != "test":
-        return f"{words}, or put it first in the document."
-    if timeline.order == "dynamic":
-        return (
-            f"{words}. The longest test is started first once its duration is known from an "
-            "earlier run (.pytest_cache has it)."
-        )
-    return f"{words}, or use --scheduler=dynamic, which starts the longest tests first."
-
-
-def _on_order(timeline: Timeline, seconds: float) -> str:
-    lost = f"{duration(seconds)} of {timeline.lane_noun} time"
-    match timeline.order:
-        case "sequential" | "static":
-            return (
-                f"With {timeline.order} order {lost} are lost to waiting for a turn: "
-                "--scheduler=dynamic (with --n-workers: --policy=dynamic) gives free ranks the "
-                "next test that fits."
-            )
-        case "needs":
-            return (
-                f"{lost[0].upper()}{lost[1:]} are lost to waiting for others. See whether every "
-                "`needs` is needed."
-            )
-    return (
-        f"{lost[0].upper()}{lost[1:]} pass between tests, which are short or print much: fewer and "
-        "larger ones cost less."
-    )
-
-
-def _on_chain(chain: Sequence[TimelineBar]) -> str:
-    names = [bar.name for bar in chain]
-    if len(names) > _MOST_LINKS:
-        names = [*names[: _MOST_LINKS - 1], "…", names[-1]]
-    seconds = sum(bar.seconds for bar in chain)
-    return f"{' → '.join(names)} take {duration(seconds)}, one after the other: start there."
-
-
-def _on_length(
-    timeline: Timeline, longest: Sequence[TimelineBar], makespan: float
-) -> Iterator[str]:
-    if longest and len(timeline.bars) > 1 and longest[0].seconds >= _LONG * makespan:
-        bar = longest[0]
-        yield (
-            f"{bar.name} alone takes {duration(bar.seconds)} of {duration(makespan)}: no number of "
-            f"{timeline.lane_noun}s makes the run shorter than that."
-        )
+def _meaning(cause: Cause, timeline: Timeline) -> str:
+    """Say what a cause means in this timeline."""
+    texts = _texts()[cause]
+    which = "fresh" if timeline.is_fresh and cause == "start-up" else timeline.order
+    text = texts.get(f"means-{which}", texts["means"])
+    return text.format(noun=timeline.noun, lane=timeline.lane_noun)
 
 
 _LONGEST = 3
@@ -232,17 +156,16 @@ def findings(timeline: Timeline) -> Findings:
     makespan = max(timeline.end, max((bar.end for bar in bars), default=0.0))
     work = math.fsum(bar.work for bar in bars)
     longest = sorted(bars, key=lambda bar: -bar.seconds)[:_LONGEST]
-    most = longest[0].seconds if longest else 0.0
     chain = longest_chain(bars) if timeline.order == "needs" else []
     bounds: dict[Literal["longest", "chain", "work"], float] = {
-        "longest": most,
+        "longest": longest[0].seconds if longest else 0.0,
         "chain": math.fsum(bar.seconds for bar in chain),
         "work": work / width,
     }
     bound = max(bounds, key=lambda one: bounds[one])
     waiting = _waiting(timeline, makespan)
     idle = math.fsum(waiting.seconds.values())
-    causes = sorted(waiting.seconds.items(), key=lambda one: -one[1])
+    advice = _advice(timeline, waiting, longest[0] if longest else None, chain, makespan)
     return Findings(
         makespan=makespan,
         lower_bound=bounds[bound],
@@ -251,12 +174,12 @@ def findings(timeline: Timeline) -> Findings:
         idle=idle,
         longest=tuple(longest),
         causes=tuple(
-            Idle(cause=cause, seconds=seconds, words=waiting.say(cause, timeline))
-            for cause, seconds in causes
+            Idle(cause=cause, seconds=seconds, words=_meaning(cause, timeline))
+            for cause, seconds in waiting.costs
             if seconds > 0
         ),
         gaps=tuple(waiting.gaps),
-        advice=tuple(advice_on(timeline, waiting, longest=longest, chain=chain, makespan=makespan)),
+        advice=tuple(advice),
     )
 
 
@@ -286,6 +209,7 @@ def _waiting(timeline: Timeline, makespan: float) -> IdleTime:
         if free * (until - now) <= 0:
             continue
         after = bars[upcoming] if upcoming < len(bars) else None
+        # Of all that waits, not even the narrowest fits.
         is_stuck = after is not None and least[upcoming] > free
         if after is not None and last is not None and not running and last.state in _DEADLY:
             waiting.add("restart", now, until, free, last)
@@ -318,7 +242,7 @@ def _cause(
 
 
 def _least_widths(bars: Sequence[TimelineBar]) -> list[int]:
-    """For each bar, give how many lanes the narrowest of it and those after it needs."""
+    """Return for each bar how many lanes the narrowest of it and the later ones needs."""
     least = [len(bar.lanes) for bar in bars]
     for place in reversed(range(len(bars) - 1)):
         least[place] = min(least[place], least[place + 1])
@@ -361,6 +285,7 @@ def timeline_of_run(store: Store, run_id: str, *, now: float | None = None) -> T
     claims = [
         LaneClaim(
             width=widths.get(one.task, 1),
+            # The clock of another machine may be behind ours.
             start=max(0.0, (one.started or zero) - zero),
             end=max(0.0, (one.ended if one.ended is not None else until) - zero),
         )
@@ -376,7 +301,7 @@ def timeline_of_run(store: Store, run_id: str, *, now: float | None = None) -> T
             start=claim.start,
             end=max(claim.start, claim.end),
             name=one.task,
-            state=_state(one),
+            state=one.state if one.state.is_over else State.RUNNING,
             note=f"attempt {one.number}" if one.number > 1 else "",
             needs=tasks[one.task].needs if one.task in tasks else (),
         )
@@ -411,20 +336,17 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _measure(tasks: Iterable[Task]) -> tuple[str, dict[str, int]]:
+def _measure(tasks: Collection[Task]) -> tuple[str, dict[str, int]]:
     """Choose what lanes are, and find how many each task needs."""
-    tasks = list(tasks)
     if any(task.nodes > 1 and task.compute != "local" for task in tasks):
         return "node", {task.key: max(1, task.nodes) for task in tasks}
-    return "core", {task.key: _cores(task) for task in tasks}
-
-
-def _cores(task: Task) -> int:
-    return max(1, math.ceil(task.resources.cores or task.width or len(task.processes)))
+    wanted = {task.key: task.resources.cores or task.width or len(task.processes) for task in tasks}
+    return "core", {key: max(1, math.ceil(cores)) for key, cores in wanted.items()}
 
 
 def _peak(claims: Sequence[LaneClaim]) -> int:
     """Find how many lanes are in use at once."""
+    # The number in the middle has a lane given back before it is taken at the same moment.
     changes = sorted(
         change
         for claim in claims
@@ -435,10 +357,6 @@ def _peak(claims: Sequence[LaneClaim]) -> int:
         now += change
         most = max(most, now)
     return most
-
-
-def _state(attempt: AttemptRow) -> State:
-    return attempt.state if attempt.state.is_over else State.RUNNING
 
 
 _OPTION = re.compile(r"(--[\w-]+(?:=[\w-]+)?|`[^`]+`)")
@@ -461,8 +379,8 @@ def timeline_cards(timeline: Timeline, found: Findings) -> list[tuple[str, str, 
     ]
 
 
-def telling_causes(found: Findings) -> list[Idle]:
-    """Leave out what nobody could see."""
+def visible_causes(found: Findings) -> list[Idle]:
+    """Leave out what is too small to be seen."""
     return [one for one in found.causes if one.seconds >= _SLIVER * (found.idle + found.busy)]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from rankwise.reports.lanes import Gap, Span, Timeline, TimelineBar, colour_of, lane_names
+from rankwise.reports.lanes import COLOURS, Gap, Span, Timeline, TimelineBar, lane_names
 from rankwise.reports.palette import TONES
 from rankwise.reports.plots import svg
 from rankwise.reports.plots.axes import Axis, axis_for
@@ -229,7 +229,7 @@ def _gaps(gaps: Sequence[Gap], sheet: _Sheet) -> Iterator[Markup]:
         if end - x >= _NARROWEST:
             tall = sheet.bottom - sheet.gap - _TOP
             title = f"{gap.cause}: {duration(gap.seconds)} lost"
-            kind = f"g {colour_of(gap.cause)}"
+            kind = f"g {COLOURS[gap.cause]}"
             yield svg.rectangle(x, _TOP, end - x, tall, kind, title=title)
 
 
