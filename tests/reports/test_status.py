@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import asdict
 
 import pytest
 from rich.console import Console
 
 from rankwise.plan import Plan, Process, Task
-from rankwise.reports.status import run_data, status_data, status_of
+from rankwise.reports.status import status_data, status_of
 from rankwise.reports.terminal.status import show_runs, show_status
 from rankwise.steps.reporting import page
 from rankwise.store import State, Store
@@ -116,7 +117,7 @@ def test_programs_get_all_of_it(store: Store) -> None:
     assert data["counts"] == {"failed": 1}
     assert data["tasks"][0]["reason"] == "worker 1 left with exit code 7"
     assert data["processes"][1]["exit_code"] == 7
-    assert json.loads(json.dumps(run_data(store.run(run))))["exit_code"] == 7
+    assert json.loads(json.dumps(asdict(store.run(run))))["exit_code"] == 7
 
 
 def test_runs_are_listed_with_the_newest_first(store: Store) -> None:

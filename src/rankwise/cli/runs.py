@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -83,14 +84,12 @@ def list_command(
     For example:
       rankwise list --limit 5
     """
-    from rankwise.reports.status import run_data
-
     with open_for_reading(store_folder(store)) as opened:
         for run in opened.runs(limit):
             take_in(opened, run)
         runs = opened.runs(limit)
     if as_json:
-        print(json.dumps([run_data(run) for run in runs], indent=2))
+        print(json.dumps([asdict(run) for run in runs], indent=2))
         return
     from rankwise.reports.terminal.console import make_console
     from rankwise.reports.terminal.status import show_runs

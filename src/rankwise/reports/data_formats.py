@@ -19,7 +19,6 @@ from rankwise.reports.failures import CaseResult, with_run
 from rankwise.reports.matrix import MatrixResult
 from rankwise.reports.measurements import Measure, as_number
 from rankwise.reports.model import ReportData, TaskResult
-from rankwise.reports.status import run_data
 from rankwise.safe_text import fit, fit_for_xml
 from rankwise.store import RunRow, State
 from rankwise.store.rows import RED
@@ -204,7 +203,7 @@ def json_report(data: ReportData) -> str:
 
 def _parts(data: ReportData) -> dict[str, Any]:
     return {
-        "run": run_data(data.run),
+        "run": dataclasses.asdict(data.run),
         "counts": {str(state): count for state, count in data.counts.items() if count},
         "cases": [dataclasses.asdict(case) for case in data.cases],
         "failures": [dataclasses.asdict(one) for one in data.failures],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ _STARTERS = re.compile(
 
 
 def without_starters(lines: Iterable[str]) -> list[str]:
-    """Leave out the frames in which nobody has made a mistake, with their source lines."""
+    """Leave out the frames of programs that only start others, with their source lines."""
     kept: list[str] = []
     indent: int | None = None
     for line in lines:
@@ -39,7 +40,7 @@ def without_starters(lines: Iterable[str]) -> list[str]:
     return kept
 
 
-# Where nobody is to blame, so many processes are quoted.
+# Where no process is to blame, so many are quoted.
 _MOST_QUOTED = 8
 # So many lines of a traceback may be left out.
 _MOST_STARTERS = 20
@@ -121,7 +122,7 @@ def seconds_of(one: RunRow | TaskRow | AttemptRow | ProcessRow) -> float | None:
 
 
 def processes_of(store: Store, attempt: AttemptRow) -> Sequence[ProcessRow]:
-    """Return the processes of an attempt; while it runs, its runner's own files tell."""
+    """Return the processes of an attempt: while it runs, as its runner has written them."""
     known = store.processes(attempt.run, attempt.task, attempt.number)
     return known or read_processes(attempt.folder)
 
@@ -133,6 +134,7 @@ def explain_task(store: Store, row: TaskRow, *, lines: int = 20) -> FailureExpla
         return FailureExplanation(task=row.key, state=row.state, reason=row.reason)
     attempt, task = attempts[-1], store.task(row.run, row.key)
     processes = processes_of(store, attempt)
+    # None where the whole attempt failed: a time limit, a check.
     culprit = next((one for one in processes if one.name == attempt.culprit), None)
     return FailureExplanation(
         task=row.key,
@@ -145,7 +147,7 @@ def explain_task(store: Store, row: TaskRow, *, lines: int = 20) -> FailureExpla
         folder=_folder(task, attempt, culprit),
         log=_log(attempt, culprit),
         quotes=_quotes(task, attempt, culprit, lines),
-        fates=_fates([one for one in processes if one is not culprit]),
+        fates=_fates(one for one in processes if one is not culprit),
     )
 
 
@@ -156,32 +158,24 @@ def _end_order(row: TaskRow) -> tuple[bool, float, int]:
 
 def _command(task: Task, attempt: AttemptRow, culprit: ProcessRow | None) -> str:
     """Return the command of a process; for a rank, that of the launcher on its node."""
-    if culprit is None:
-        chosen = list(task.processes[:1])
-    else:
-        chosen = [one for one in task.processes if one.name == culprit.name]
-        chosen += [one for one in task.processes if one.node == culprit.node]
-        chosen += task.processes[:1]
-    if not chosen:
+    if not task.processes:
         return ""
-    command = chosen[0].command
-    text = command if isinstance(command, str) else shlex.join(command)
+    name, node = (culprit.name, culprit.node) if culprit else ("", 0)
+    # Of equals, the first: a rank has no process of its own in the plan.
+    chosen = max(task.processes, key=lambda one: (one.name == name, one.node == node))
+    text = chosen.command if isinstance(chosen.command, str) else shlex.join(chosen.command)
     known = {"folder": str(attempt.folder)}
     return show(fill_in(text, lambda what: known.get(what, later(what))))
 
 
 def _folder(task: Task, attempt: AttemptRow, culprit: ProcessRow | None) -> str:
-    if not task.code:
-        return task.folder
     node = culprit.node if culprit is not None else 0
-    return str(attempt.folder / "nodes" / f"node{node}")
+    return str(attempt.folder / "nodes" / f"node{node}") if task.code else task.folder
 
 
 def _log(attempt: AttemptRow, culprit: ProcessRow | None) -> Path | None:
-    if culprit is None:
-        return None
-    path = attempt.folder / PROCESSES / culprit.name / LOGS[-1]
-    return path if path.exists() else None
+    path = attempt.folder / PROCESSES / culprit.name / LOGS[-1] if culprit else None
+    return path if path and path.exists() else None
 
 
 def _quotes(
@@ -195,18 +189,18 @@ def _quotes(
     starters = sorted(task.processes, key=lambda one: one.node != culprit.node)
     names = [culprit.name, *(one.name for one in starters)]
     quotes = (_quote(attempt.folder / PROCESSES / name, count) for name in names)
-    found = [quote for quote in quotes if quote.lines]
-    return tuple(found[:1])
+    return tuple(islice((quote for quote in quotes if quote.lines), 1))
 
 
 def _quote(place: Path, count: int) -> Quote:
+    # More are read than shown, since some are left out.
     lines = without_starters(last_lines(place, count + _MOST_STARTERS))[-count:]
     while lines and not lines[-1].strip():
         lines.pop()
     return Quote(process=place.name, lines=tuple(lines))
 
 
-def _fates(processes: Sequence[ProcessRow]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _fates(processes: Iterable[ProcessRow]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     fates: dict[str, list[str]] = {}
     for one in processes:
         fates.setdefault(_fate(one), []).append(one.name)
@@ -247,7 +241,7 @@ class CaseResult:
     test: str = ""
     """What the task is called there."""
     is_soft: bool = False
-    """Whether nobody minds that it has failed."""
+    """Whether a failure of it is allowed (`soft_fail`)."""
 
     @property
     def is_forgiven(self) -> bool:
@@ -284,7 +278,7 @@ def results_of(store: Store, run: str) -> list[CaseResult]:
     results = store.results(run)
     found: list[CaseResult] = []
     for row in store.task_rows(run, bodies=True):
-        own = list(_single_tests(row, results.get(row.key, [])))
+        own = [_single_test(row, one) for one in results.get(row.key, [])]
         found += own
         # What its tests cannot explain, the task must: a crash, a time limit, a failed check.
         is_explained = row.state is State.PASSED or any(one.state is State.FAILED for one in own)
@@ -321,23 +315,23 @@ def _case(row: TaskRow, **told: Any) -> CaseResult:
     return CaseResult(task=row.key, cell=cell, test=test, is_soft=task.is_soft, **told)
 
 
-def _single_tests(row: TaskRow, results: list[ResultRow]) -> Iterator[CaseResult]:
-    for one in results:
-        yield _case(
-            row,
-            name=one.name,
-            state=one.state,
-            seconds=one.seconds,
-            reason=headline_of(one.message),
-            details=one.message,
-            place=_place(row, one.message),
-        )
+def _single_test(row: TaskRow, one: ResultRow) -> CaseResult:
+    return _case(
+        row,
+        name=one.name,
+        state=one.state,
+        seconds=one.seconds,
+        reason=headline_of(one.message),
+        details=one.message,
+        place=_place(row, one.message),
+    )
 
 
 def _place(row: TaskRow, message: str) -> str:
     """Return the line of the test that pytest names last; else where the task is asked for."""
     if row.body is None:
         return ""
+    # The last frame that is still there: a test may have removed its own files.
     for path, line in reversed(_FRAME.findall(message)):
         whole = Path(row.body.folder) / path
         if whole.is_file():
@@ -346,25 +340,19 @@ def _place(row: TaskRow, message: str) -> str:
 
 
 def _of_task(store: Store, row: TaskRow) -> CaseResult:
-    details, log = "", None
-    if row.state in RED and row.attempts:
-        explained = explain_task(store, row, lines=_QUOTED_LINES)
-        details, log = _quoted(explained), explained.log
+    parts: list[str] = []
+    # Reading the logs of what is green would take long, and nothing shows them.
+    explained = explain_task(store, row, lines=_QUOTED_LINES) if row.state in RED else None
+    for quote in explained.quotes if explained else ():
+        parts.append(f"{label(quote.process)} wrote last:")
+        parts += [f"  {clean(line, keep_colours=False)}" for line in quote.lines]
     return _case(
         row,
         name=row.key,
         state=row.state,
         seconds=max(0.0, seconds_of(row) or 0.0),
         reason=clean(row.reason, keep_colours=False),
-        details=details,
+        details="\n".join(parts),
         place=row.body.place if row.body is not None else "",
-        log=log,
+        log=explained.log if explained else None,
     )
-
-
-def _quoted(explained: FailureExplanation) -> str:
-    parts = []
-    for quote in explained.quotes:
-        parts.append(f"{label(quote.process)} wrote last:")
-        parts += [f"  {clean(line, keep_colours=False)}" for line in quote.lines]
-    return "\n".join(parts)

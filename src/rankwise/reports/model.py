@@ -56,28 +56,27 @@ class Used:
 def used_by_tasks(store: Store, run: str, rows: Sequence[TaskRow]) -> dict[str, Used]:
     """Read what tasks have used, as far as it is known; of many, what is not green comes first."""
     long = [row for row in rows if (seconds_of(row) or 0.0) >= _SHORTEST_SECONDS]
+    # Each is a file to read: of a large run, that would take longer than all the rest.
     first = sorted(long, key=lambda row: row.state.is_green)[:_MOST_TASKS]
+    # The last attempt of each task, since they come in order.
     folders = {one.task: one.folder for one in store.attempts(run)} if first else {}
-    found = {row.key: read_usage(folders[row.key]) for row in first if row.key in folders}
-    return {
-        key: Used(
-            usage=nodes[0],
-            cpu_seconds=sum(one.cpu_seconds for one in nodes),
-            peak_memory=sum(one.peak_memory for one in nodes),
-        )
-        for key, nodes in found.items()
-        if nodes
-    }
+    found: dict[str, Used] = {}
+    for row in first:
+        if row.key in folders and (nodes := read_usage(folders[row.key])):
+            cpu, memory = (
+                sum(getattr(one, name) for one in nodes) for name in ("cpu_seconds", "peak_memory")
+            )
+            found[row.key] = Used(usage=nodes[0], cpu_seconds=cpu, peak_memory=memory)
+    return found
 
 
-MOST_FAILURES = 25
-"""So many are told in detail; of the others, the reasons."""
+_MOST_FAILURES = 25
 _LINES = 30
 _MOST_TRENDS = 6
 _MOST_RUNS = 40
-
-
 _MOST_OF_A_MESSAGE = 3000
+# A change that is smaller is not counted as one for the worse.
+_LEAST_CHANGE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +170,19 @@ class ReportData:
     @cached_property
     def cases(self) -> Sequence[TaskResult]:
         """The tasks, as rows of a table."""
-        return [_case(self.run, row, is_alone=len(self._rows) == 1) for row in self._rows]
+        return [
+            TaskResult(
+                key=row.key,
+                state=row.state,
+                reason=cut(row.reason),
+                seconds=seconds_of(row),
+                attempts=row.attempts,
+                exit_code=row.exit_code,
+                parameters=dict(row.body.tags) if row.body is not None else {},
+                repeat=repeat_command(self.run, row.key, is_alone=len(self._rows) == 1),
+            )
+            for row in self._rows
+        ]
 
     @cached_property
     def results(self) -> Sequence[CaseResult]:
@@ -184,11 +195,22 @@ class ReportData:
 
     @cached_property
     def tests(self) -> Sequence[SingleTest]:
-        return _tests(self.store, self.run.id)
+        return [
+            SingleTest(
+                task=task,
+                name=one.name,
+                state=one.state,
+                seconds=one.seconds,
+                message=cut(one.message, _MOST_OF_A_MESSAGE),
+            )
+            for task, results in self.store.results(self.run.id).items()
+            for one in results
+        ]
 
+    # The failures in detail, and the others by their reasons.
     @cached_property
     def _explained(self) -> RunExplanation:
-        return explain_run(self.store, self.run.id, most=MOST_FAILURES, lines=_LINES)
+        return explain_run(self.store, self.run.id, most=_MOST_FAILURES, lines=_LINES)
 
     @property
     def failures(self) -> Sequence[FailureExplanation]:
@@ -213,14 +235,15 @@ class ReportData:
         tasks = {row.key: row.body for row in self._rows if row.body is not None}
         name, before = self.run.name, self.before
         found = measures_of(self.store, self.run.id, name, before=before or None, tasks=tasks)
-        if not before:
-            return found
-        return judged(self.store, found, run=self.run, before=self.store.run(before))
+        before_run = self.store.run(before) if before else None
+        return judged(self.store, found, run=self.run, before=before_run) if before_run else found
 
     @cached_property
     def trends(self) -> Sequence[RunTrend]:
-        chosen = _telling(self.measures)
-        return trends_of(self.store, chosen, run=self.run.id, most_runs=_MOST_RUNS)
+        known = [one for one in self.measures if one.before is not None]
+        # What is worse, then what has changed most.
+        known.sort(key=lambda one: (one.verdict != "regressed", -abs(one.change or 0.0)))
+        return trends_of(self.store, known[:_MOST_TRENDS], run=self.run.id, most_runs=_MOST_RUNS)
 
     @cached_property
     def figures(self) -> Sequence[Figure]:
@@ -238,9 +261,8 @@ class ReportData:
     @cached_property
     def timeline(self) -> Timeline | None:
         """None: there is only one task."""
-        if len(self._rows) < 2:
-            return None
-        return timeline_of_run(self.store, self.run.id, now=self.now)
+        is_alone = len(self._rows) < 2
+        return None if is_alone else timeline_of_run(self.store, self.run.id, now=self.now)
 
     @cached_property
     def matrix(self) -> MatrixResult | None:
@@ -280,7 +302,9 @@ class ReportData:
                 count = sum(one.verdict == verdict for one in compared)
                 yield f"{verdict} since {self.before}", f"{count:,} of {len(compared):,}"
         elif self.before and self.measures:
-            worse = sum(is_worse(one.change, one.better) for one in self.measures)
+            signs = {"lower": 1, "higher": -1}
+            changes = ((one.change or 0.0) * signs.get(one.better, 0) for one in self.measures)
+            worse = sum(change >= _LEAST_CHANGE for change in changes)
             yield f"worse by 5 % or more than {self.before}", f"{worse:,} of {len(self.measures):,}"
 
 
@@ -290,14 +314,14 @@ def write_report(data: ReportData, name: str) -> bytes:
         write = REPORT_FORMATS.load(name)
     except ImportError as error:
         raise InputError(str(error)) from error
-    if name in REPORT_FORMATS.ours:
+    try:
         made = write(data)
-    else:
-        try:
-            made = write(data)
-        except Exception as error:  # Whatever the code of another package raises.
-            said = f"{type(error).__name__}: {error}"
-            raise InputError(f"report format {name} failed: {said}") from error
+    except Exception as error:
+        if name in REPORT_FORMATS.ours:
+            raise
+        # Whatever the code of another package raises is the fault of that package.
+        said = f"{type(error).__name__}: {error}"
+        raise InputError(f"report format {name} failed: {said}") from error
     if not isinstance(made, str | bytes):
         kind = type(made).__name__
         raise InputError(f"report format {name} returned {kind} in place of str or bytes")
@@ -310,40 +334,6 @@ def repeat_command(run: RunRow, key: str, *, is_alone: bool) -> str:
     return shlex.join(line if is_alone else [*line, "--only", key])
 
 
-def _case(run: RunRow, row: TaskRow, *, is_alone: bool) -> TaskResult:
-    return TaskResult(
-        key=row.key,
-        state=row.state,
-        reason=cut(row.reason),
-        seconds=seconds_of(row),
-        attempts=row.attempts,
-        exit_code=row.exit_code,
-        parameters=dict(row.body.tags) if row.body is not None else {},
-        repeat=repeat_command(run, row.key, is_alone=is_alone),
-    )
-
-
-def _tests(store: Store, run: str) -> list[SingleTest]:
-    return [
-        SingleTest(
-            task=task,
-            name=one.name,
-            state=one.state,
-            seconds=one.seconds,
-            message=cut(one.message, _MOST_OF_A_MESSAGE),
-        )
-        for task, results in store.results(run).items()
-        for one in results
-    ]
-
-
-def _telling(measures: Sequence[Measure]) -> list[Measure]:
-    """Choose the measures whose history is drawn: what is worse, then what has changed most."""
-    known = [one for one in measures if one.before is not None]
-    order = sorted(known, key=lambda one: (one.verdict != "regressed", -abs(one.change or 0.0)))
-    return order[:_MOST_TRENDS]
-
-
 def _conditions(found: Iterable[Mapping[str, object]]) -> list[tuple[str, str]]:
     """Put the conditions of all attempts together: what was equal is said once."""
     values: dict[str, list[str]] = {}
@@ -353,17 +343,8 @@ def _conditions(found: Iterable[Mapping[str, object]]) -> list[tuple[str, str]]:
             seen = values.setdefault(name, [])
             if text not in seen:
                 seen.append(text)
-    return [(name, _listed(seen)) for name, seen in values.items()]
-
-
-def _listed(values: Sequence[str]) -> str:
-    few = values[:3]
-    more = f" and {len(values) - len(few)} more" if len(values) > len(few) else ""
-    return cut(" · ".join(few) + more)
-
-
-def is_worse(change: float | None, better: str, by: float = 0.05) -> bool:
-    """Return whether a change is for the worse, and not a small one."""
-    if change is None or not better:
-        return False
-    return (change if better == "lower" else -change) >= by
+    # More than three are no longer conditions, but data.
+    return [
+        (name, cut(" · ".join(seen[:3]) + f" and {len(seen) - 3} more" * (len(seen) > 3)))
+        for name, seen in values.items()
+    ]

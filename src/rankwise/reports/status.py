@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from rankwise.reports.failures import processes_of, seconds_of
@@ -17,19 +17,13 @@ _MOST_SEARCHED = 20
 
 def durations_before(store: Store, run: RunRow) -> dict[str, float]:
     """Return how long the tasks took that passed in the run before this one."""
-    before = next(
-        (
-            one
-            for one in store.runs(_MOST_SEARCHED, name=run.name)
-            if one.number < run.number and one.source == run.source and one.state.is_over
-        ),
-        None,
-    )
-    if before is None:
-        return {}
-    passed = store.tasks_in(before.id, (State.PASSED,))
-    known = {row.key: seconds_of(row) for row in passed if not row.origin}
-    return {key: seconds for key, seconds in known.items() if seconds is not None}
+    for before in store.runs(_MOST_SEARCHED, name=run.name):
+        if before.number < run.number and before.source == run.source and before.state.is_over:
+            passed = store.tasks_in(before.id, (State.PASSED,))
+            # What was taken over from another run took no time.
+            known = {row.key: seconds_of(row) for row in passed if not row.origin}
+            return {key: seconds for key, seconds in known.items() if seconds is not None}
+    return {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +41,7 @@ class Forecast:
     def started(self, key: str, now: float) -> None:
         """Learn that a task has started."""
         self._begun = now if self._begun is None else self._begun
+        # Another attempt of the same task does not begin its time again.
         self._running.setdefault(key, now)
 
     def over(self, key: str, now: float) -> None:
@@ -65,20 +60,18 @@ class Forecast:
         """
         if self._begun is None or (not self._over and not self.known):
             return None
-        usual = self._spent / self._over if self._over else _mean(self.known)
+        known = sum(self.known.values()) / len(self.known) if self.known else None
+        usual = self._spent / self._over if self._over else known or 0.0
         ages = {key: now - begun for key, begun in self._running.items()}
         of_running = [max(0.0, self.known.get(key, usual) - age) for key, age in ages.items()]
         others = max(0, self.waiting - len(ages))
         at_once = max(1.0, (self._spent + sum(ages.values())) / max(1e-3, now - self._begun))
-        work = others * (_mean(self.known) if self.known else usual) + sum(of_running)
+        work = others * (usual if known is None else known) + sum(of_running)
+        # The longest of those that run cannot be shared among more.
         return max(work / at_once, *of_running, 0.0)
 
 
-def _mean(durations: Mapping[str, float]) -> float:
-    return sum(durations.values()) / len(durations)
-
-
-# More tasks than this are counted, and only those named that people look for.
+# Of more tasks than this, only those are named that people look for; all are counted.
 _MOST_TASKS = 40
 _BUSY = (State.RUNNING, State.SUBMITTING)
 
@@ -96,7 +89,7 @@ class RunStatus:
     results: Mapping[str, Sequence[ResultRow]] = field(default_factory=dict)
     """The single tests of tasks that run many."""
     driver: int | None = None
-    """The process that drives it; None: nobody does."""
+    """The process that drives it; None: there is none."""
     children: Sequence[RunRow] = ()
     """Runs that its stages have submitted, and that go on by themselves."""
 
@@ -110,13 +103,11 @@ def status_of(
 ) -> RunStatus:
     """Find out how a run stands; with all of its tasks, however many, if asked."""
     counts = store.counts(run.id)
-    total = sum(counts.values())
+    total, half = sum(counts.values()), _MOST_TASKS // 2
     if with_all or total <= _MOST_TASKS:
         tasks = list(store.task_rows(run.id))
     else:
-        half = _MOST_TASKS // 2
-        red = islice(store.tasks_in(run.id, RED), half)
-        tasks = list(chain(islice(store.tasks_in(run.id, _BUSY), half), red))
+        tasks = [one for some in (_BUSY, RED) for one in islice(store.tasks_in(run.id, some), half)]
     attempts = store.attempts(run.id) if total == 1 else []
     return RunStatus(
         run=run,
@@ -129,18 +120,13 @@ def status_of(
     )
 
 
-def run_data(run: RunRow) -> dict[str, Any]:
-    """Make plain data of a run, for JSON."""
-    return dataclasses.asdict(run)
-
-
 def status_data(status: RunStatus) -> dict[str, Any]:
     """Make plain data of how a run stands, for JSON."""
     tasks = [dataclasses.asdict(task) for task in status.tasks]
     for task in tasks:
         del task["body"], task["run"]
     return {
-        **run_data(status.run),
+        **dataclasses.asdict(status.run),
         "driver": status.driver,
         "counts": {str(state): count for state, count in status.counts.items() if count},
         "tasks": tasks,
@@ -149,5 +135,5 @@ def status_data(status: RunStatus) -> dict[str, Any]:
             for task, results in status.results.items()
         },
         "processes": [dataclasses.asdict(one) for one in status.processes],
-        "children": [run_data(child) for child in status.children],
+        "children": [dataclasses.asdict(child) for child in status.children],
     }
