@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import takewhile
 
 
 def harmless(text: str) -> str:
@@ -21,6 +23,22 @@ def cut(text: str, most: int = _MOST_LETTERS) -> str:
 def clip(text: str, most: int) -> str:
     """Shorten a name to so many letters, where it must fit into a width."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def clip_apart(names: Sequence[str], most: int) -> list[str]:
+    """Shorten names to so many letters; names that differ still do, if there is a way to that."""
+    found = [clip(name, most) for name in names]
+    # Many names differ only at their end, and of some of them, even the ends are long.
+    common = sum(1 for _ in takewhile(lambda some: len(set(some)) == 1, zip(*names, strict=False)))
+    for ways in (names, [f"…{name[common:]}" for name in names]):
+        if len(set(found)) < len(set(names)):
+            found = [_clip_middle(name, most) for name in ways]
+    return found
+
+
+def _clip_middle(text: str, most: int) -> str:
+    first = most // 2
+    return text if len(text) <= most else f"{text[:first]}…{text[len(text) - most + first + 1 :]}"
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")

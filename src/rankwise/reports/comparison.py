@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rankwise.errors import InputError
-from rankwise.metrics.conditions import Conditions, noise
+from rankwise.metrics.conditions import noise
 from rankwise.reports.measurements import Measure, series_data
 from rankwise.stats.comparison import (
     THRESHOLD,
@@ -23,6 +23,7 @@ from rankwise.stats.comparison import (
 )
 from rankwise.store import RunRow, Store
 from rankwise.store.samples import SeriesRow
+from rankwise.wording import counted
 
 # What may make a difference beside the code.
 _SURROUNDINGS = ("host", "cpu", "cores", "mpi", "mpi4py", "python", "numpy", "torch")
@@ -34,7 +35,7 @@ class Side:
     """The runs that are compared with others."""
 
     given: str
-    """What somebody has called them."""
+    """How they were asked for."""
     runs: Sequence[RunRow]
 
 
@@ -89,7 +90,11 @@ def compare_sides(
     threshold_of: Callable[[str], float] = lambda metric: THRESHOLD,
 ) -> Compared:
     """Compare what both sides have measured; raises InputError if they have nothing in common."""
-    _refuse_overlap(before, after)
+    if common := {run.id for run in before.runs} & {run.id for run in after.runs}:
+        raise InputError(
+            f"run {min(common)} is both {before.given!r} and {after.given!r}: "
+            "nothing can be compared with itself"
+        )
     names = [{run.name for run in side.runs} for side in (before, after)]
     # One document may be compared with another; of several, each is with itself.
     is_named = max(map(len, names)) > 1
@@ -108,6 +113,7 @@ def compare_sides(
         )
         for key in both
     ]
+    # All at once: a correction for many comparisons needs to know them all.
     lines = [
         SeriesComparison(series=second.series[key], result=result)
         for key, result in zip(both, compare(pairs), strict=True)
@@ -157,15 +163,6 @@ def _line_data(line: SeriesComparison) -> dict[str, Any]:
     }
 
 
-def _refuse_overlap(before: Side, after: Side) -> None:
-    common = {run.id for run in before.runs} & {run.id for run in after.runs}
-    if common:
-        raise InputError(
-            f"run {min(common)} is both {before.given!r} and {after.given!r}: "
-            "nothing can be compared with itself"
-        )
-
-
 def _gather(store: Store, side: Side, metrics: Sequence[str], is_named: bool) -> _Gathered:
     """Read what the runs of a side have measured; under noise or not is known by its conditions."""
     found = _Gathered()
@@ -174,7 +171,9 @@ def _gather(store: Store, side: Side, metrics: Sequence[str], is_named: bool) ->
     for run in side.runs:
         conditions = store.conditions(run.id)
         troubles = {which: noise(each) for which, each in conditions.items()}
-        _note_surroundings(found, conditions.values())
+        for each in conditions.values():
+            for name in (one for one in _SURROUNDINGS if one in each):
+                found.surroundings.setdefault(name, set()).add(str(each[name]))
         for row in store.samples_of_run(run.id):
             series = known[row.series]
             if metrics and series.metric not in metrics:
@@ -191,16 +190,9 @@ def _gather(store: Store, side: Side, metrics: Sequence[str], is_named: bool) ->
 
 
 def _key(series: SeriesRow, *, is_named: bool) -> _Key:
+    # The number of a series is of one document: two documents may have the same series.
     point = json.dumps(dict(series.point), sort_keys=True)
-    key = (series.metric, series.unit, series.case, point)
-    return (series.name, *key) if is_named else key
-
-
-def _note_surroundings(found: _Gathered, conditions: Iterable[Conditions]) -> None:
-    for each in conditions:
-        for name in _SURROUNDINGS:
-            if name in each:
-                found.surroundings.setdefault(name, set()).add(str(each[name]))
+    return (series.name * is_named, series.metric, series.unit, series.case, point)
 
 
 def _trials(gathered: _Gathered, key: _Key) -> Trials:
@@ -215,20 +207,19 @@ def _gone(
     first: _Gathered, second: _Gathered, failed: Mapping[str, Sequence[str]]
 ) -> list[SeriesComparison]:
     """Judge what B has not measured because its case failed there: that is no improvement."""
-    alone = [key for key in first.values if key not in second.values]
-    return [
-        SeriesComparison(
-            series=first.series[key],
-            result=Comparison(
-                verdict=ComparisonVerdict.REGRESSED,
-                reason=f"not measured in B: {failed[first.series[key].case][0]}",
-                before=median(first.values[key]) if first.values[key] else None,
-                trials=(len(first.values[key]), 0),
-            ),
+    found = []
+    for key, values in first.values.items():
+        series = first.series[key]
+        if key in second.values or series.case not in failed:
+            continue
+        result = Comparison(
+            verdict=ComparisonVerdict.REGRESSED,
+            reason=f"not measured in B: {failed[series.case][0]}",
+            before=median(values) if values else None,
+            trials=(len(values), 0),
         )
-        for key in alone
-        if first.series[key].case in failed
-    ]
+        found.append(SeriesComparison(series=series, result=result))
+    return found
 
 
 def _partly(
@@ -237,8 +228,8 @@ def _partly(
     """Say of which cases only some trials were measured in B: the others did not pass."""
     cases = dict.fromkeys(second.series[key].case for key in both)
     return [
-        f"{len(failed[case])} trial{'s' * (len(failed[case]) != 1)} of {case or 'it'} did not pass "
-        f"in B, and {'is' if len(failed[case]) == 1 else 'are'} not among these: {failed[case][0]}"
+        f"{counted(len(failed[case]), 'trial')} of {case or 'it'} did not pass in B, and "
+        f"{'is' if len(failed[case]) == 1 else 'are'} not among these: {failed[case][0]}"
         for case in cases
         if case in failed
     ]
@@ -282,19 +273,14 @@ def _alone(first: _Gathered, second: _Gathered) -> list[str]:
 
 def _differences(first: _Gathered, second: _Gathered) -> list[str]:
     """Say what else was different: a comparison cannot tell it from the code."""
-    pairs = (
-        (name, first.surroundings.get(name), second.surroundings.get(name))
-        for name in _SURROUNDINGS
-    )
-    return [
-        f"{name} was not the same: {_listed(a)} in A, {_listed(b)} in B"
-        for name, a, b in pairs
-        if a and b and a != b
-    ]
-
-
-def _listed(values: set[str]) -> str:
-    return " and ".join(sorted(values)[:3])
+    found = []
+    for name in _SURROUNDINGS:
+        # Of a side without conditions, nothing is said to differ.
+        sides = [each.surroundings.get(name, set()) for each in (first, second)]
+        a, b = (" and ".join(sorted(values)[:3]) for values in sides)
+        if all(sides) and sides[0] != sides[1]:
+            found.append(f"{name} was not the same: {a} in A, {b} in B")
+    return found
 
 
 def _nothing_common(store: Store, before: Side, after: Side, metrics: Sequence[str]) -> str:
@@ -326,7 +312,7 @@ def judged(
     try:
         compared = compare_sides(store, *sides)
     except (InputError, TypeError, ValueError):
-        # Nothing in common, or conditions that nobody can read.
+        # Nothing in common, or conditions in another form than ours.
         return list(measures)
     found = {line.series.id: line.result for line in compared.lines}
     # A verdict that may have another cause than the code says so.

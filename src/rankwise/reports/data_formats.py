@@ -10,15 +10,16 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from rankwise.reports.failures import CaseResult, with_run
 from rankwise.reports.matrix import MatrixResult
-from rankwise.reports.measurements import Measure, as_number
-from rankwise.reports.model import ReportData, TaskResult
+from rankwise.reports.measurements import as_number
+from rankwise.reports.model import ReportData
 from rankwise.safe_text import fit, fit_for_xml
 from rankwise.store import RunRow, State
 from rankwise.store.rows import RED
@@ -29,12 +30,14 @@ def junit_report(data: ReportData) -> bytes:
     """Write the results of a run; what did not run though it should is an error, not a skip."""
     run, cases = data.run, with_run(data.run, data.results)
     states = Counter(_kind(case) for case in cases)
+    # While it runs, the time of what is over.
+    took = sum(case.seconds for case in cases) if data.seconds is None else data.seconds
     numbers = {
         "tests": str(len(cases)),
         "failures": str(states["failure"]),
         "errors": str(states["error"]),
         "skipped": str(states["skipped"]),
-        "time": f"{_seconds(data, cases):.3f}",
+        "time": f"{max(0.0, took):.3f}",
     }
     root = ElementTree.Element("testsuites", {"name": fit_for_xml(run.id), **numbers})
     about = {"name": fit_for_xml(run.name), **numbers}
@@ -47,18 +50,9 @@ def junit_report(data: ReportData) -> bytes:
     return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def _seconds(data: ReportData, cases: Sequence[CaseResult]) -> float:
-    if data.seconds is not None:
-        return max(0.0, data.seconds)
-    return sum(case.seconds for case in cases)
-
-
 def _kind(case: CaseResult) -> str:
-    if case.state is State.PASSED:
-        return "passed"
-    if case.state is State.SKIPPED or case.is_forgiven:
-        return "skipped"
-    return "failure" if case.state is State.FAILED else "error"
+    kinds = {State.PASSED: "passed", State.SKIPPED: "skipped", State.FAILED: "failure"}
+    return "skipped" if case.is_forgiven else kinds.get(case.state, "error")
 
 
 def _add(suite: ElementTree.Element, run: RunRow, case: CaseResult) -> None:
@@ -82,11 +76,10 @@ def _add(suite: ElementTree.Element, run: RunRow, case: CaseResult) -> None:
         about = {"type": "rankwise.soft_fail"} if case.state is not State.SKIPPED else {}
         ElementTree.SubElement(element, "skipped", {"message": message, **about})
         return
-    named = {"message": message, "type": str(case.state)}
-    told = ElementTree.SubElement(element, kind, named)
-    told.text = fit_for_xml(
-        "\n".join(filter(None, [case.reason if not is_single else "", case.details]))
-    )
+    told = ElementTree.SubElement(element, kind, {"message": message, "type": str(case.state)})
+    # The reason of a single test is the first line of its details.
+    parts = [case.reason if not is_single else "", case.details]
+    told.text = fit_for_xml("\n".join(filter(None, parts)))
     if case.log is not None:
         ElementTree.SubElement(element, "system-out").text = fit_for_xml(f"log: {case.log}")
 
@@ -153,7 +146,9 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def csv_report(data: ReportData) -> str:
     """Write a row for each value that was measured, and one for each case without any."""
     measures = {one.series: one for one in data.measures}
-    names = _names(data.cases, data.measures)
+    known = (one.parameters for some in (data.cases, data.measures) for one in some)
+    # The number of a trial is a column already.
+    names = [name for name in dict.fromkeys(chain.from_iterable(known)) if name != "trial"]
     samples: dict[str, list[SampleRow]] = {}
     for row in data.samples:
         samples.setdefault(row.task, []).append(row)
@@ -165,22 +160,14 @@ def csv_report(data: ReportData) -> str:
         first.append(case.exit_code)
         rows: list[SampleRow | None] = [*samples.get(case.key, ())] or [None]
         for sample in rows:
-            measure = measures.get(sample.series) if sample is not None else None
-            known = {**case.parameters, **(measure.parameters if measure else {})}
-            last: list[object] = ["", "", "", ""]
-            if sample is not None and measure is not None:
+            last: Sequence[object] = ["", "", "", ""]
+            values = dict(case.parameters)
+            if sample and (measure := measures.get(sample.series)):
+                values |= measure.parameters
                 last = [measure.metric, measure.unit, sample.trial, sample.value]
-            cells = [*first, *(known.get(name, "") for name in names), *last]
+            cells = [*first, *(values.get(name, "") for name in names), *last]
             writer.writerow([_cell(cell) for cell in cells])
     return stream.getvalue()
-
-
-def _names(cases: Iterable[TaskResult], measures: Iterable[Measure]) -> list[str]:
-    found: dict[str, None] = {}
-    for parameters in (*(case.parameters for case in cases), *(one.parameters for one in measures)):
-        found.update(dict.fromkeys(parameters))
-    # The number of a trial is a column already.
-    return [name for name in found if name != "trial"]
 
 
 def _column(parameter: str) -> str:
@@ -189,20 +176,15 @@ def _column(parameter: str) -> str:
 
 
 def _cell(value: object) -> object:
-    """Keep a spreadsheet from calculating what somebody has chosen as a name."""
-    if not isinstance(value, str):
-        return value
-    text = fit(value)
-    return f"'{text}" if text.startswith(_FORMULA) and as_number(text) is None else text
+    """Return a cell that a spreadsheet does not calculate, whatever name stands in it."""
+    text = fit(value) if isinstance(value, str) else value
+    is_formula = isinstance(text, str) and text.startswith(_FORMULA) and as_number(text) is None
+    return f"'{text}" if is_formula else text
 
 
 def json_report(data: ReportData) -> str:
     """Write all of it but the drawings."""
-    return json.dumps(_plain(_parts(data)), indent=2, allow_nan=False) + "\n"
-
-
-def _parts(data: ReportData) -> dict[str, Any]:
-    return {
+    parts = {
         "run": dataclasses.asdict(data.run),
         "counts": {str(state): count for state, count in data.counts.items() if count},
         "cases": [dataclasses.asdict(case) for case in data.cases],
@@ -215,6 +197,7 @@ def _parts(data: ReportData) -> dict[str, Any]:
         "matrix": _matrix(data.matrix) if data.matrix else None,
         "made": data.now,
     }
+    return json.dumps(_plain(parts), indent=2, allow_nan=False) + "\n"
 
 
 def _matrix(matrix: MatrixResult) -> dict[str, Any]:
@@ -238,12 +221,9 @@ def _plain(value: Any) -> Any:
     """Leave nothing that JSON does not know; what is not finite is null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, frozenset):
-        return sorted(map(_plain, value))
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+    if isinstance(value, list | tuple | frozenset):
+        return [_plain(one) for one in (sorted(value) if isinstance(value, frozenset) else value)]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if value is None or isinstance(value, bool | int):
-        return value
-    return fit(str(value))
+    # A truth value is an int, too.
+    return value if value is None or isinstance(value, int) else fit(str(value))

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,6 +77,8 @@ def environment_of(data: Mapping[str, Any]) -> Environment:
     """Take what was said; raises what Python does where it is not of the right form."""
     python, system, cpu = data["python"], data.get("system", {}), data.get("cpu", {})
     gpus = [one for one in data.get("gpus", ()) if isinstance(one, dict)]
+    # Machines with GPUs of two kinds have one driver.
+    driver = gpus[0] if gpus else {}
     names = ("distribution", "platform", "kernel", "libc")
     packages = list(data["packages"].items())[:_MOST_PACKAGES]
     return Environment(
@@ -88,8 +91,8 @@ def environment_of(data: Mapping[str, Any]) -> Environment:
         flags=frozenset(map(_text, cpu.get("flags", ()))),
         memory=int(data.get("memory") or 0),
         gpus=tuple(_gpu(one) for one in gpus),
-        driver=_text(gpus[0].get("driver", "")) if gpus else "",
-        cuda=_text(gpus[0].get("cuda", "")) if gpus else "",
+        driver=_text(driver.get("driver", "")),
+        cuda=_text(driver.get("cuda", "")),
         modules=tuple(map(_text, data.get("modules", ()))),
         variables=frozenset(map(_text, data.get("variables", ()))),
     )
@@ -133,25 +136,24 @@ def _changes(here: Environment, there: Environment) -> Iterator[EnvironmentChang
 def _of_mappings(
     kind: str, here: Mapping[str, str], there: Mapping[str, str]
 ) -> Iterator[EnvironmentChange]:
-    names = [*here, *(name for name in there if name not in here)]
-    for name in (name for name in names if here.get(name) != there.get(name)):
-        yield EnvironmentChange(
-            kind=kind, name=name, here=here.get(name, ""), there=there.get(name, "")
-        )
+    for name in dict.fromkeys((*here, *there)):
+        a, b = here.get(name, ""), there.get(name, "")
+        if a != b:
+            yield EnvironmentChange(kind=kind, name=name, here=a, there=b)
 
 
 def _of_sets(kind: str, here: frozenset[str], there: frozenset[str]) -> Iterator[EnvironmentChange]:
     """Say what only one of them has, all of it together."""
-    if missing := there - here:
-        yield EnvironmentChange(kind=kind, name=" ".join(sorted(missing)), here="no", there="yes")
-    if more := here - there:
-        yield EnvironmentChange(kind=kind, name=" ".join(sorted(more)), here="yes", there="no")
+    for some, a, b in ((there - here, "no", "yes"), (here - there, "yes", "no")):
+        if some:
+            yield EnvironmentChange(kind=kind, name=" ".join(sorted(some)), here=a, there=b)
 
 
 def _counted(names: Sequence[str]) -> str:
-    counts = {name: names.count(name) for name in names}
-    parts = (f"{count} of {name}" if count > 1 else name for name, count in counts.items())
-    return ", ".join(parts) or "none"
+    counts = Counter(names).items()
+    return (
+        ", ".join(f"{count} of {name}" if count > 1 else name for name, count in counts) or "none"
+    )
 
 
 def _step(change: EnvironmentChange) -> tuple[int, str]:
@@ -159,13 +161,15 @@ def _step(change: EnvironmentChange) -> tuple[int, str]:
     if not change.here or not change.there:
         return 3, change.name
     here, there = (re.findall(r"\d+", text) for text in (change.here, change.there))
-    pairs = enumerate(zip(here, there, strict=False))
-    return min(next((place for place, (a, b) in pairs if a != b), 4), 4), change.name
+    # Versions of different lengths are compared as far as both go; 4 is behind all that differ.
+    places = (place for place, (a, b) in enumerate(zip(here, there, strict=False)) if a != b)
+    return min(next(places, 4), 4), change.name
 
 
 def ranked(changes: Iterable[EnvironmentChange], words: str) -> tuple[EnvironmentChange, ...]:
     """Put first what is spoken of in the words of whatever went wrong."""
     said = set(re.findall(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*", words.lower()))
+    # Errors name modules (scikit_learn), environments packages (scikit-learn).
     known = {word.replace("_", "-") for word in said}
     marked = [replace(one, is_named=one.kind == "package" and one.name in known) for one in changes]
     return tuple(sorted(marked, key=lambda one: not one.is_named))
@@ -189,7 +193,7 @@ class NotebookPicture:
     data: str
     """In base64."""
     words: str
-    """What is known of it, for those who do not see it."""
+    """Its description, for readers who do not see it."""
 
     @property
     def digest(self) -> str:
@@ -212,6 +216,7 @@ def _files(folder: Path, depth: int) -> Iterator[Path]:
     except OSError:
         return
     for entry in entries:
+        # A link may lead anywhere, and in a circle.
         if entry.is_symlink():
             continue
         if entry.is_dir() and depth > 1 and entry.name not in _NOT_LOOKED_INTO:
@@ -240,8 +245,10 @@ def pictures_of(notebook: Path, *, largest: int) -> list[NotebookPicture]:
 def _picture(data: Mapping[str, Any], number: int) -> NotebookPicture | None:
     for kind, beginning in _PICTURES.items():
         if kind in data:
+            # Notebooks have base64 with newlines, in one text or many.
             text = "".join(_joined_text(data[kind]).split())
-            if not _is(text, beginning):
+            # What claims to be a picture is not put into a page before it looks like one.
+            if not _is_base64_of(text, beginning):
                 continue
             shown = _joined_text(data.get("text/plain", "")).strip("<>").splitlines()
             words = f"cell {number}: {shown[0][:80]}" if shown else f"cell {number}"
@@ -249,8 +256,8 @@ def _picture(data: Mapping[str, Any], number: int) -> NotebookPicture | None:
     return None
 
 
-def _is(text: str, beginning: bytes) -> bool:
-    """Return whether it is base64 of what begins like that."""
+def _is_base64_of(text: str, beginning: bytes) -> bool:
+    """Return whether a text is base64 of data that begin so."""
     try:
         return base64.b64decode(text, validate=True).startswith(beginning)
     except (binascii.Error, ValueError):

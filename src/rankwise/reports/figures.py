@@ -86,10 +86,9 @@ class LineGroup:
             assert place is not None
             values = tuple(row.parameters.get(name) for name in self.rest)
             # Equal numbers that are written differently, such as 1K and 1024, are two cases.
-            again = (
-                (*values, *["again"] * number) if number else values for number in itertools.count()
-            )
-            key = next(one for one in again if place not in found.get(one, {}))
+            key = values
+            while place in found.get(key, {}):
+                key = (*key, "again")
             found.setdefault(key, {})[place] = row
         return _with_names(found, self.rest)
 
@@ -100,6 +99,7 @@ def _with_names(
     lines: dict[str, PlotLine] = {}
     for places in found.values():
         measures = list(places.values())
+        # Values that are written alike, such as 1K and 1024, have lines of their own.
         name = _name(measures[0], rest)
         others = (f"{name} ({number})".strip() for number in itertools.count(2))
         name = next(one for one in itertools.chain([name], others) if one not in lines)
@@ -115,7 +115,7 @@ def groups_of(rows: Sequence[Measure]) -> Iterator[LineGroup]:
     for has_point in (True, False):
         left = [row for row in rows if bool(row.points) == has_point]
         while left:
-            varied = _varied(left)
+            varied = varied_in(row.parameters for row in left)
             numeric = [name for name in varied if _are_numbers(left, name)]
             across = _main_axis(left, numeric) if numeric else ""
             together = [row for row in left if not across or across in row.parameters]
@@ -139,14 +139,8 @@ def _of_metric(metric: str, unit: str, rows: Sequence[Measure]) -> Iterator[Figu
             yield from _field(metric, unit, group.rows, group.across, group.rest)
 
 
-def _varied(rows: Sequence[Measure]) -> list[str]:
-    """Name the parameters that are not the same for all, in the order in which they come."""
-    return varied_in([row.parameters for row in rows])
-
-
 def _are_numbers(rows: Sequence[Measure], name: str) -> bool:
-    values = [row.parameters[name] for row in rows if name in row.parameters]
-    return all(as_number(value) is not None for value in values)
+    return all(as_number(row.parameters.get(name, "0")) is not None for row in rows)
 
 
 def _main_axis(rows: Sequence[Measure], names: Sequence[str]) -> str:
@@ -164,6 +158,7 @@ def _over(metric: str, unit: str, group: LineGroup) -> Figure:
     rows, across = group.rows, group.across
     words = Words(x=_worded(across), x_unit=unit_of(across), y=_worded(metric), y_unit=unit)
     lines = _lines(group, words)
+    # More lines cannot be told apart.
     shown = lines[:SERIES]
     plot, left_out = line_plot(shown, words)
     spoken = [_band(rows), *_left_out(left_out, rows)]
@@ -187,12 +182,11 @@ def _dots(measures: Sequence[Measure], across: str, words: Words) -> list[Dot]:
     known = ((as_number(one.parameters[across]), one.now) for one in measures)
     places = {place: spread for place, spread in known if place is not None}
     step = max(1, math.ceil(len(places) / _MOST_DOTS))
-    dots = []
-    for place in sorted(places)[::step]:
-        spread = places[place]
-        note = note_for(words, place, spread)
-        dots.append(Dot(x=place, y=spread.middle, low=spread.low, high=spread.high, note=note))
-    return dots
+    chosen = ((x, places[x]) for x in sorted(places)[::step])
+    return [
+        Dot(x=x, y=one.middle, low=one.low, high=one.high, note=note_for(words, x, one))
+        for x, one in chosen
+    ]
 
 
 def _name(row: Measure, names: Iterable[str]) -> str:
@@ -204,10 +198,7 @@ def _name(row: Measure, names: Iterable[str]) -> str:
 def _natural(text: str) -> tuple[tuple[bool, float, str], ...]:
     """Order names as people do: 2 before 16."""
     words = text.replace(",", " ").split()
-    numbers = [as_number(word) for word in words]
-    return tuple(
-        (value is None, value or 0.0, word) for value, word in zip(numbers, words, strict=True)
-    )
+    return tuple(((value := as_number(one)) is None, value or 0.0, one) for one in words)
 
 
 def _scaling(metric: str, unit: str, group: LineGroup) -> Iterator[Figure]:
@@ -221,21 +212,19 @@ def _scaling(metric: str, unit: str, group: LineGroup) -> Iterator[Figure]:
     words = Words(x=_worded(across), y="efficiency", y_unit="%")
     lines = []
     for one in _lines(group, words)[:SERIES]:
-        first = one.dots[0]
-        dots = []
-        for dot in one.dots:
-            share = _efficiency(first, dot, is_time=is_time)
-            if share is not None:
-                note = f"{words.x} {number_text(dot.x)}: {number_text(share, 3)} %"
-                dots.append(Dot(x=dot.x, y=share, low=share, high=share, note=note))
+        shares = ((dot.x, _efficiency(one.dots[0], dot, is_time=is_time)) for dot in one.dots)
+        dots = [
+            Dot(x=x, y=y, low=y, high=y, note=f"{words.x} {number_text(x)}: {number_text(y, 3)} %")
+            for x, y in shares
+            if y is not None
+        ]
         if len(dots) > 1:
             lines.append(Series(name=one.name, dots=dots))
     if not lines:
         return
     ends = [dot.x for one in lines for dot in one.dots]
-    plot, _ = line_plot(
-        lines, words, ideal=[(min(ends), 100.0), (max(ends), 100.0)], y_is_log=False
-    )
+    ideal = [(min(ends), 100.0), (max(ends), 100.0)]
+    plot, _ = line_plot(lines, words, ideal=ideal, y_is_log=False)
     what = "time" if is_time else "rate"
     yield Figure(
         title=f"Efficiency of {_worded(metric)} against {_worded(across)}",
@@ -270,30 +259,28 @@ def _field(
         if across in row.parameters and down in row.parameters:
             pair = row.parameters[across], row.parameters[down]
             cells.setdefault(pair, []).append(row.now.middle)
+    # A field with many holes shows no pattern.
     if len(cells) < 0.6 * len(columns) * len(lines):
         return
+    # Each by its own weight: the sum of two great numbers may be greater than all numbers.
     means = {pair: sum(value / len(some) for value in some) for pair, some in cells.items()}
     others = [name for name in rest if name != down]
     note = f"Means over {', '.join(map(_worded, others))}." if others else "Medians."
-    yield Figure(
-        title=f"{_capital(_worded(metric))} by {_worded(across)} and {_worded(down)}",
-        note=f"{note} The stronger, the greater.",
-        svg=heatmap(
-            {(written(across, a), written(down, b)): mean for (a, b), mean in means.items()},
-            [written(across, one) for one in columns],
-            [written(down, one) for one in lines],
-            words=(_worded(across), _worded(down)),
-            unit=unit,
-        ),
+    drawn = heatmap(
+        {(written(across, a), written(down, b)): mean for (a, b), mean in means.items()},
+        [written(across, one) for one in columns],
+        [written(down, one) for one in lines],
+        words=(_worded(across), _worded(down)),
+        unit=unit,
     )
+    title = f"{_capital(_worded(metric))} by {_worded(across)} and {_worded(down)}"
+    yield Figure(title=title, note=f"{note} The stronger, the greater.", svg=drawn)
 
 
 def written(name: str, value: str) -> str:
     """Write the value of a parameter for people."""
-    known = as_number(value)
-    if known is None or not unit_of(name):
-        return value
-    return labelled(known, in_bytes=True)
+    known = as_number(value) if unit_of(name) else None
+    return value if known is None else labelled(known, in_bytes=True)
 
 
 def _compared(metric: str, unit: str, rows: Sequence[Measure], varied: Sequence[str]) -> Figure:
@@ -354,12 +341,10 @@ def _band(rows: Sequence[Measure]) -> str:
 
 
 def _left_out(count: int, rows: Sequence[Measure]) -> Iterator[str]:
-    if count:
-        verb = "is" if count == 1 else "are"
-        yield f"{counted(count, 'value')} that a logarithmic axis has no place for {verb} left out."
-    if unfit := sum(row.unfit for row in rows):
-        verb = "is" if unfit == 1 else "are"
-        yield f"{counted(unfit, 'value')} {verb} not finite and left out."
+    unfit = sum(row.unfit for row in rows)
+    for number, why in ((count, "not positive: the axis is logarithmic"), (unfit, "not finite")):
+        if number:
+            yield f"{counted(number, 'value')} left out: {why}."
 
 
 def _worded(name: str) -> str:

@@ -51,7 +51,7 @@ def contrasts_of(matrix: MatrixResult, cell: Cell) -> tuple[Contrast, ...]:
     found: dict[tuple[str, str], list[str]] = {}
     for name in dict.fromkeys(one.name for one in failed):
         for neighbours in _neighbours(matrix, cell):
-            if passing := [one for one in neighbours if _passes(one, name)]:
+            if passing := [one for one in neighbours if (name, State.PASSED) in one.outcomes]:
                 best = min(passing, key=lambda one: _distance(cell, one))
                 found.setdefault((best.runtime, best.machine), []).append(name)
     return tuple(
@@ -60,27 +60,26 @@ def contrasts_of(matrix: MatrixResult, cell: Cell) -> tuple[Contrast, ...]:
 
 
 def _contrast(cell: Cell, other: Cell, tests: Sequence[str], words: str) -> Contrast:
-    here, there = cell.environment, other.environment
-    is_known = here is not None and there is not None
-    changes = difference(here, there) if here and there else ()
+    changes = _changes(cell, other)
     return Contrast(
         runtime=other.runtime,
         machine=other.machine,
         tests=tuple(tests),
-        changes=ranked(changes, words),
-        is_known=is_known,
+        changes=ranked(changes or (), words),
+        is_known=changes is not None,
     )
+
+
+def _changes(cell: Cell, other: Cell) -> tuple[EnvironmentChange, ...] | None:
+    """Return what differs between two cells; None: the environment of one is not known."""
+    here, there = cell.environment, other.environment
+    return difference(here, there) if here and there else None
 
 
 def _distance(cell: Cell, other: Cell) -> float:
     """Count what differs; where that is not known, nothing is farther."""
-    if cell.environment is None or other.environment is None:
-        return inf
-    return len(difference(cell.environment, other.environment))
-
-
-def _passes(cell: Cell, name: str) -> bool:
-    return any(one.name == name and one.state is State.PASSED for one in cell.tests)
+    changes = _changes(cell, other)
+    return inf if changes is None else len(changes)
 
 
 def _neighbours(matrix: MatrixResult, cell: Cell) -> Iterator[list[Cell]]:
@@ -94,8 +93,8 @@ def _neighbours(matrix: MatrixResult, cell: Cell) -> Iterator[list[Cell]]:
 def _nearest(names: Sequence[str], own: str) -> Iterator[str]:
     """Return the other names, those next to ours first."""
     place = names.index(own)
-    others = [number for number in range(len(names)) if number != place]
-    return (names[number] for number in sorted(others, key=lambda one: abs(one - place)))
+    others = sorted(enumerate(names), key=lambda one: abs(one[0] - place))
+    return (name for _, name in others[1:])
 
 
 KIND = "Matrix"
@@ -119,16 +118,16 @@ class CellVerdict(StrEnum):
     SOFT_FAILED = "soft-failed", "soft", 1
     """Something failed of which it is known that it may."""
     BLOCKED = "could not run", "NONE", 0
-    """Something kept it from running that nobody knew of before: its runtime could not be made."""
+    """Something unexpected kept it from running, such as a runtime that could not be made."""
     NOT_RUN = "not run", "none", 4
-    """It was known before that something is missing there."""
+    """The plan says already that something is missing there."""
     SKIPPED = "skipped", "skip", 7
     RUNNING = "running", "run", 3
     QUEUED = "queued", "wait", 5
 
     short: str
     urgency: int
-    """Its place in an order: what somebody has to look at comes first."""
+    """Its place in an order: what needs attention comes first."""
 
     def __new__(cls, value: str, short: str = "", urgency: int = 0) -> Self:
         made = str.__new__(cls, value)
@@ -138,7 +137,7 @@ class CellVerdict(StrEnum):
 
     @property
     def is_red(self) -> bool:
-        """Return whether somebody has to look at it."""
+        """Return whether it needs attention."""
         return self.urgency <= 1
 
 
@@ -181,6 +180,12 @@ class CellTask:
         return self.state is State.NOT_RUN and not self.is_left_out
 
 
+def _importance(one: CellTask) -> tuple[bool, bool, int]:
+    """Put hard failures first, then soft ones, then what did not run: it explains the rest."""
+    quiet = {State.NOT_RUN: 1, State.SKIPPED: 2, State.PASSED: 3}
+    return not one.has_failed, one.is_soft, quiet.get(one.state, 0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """What became of one runtime on one machine."""
@@ -198,9 +203,15 @@ class Cell:
         return Counter(one.state for one in self.tests if not one.is_environment)
 
     @property
+    def outcomes(self) -> set[tuple[str, State]]:
+        """The names and states of what is in it."""
+        return {(one.name, one.state) for one in self.tests}
+
+    @property
     def reason(self) -> str:
-        """Say why it is not green, in the words of the first that is not."""
-        return next((one.reason for one in _telling(self.tests) if one.reason), "")
+        """Why it is not green, in the words of what explains most."""
+        told = [one for one in self.tests if one.reason]
+        return min(told, key=_importance).reason if told else ""
 
     @property
     def seconds(self) -> float:
@@ -255,16 +266,25 @@ def matrix_of(store: Store, run: RunRow) -> MatrixResult | None:
             places.setdefault((runtime, machine), []).append(test)
         elif runtime:
             shared.setdefault(runtime, []).append(test)
-    made = {
-        place: _cell(*place, [*shared.get(place[0], ()), *tests]) for place, tests in places.items()
-    }
+    made = {}
+    for (runtime, machine), own in places.items():
+        # What makes a runtime is a task of all its cells.
+        tests = (*shared.get(runtime, ()), *own)
+        made[runtime, machine] = Cell(
+            runtime=runtime,
+            machine=machine,
+            verdict=verdict_of(tests),
+            tests=tests,
+            environment=_environment(tests),
+        )
     matrix = MatrixResult(
         runtimes=tuple(dict.fromkeys(runtime for runtime, _ in made)),
         machines=tuple(dict.fromkeys(machine for _, machine in made)),
         cells=made,
     )
-    found = {place: contrasts_of(matrix, cell) for place, cell in made.items()}
-    cells = {place: replace(cell, contrasts=found[place]) for place, cell in made.items()}
+    cells = {
+        place: replace(cell, contrasts=contrasts_of(matrix, cell)) for place, cell in made.items()
+    }
     return replace(matrix, cells=cells)
 
 
@@ -304,18 +324,8 @@ def _log(folder: Path | None) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def _cell(runtime: str, machine: str, tests: Sequence[CellTask]) -> Cell:
-    return Cell(
-        runtime=runtime,
-        machine=machine,
-        verdict=verdict_of(tests),
-        tests=tuple(tests),
-        environment=_environment(tests),
-    )
-
-
 def _environment(tests: Sequence[CellTask]) -> Environment | None:
-    """Read what the last of those has said whose matter it is."""
+    """Read what the last task that looks at the environment has said."""
     for test in reversed(tests):
         if test.is_environment and test.log is not None:
             try:
@@ -329,10 +339,8 @@ def _environment(tests: Sequence[CellTask]) -> Environment | None:
 
 
 def verdict_of(tests: Sequence[CellTask]) -> CellVerdict:
-    """Say what became of a cell from what became of its tasks.
-
-    That nobody could look around there is no matter of its tests.
-    """
+    """Say what became of a cell from what became of its tasks."""
+    # That the environment could not be looked at says nothing about the tests.
     tests = [one for one in tests if not (one.is_environment and one.is_soft)] or tests
     hard = {one.state for one in tests if one.has_failed and not one.is_forgiven}
     if hard:
@@ -342,27 +350,13 @@ def verdict_of(tests: Sequence[CellTask]) -> CellVerdict:
         return CellVerdict.CANCELLED
     if any(not state.is_over for state in states):
         return CellVerdict.QUEUED if states == {State.QUEUED} else CellVerdict.RUNNING
-    if any(one.is_blocked for one in tests):
-        return CellVerdict.BLOCKED
-    if any(one.state is State.NOT_RUN for one in tests):
-        return CellVerdict.NOT_RUN
+    if State.NOT_RUN in states:
+        is_blocked = any(one.is_blocked for one in tests)
+        return CellVerdict.BLOCKED if is_blocked else CellVerdict.NOT_RUN
     if any(one.has_failed for one in tests):
         return CellVerdict.SOFT_FAILED
     own = {one.state for one in tests if not one.is_environment} or states
     return CellVerdict.SKIPPED if own == {State.SKIPPED} else CellVerdict.PASSED
-
-
-def _telling(tests: Sequence[CellTask]) -> list[CellTask]:
-    """Put first what explains the rest: hard failures, soft ones, what did not run."""
-    order = (State.PASSED, State.SKIPPED, State.NOT_RUN)
-    return sorted(
-        tests,
-        key=lambda one: (not one.has_failed, one.is_soft, -_place(one.state, order)),
-    )
-
-
-def _place(state: State, order: Sequence[State]) -> int:
-    return order.index(state) if state in order else len(order)
 
 
 _MOST_CHANGES = 4
@@ -379,10 +373,10 @@ def counts_words(cell: Cell) -> str:
         return f"{failed} of {total} failed"
     if any(one.has_failed for one in cell.tests):
         return "its environment failed"
-    if cell.verdict not in (CellVerdict.PASSED, CellVerdict.RUNNING):
-        return counted(total, "test") if total else ""
     if cell.verdict is CellVerdict.RUNNING:
         return f"{_over(cell)} of {total} over"
+    if cell.verdict is not CellVerdict.PASSED:
+        return counted(total, "test") if total else ""
     skipped = cell.counts[State.SKIPPED]
     return f"{cell.counts[State.PASSED]} passed" + (f", {skipped} skipped" if skipped else "")
 
@@ -466,16 +460,13 @@ def change_words(one: EnvironmentChange) -> str:
     """Say what is here and what was there: `numpy 2.3.1 (1.26.4 there)`."""
     kind = "" if one.kind in ("package", "Python") else one.kind
     name = " ".join(filter(None, [kind, one.name]))
-    match one.here, one.there:
-        case "no", "yes":
-            return f"no {name}"
-        case "yes", "no":
+    there = "" if (one.here, one.there) == ("no", "yes") else f" ({one.there or 'not'} there)"
+    match one.here:
+        case "no" | "":
+            return f"no {name}{there}"
+        case "yes":
             return f"{name} (not there)"
-        case "", there:
-            return f"no {name} ({there} there)"
-        case here, "":
-            return f"{name} {here} (not there)"
-    return f"{name} {one.here} ({one.there} there)".strip()
+    return f"{name} {one.here}{there}".strip()
 
 
 def cells_named(cells: list[Cell]) -> str:
@@ -520,19 +511,18 @@ def about_machine(matrix: MatrixResult, machine: str) -> str:
 
 def about_runtime(matrix: MatrixResult, runtime: str) -> str:
     """Say what is in a runtime, if anything that ran in it has said so."""
-    found = (matrix.cell(runtime, machine) for machine in matrix.machines)
-    known = [cell.environment for cell in found if cell is not None and cell.environment]
-    if not known:
+    cells = (matrix.cell(runtime, machine) for machine in matrix.machines)
+    known = next((cell.environment for cell in cells if cell and cell.environment), None)
+    if known is None:
         return ""
-    python = known[0].python.replace("CPython", "Python")
-    return f"{python} · {counted(len(known[0].packages), 'package')}"
+    python = known.python.replace("CPython", "Python")
+    return f"{python} · {counted(len(known.packages), 'package')}"
 
 
 def machine_words(one: Environment) -> str:
     """Say in a few words what a machine is."""
     parts = [
-        one.gpus[0] if one.gpus else "",
-        "" if one.gpus else one.cpu,
+        one.gpus[0] if one.gpus else one.cpu,
         counted(one.cores, "core") if one.cores else "",
         size(one.memory) if one.memory else "",
     ]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -18,8 +17,9 @@ from rankwise.store import RunRow, Store
 from rankwise.store.samples import SampleRow, SeriesRow
 
 _PAIR = re.compile(r"([\w.-]+)=(\S*)")
+_NUMBER = re.compile(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(?:([KMGT])(iB|B)?|B)?")
 _TRIAL = "trial"
-# Quartiles of fewer values say little.
+# Quartiles of fewer values than this say little.
 _FEWEST_FOR_QUARTILES = 5
 # So many runs are searched for the one before.
 _MOST_SEARCHED = 50
@@ -52,7 +52,7 @@ class Measure:
     before: Spread | None = None
     """In the run before, if there was one."""
     verdict: str = ""
-    """`regressed`, `improved`, `unchanged` or `inconclusive`; empty: nobody has compared it."""
+    """`regressed`, `improved`, `unchanged` or `inconclusive`; empty: it was not compared."""
     why: str = ""
     unfit: int = 0
     """How many values were no finite numbers, and do not count."""
@@ -76,7 +76,7 @@ class RunTrend:
     changes: tuple[int, ...] = ()
     """Which of the runs have begun a new level."""
     trouble: str = ""
-    """Why nobody has looked for changes."""
+    """Why changes were not looked for."""
 
 
 def spread_of(values: Iterable[float]) -> Spread | None:
@@ -113,9 +113,8 @@ def measures_of(
     earlier = _by_series(store.samples_of_run(before)) if before else {}
     found = []
     for series in store.series(name=name):
-        rows = samples.get(series.id)
-        now = spread_of(row.value for row in rows) if rows else None
-        if rows is None or now is None:
+        rows = samples.get(series.id, [])
+        if (now := spread_of(row.value for row in rows)) is None:
             continue
         found.append(
             Measure(
@@ -131,18 +130,17 @@ def measures_of(
                 unfit=len(rows) - now.count,
             )
         )
-    order = {one.metric: number for number, one in reversed(list(enumerate(found)))}
-    return sorted(found, key=lambda one: order[one.metric])
+    # What was measured together is together, in the order in which it first came.
+    order = list(dict.fromkeys(one.metric for one in found))
+    return sorted(found, key=lambda one: order.index(one.metric))
 
 
 def run_before(store: Store, run: RunRow) -> str | None:
     """Find the run before this one that has measured something."""
-    older = [
-        one.id
-        for one in store.runs(_MOST_SEARCHED, name=run.name)
-        if one.number < run.number and one.state.is_over
-    ]
-    return next((one for one in older if store.samples_of_run(one)), None)
+    for one in store.runs(_MOST_SEARCHED, name=run.name):
+        if one.number < run.number and one.state.is_over and store.has_samples(one.id):
+            return one.id
+    return None
 
 
 def trends_of(
@@ -158,18 +156,15 @@ def trends_of(
         names = names[: names.index(run) + 1][-most_runs:] if run in of_run else []
         spreads = [(one, spread_of(of_run[one])) for one in names]
         known = tuple((one, spread) for one, spread in spreads if spread is not None)
-        if len(known) > 1:
-            changes, trouble = _changes([spread.middle for _, spread in known])
-            found.append(RunTrend(measure=measure, runs=known, changes=changes, trouble=trouble))
+        if len(known) < 2:
+            continue
+        trend = RunTrend(measure=measure, runs=known)
+        try:
+            changes = find_changes([spread.middle for _, spread in known])
+            found.append(replace(trend, changes=tuple(change.at for change in changes)))
+        except InputError as error:  # There is no numpy: the values can be drawn all the same.
+            found.append(replace(trend, trouble=str(error)))
     return found
-
-
-def _changes(values: Sequence[float]) -> tuple[tuple[int, ...], str]:
-    """Find where a history has changed, or say why that cannot be done here."""
-    try:
-        return tuple(change.at for change in find_changes(values)), ""
-    except InputError as error:
-        return (), str(error)
 
 
 def _by_series(rows: Iterable[SampleRow]) -> dict[int, list[SampleRow]]:
@@ -197,26 +192,18 @@ def _as_text(value: float | int | str) -> str:
 def varied_in(rows: Iterable[Mapping[str, str]]) -> list[str]:
     """Name the parameters that are not the same for all; to have none is a difference, too."""
     rows = list(rows)
-    values: dict[str, set[str | None]] = {}
-    for row in rows:
-        for name in row:
-            values.setdefault(name, set())
-    for name, seen in values.items():
-        seen.update(row.get(name) for row in rows)
-    return [name for name, seen in values.items() if len(seen) > 1]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if len({row.get(name) for row in rows}) > 1]
 
 
 def as_number(text: str) -> float | None:
     """Read a parameter as a number, `1M` and `4KiB` too; None: it is none."""
-    found = re.fullmatch(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(?:([KMGT])(iB|B)?|B)?", text.strip())
-    if not found:
-        return None
+    found = _NUMBER.fullmatch(text.strip())
     try:
-        value = float(found[1])
-    except ValueError:
+        # The order of the letters is the power of 1024.
+        value = float(found[1]) * 1024.0 ** " KMGT".index(found[2] or " ") if found else math.nan
+    except ValueError:  # Such as 1.2.3, which is a version.
         return None
-    power = " KMGT".index(found[2]) if found[2] else 0
-    value *= 1024.0**power
     return value if math.isfinite(value) else None
 
 
@@ -248,7 +235,7 @@ class ChangePoint:
     last_good: HistoryPoint
     first_bad: HistoryPoint
     meaning: str
-    """`regressed`, `improved`, or `changed` where nobody knows which direction is the good one."""
+    """`regressed`, `improved`, or `changed` where the document does not say which is better."""
 
     @property
     def commits(self) -> str:
@@ -269,16 +256,12 @@ class Trend:
 def trend_of(store: Store, series: SeriesRow, *, last_runs: int | None = LAST_RUNS) -> Trend:
     """Find out how a series was and where it has changed; raises InputError without numpy."""
     moments = moments_of(store.history(series.id, last_runs=last_runs))
-    changes = find_changes([moment.value for moment in moments])
-    turns = [
-        ChangePoint(
-            change=change,
-            last_good=moments[change.at - 1],
-            first_bad=moments[change.at],
-            meaning=_meaning(series, change),
-        )
-        for change in changes
-    ]
+    turns = []
+    for change in find_changes([moment.value for moment in moments]):
+        last, first = moments[change.at - 1], moments[change.at]
+        meaning = "regressed" if (change.share > 0) == (series.better == "lower") else "improved"
+        meaning = meaning if series.better else "changed"
+        turns.append(ChangePoint(change=change, last_good=last, first_bad=first, meaning=meaning))
     return Trend(series=series, moments=moments, turns=turns)
 
 
@@ -289,9 +272,8 @@ def moments_of(rows: Iterable[SampleRow]) -> list[HistoryPoint]:
 
 def series_data(series: SeriesRow) -> dict[str, Any]:
     """Return a series as JSON has it."""
-    data = dataclasses.asdict(series)
-    del data["id"]
-    return data
+    # The number is of this store only.
+    return {name: value for name, value in asdict(series).items() if name != "id"}
 
 
 def trend_data(trend: Trend) -> dict[str, Any]:
@@ -329,8 +311,8 @@ def trend_data(trend: Trend) -> dict[str, Any]:
 def _what(row: SampleRow) -> tuple[str, str]:
     """Say what was measured: a commit, or whatever was there at a run."""
     commit = row.tags.get(COMMIT, "")
-    is_clean = commit and DIRTY not in row.tags
-    return (commit, "") if is_clean else (commit, row.run)
+    # Two runs with changes that were not committed may have measured different code.
+    return (commit, "") if commit and DIRTY not in row.tags else (commit, row.run)
 
 
 def _moment(rows: Sequence[SampleRow]) -> HistoryPoint:
@@ -343,9 +325,3 @@ def _moment(rows: Sequence[SampleRow]) -> HistoryPoint:
         value=median([row.value for row in rows]),
         trials=len(rows),
     )
-
-
-def _meaning(series: SeriesRow, change: LevelChange) -> str:
-    if not series.better:
-        return "changed"
-    return "regressed" if (change.share > 0) == (series.better == "lower") else "improved"

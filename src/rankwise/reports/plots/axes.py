@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankwise.wording import size
 
@@ -42,9 +42,8 @@ def unit_of(name: str) -> str:
 
 def labelled(value: float, *, in_bytes: bool = False) -> str:
     """Write a number for an axis."""
-    if in_bytes and 0 <= value < 2**50:
-        return size(value)
-    return number_text(value)
+    # Beyond all units of bytes there are powers of ten.
+    return size(value) if in_bytes and 0 <= value < 2**50 else number_text(value)
 
 
 # A logarithmic axis shows more where values differ by more than this factor.
@@ -119,17 +118,17 @@ def _log_axis(values: Sequence[float], *, in_bytes: bool, own_ticks: bool) -> Ax
 
 
 def _round_down(value: float) -> float:
-    power = 10.0 ** math.floor(math.log10(value))
     # The least numbers of all have no power of ten below them.
-    steps = [step * power for step in (1, 2, 5) if 0 < step * power <= value]
-    return max(steps, default=value)
+    return max((one for one in _steps(value) if 0 < one <= value), default=value)
 
 
 def _round_up(value: float) -> float:
+    return min((one for one in _steps(value) if value <= one < math.inf), default=value)
+
+
+def _steps(value: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10(value))
-    return min(
-        (step * power for step in (1, 2, 5, 10) if value <= step * power < math.inf), default=value
-    )
+    return [step * power for step in (1, 2, 5, 10)]
 
 
 def _is_power_of_two(value: float) -> bool:
@@ -143,9 +142,8 @@ def _powers(axis: Axis, base: float) -> list[float]:
     powers = [base**exponent for exponent in range(first, last + 1, step)]
     # Of few powers, steps between them are written, too.
     if base == 10.0 and math.log10(axis.high) - math.log10(axis.low) < 2.2:
-        between = [
-            step * 10.0**exponent for exponent in range(first - 1, last + 1) for step in (1, 2, 5)
-        ]
+        between = (step * 10.0**power for power in range(first - 1, last + 1) for step in (1, 2, 5))
+        # Powers of ten are not exact.
         return [one for one in between if axis.low * 0.999 <= one <= axis.high * 1.001]
     return powers
 
@@ -161,8 +159,7 @@ def _linear_axis(values: Sequence[float], *, in_bytes: bool, own_ticks: bool) ->
         low = 0.0
     step = _nice_step(high / 2 - low / 2)
     first, last = math.floor(low / step), math.ceil(high / step)
-    places = [number * step for number in range(first, last + 1)]
-    places = [one for one in places if math.isfinite(one)]
+    places = [at * step for at in range(first, last + 1) if math.isfinite(at * step)]
     low, high = min(low, places[0]), max(high, places[-1])
     return _with_ticks(Axis(low=low, high=high), places, in_bytes=in_bytes)
 
@@ -180,4 +177,4 @@ def _with_ticks(axis: Axis, places: Iterable[float], *, in_bytes: bool) -> Axis:
     for place in places:
         if not ticks or axis.at(place) - axis.at(ticks[-1][0]) >= _CLOSEST:
             ticks.append((place, labelled(place, in_bytes=in_bytes)))
-    return Axis(low=axis.low, high=axis.high, is_log=axis.is_log, ticks=tuple(ticks))
+    return replace(axis, ticks=tuple(ticks))

@@ -12,12 +12,10 @@ from rankwise.reports.markup import tag
 from rankwise.reports.measurements import Spread
 from rankwise.reports.plots import svg
 from rankwise.reports.plots.axes import BYTES, Axis, axis_for, labelled, number_text
-from rankwise.safe_text import clip
 
 _WIDTH = 560.0
 _ROW, _BARS_TOP, _BARS_BOTTOM = 26.0, 8.0, 10.0
-_LONGEST_BAR_NAME = 36
-_FOR_NUMBERS = 110.0
+_FOR_BAR_NAMES, _FOR_NUMBERS = 270.0, 110.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +34,13 @@ def bar_plot(bars: Sequence[Bar], label: str) -> Markup:
     drawn = [bar for bar in bars if math.isfinite(bar.value)]
     tops = [bar.high if bar.high is not None else bar.value for bar in drawn]
     axis = axis_for([0.0, *(top for top in tops if math.isfinite(top))], is_log=False)
-    left = 12 + max((svg.width_of(clip(bar.name, _LONGEST_BAR_NAME)) for bar in drawn), default=0)
+    names = svg.fitted([bar.name for bar in drawn], _FOR_BAR_NAMES)
+    left = 12 + max(map(svg.width_of, names), default=0)
     room = _WIDTH - left - _FOR_NUMBERS
     parts = []
-    for row, bar in enumerate(drawn):
+    for row, (bar, name) in enumerate(zip(drawn, names, strict=True)):
         middle = _BARS_TOP + (row + 0.5) * _ROW
         end = left + room * max(0.0, axis.at(bar.value))
-        name = clip(bar.name, _LONGEST_BAR_NAME)
         parts.append(svg.text(left - 8, middle + 4, name, anchor="end"))
         wide, title = max(1.0, end - left), f"{bar.name}: {bar.said}"
         parts.append(svg.rectangle(left, middle - 8, wide, 16, "f0", opacity=0.85, title=title))
@@ -60,7 +58,7 @@ _HEATMAP_TOP, _HEATMAP_BOTTOM = 34.0, 46.0
 _TALLEST, _LOWEST = 52.0, 20.0
 # So high are all rows together, if they fit.
 _HEATMAP_HEIGHT = 220.0
-_LONGEST_TICK_NAME = 18
+_FOR_TICK_NAMES = 140.0
 _PALEST, _STRONGEST = 0.07, 0.95
 # Above this, letters are set in the colour that stands out against a dark field.
 _DARK = 0.55
@@ -81,7 +79,8 @@ def heatmap(
     placed = [value for value in finite.values() if axis.shows(value)] or [axis.low]
     least, greatest = min(placed), max(placed)
     low, high = axis.at(least), axis.at(greatest)
-    left = 40 + max((svg.width_of(clip(name, _LONGEST_TICK_NAME)) for name in down), default=0)
+    rows, names = (svg.fitted(some, _FOR_TICK_NAMES) for some in (down, across))
+    left = 40 + max(map(svg.width_of, rows), default=0)
     wide = (_WIDTH - left - 12) / max(1, len(across))
     tall = min(_TALLEST, max(_LOWEST, _HEATMAP_HEIGHT / max(1, len(down))))
     is_written = wide >= 38
@@ -89,8 +88,7 @@ def heatmap(
     for row, name in enumerate(down):
         top = _HEATMAP_TOP + row * tall
         middle = top + tall / 2
-        shown = clip(name, _LONGEST_TICK_NAME)
-        parts.append(svg.text(left - 8, middle + 4, shown, anchor="end", kind="faint"))
+        parts.append(svg.text(left - 8, middle + 4, rows[row], anchor="end", kind="faint"))
         for column, other in enumerate(across):
             value = finite.get((other, name))
             if value is None:
@@ -98,19 +96,17 @@ def heatmap(
             share = 0.5 if high == low else 0.0
             if high > low and axis.shows(value):
                 share = (axis.at(value) - low) / (high - low)
-            opacity = _PALEST + (_STRONGEST - _PALEST) * share
+            opacity = _opacity(share)
             x = left + column * wide
             title = f"{words[0]} {other}, {words[1]} {name}: {number_text(value)} {unit}".rstrip()
             field = (x + 1, top + 1, wide - 2, tall - 2)
             parts.append(svg.rectangle(*field, "heat", opacity=opacity, title=title))
             if is_written:
+                # The number says it, too: shades alone are hard to compare.
                 kind = "on cell" if opacity > _DARK else "strong cell"
-                written = number_text(value, 3)
-                parts.append(
-                    svg.text(x + wide / 2, middle + 4, written, anchor="middle", kind=kind)
-                )
+                place, said = (x + wide / 2, middle + 4), number_text(value, 3)
+                parts.append(svg.text(*place, said, anchor="middle", kind=kind))
     bottom = _HEATMAP_TOP + len(down) * tall
-    names = [clip(one, _LONGEST_TICK_NAME) for one in across]
     step = max(1, math.ceil(max((svg.width_of(one) + 8 for one in names), default=1) / wide))
     for column in range(0, len(names), step):
         middle = left + (column + 0.5) * wide
@@ -121,6 +117,10 @@ def heatmap(
     return svg.drawing(_WIDTH, bottom + _HEATMAP_BOTTOM, f"{words[1]} against {words[0]}", parts)
 
 
+def _opacity(share: float) -> float:
+    return _PALEST + (_STRONGEST - _PALEST) * share
+
+
 def _key(least: float, greatest: float, unit: str, *, is_log: bool) -> list[Markup]:
     """Say what pale and strong mean."""
     steps = 12
@@ -128,7 +128,7 @@ def _key(least: float, greatest: float, unit: str, *, is_log: bool) -> list[Mark
     right = _WIDTH - 14 - svg.width_of(last)
     parts = [svg.text(right + 6, 16, last, kind="faint")]
     for step in range(steps):
-        opacity = _PALEST + (_STRONGEST - _PALEST) * step / (steps - 1)
+        opacity = _opacity(step / (steps - 1))
         parts.append(svg.rectangle(right - (steps - step) * 9, 6, 9, 12, "heat", opacity=opacity))
     first = number_text(least, 3)
     parts.append(svg.text(right - steps * 9 - 6, 16, first, anchor="end", kind="faint"))
@@ -138,7 +138,7 @@ def _key(least: float, greatest: float, unit: str, *, is_log: bool) -> list[Mark
 WIDTH, HEIGHT = 560.0, 330.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72.0, 18.0, 14.0, 48.0
 _LEGEND_ROW = 18.0
-_LONGEST_NAME = 40
+_FOR_NAMES = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,10 +244,10 @@ def history_plot(
         Dot(x=float(at), y=one.middle, low=one.low, high=one.high, note=note)
         for at, (_, one, note) in enumerate(values)
     ]
+    # All have the same name: the number of the run tells them apart.
     labels = [(float(at), run.rpartition("-")[2]) for at, (run, _, _) in enumerate(values)]
     lines = [Series(name="", dots=dots)]
-    drawing, _ = line_plot(lines, words, x_labels=labels, changes=[at - 0.5 for at in changes])
-    return drawing
+    return line_plot(lines, words, x_labels=labels, changes=[at - 0.5 for at in changes])[0]
 
 
 def _thinned(labels: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
@@ -264,8 +264,7 @@ def _legend(names: Sequence[str]) -> tuple[list[Markup], int]:
         return [], 0
     parts: list[Markup] = []
     across, row = _LEFT, 0
-    for number, name in enumerate(names):
-        short = clip(name, _LONGEST_NAME)
+    for number, short in enumerate(svg.fitted(names, _FOR_NAMES)):
         needed = 34 + svg.width_of(short) + 14
         if across > _LEFT and across + needed > WIDTH - _RIGHT:
             across, row = _LEFT, row + 1
@@ -295,13 +294,11 @@ def _axes(area: _Area, words: Words) -> Iterator[Markup]:
 
 def _drawn(area: _Area, dots: Sequence[Dot], number: int) -> Iterator[Markup]:
     kind = number % svg.SERIES
-    lowest = area.y.low
-    upper = [area.place(dot.x, dot.high) for dot in dots if area.y.shows(dot.high)]
-    lower = [
-        area.place(dot.x, dot.low if area.y.shows(dot.low) else lowest)
-        for dot in dots
-        if area.y.shows(dot.high)
-    ]
+    shown = [dot for dot in dots if area.y.shows(dot.high)]
+    upper = [area.place(dot.x, dot.high) for dot in shown]
+    # What a logarithmic axis has no place for is at its end.
+    lows = (dot.low if area.y.shows(dot.low) else area.y.low for dot in shown)
+    lower = [area.place(dot.x, low) for dot, low in zip(shown, lows, strict=True)]
     if len(upper) > 1 and upper != lower:
         yield svg.path([*upper, *reversed(lower)], f"f{kind}", ' fill-opacity=".16"')
     places = [area.place(dot.x, dot.y) for dot in dots]
@@ -345,14 +342,13 @@ def sparkline(
     )
     end = max((time for time, _ in points), default=0.0) or 1.0
     top = max(least, *(value for _, value in points), 0.0) or 1.0
-    places = [
-        (
-            round(_SPARKLINE_WIDTH * time / end),
-            round(_SPARKLINE_HEIGHT - 1 - (_SPARKLINE_HEIGHT - 3) * value / top),
-        )
-        for time, value in points
-    ]
-    drawn = "L".join(f"{x} {y}" for x, y in [(0, places[0][1]), *places]) if places else "0 0"
+    across = [round(_SPARKLINE_WIDTH * time / end) for time, _ in points]
+    # A line at the very edge would be cut in half.
+    high = _SPARKLINE_HEIGHT - 3
+    down = [round(_SPARKLINE_HEIGHT - 1 - high * value / top) for _, value in points]
+    # From the left edge on: the first sample is taken some time after the start.
+    places = zip([0, *across], [*down[:1], *down], strict=True)
+    drawn = "L".join(f"{x} {y}" for x, y in places) if points else "0 0"
     area = Markup(f'<path d="M{drawn}V{_SPARKLINE_HEIGHT}H0Z" class="s{series} f{series}"/>')
     size = f"0 0 {_SPARKLINE_WIDTH} {_SPARKLINE_HEIGHT}"
     return tag("svg", area, viewBox=size, class_="spark", aria_hidden="true")
@@ -361,5 +357,5 @@ def sparkline(
 def _highest_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Keep the highest of neighbours: peaks are what people look for."""
     step = -(-len(points) // _MOST_POINTS) or 1
-    groups = (points[start : start + step] for start in range(0, len(points), step))
-    return [max(group, key=lambda point: point[1]) for group in groups]
+    starts = range(0, len(points), step)
+    return [max(points[at : at + step], key=lambda point: point[1]) for at in starts]

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
 from rankwise.reports.markup import escaped, joined, tag
 from rankwise.reports.palette import INKS
+from rankwise.safe_text import clip_apart
 
 SERIES = 8
 """So many lines can be told apart by colour, dash and mark."""
 
-# Told apart by people who see colours differently too; after Okabe and Ito.
-COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#b2559a",
-    "#c98a00",
-    "#3b8fc4",
-    "#7a4fb5",
-    "#5f6b76",
-)
+# Colour-blind readers tell these apart, too; after Okabe and Ito.
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#b2559a", "#c98a00", "#3b8fc4", "#7a4fb5", "#5f6b76"]
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "", "5 2", "1 2", "12 4")
 _FONTS = "Libertinus Serif, serif"
 _RULES = (
@@ -42,7 +34,7 @@ _RULES = (
 
 
 def drawing(width: float, height: float, label: str, parts: Iterable[Markup]) -> Markup:
-    """Put parts together to one drawing; `label` is for those who hear it."""
+    """Put parts together to one drawing; `label` is read aloud in its place."""
     return tag(
         "svg",
         joined(parts),
@@ -107,6 +99,7 @@ def rectangle(
 def mark(x: float, y: float, series: int, title: str = "") -> Markup:
     """Draw the mark of a series: each has a form of its own."""
     size = 3.2
+    # Colours alone do not tell lines apart on paper, nor for every reader.
     forms = (
         [(0, -1), (0.87, -0.5), (0.87, 0.5), (0, 1), (-0.87, 0.5), (-0.87, -0.5)],
         [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
@@ -126,6 +119,19 @@ def coordinate(value: float) -> str:
     return written[:-2] if written.endswith(".0") else written
 
 
+# The widest of the fonts of pages and of PDF, where letters are larger.
+_WIDTHS = {**dict.fromkeys("fijlrst.,:;'|!()[]/- ", 5.5), **dict.fromkeys("mwMW@%", 13.5)}
+
+
 def width_of(words: str) -> float:
     """Guess how wide words are at the size of a plot's text."""
-    return 6.4 * len(words)
+    return sum(_WIDTHS.get(one, 7.6 if one.islower() or one.isdigit() else 11.0) for one in words)
+
+
+def fitted(names: Sequence[str], room: float) -> list[str]:
+    """Shorten names to a width; names that differ still do."""
+    most = max(map(len, names), default=0)
+    while most > 1 and max(map(width_of, found := clip_apart(names, most)), default=0) > room:
+        # By how much they are too wide is nearly by how much they are too long.
+        most = min(most - 1, int(most * room / max(map(width_of, found))) + 2)
+    return clip_apart(names, most)

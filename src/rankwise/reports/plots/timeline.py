@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from markupsafe import Markup
 from rankwise.reports.lanes import COLOURS, Gap, Span, Timeline, TimelineBar, lane_names
 from rankwise.reports.palette import TONES
 from rankwise.reports.plots import svg
-from rankwise.reports.plots.axes import Axis, axis_for
+from rankwise.reports.plots.axes import axis_for
 from rankwise.safe_text import clip, cut
 from rankwise.wording import counted, duration
 
@@ -36,9 +37,7 @@ class BarCluster:
 def gather(clusters: dict[Place, BarCluster], place: Place, span: Span, bar: TimelineBar) -> None:
     """Add a bar to what is at a place."""
     tone = TONES[bar.state]
-    cluster = clusters.get(place)
-    if cluster is None:
-        cluster = clusters[place] = BarCluster(span[0], span[1], tone)
+    cluster = clusters.setdefault(place, BarCluster(*span, tone))
     cluster.start = min(cluster.start, span[0])
     cluster.end = max(cluster.end, span[1])
     cluster.busy += span[1] - span[0]
@@ -54,6 +53,7 @@ def joined(clusters: dict[Place, BarCluster], closest: float) -> Iterator[tuple[
         if before is not None:
             known = before[1]
             is_close = cluster.start - known.end < closest
+            # What is wrong keeps its own place: joined with the rest it would not be seen.
             if before[0] == row and known.tone == cluster.tone and is_close:
                 known.end = max(known.end, cluster.end)
                 known.busy += cluster.busy
@@ -75,7 +75,7 @@ _MOST_ROWS = 240
 _NAMED_ROWS = 22
 _LONGEST_NAME = 14
 _LONGEST_TITLE = 160
-# Nobody can point at less.
+# What is narrower cannot be pointed at.
 _NARROWEST = 1.5
 _LETTER = 6.2
 _FEWEST_LETTERS = 4
@@ -97,9 +97,9 @@ class _Piece:
 class _Sheet:
     """Where lanes and times are on the drawing."""
 
-    axis: Axis
+    ticks: Sequence[tuple[float, str]]
     unit: float
-    """So many seconds is one of the axis."""
+    """So many seconds is one of the ticks."""
     left: float
     scale: float
     """So wide is a second."""
@@ -138,7 +138,6 @@ def draw(
     `bound` is a time to mark as the earliest that its end could be; `gaps` say why lanes are idle.
     """
     sheet, unit_name = _sheet(timeline)
-    parts = [*_ground(timeline, sheet), *_gaps(gaps, sheet)]
     pieces = [
         _Piece(bar, rows, span, sheet.x(span[1]) - sheet.x(span[0]))
         for bar in timeline.bars
@@ -146,10 +145,12 @@ def draw(
     ]
     narrowest = _NARROWEST
     shapes = _shapes(pieces, timeline, sheet, narrowest)
+    # The more there are, the more of them are drawn together.
     while len(shapes) > most and narrowest < 2 * _WIDTH:
         narrowest *= 2
         shapes = _shapes(pieces, timeline, sheet, narrowest)
-    parts += shapes
+    # In this order, since what comes later covers what was before.
+    parts = [*_ground(timeline, sheet), *_gaps(gaps, sheet), *shapes]
     parts += _marks(timeline, sheet, bound)
     middle = (sheet.left + _WIDTH) / 2
     parts.append(svg.text(middle, sheet.bottom + 34, unit_name, anchor="middle", kind="faint"))
@@ -166,11 +167,13 @@ def _sheet(timeline: Timeline) -> tuple[_Sheet, str]:
     rows = min(lanes, _MOST_ROWS)
     end = max(timeline.end, max((bar.end for bar in timeline.bars), default=0.0), 1e-3)
     _, unit, unit_name = next(one for one in _UNITS if end >= one[0])
-    left = 20 + max(
-        (svg.width_of(clip(name, _LONGEST_NAME)) for name in timeline.lanes), default=0.0
-    )
+    names = (clip(name, _LONGEST_NAME) for name in timeline.lanes)
+    left = 20 + max(map(svg.width_of, names), default=0.0)
+    axis = axis_for([0.0, end / unit], is_log=False)
+    # It ends where the time does: room behind it would look like waiting.
+    ticks = tuple(tick for tick in axis.ticks if tick[0] <= end / unit)
     sheet = _Sheet(
-        axis=_until(axis_for([0.0, end / unit], is_log=False), end / unit),
+        ticks=ticks,
         unit=unit,
         left=left,
         scale=(_WIDTH - left - _RIGHT) / end,
@@ -179,12 +182,6 @@ def _sheet(timeline: Timeline) -> tuple[_Sheet, str]:
         tall=min(_TALLEST, max(_LOWEST, _HEIGHT / rows)),
     )
     return sheet, unit_name
-
-
-def _until(axis: Axis, end: float) -> Axis:
-    """End an axis where the time does: room behind it would look like waiting."""
-    ticks = tuple(tick for tick in axis.ticks if tick[0] <= end)
-    return Axis(low=0.0, high=end, ticks=ticks)
 
 
 def _ground(timeline: Timeline, sheet: _Sheet) -> Iterator[Markup]:
@@ -198,7 +195,7 @@ def _ground(timeline: Timeline, sheet: _Sheet) -> Iterator[Markup]:
             middle = sheet.y(row) + (sheet.tall - sheet.gap) / 2 + 4
             name = clip(timeline.lanes[lane], _LONGEST_NAME) if lane < len(timeline.lanes) else ""
             yield svg.text(sheet.left - 8, middle, name, anchor="end", kind="faint")
-    for place, words in sheet.axis.ticks:
+    for place, words in sheet.ticks:
         x = sheet.x(place * sheet.unit)
         yield svg.line(x, sheet.bottom, x, sheet.bottom + 4, "axis")
         yield svg.text(x, sheet.bottom + 17, words, anchor="middle", kind="faint")
@@ -307,9 +304,9 @@ def _together(row: int, cluster: BarCluster, timeline: Timeline, sheet: _Sheet) 
     # As pale as there was waiting in between.
     share = min(1.0, cluster.busy / length) if length > 0 else 1.0
     count = len(cluster.names)
-    what = next(iter(cluster.names)) if count == 1 else counted(count, timeline.noun)
-    state = "not all of them well" if cluster.tone in ("bad", "warn") and count > 1 else ""
-    title = ", ".join(one for one in (what, state, f"{duration(cluster.busy)} together") if one)
+    words = [next(iter(cluster.names)) if count == 1 else counted(count, timeline.noun)]
+    words += ["not all of them green"] * (cluster.tone in ("bad", "warn") and count > 1)
+    title = ", ".join([*words, f"{duration(cluster.busy)} together"])
     return svg.rectangle(
         x,
         sheet.y(row),
@@ -323,9 +320,6 @@ def _together(row: int, cluster: BarCluster, timeline: Timeline, sheet: _Sheet) 
 
 def tones_of(bars: Sequence[TimelineBar]) -> list[tuple[str, str, int]]:
     """Return the outcomes that there are, with tone and number, for a legend."""
-    counts: dict[str, tuple[str, int]] = {}
-    for bar in bars:
-        tone, count = counts.get(str(bar.state), (TONES[bar.state], 0))
-        counts[str(bar.state)] = tone, count + 1
-    order = sorted(counts.items(), key=lambda one: -WEIGHTS[one[1][0]])
-    return [(state, tone, count) for state, (tone, count) in order]
+    counts = Counter(str(bar.state) for bar in bars)
+    found = [(state, TONES[state], count) for state, count in counts.items()]
+    return sorted(found, key=lambda one: -WEIGHTS[one[1]])
