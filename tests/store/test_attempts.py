@@ -66,6 +66,16 @@ def test_an_end_brings_the_outcome_its_processes_and_an_event(store: Store) -> N
     }
 
 
+def test_an_end_brings_the_time_at_which_the_runner_started_it(store: Store) -> None:
+    run = new_run(store)
+    number = begin(store, run)
+    store.attempt_heard(run, "a", number, has_started=True, now=11.9)
+    store.attempt_ended(run, "a", number, FAILED)
+    (attempt,) = store.attempts(run, "a")
+    assert (attempt.started, attempt.ended) == (11.0, 12.0)
+    assert store.task_row(run, "a").started == 11.0
+
+
 def test_an_end_leaves_it_open_what_becomes_of_the_task(store: Store) -> None:
     run = new_run(store)
     number = begin(store, run)

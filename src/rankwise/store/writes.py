@@ -214,16 +214,15 @@ class Writes(Changes):
         event = run, "attempt_ended", {"task": task, "attempt": number, **how}
         of_attempt = {"run": run, "task": task, "attempt": number}
         rows = [{**of_attempt, **asdict(process)} for process in processes]
+        # The runner's own times belong together: the client may have noticed a start late.
+        times = {"started": started} if started is not None else {}
         with self.together():
-            if started is not None:
-                new = {"started": started}
-                self._change("attempts", which, new, only_if=_NOT_STARTED)
-            new = {**how, "ended": ended}
+            new = {**how, **times, "ended": ended}
             if not self._transition("attempts", which, new, event, now=ended):
                 return False
-            if started is not None:
-                new = {"started": started}
-                self._change("tasks", {"run": run, "key": task}, new, only_if=_NOT_STARTED)
+            if times:
+                is_first = "1" if number == 1 else _NOT_STARTED
+                self._change("tasks", {"run": run, "key": task}, times, only_if=is_first)
             self._insert("processes", rows)
             if tests:
                 self.add_results(run, task, number, tests)
