@@ -126,6 +126,13 @@ def test_what_is_detached_is_one_task_and_can_be_planned_alone(tmp_path: Path) -
     assert alone.tasks[0].environment == {"V": "1"}
 
 
+def test_a_detached_sweep_is_called_a_sweep(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("type: Sweep\ncommand: x ${{n}}\nparameters: {n: [1, 2]}\n")
+    text = "type: Pipeline\nstages:\n  a: x\n  b: {sweep: s.yaml, detach: true}\n"
+    assert plan_of(tmp_path, text).kind == "Pipeline"
+    assert plan_of(tmp_path, text, only="b").kind == "Sweep"
+
+
 def test_documents_become_part_of_the_pipeline(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("type: command\ncommand: echo\n")
     plan = plan_of(tmp_path, "type: Pipeline\nstages: {a: x, b: {job: job.yaml}, c: x}\n")

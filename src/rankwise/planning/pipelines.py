@@ -453,9 +453,10 @@ def _detached(context: PipelineContext, name: str) -> Planned:
     """Plan one stage alone, with the variables that it would have had in its pipeline."""
     given = context.options.choice.get("environment")
     inherited: Mapping[str, str] = given if isinstance(given, Mapping) else {}
-    planned = stage_tasks(context, name, context.model.stages[name])
+    stage = context.model.stages[name]
+    planned = stage_tasks(context, name, stage)
     tasks = [
         dataclasses.replace(task, environment={**inherited, **task.environment})
         for task in planned.tasks
     ]
-    return dataclasses.replace(planned, tasks=tasks)
+    return dataclasses.replace(planned, tasks=tasks, kind=_TYPES.get(stage.step, ""))

@@ -75,6 +75,8 @@ class Planned:
     notices: Sequence[str] = ()
     owners: Mapping[str, str] = field(default_factory=dict)
     """From which of several documents tasks are, by their keys, if from more than one."""
+    kind: str = ""
+    """The type of document that they are of; empty: of the one that was planned."""
     is_reported: bool = False
     """Whether a report is to follow, when the last of them is over."""
 
@@ -197,7 +199,9 @@ def plan_from(
     whole = together(parts)
     chosen, said = select(_measured_apart(whole), wanted or Selection())
     first = documents[0].model
-    kinds = {document.model.type for document in documents}
+    kinds = {
+        part.kind or document.model.type for part, document in zip(parts, documents, strict=True)
+    }
     others = len(documents) - 1
     plan = Plan(
         name=first.name + (f"-and-{others}-more" if others else ""),
