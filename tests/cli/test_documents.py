@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
+from rankwise.cli.documents import SERVICES, ci_file
 from rankwise.documents.load import TYPES
+from rankwise.errors import InputError
 from tests.cli.conftest import Said
+from tests.documents.json_schema_subset import is_valid
+from tests.export.exporting import DOCUMENTS, EXAMPLES, read_back
 
 Rankwise = Callable[..., Said]
 
@@ -108,3 +119,292 @@ def test_the_schema_is_json(rankwise: Rankwise) -> None:
     said = rankwise("schema")
     assert said.code == 0
     assert "$defs" in json.loads(said.out)
+
+
+# `rankwise plan --on` a Kubernetes: every example of a job, in words and as pods
+# With a pod for the launcher of MPI, and one for each parameter server.
+NODES = {
+    "mpi/amlcompute.yaml": (5, 16),
+    "mpi/command-job.yaml": (3, 4),
+    "mpi/horovodrun.yaml": (5, 16),
+    "mpi/k8s.yaml": (5, 16),
+    "pytorch/command-job.yaml": (2, 4),
+    "pytorch/k8s.yaml": (4, 16),
+    "pytorch/launch.yaml": (4, 16),
+    "tensorflow/command-job.yaml": (2, 2),
+    "tensorflow/k8s.yaml": (6, 6),
+    "tensorflow/multiworker.yaml": (4, 4),
+    "tensorflow/parameter-server.yaml": (6, 6),
+}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_an_example_is_planned_for_a_cluster(
+    rankwise: Rankwise, project: Path, document: str
+) -> None:
+    folder = document.partition("/")[0]
+    shutil.copytree(EXAMPLES / folder, project / folder)
+    nodes, processes = NODES[document]
+    said = rankwise("plan", document, "--on", "k8s")
+    assert said.code == 0, said.err
+    lines = [line.strip() for line in said.out.splitlines()]
+    assert f"compute  k8s, {nodes} nodes, {processes} processes" in lines
+    assert any(line.startswith("runtime  ") and f"{folder}-jobs:1" in line for line in lines)
+    assert any("python train.py" in line for line in lines)
+    if folder == "mpi":
+        assert f"launcher 0 on node {nodes - 1}" in lines
+    # What is written has a pod for each node; without a launcher's, one more that looks after them.
+    written = rankwise("export", document, "--to", "kubernetes", "--on", "k8s")
+    assert written.code == 0, written.err
+    pods = [int(count) for count in re.findall(r"(?m)^  completions: (\d+)$", written.out)]
+    assert sum(pods) == nodes + (folder != "mpi")
+
+
+# Files for a CI: they are what the CI reads, and what they run, runs
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = {"type": "string"}
+TEXTS = {"type": "array", "items": TEXT}
+
+
+def mapping(required: list[str], **properties: Any) -> dict[str, Any]:
+    """Give the schema of a mapping that has these keys and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+# What matters to us of the schemas that the services publish.
+_STEP = mapping(
+    [],
+    name=TEXT,
+    uses={"type": "string", "pattern": r"^[\w-]+/[\w-]+@v\d+$"},
+    run=TEXT,
+    **{"if": TEXT, "with": {"type": "object", "additionalProperties": TEXT}},
+)
+_BRANCHES = mapping(["include"], include=TEXTS)
+_AZURE_STEP = mapping(
+    [],
+    task={"type": "string", "pattern": r"^\w+@\d+$"},
+    script=TEXT,
+    displayName=TEXT,
+    condition=TEXT,
+    inputs={"type": "object", "additionalProperties": {"type": ["string", "boolean"]}},
+)
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "github": mapping(
+        ["on", "jobs"],
+        name=TEXT,
+        on=mapping(
+            ["pull_request"],
+            pull_request={"type": ["object", "null"]},
+            push=mapping([], branches=TEXTS),
+        ),
+        permissions={"type": "object", "additionalProperties": {"enum": ["read", "write", "none"]}},
+        jobs={
+            "type": "object",
+            "additionalProperties": mapping(
+                ["runs-on", "steps"],
+                **{
+                    "runs-on": TEXT,
+                    "timeout-minutes": {"type": "number"},
+                    "steps": {"type": "array", "items": _STEP},
+                },
+            ),
+        },
+    ),
+    "gitlab": {
+        "type": "object",
+        "additionalProperties": mapping(
+            ["script"],
+            image=TEXT,
+            timeout=TEXT,
+            rules={"type": "array", "items": mapping([], **{"if": TEXT})},
+            before_script=TEXTS,
+            script=TEXTS,
+            after_script=TEXTS,
+            artifacts=mapping(
+                [],
+                when={"enum": ["on_success", "on_failure", "always"]},
+                paths=TEXTS,
+                reports=mapping([], junit=TEXT),
+            ),
+        ),
+    },
+    "azure": mapping(
+        ["steps"],
+        trigger=TEXTS,
+        pr=mapping(["branches"], branches=_BRANCHES),
+        pool=mapping(["vmImage"], vmImage=TEXT),
+        steps={"type": "array", "items": _AZURE_STEP},
+    ),
+}
+
+
+def contents(service: str) -> Any:
+    return YAML(typ="safe", pure=True).load(ci_file(service, "suite.yaml")[1])
+
+
+def commands(service: str) -> list[str]:
+    """Give the lines that a service would run, in their order."""
+    text = ci_file(service, "suite.yaml")[1]
+    match service:
+        case "github":
+            (job,) = contents(service)["jobs"].values()
+            return [step["run"] for step in job["steps"] if "run" in step]
+        case "gitlab":
+            job = contents(service)["suite"]
+            return [*job["before_script"], *job["script"], *job["after_script"]]
+        case "azure":
+            return [step["script"] for step in contents(service)["steps"] if "script" in step]
+    return [line.replace(".venv/bin/", "") for line in re.findall(r"sh '([^']+)'", text)]
+
+
+@pytest.mark.parametrize("service", SCHEMAS)
+def test_a_file_follows_the_schema_of_its_service(service: str) -> None:
+    schema = SCHEMAS[service]
+    assert is_valid(contents(service), schema, schema)
+
+
+def test_the_schemas_can_refuse() -> None:
+    schema = SCHEMAS["github"]
+    wrong = {**contents("github"), "job": {}}
+    assert not is_valid(wrong, schema, schema)
+    assert not is_valid({"on": {"push": {}}, "jobs": {}}, schema, schema)
+
+
+def test_a_file_for_jenkins_has_the_sections_of_a_declarative_pipeline() -> None:
+    text = ci_file("jenkins", "suite.yaml")[1]
+    assert text.count("{") == text.count("}")
+    assert re.findall(r"^( *)(\w+) \{$", text, re.MULTILINE) == [
+        ("", "pipeline"),
+        ("    ", "options"),
+        ("    ", "stages"),
+        ("            ", "steps"),
+        ("            ", "steps"),
+        ("    ", "post"),
+        ("        ", "always"),
+    ]
+    assert "junit 'results.xml'" in text
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_what_a_file_installs_is_what_we_are(service: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (install,) = [line for line in commands(service) if "pip install" in line]
+    assert install == f'python -m pip install "{project["name"]}[mpi]"'
+    assert "mpi" in project["optional-dependencies"]
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_what_files_run_is_run_and_what_they_publish_is_there(tmp_path: Path, passes: bool) -> None:
+    lines = [[line for line in commands(one) if line.startswith("rankwise")] for one in SERVICES]
+    assert all(some == lines[0] for some in lines)
+    (tmp_path / "suite.yaml").write_text(f"type: Suite\ntests: ['{str(passes).lower()}']\n")
+    codes = []
+    for line in lines[0]:
+        words = [sys.executable, "-m", "rankwise.cli.main", *line.split()[1:]]
+        codes.append(subprocess.run(words, cwd=tmp_path, check=False).returncode)
+    assert codes == [0 if passes else 1, 0]
+    for service in SERVICES:
+        for name in re.findall(r"[\w]+\.(?:xml|html|md)", ci_file(service, "suite.yaml")[1]):
+            assert (tmp_path / name).stat().st_size, name
+
+
+@pytest.mark.parametrize(
+    ("service", "document", "complaint"),
+    [
+        ("git-hub", "suite.yaml", "--ci git-hub: there is github, gitlab, azure, jenkins; did you"),
+        ("github", "a b.yaml", "'a b.yaml': a path in a CI file is made of"),
+        ("github", "$(x)", "a path in a CI file is made of"),
+        ("github", "/etc/x", "begins in the folder of the repository"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(service: str, document: str, complaint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ci_file(service, document)
+    assert complaint in str(caught.value)
+
+
+def test_init_writes_the_file_where_the_service_looks_and_never_over_another(
+    tmp_path: Path,
+) -> None:
+    words = [sys.executable, "-m", "rankwise.cli.main", "init", "--ci", "github", "ci/suite.yaml"]
+    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == [
+        ".github/workflows/rankwise.yml is there; it runs ci/suite.yaml on every pull request",
+        "ci/suite.yaml is not there yet; to begin with:  rankwise init Suite ci/suite.yaml",
+    ]
+    path = tmp_path / ".github/workflows/rankwise.yml"
+    assert path.read_text() == ci_file("github", "ci/suite.yaml")[1]
+    again = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "it is there already" in again.stderr
+
+
+# `rankwise export`: where it writes, and what it says
+JOB = """\
+type: MpiJob
+launcher:
+  spec: {command: mpirun -np 2 -bind-to none ./a, code: src, environment: "azureml:mpi:1"}
+"""
+
+
+@pytest.fixture
+def jobs(project: Path) -> None:
+    (project / "src").mkdir()
+    for name in ("one", "two"):
+        (project / f"{name}.yaml").write_text(JOB)
+
+
+@pytest.mark.usefixtures("jobs")
+def test_jobs_are_one_stream_with_notes_beside_it(rankwise: Rankwise) -> None:
+    said = rankwise("export", "one.yaml", "two.yaml", "--to", "azureml")
+    assert said.code == 0
+    assert [job["display_name"] for job in read_back(said.out)] == ["one", "two"]
+    lost = "launcher.spec.command: `-bind-to none`: Azure ML writes the mpirun itself (lost)"
+    assert [line for line in said.err.splitlines() if "lost" in line] == [
+        f"{name}.yaml:3:10: {lost}" for name in ("one", "two")
+    ]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_strictly_nothing_is_written_that_loses_anything(rankwise: Rankwise) -> None:
+    said = rankwise("export", "one.yaml", "--to", "azureml", "--strict", "-o", "job.yaml")
+    assert (said.code, said.out) == (2, "")
+    assert "one.yaml:3:10: launcher.spec.command: `-bind-to none`" in said.err
+    assert not Path("job.yaml").exists()
+    Path("one.yaml").write_text(JOB.replace("-bind-to none ", ""))
+    assert rankwise("export", "one.yaml", "--to", "azureml", "--strict").code == 0
+
+
+@pytest.mark.usefixtures("jobs")
+def test_files_and_folders(rankwise: Rankwise) -> None:
+    assert rankwise("export", "one.yaml", "--to", "azureml", "-o", "made/job.yaml").out == ""
+    [job] = read_back(Path("made/job.yaml").read_text())
+    assert job["code"] == "../src"
+    said = rankwise("export", "one.yaml", "two.yaml", "--to", "azureml", "-o", "all/")
+    assert said.code == 0
+    assert sorted(path.name for path in Path("all").iterdir()) == ["one.yaml", "two.yaml"]
+    said = rankwise("export", "one.yaml", "--to", "azureml", "-o", "one.yaml/x")
+    assert said.code == 2
+    assert "one.yaml/x: cannot be written: " in said.err.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_who_is_unknown_is_told_who_is_known(rankwise: Rankwise) -> None:
+    said = rankwise("export", "one.yaml", "--to", "kubflow")
+    assert said.code == 2
+    assert "kubeflow-v1" in said.err
+
+
+@pytest.mark.usefixtures("jobs")
+def test_all_mistakes_in_all_documents_are_told(rankwise: Rankwise) -> None:
+    Path("bad.yaml").write_text("type: MpiJob\n")
+    said = rankwise("export", "bad.yaml", "one.yaml", "missing.yaml", "--to", "mpi-operator")
+    assert (said.code, said.out) == (2, "")
+    for name in ("bad.yaml", "one.yaml:3:75", "missing.yaml"):
+        assert name in said.err

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from rankwise import __version__
-from rankwise.cli.main import VERBS, main
+from rankwise.cli.main import VERBS, guarded, main
+from rankwise.errors import InputError, StoreFailure
 from tests.cli.conftest import Said
 
 Rankwise = Callable[..., Said]
@@ -100,3 +104,137 @@ def test_shells_can_ask_for_completions(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_it_can_be_called_from_python() -> None:
     assert main(["--version"]) == 0
+
+
+# Errors become exit codes: people's mistakes, the machine's troubles, and our own faults
+
+RANKWISE = [sys.executable, "-m", "rankwise.cli.main"]
+
+
+def fail(error: BaseException) -> object:
+    raise error
+
+
+def test_what_is_given_is_the_exit_code() -> None:
+    assert guarded(lambda: None) == 0
+    assert guarded(lambda: 7) == 7
+
+
+@pytest.mark.parametrize("kind", [InputError, StoreFailure])
+def test_a_known_error_is_its_text_and_a_2(
+    kind: type[Exception], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded(lambda: fail(kind("job.yaml:3:1: no such field\n  did you mean it?"))) == 2
+    said = capsys.readouterr()
+    assert said.err == "rankwise: job.yaml:3:1: no such field\n  did you mean it?\n"
+    assert said.out == ""
+
+
+def test_an_unknown_error_is_our_fault_and_a_3(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert guarded(lambda: fail(KeyError("what"))) == 3
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == "rankwise: KeyError: 'what'"
+    assert second == "This is a fault of rankwise, please report it."
+    place = re.fullmatch(r"Details: (.*)", third)
+    assert place
+    kept = Path(place[1]).read_text()
+    assert "Traceback" in kept
+    assert Path(__file__).name in kept
+
+
+def test_a_fault_that_cannot_be_kept_is_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    assert guarded(lambda: fail(KeyError("what"))) == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_a_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(lambda: fail(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "text"), [(None, 0, ""), (4, 4, ""), ("sorry", 1, "sorry\n")]
+)
+def test_who_leaves_says_how(
+    code: object, expected: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded(lambda: fail(SystemExit(code))) == expected
+    assert capsys.readouterr().err == text
+
+
+def test_the_machine_may_be_to_blame(capsys: pytest.CaptureFixture[str]) -> None:
+    error = PermissionError(errno.EACCES, "Permission denied", "/root/job.yaml")
+    assert guarded(lambda: fail(error)) == 2
+    assert capsys.readouterr().err == "rankwise: /root/job.yaml: Permission denied\n"
+
+
+def test_other_errors_of_the_system_are_our_fault() -> None:
+    assert guarded(lambda: fail(FileNotFoundError(errno.ENOENT, "not there", "x"))) == 3
+
+
+def test_a_full_disk_is_told() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*RANKWISE, "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "rankwise: No space left on device\n"
+
+
+def test_a_reader_that_is_gone_is_no_matter() -> None:
+    with subprocess.Popen(
+        [*RANKWISE, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_matter(closed: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("type: command\ncommand: exit 7\n")
+    line = f'exec "$@" run job.yaml {closed}'
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", *RANKWISE], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == 7, done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["list"], ["run", "job.yaml"], ["run", "--help"], ["--help"]]
+)
+def test_a_current_folder_that_was_deleted_is_named_as_such(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    # Python looks for modules in the current folder with -m, and not as a program.
+    line = 'cd gone && rmdir ../gone && exec "$@"'
+    program = "import sys; from rankwise.cli.main import main; sys.exit(main())"
+    ran = subprocess.run(
+        ["sh", "-c", line, "sh", sys.executable, "-P", "-c", program, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in ran.stderr
+    if "--help" in arguments:
+        assert (ran.returncode, ran.stderr) == (0, "")
+    else:
+        assert ran.returncode == 2
+        assert ran.stderr.startswith("rankwise: the current folder is no longer there"), ran.stderr

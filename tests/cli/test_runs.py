@@ -9,11 +9,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from rankwise.cli.main import VERBS
 from rankwise.plan import NOTIFIED, REPORTED, Plan
+from rankwise.steps.releases import deploy
 from rankwise.store import State, Store
 from tests.cli.conftest import FakeEngine, Said, over
 from tests.reports.made_runs import begin, end, make_run, one_task, passed_run, worker
@@ -240,3 +242,87 @@ def test_people_are_told_of_a_run_whose_report_cannot_be_written(
     assert told == [["team"]]
     assert rankwise("resume", run).err == ""
     assert told == [["team"]]
+
+
+# Runs in which nothing ran: everything that is told of them says so, and none of it is green
+
+WHY = "nothing ran: needs gpu, which here does not have (2 tasks)"
+MATRIX = """\
+name: none
+type: Matrix
+runtimes: {old: current, new: current}
+machines: {here: {features: [-gpu]}}
+tests: [{name: a, run: "true", needs: gpu}]
+"""
+SUITE = """\
+name: none
+type: Suite
+tests: [{name: a, run: "true", requires: {cores: 99999}, optional: true}]
+"""
+
+
+@pytest.fixture
+def matrix(project: Path) -> str:
+    (project / "matrix.yaml").write_text(MATRIX)
+    return "matrix.yaml"
+
+
+def test_a_matrix_in_which_nothing_could_run_is_not_green(
+    rankwise: Callable[..., Said], matrix: str
+) -> None:
+    said = rankwise("run", matrix, "--junit", "results.xml", "--markdown", "summary.md")
+    assert said.code == 1
+    assert "none-1 not run" in said.out
+    assert WHY in said.out
+    (error,) = ElementTree.parse("results.xml").getroot().iter("error")
+    assert error.get("message") == WHY
+    counts = ElementTree.parse("results.xml").getroot().attrib
+    assert (counts["tests"], counts["errors"], counts["skipped"]) == ("3", "1", "2")
+    assert WHY in Path("summary.md").read_text()
+    for verb in ("explain", "status"):
+        assert WHY in rankwise(verb).out.replace("\n", " ")
+
+
+def test_github_is_told_that_nothing_ran(
+    rankwise: Callable[..., Said], matrix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    assert f"::error title=none-1 not run::{WHY}\n" in rankwise("run", matrix).out
+
+
+def test_a_suite_of_optional_tests_of_which_none_could_run_is_not_green(
+    rankwise: Callable[..., Said], project: Path
+) -> None:
+    (project / "suite.yaml").write_text(SUITE)
+    said = rankwise("run", "suite.yaml")
+    assert said.code == 1
+    assert "none-1 not run" in said.out
+    assert "nothing ran: needs 99999 cores" in said.out
+
+
+# `rankwise rollback`
+
+
+def test_an_earlier_release_is_put_in_use_again(rankwise: Rankwise, project: Path) -> None:
+    build = project / "build"
+    build.mkdir()
+    for name in ("first", "second"):
+        (build / "file").write_text(name)
+        deploy(build, project / "releases", name, keep=3)
+    listed = rankwise("rollback", "releases", "--list")
+    assert [line[:8].strip() for line in listed.out.splitlines()] == ["first", "* second"]
+    said = rankwise("rollback", "releases")
+    assert said.code == 0
+    assert [line[:8].strip() for line in said.out.splitlines()] == ["* first", "second"]
+    assert (project / "releases" / "current" / "file").read_text() == "first"
+    data = json.loads(rankwise("rollback", "releases", "--to", "second", "--json").out)
+    assert [(one["name"], one["current"]) for one in data] == [("first", False), ("second", True)]
+
+
+def test_what_cannot_be_is_said(rankwise: Rankwise, project: Path) -> None:
+    said = rankwise("rollback", "nowhere")
+    assert (said.code, said.err) == (2, "rankwise: nowhere: there is no such folder\n")
+    (project / "empty").mkdir()
+    assert "there are no releases" in rankwise("rollback", "empty").err
+    assert "there are no releases" in rankwise("rollback", "empty", "--list").err

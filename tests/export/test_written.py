@@ -1,18 +1,134 @@
-"""Command lines, as operators are given them."""
+"""Whatever a job is called, what is written has names that Kubernetes takes."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import kubernetes_validate  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
-from hypothesis import given
+import yaml  # type: ignore[import-untyped]  # it has no types of its own
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankwise.export.base import TARGETS, name_for, to_yaml
 from rankwise.export.commands import escaped, with_dollars
-from tests.export.exporting import example, job_in, templates_in, written
+from tests.export.exporting import example, job_in, read_back, templates_in, written
+from tests.lengths import part
+
+LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
+# As documents may have them, and what they may say of variables and tags.
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,90}", fullmatch=True)
+
+
+@given(NAMES, NAMES)
+def test_names_are_of_dns_and_never_the_same(first: str, second: str) -> None:
+    taken: set[str] = set()
+    names = [name_for(one, taken) for one in (first, second, first)]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert LABEL.fullmatch(f"{name}-worker-1023")
+
+
+@settings(max_examples=part(8, 200), deadline=None)
+@given(
+    name=NAMES,
+    value=TEXT,
+    line=st.text("ab $(){}'\"\\;|&#~:-\n", min_size=1, max_size=30).filter(str.strip),
+    target=st.sampled_from([name for name in TARGETS if name != "azureml"]),
+)
+def test_hostile_jobs_are_written_and_read_back(
+    name: str, value: str, line: str, target: str
+) -> None:
+    document = {
+        "type": "MpiJob",
+        "name": name,
+        "experiment_name": f"x{value}",
+        "tags": {f"t{value}": value},
+        "environment_variables": {"A": value},
+        "launcher": {"spec": {"command": f"mpirun -np 2 {line}", "code": "src"}},
+        "compute": {"instance_count": 2},
+    }
+    with TemporaryDirectory() as folder:
+        made = written(Path(folder), to_yaml([document]), target)
+    found = read_back(to_yaml(made.objects))
+    assert found == list(made.objects)
+    for one in found:
+        metadata = one["metadata"]
+        assert LABEL.fullmatch(metadata["name"])
+        assert all(VALUE.fullmatch(label) for label in metadata["labels"].values())
+        for template in templates_in(one):
+            if "image" in template["spec"]["containers"][0]:
+                wrapped = {"apiVersion": "v1", "kind": "PodTemplate", "template": template}
+                kubernetes_validate.validate(wrapped, "1.36", strict=True)
+
+
+# What is written is read back, by readers of both versions of YAML
+
+# Surrogates are no characters: nothing that was read from a file has them.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text(
+    "ab: #-'\"|>\n\t\\{}[]$&*!%@`~=,?"
+)
+VALUES = st.recursive(
+    TEXTS | st.integers() | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=part(120, 3000), deadline=None)
+@given(st.lists(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4), min_size=1, max_size=2))
+def test_whatever_is_written_is_read_back_the_same(documents: list[dict[str, Any]]) -> None:
+    text = to_yaml(documents)
+    assert read_back(text) == documents
+    assert list(yaml.safe_load_all(text)) == documents
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("on", "Off", "yes", "NO", "y", "n", "true", "null", "~", "", "None", ".nan", "nan"),
+        *("1", "010", "0o7", "0x1f", "1e3", "1_000", "12:30", "1:30:00", "-1", "+1", ".5", "1."),
+        *(
+            "2026-01-02",
+            "<<",
+            "=",
+            "a: b",
+            "a #b",
+            "- a",
+            "? a",
+            "a:",
+            " a",
+            "a ",
+            "&a",
+            "*a",
+            "!a",
+        ),
+        *("%a", "@a", "`a`", "a\\b", "'a'", '"a"', "---", "...", "a\nb", "a\n", "\na", " a\nb\n\n"),
+        *("a\r\nb", "a\x85b", "a\u2028b", "\ufeffa", "\x00", "\x7f", "a\tb", "ä", "\U0001f600"),
+    ],
+)
+def test_a_text_stays_a_text(text: str) -> None:
+    shown = to_yaml([{"key": text, text: [text]}])
+    for found in (read_back(shown), list(yaml.safe_load_all(shown))):
+        assert found == [{"key": text, text: [text]}]
+
+
+def test_people_can_read_it() -> None:
+    data = {"kind": "Job", "spec": {"args": ["a", {"b": 1, "c": []}], "run": "one\n  two\n"}}
+    assert to_yaml([data, {"a": "azureml:x:1"}]) == (
+        "kind: Job\nspec:\n  args:\n    - a\n    - b: 1\n      c: []\n"
+        "  run: |\n    one\n      two\n---\na: azureml:x:1\n"
+    )
+
+
+# Command lines, as operators are given them
 
 TORCH = """
 type: PytorchJob
