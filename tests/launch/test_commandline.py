@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.launch.commandline import Launch, count_in, read_command
-from rankwise.launch.launchers import TABLES, find_launcher, seems_torch
+from rankwise.launch.launchers import Dialect, find_launcher, options_of, seems_torch
 from rankwise.launch.mpiexec import Family
 from rankwise.launch.shell import Word, read
 from tests.launch.samples import HOROVODRUN, MPIRUN, MPIRUN_OF_KUBERNETES, TORCH_LAUNCH
@@ -287,22 +289,23 @@ def test_commands_that_start_ranks_of_torch_are_recognised(line: str, expected: 
 
 
 def test_every_option_that_is_asked_for_is_in_its_table() -> None:
-    for dialect, table in TABLES.items():
+    for dialect in get_args(Dialect):
+        table = options_of(dialect)
         for name in (*table.processes, *table.per_node, *table.nodes):
-            assert table.arguments_of(name) == 1, (dialect, name)
+            assert table.arguments.get(name) == 1, (dialect, name)
         for name in table.output:
-            assert table.arguments_of(name) is not None or name == "logdir", (dialect, name)
+            assert table.arguments.get(name) is not None or name == "logdir", (dialect, name)
 
 
 def test_where_launchers_differ_their_own_table_counts() -> None:
-    assert TABLES["openmpi"].arguments_of("s") == 0
-    assert TABLES["hydra"].arguments_of("s") == 1
+    assert options_of("openmpi").arguments.get("s") == 0
+    assert options_of("hydra").arguments.get("s") == 1
 
 
 def test_names_may_be_shortened_where_that_is_clear() -> None:
-    torchrun = TABLES["torchrun"]
+    torchrun = options_of("torchrun")
     assert torchrun.full_name("nproc-per") == "nproc-per-node"
     assert torchrun.full_name("nproc-per-node") == "nproc-per-node"
     assert torchrun.full_name("n") == "n"
     assert torchrun.full_name("rdzv") == "rdzv"
-    assert TABLES["openmpi"].full_name("hostf") == "hostf"
+    assert options_of("openmpi").full_name("hostf") == "hostf"

@@ -348,13 +348,13 @@ def test_an_unknown_input_is_named_with_the_nearest() -> None:
     with pytest.raises(InputError) as raised:
         filled("a ${{inputs.learning_rat}}", learning_rate="1", data="x")
     assert str(raised.value) == (
-        "sample-pytorch-job: the command of worker refers to the input `learning_rat`, which there "
-        "is not: did you mean `learning_rate`?"
+        "sample-pytorch-job: the command of worker: `${{inputs.learning_rat}}` is unknown: "
+        "did you mean `learning_rate`?"
     )
 
 
 def test_an_unknown_input_that_is_near_to_none_is_told_with_all() -> None:
-    with pytest.raises(InputError, match="there are `data`, `lr`"):
+    with pytest.raises(InputError, match=r"there is `inputs\.data`, `inputs\.lr`"):
         filled("a ${{inputs.zzz}}", data="x", lr="1")
     with pytest.raises(InputError, match="add it under `inputs:`"):
         filled("a ${{inputs.zzz}}")
@@ -367,7 +367,7 @@ def test_all_wrong_references_are_told_at_once() -> None:
     with pytest.raises(InputError) as raised:
         with_inputs(request)
     assert len(str(raised.value).splitlines()) == 3
-    assert "only inputs can be referred to" in str(raised.value)
+    assert "`${{outputs.y}}` is unknown: add it under `inputs:`" in str(raised.value)
 
 
 def test_other_braces_are_the_shells() -> None:

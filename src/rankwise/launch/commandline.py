@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from rankwise.launch.launchers import (
     ELSEWHERE,
-    TABLES,
     TORCH,
     Dialect,
     FoundLauncher,
     LauncherOptions,
     find_launcher,
+    options_of,
     seems_torch,
 )
 from rankwise.launch.shell import Simple, Word, read
@@ -89,7 +89,7 @@ class Launch:
     @property
     def processes(self) -> int | None:
         """How many processes the line asks for in all."""
-        names = TABLES[self.dialect].processes
+        names = options_of(self.dialect).processes
         counts = [count_in(segment.value(names)) for segment in self.segments]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
@@ -99,7 +99,7 @@ class Launch:
         """How many it asks for on each node: a number, or `gpu`, `cpu`, `auto`."""
         first = self.segments[0]
         mapped = re.match(r"ppr:(\d+):node", first.value(("map-by",)) or "")
-        return mapped[1] if mapped else first.value(TABLES[self.dialect].per_node)
+        return mapped[1] if mapped else first.value(options_of(self.dialect).per_node)
 
     @property
     def count_per_node(self) -> int | None:
@@ -109,7 +109,9 @@ class Launch:
     @property
     def nodes(self) -> tuple[int, int] | None:
         """The least and the most nodes that it asks for."""
-        least, _, most = (self.segments[0].value(TABLES[self.dialect].nodes) or "").partition(":")
+        least, _, most = (self.segments[0].value(options_of(self.dialect).nodes) or "").partition(
+            ":"
+        )
         low, high = count_in(least), count_in(most or least)
         return (low, high) if low is not None and high is not None else None
 
@@ -175,7 +177,7 @@ class _NotUnderstood(Exception):
 def _launch(
     command: Simple, launcher: FoundLauncher, is_kept: bool, environment: Mapping[str, str]
 ) -> Launch:
-    table = TABLES[launcher.dialect]
+    table = options_of(launcher.dialect)
     reader = _Options(command.words, table, launcher.name, environment)
     segments = tuple(reader.segments(launcher.arguments))
     redirecting = any(segment.options_named(*table.output) for segment in segments)
@@ -237,7 +239,7 @@ class _Options:
         if word.raw == "--":
             return None
         name, joined = self._name(word)
-        count = self.table.arguments_of(name)
+        count = self.table.arguments.get(name)
         if count is None or name in ELSEWHERE:
             raise _NotUnderstood(f"the option `{word.raw}` of {self.launcher} is not known")
         if joined is not None:
@@ -262,12 +264,12 @@ class _Options:
             raise _NotUnderstood(f"`{word.raw}` is not understood as an option of {self.launcher}")
         name = self.table.full_name(found[1].replace("_", "-"))
         is_letters = self.table.style != "dashes" and not word.raw.startswith("--")
-        if is_letters and self.table.arguments_of(name) is None and found[2] is None:
+        if is_letters and self.table.arguments.get(name) is None and found[2] is None:
             # Letters with their argument at once, as in -n4.
             letter, rest = found[1][0], found[1][1:]
-            if self.table.arguments_of(letter) == 1:
+            if self.table.arguments.get(letter) == 1:
                 return letter, rest
-            if all(self.table.arguments_of(other) == 0 for other in found[1]):
+            if all(self.table.arguments.get(other) == 0 for other in found[1]):
                 return letter, None
             return (letter, rest) if rest.isdecimal() else (found[1], None)
         return name, found[2]

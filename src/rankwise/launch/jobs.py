@@ -6,7 +6,7 @@ import dataclasses
 import math
 import pkgutil
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -220,13 +220,13 @@ def instance_role(request: JobRequest) -> RoleRequest:
 
 def counts(request: JobRequest, facts: Facts, launch: Launch | None) -> Counts:
     """Find out how large a job is; raises InputError if it is larger than anything."""
-    instances, said = instances_of(request, launch)
-    per_instance, derived = _per_instance(request, facts, launch, instances)
-    found = Counts(
-        instances=instances,
-        per_instance=per_instance,
-        notes=(*said, *derived, *_conflicts(request, launch, instances, per_instance)),
-    )
+    instances, notes = instances_of(request, launch)
+    per_instance, why = _per_instance(request, facts, launch, instances)
+    if why:
+        notes += (f"{counted(per_instance, 'process')} per instance: {why}",)
+    if launch is not None:
+        notes += tuple(_conflicts(request, launch, instances, per_instance))
+    found = Counts(instances=instances, per_instance=per_instance, notes=notes)
     if found.processes > MOST_PROCESSES:
         raise InputError(
             f"{request.name}: {instances} instances with {per_instance} processes each are more "
@@ -267,33 +267,31 @@ def _instances(request: JobRequest, launch: Launch | None) -> tuple[int, str]:
 
 def _per_instance(
     request: JobRequest, facts: Facts, launch: Launch | None, instances: int
-) -> tuple[int, tuple[str, ...]]:
-    said = request.process_count_per_instance
-    if said is not None:
-        if said < 1:
-            raise InputError(
-                f"{request.name}: `process_count_per_instance: {said}` runs nothing: ask for 1 at "
-                "least"
-            )
-        return said, ()
-    count, why = _derived_per_instance(request, facts, launch, instances)
-    return count, (f"{counted(count, 'process')} per instance: {why}",)
-
-
-def _derived_per_instance(
-    request: JobRequest, facts: Facts, launch: Launch | None, instances: int
 ) -> tuple[int, str]:
+    """Return how many processes an instance has, and how that was derived, if it was."""
+    count = request.process_count_per_instance
+    if count is not None:
+        if count < 1:
+            raise InputError(
+                f"{request.name}: `process_count_per_instance: {count}` runs nothing: set at least "
+                "1"
+            )
+        return count, ""
     claimed = instance_role(request).resources
     gpus, cores = claimed.gpus, math.ceil(claimed.cores) or max(facts.cores // instances, 1)
     by_gpus = gpus, f"one for each of {counted(gpus, 'GPU')}"
     by_cores = cores, f"one for each of {counted(cores, 'core')}"
     if launch is not None:
         if launch.processes is not None:
-            return _share(launch, launch.processes, instances)
+            is_uneven = launch.processes % instances
+            uneven = " (not even: not all places are taken)" if is_uneven else ""
+            why = f"{_np(launch)} over {counted(instances, 'instance')}{uneven}"
+            return math.ceil(launch.processes / instances), why
         wanted = launch.processes_per_node
         if (number := launch.count_per_node) is not None:
             why = f"--nproc_per_node {number}" if launch.is_torch else "as the command says"
             return number, why
+        # torchrun counts GPUs where it runs; how many there are is known here only if claimed.
         if wanted in ("gpu", "auto") and gpus:
             return by_gpus
         if launch.is_torch and wanted is None:
@@ -301,70 +299,57 @@ def _derived_per_instance(
     return by_gpus if gpus else by_cores
 
 
-def _share(launch: Launch, processes: int, instances: int) -> tuple[int, str]:
-    count = math.ceil(processes / instances)
-    uneven = " (not even: not all places are taken)" if processes % instances else ""
-    return count, f"{_np(launch)} over {counted(instances, 'instance')}{uneven}"
-
-
 def _conflicts(
-    request: JobRequest, launch: Launch | None, instances: int, per_instance: int
-) -> list[str]:
-    """Return where the document and its command disagree."""
-    if launch is None:
-        return []
+    request: JobRequest, launch: Launch, instances: int, per_instance: int
+) -> Iterator[str]:
+    """Name where the document and its command disagree; raises InputError if they must not."""
+    there_are = counted(instances, "instance")
     places = instances * per_instance
-    notes = []
     if launch.processes is not None and launch.processes > places:
-        notes.append(
-            f"oversubscribed: {_np(launch)} on {counted(instances, 'instance')} with "
-            f"{counted(per_instance, 'process')} each is {launch.processes - places} more than "
-            "there are places"
+        yield (
+            f"oversubscribed: {_np(launch)} on {there_are} with {counted(per_instance, 'process')} "
+            f"each is {launch.processes - places} more than there are places"
         )
-    wanted = launch.count_per_node
-    said = request.process_count_per_instance
+    wanted, said = launch.count_per_node, request.process_count_per_instance
     if wanted is not None and said is not None and wanted != said:
-        notes.append(
-            f"process_count_per_instance is {said}, but the command asks for {wanted} on each node"
-        )
-    return notes + _conflicting_nodes(request, launch, instances)
-
-
-def _conflicting_nodes(request: JobRequest, launch: Launch, instances: int) -> list[str]:
+        yield f"process_count_per_instance is {said}, but the command wants {wanted} on each node"
+    # srun's --nodes counts what it may use of an allocation; torchrun waits for all of its nodes.
     if launch.nodes is None or not launch.is_torch:
-        return []
+        return
     least, most = launch.nodes
     if least > instances:
         raise InputError(
             f"{request.name}: the command waits for {least} nodes (--nnodes), and there are "
-            f"{counted(instances, 'instance')}: set `instance_count: {least}` or "
-            f"--nnodes {instances}"
+            f"{there_are}: set `instance_count: {least}` or --nnodes {instances}"
         )
     if most < instances:
-        wanted, there_are = counted(most, "node"), counted(instances, "instance")
-        return [f"the command wants {wanted} (--nnodes), and it runs on each of {there_are}"]
-    return []
+        wanted_nodes = counted(most, "node")
+        yield f"the command wants {wanted_nodes} (--nnodes), and it runs on each of {there_are}"
 
 
 def _np(launch: Launch) -> str:
     return f"-n {launch.processes}" if launch.dialect == "srun" else f"-np {launch.processes}"
 
 
-_EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
-_INPUT = re.compile(r"\s*inputs\.([\w.-]+)\s*")
+_REFERENCE = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
 
 
 def with_inputs(request: JobRequest) -> JobRequest:
     """Put the inputs into all commands and variables.
 
-    Raises InputError, with a line for each reference that leads nowhere.
+    Raises InputError, with a line for each reference to something that is no input.
     """
+    known = {f"inputs.{name}": value for name, value in request.inputs.items()}
+    available = ", ".join(f"`{name}`" for name in known)
     problems: list[str] = []
 
     def fill(text: str, where: str) -> str:
-        return _EXPRESSION.sub(
-            lambda found: _value(found, request.inputs, f"{request.name}: {where}", problems), text
-        )
+        for found in _REFERENCE.finditer(text):
+            if (name := found[1]) not in known:
+                otherwise = f"there is {available}" if known else "add it under `inputs:`"
+                remedy = hint(name.removeprefix("inputs."), request.inputs, otherwise)
+                problems.append(f"{request.name}: {where}: `{found[0]}` is unknown: {remedy}")
+        return _REFERENCE.sub(lambda found: known.get(found[1], ""), text)
 
     roles = tuple(
         dataclasses.replace(role, command=fill(role.command, f"the command of {role.name}"))
@@ -376,26 +361,6 @@ def with_inputs(request: JobRequest) -> JobRequest:
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     return dataclasses.replace(request, roles=roles, environment=environment)
-
-
-def _value(found: re.Match[str], inputs: Mapping[str, str], where: str, problems: list[str]) -> str:
-    reference = _INPUT.fullmatch(found[1])
-    if reference is None:
-        problems.append(
-            f"{where} has `{found[0]}`, and only inputs can be referred to: `${{{{inputs.NAME}}}}`"
-        )
-        return found[0]
-    name = reference[1]
-    if name not in inputs:
-        problems.append(f"{where} refers to the input `{name}`, {_remedy(name, inputs)}")
-        return found[0]
-    return inputs[name]
-
-
-def _remedy(name: str, inputs: Mapping[str, str]) -> str:
-    known = ", ".join(f"`{known}`" for known in inputs)
-    otherwise = f"there are {known}" if known else "add it under `inputs:`"
-    return f"which there is not: {hint(name, inputs, otherwise)}"
 
 
 def plain_task(request: JobRequest, facts: Facts) -> Task:
