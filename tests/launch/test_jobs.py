@@ -276,7 +276,7 @@ def test_more_processes_than_places_are_told() -> None:
 def test_a_command_that_says_otherwise_than_the_document_is_told() -> None:
     request = torch_job("torchrun --nproc-per-node 4 a.py", process_count_per_instance=2)
     assert found(request).notes == (
-        "process_count_per_instance is 2, but the command asks for 4 on each node",
+        "process_count_per_instance is 2, but the command wants 4 on each node",
     )
 
 

@@ -25,12 +25,12 @@ from rankwise.launch.jobs import (
 from rankwise.launch.rewriting import PreparedLine, prepare
 from rankwise.plan import Resources, Task, later
 
-# The order of ranks: the chief is the first.
-_ORDER = ("chief", "master", "worker", "ps", "evaluator")
-_TYPES = {"parameter_server": "ps"}
-# Each is told about all the others.
+# What TensorFlow calls each role, in the order of ranks: the chief is the first.
+_TYPES = {"chief": "chief", "worker": "worker", "parameter_server": "ps", "evaluator": "evaluator"}
+# Parameter servers and evaluators take part in no collective operation.
+_RANKED = ("chief", "worker")
+# Each is told about all the others, so that what is written grows with the square.
 _MOST_MEMBERS = 2_000
-_RANKED = ("chief", "master", "worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,18 @@ class _Member:
     """One process to be."""
 
     role: RoleRequest
-    type: str
-    """The role, as TensorFlow calls it."""
     index: int
     node: int
     rank: int | None
 
     @property
-    def name(self) -> str:
-        return f"{self.role.name}-{self.index}"
+    def type(self) -> str:
+        return _TYPES[self.role.name]
 
     @property
     def address(self) -> str:
-        return f"{later(f'address:{self.node}')}:{later(f'port:{self.name}@{self.node}')}"
+        port = f"port:{self.role.name}-{self.index}@{self.node}"
+        return f"{later(f'address:{self.node}')}:{later(port)}"
 
 
 def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
@@ -76,7 +75,7 @@ def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
             who={"TF_CONFIG": _configuration(member, members)},
             node=member.node,
             rank=member.rank,
-            is_awaited=_is_awaited(member, success),
+            is_awaited=member.rank == 0 or (success == "all" and member.rank is not None),
         )
         for member in members
     ]
@@ -86,16 +85,13 @@ def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
 
 
 def _members(request: JobRequest, instances: int, *, has_pods: bool) -> Iterator[_Member]:
-    types = {role.name: _TYPES.get(role.name, role.name) for role in request.roles}
-    roles = [role for role in request.roles if role.command.strip()]
-    known = [role for role in roles if types[role.name] in _ORDER]
-    known.sort(key=lambda role: _ORDER.index(types[role.name]))
+    roles = {role.name: role for role in request.roles if role.command.strip()}
     rank = count = 0
-    for role in [*known, *(role for role in roles if role not in known)]:
-        is_ranked = types[role.name] in _RANKED
-        for index in range(_replicas(role, instances)):
+    for name in filter(roles.get, _TYPES):
+        is_ranked = name in _RANKED
+        for index in range(_replicas(roles[name], instances)):
             place = count if has_pods else (rank if is_ranked else index) % instances
-            yield _Member(role, types[role.name], index, place, rank if is_ranked else None)
+            yield _Member(roles[name], index, place, rank if is_ranked else None)
             rank, count = rank + is_ranked, count + 1
 
 
@@ -113,7 +109,7 @@ def _configuration(member: _Member, members: list[_Member]) -> str:
         if other.type != "evaluator":
             cluster.setdefault(other.type, []).append(other.address)
     task = {"type": member.type, "index": member.index}
-    # The marks must stay as they are.
+    # Escaped, the marks of `later` would not be found when they are to be filled in.
     return json.dumps({"cluster": cluster, "task": task}, ensure_ascii=False)
 
 
@@ -124,16 +120,6 @@ def _success(request: JobRequest, members: list[_Member]) -> tuple[str, list[str
     if {"chief", "ps"} <= types:
         return "chief", ["success: chief: workers of a chief with parameter servers never end"]
     return "all", []
-
-
-def _is_awaited(member: _Member, success: str) -> bool:
-    if success == "chief":
-        return member.rank == 0
-    return member.rank is not None
-
-
-MASTER_ADDRESS = later("address:0")
-MASTER_PORT = later("port:master@0")
 
 
 def pytorch_task(request: JobRequest, facts: Facts) -> Task:
@@ -149,10 +135,10 @@ def pytorch_task(request: JobRequest, facts: Facts) -> Task:
         # On several nodes, each mpirun would have a rank 0 of its own.
         is_clear = found.instances == 1 or (reading.launch is not None and reading.launch.is_torch)
         prepared = prepare(role.command, reading, facts.mpi_family, wrap=is_clear)
-        planned = _launchers(request, role, prepared, found)
+        planned = list(_launchers(request, role, prepared, found))
     else:
         prepared = PreparedLine(line=role.command)
-        planned = _ranks(request, role, prepared, found)
+        planned = list(_ranks(request, role, prepared, found))
     return assemble(
         request,
         planned,
@@ -165,11 +151,10 @@ def pytorch_task(request: JobRequest, facts: Facts) -> Task:
 
 def _launchers(
     request: JobRequest, role: RoleRequest, prepared: PreparedLine, found: Counts
-) -> list[PlannedProcess]:
-    planned = []
+) -> Iterator[PlannedProcess]:
     for node in range(found.instances):
         who = {**_meeting_point(request, found), "NODE_RANK": str(node)}
-        process = process_of(
+        yield process_of(
             request,
             role,
             prepared,
@@ -179,17 +164,15 @@ def _launchers(
             node=node,
             is_awaited=request.success != "chief" or node == 0,
         )
-        planned.append(process)
-    return planned
 
 
 def _ranks(
     request: JobRequest, role: RoleRequest, prepared: PreparedLine, found: Counts
-) -> list[PlannedProcess]:
-    planned = []
+) -> Iterator[PlannedProcess]:
     for rank in range(found.processes):
+        # As torchrun numbers them: one node after the other.
         node, local_rank = divmod(rank, found.per_instance)
-        process = process_of(
+        yield process_of(
             request,
             role,
             prepared,
@@ -206,13 +189,11 @@ def _ranks(
             is_awaited=request.success != "chief" or rank == 0,
             resources=share(role.resources, found.per_instance),
         )
-        planned.append(process)
-    return planned
 
 
 def _meeting_point(request: JobRequest, found: Counts) -> dict[str, str]:
     """Return the variables that are the same everywhere; the document may name another place."""
-    variables = {"MASTER_ADDR": MASTER_ADDRESS, "MASTER_PORT": MASTER_PORT}
+    variables = {"MASTER_ADDR": later("address:0"), "MASTER_PORT": later("port:master@0")}
     kept = {name: value for name, value in variables.items() if name not in request.environment}
     return {**kept, "WORLD_SIZE": str(found.processes)}
 
@@ -223,12 +204,9 @@ def _defaults(
     """Return what torch's launchers take for options that the command does not have."""
     if prepared.launch is None or not prepared.launch.is_torch:
         return {}
-    defaults = {
-        "PET_NNODES": str(found.instances),
-        "PET_NODE_RANK": known["NODE_RANK"],
-        "PET_MASTER_ADDR": known["MASTER_ADDR"],
-        "PET_MASTER_PORT": known["MASTER_PORT"],
-    }
+    # An option in the command wins over these: torchrun looks at its PET_ variables last.
+    defaults = {f"PET_{name}": known[name] for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")}
+    defaults["PET_NNODES"] = str(found.instances)
     if request.process_count_per_instance is not None:
         defaults["PET_NPROC_PER_NODE"] = str(found.per_instance)
     return defaults
