@@ -224,11 +224,11 @@ def test_runs_of_one_commit_are_one_moment(store: Store, rankwise: Rankwise) -> 
 
 
 def test_mistakes_about_trends_are_explained(store: Store, rankwise: Rankwise) -> None:
-    assert "Nothing was measured yet" in rankwise("trend", "latency").err
+    assert "No run has measured anything yet" in rankwise("trend", "latency").err
     measured(store, [1.0, 1e308, 5e-324])
     assert "Did you mean latency?" in rankwise("trend", "latencies").err
     assert (
-        "There are, among others: ranks=2 size=8" in rankwise("trend", "latency", "--case", "x").err
+        "There are, for example: ranks=2 size=8" in rankwise("trend", "latency", "--case", "x").err
     )
     assert rankwise("trend", "latency", "--name", "imb").code == 2
     assert rankwise("trend", "latency").code == 0

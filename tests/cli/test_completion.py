@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.cli.completion import fitting
 from rankwise.cli.main import VERBS, first_words, main, verb_typed
-from rankwise.cli.options import fitting
 from rankwise.store import State, Store
+from rankwise.store.samples import Sample
+from tests.cli.test_compare import measured
 from tests.reports.made_runs import BEGUN, make_run, one_task, passed_run
 
 SITE = """\
@@ -109,6 +111,29 @@ def test_a_broken_store_is_no_matter_for_a_shell(complete: Complete, project: Pa
     (project / ".rankwise").mkdir()
     (project / ".rankwise" / "store.db").write_text("no database")
     assert complete("status", "") == []
+
+
+def test_what_commands_take_is_offered(complete: Complete) -> None:
+    assert complete("init", "T") == ["TensorflowJob"]
+    assert complete("init", "--ci", "git") == ["github", "gitlab"]
+    assert complete("schema", "s") == ["site"]
+    assert complete("export", "job.yaml", "--to", "kubeflow") == ["kubeflow-v1", "kubeflow-trainer"]
+    assert "junit" in complete("report", "--format", "")
+
+
+def test_what_was_measured_and_where_is_offered(complete: Complete, store: Store) -> None:
+    rate = Sample(metric="rate", value=5.0, unit="MB/s")
+    measured(store, [1.0], sizes=(8, 16), tags={"git.branch": "main"}, more=(rate,))
+    assert complete("trend", "la") == ["latency"]
+    assert complete("trend", "latency", "--name", "") == ["osu"]
+    assert complete("compare", "osu-1", "osu-2", "--metric", "r") == ["rate"]
+    assert complete("compare", "") == ["main", "osu-1"]
+    assert complete("compare", "main", "os") == ["osu-1"]
+
+
+def test_processes_of_the_run_are_offered(complete: Complete, store: Store) -> None:
+    run = passed_run(store)
+    assert complete("logs", run, "--process", "worker-") == ["worker-0", "worker-1"]
 
 
 def test_files_are_left_to_the_shell(complete: Complete, project: Path) -> None:

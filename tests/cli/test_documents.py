@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from rankwise.cli.documents import SERVICES, ci_file
+from rankwise.cli.documents import CI_FILES, ci_file
 from rankwise.documents.load import TYPES
 from rankwise.errors import InputError
 from tests.cli.conftest import Said
@@ -36,7 +36,7 @@ def test_a_document_to_start_from_is_valid(rankwise: Rankwise, name: str, projec
     (project / "src").mkdir()
     said = rankwise("init", name, "job.yaml")
     assert said.code == 0
-    assert said.out == "job.yaml is there; to see what it would run:  rankwise plan job.yaml\n"
+    assert said.out == "created job.yaml; to see what it would run:  rankwise plan job.yaml\n"
     assert Path("job.yaml").read_text() == rankwise("init", name).out
     said = rankwise("validate", "job.yaml")
     assert (said.code, said.out.splitlines()[-1]) == (0, "job.yaml: ok")
@@ -84,7 +84,7 @@ def test_a_file_that_is_there_is_left_alone(rankwise: Rankwise) -> None:
     Path("job.yaml").write_text("mine")
     said = rankwise("init", "MpiJob", "job.yaml")
     assert said.code == 2
-    assert said.err.startswith("rankwise: job.yaml: it is there already")
+    assert said.err.startswith("rankwise: job.yaml: the file exists")
     assert Path("job.yaml").read_text() == "mine"
 
 
@@ -92,7 +92,7 @@ def test_a_place_that_cannot_be_written_is_told(rankwise: Rankwise) -> None:
     said = rankwise("init", "MpiJob", "missing/job.yaml")
     assert said.code == 2
     assert said.err == (
-        "rankwise: missing/job.yaml: it cannot be written: No such file or directory\n"
+        "rankwise: missing/job.yaml: cannot be written: No such file or directory\n"
     )
 
 
@@ -291,7 +291,7 @@ def test_a_file_for_jenkins_has_the_sections_of_a_declarative_pipeline() -> None
     assert "junit 'results.xml'" in text
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", CI_FILES)
 def test_what_a_file_installs_is_what_we_are(service: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (install,) = [line for line in commands(service) if "pip install" in line]
@@ -301,7 +301,7 @@ def test_what_a_file_installs_is_what_we_are(service: str) -> None:
 
 @pytest.mark.parametrize("passes", [True, False])
 def test_what_files_run_is_run_and_what_they_publish_is_there(tmp_path: Path, passes: bool) -> None:
-    lines = [[line for line in commands(one) if line.startswith("rankwise")] for one in SERVICES]
+    lines = [[line for line in commands(one) if line.startswith("rankwise")] for one in CI_FILES]
     assert all(some == lines[0] for some in lines)
     (tmp_path / "suite.yaml").write_text(f"type: Suite\ntests: ['{str(passes).lower()}']\n")
     codes = []
@@ -309,7 +309,7 @@ def test_what_files_run_is_run_and_what_they_publish_is_there(tmp_path: Path, pa
         words = [sys.executable, "-m", "rankwise.cli.main", *line.split()[1:]]
         codes.append(subprocess.run(words, cwd=tmp_path, check=False).returncode)
     assert codes == [0 if passes else 1, 0]
-    for service in SERVICES:
+    for service in CI_FILES:
         for name in re.findall(r"[\w]+\.(?:xml|html|md)", ci_file(service, "suite.yaml")[1]):
             assert (tmp_path / name).stat().st_size, name
 
@@ -335,14 +335,14 @@ def test_init_writes_the_file_where_the_service_looks_and_never_over_another(
     words = [sys.executable, "-m", "rankwise.cli.main", "init", "--ci", "github", "ci/suite.yaml"]
     said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert said.stdout.splitlines() == [
-        ".github/workflows/rankwise.yml is there; it runs ci/suite.yaml on every pull request",
-        "ci/suite.yaml is not there yet; to begin with:  rankwise init Suite ci/suite.yaml",
+        "created .github/workflows/rankwise.yml; it runs ci/suite.yaml on every pull request",
+        "ci/suite.yaml does not exist yet; to begin with:  rankwise init Suite ci/suite.yaml",
     ]
     path = tmp_path / ".github/workflows/rankwise.yml"
     assert path.read_text() == ci_file("github", "ci/suite.yaml")[1]
     again = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert again.returncode == 2
-    assert "it is there already" in again.stderr
+    assert "the file exists" in again.stderr
 
 
 # `rankwise export`: where it writes, and what it says

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from rankwise import __version__
 from rankwise.cli.main import VERBS, guarded, main
+from rankwise.cli.options import make_app
 from rankwise.errors import InputError, StoreFailure
 from tests.cli.conftest import Said
 
@@ -21,7 +26,7 @@ Rankwise = Callable[..., Said]
 HEAVY = {"ruamel", "rich", "sqlite3", "pytest"}
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"]])
 def test_help_names_every_verb(rankwise: Rankwise, arguments: list[str]) -> None:
     said = rankwise(*arguments)
     assert said.code == 0
@@ -55,11 +60,51 @@ def test_wrong_words_are_refused(rankwise: Rankwise, word: str, expected: str) -
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_every_verb_teaches_by_example(rankwise: Rankwise, verb: str) -> None:
+def test_the_help_of_every_command_ends_with_examples_that_it_understands(
+    rankwise: Rankwise, verb: str
+) -> None:
     said = rankwise(verb, "--help")
     assert said.code == 0
     assert VERBS[verb] + "." in " ".join(said.out.split())
-    assert f"  For example:\n    {'run=$(' * (verb == 'submit')}rankwise {verb}" in said.out
+    _, examples = said.out.split("\n  For example:\n")
+    lines = examples.splitlines()
+    assert len(lines) >= 2
+    application: Any = typer.main.get_command(make_app(VERBS))
+    for line in lines:
+        for found in re.findall(r"rankwise ([^|>)&]+)", line):
+            command, *arguments = shlex.split(found)
+            assert application.commands[command].make_context(command, arguments).params
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, ["rankwise init MpiJob job.yaml"]),
+        (
+            {"a b.yaml": "# A job.\ntype: MpiJob\n"},
+            ["rankwise plan 'a b.yaml'", "rankwise run 'a b.yaml'"],
+        ),
+        ({"service.yaml": "spec:\n  type: NodePort\n"}, ["rankwise init MpiJob job.yaml"]),
+        (
+            {"tests/test_a.py": "@pytest.mark.parallel(4)\n"},
+            ["pytest --n-workers=4 tests/test_a.py"],
+        ),
+        (
+            {"rankwise.toml": "", ".rankwise/store.db": "", "\x1b[2J.yaml": "type: MpiJob"},
+            ["rankwise status", "rankwise doctor", "rankwise init MpiJob job.yaml"],
+        ),
+    ],
+)
+def test_without_a_command_the_next_steps_in_this_folder_are_shown(
+    rankwise: Rankwise, project: Path, files: dict[str, str], expected: list[str]
+) -> None:
+    os.mkfifo(project / "pipe.yaml")
+    for name, text in files.items():
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(text)
+    said = rankwise()
+    steps = [line.strip().split("  ")[0] for line in said.out.splitlines() if line.startswith("  ")]
+    assert (said.code, steps) == (0, [*expected, "rankwise --help"])
 
 
 def test_help_may_come_first(rankwise: Rankwise) -> None:
@@ -74,6 +119,7 @@ def test_wrong_options_are_refused_with_a_hint(rankwise: Rankwise) -> None:
 
 
 def test_help_loads_next_to_nothing() -> None:
+    assert not _loaded() & (HEAVY | {"typer", "pydantic"})
     assert not _loaded("--help") & (HEAVY | {"typer", "pydantic"})
 
 

@@ -230,7 +230,9 @@ def test_people_are_told_of_a_run_whose_report_cannot_be_written(
     rankwise: Rankwise, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[list[str]] = []
-    monkeypatch.setattr("rankwise.cli.results.tell", lambda store, run, names: told.append(names))
+    monkeypatch.setattr(
+        "rankwise.cli.results.send_result", lambda store, run, names: told.append(names)
+    )
     tags = {REPORTED: "when-complete", NOTIFIED: "team"}
     plan = Plan(name="job", kind="PytorchJob", tasks=(one_task(),), tags=tags)
     with Store.open(project / ".rankwise") as store:
@@ -238,7 +240,7 @@ def test_people_are_told_of_a_run_whose_report_cannot_be_written(
         fail(store, run)
         (store.run_folder(run) / "report.html").mkdir()
     said = rankwise("resume", run)
-    assert "not all that was to follow was done" in said.err
+    assert "a step after it failed" in said.err
     assert told == [["team"]]
     assert rankwise("resume", run).err == ""
     assert told == [["team"]]
@@ -281,6 +283,14 @@ def test_a_matrix_in_which_nothing_could_run_is_not_green(
     assert WHY in Path("summary.md").read_text()
     for verb in ("explain", "status"):
         assert WHY in rankwise(verb).out.replace("\n", " ")
+
+
+def test_results_can_be_read_from_standard_output(
+    rankwise: Callable[..., Said], matrix: str
+) -> None:
+    said = rankwise("run", matrix, "--quiet", "--junit", "-")
+    assert ElementTree.fromstring(said.out).get("tests") == "3"
+    assert not Path("-").exists()
 
 
 def test_github_is_told_that_nothing_ran(

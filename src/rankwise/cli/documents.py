@@ -6,9 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from rankwise.cli.main import WRONG_USE
 from rankwise.cli.options import (
@@ -18,27 +16,21 @@ from rankwise.cli.options import (
     PlanningOptions,
     Strict,
     TaskKey,
-    complete_compute,
-    takes,
-    value,
 )
 from rankwise.errors import InputError
-from rankwise.wording import did_you_mean
+from rankwise.wording import alternatives, did_you_mean
 
 if TYPE_CHECKING:
     from rankwise.export.base import Exported
 
 _PATH = re.compile(r"[\w][\w./-]*")
-
-
-_CI_FILES = {
+# Where each service looks for its file, and what we call ours in `documents/starters/ci`.
+CI_FILES = {
     "github": (".github/workflows/rankwise.yml", "github.yml"),
     "gitlab": (".gitlab-ci.yml", "gitlab.yml"),
     "azure": ("azure-pipelines.yml", "azure.yml"),
     "jenkins": ("Jenkinsfile", "Jenkinsfile"),
 }
-"""Where each service looks for its file, and what we call ours in `documents/starters/ci`."""
-SERVICES = tuple(_CI_FILES)
 
 
 def ci_file(service: str, document: str) -> tuple[str, str]:
@@ -46,9 +38,9 @@ def ci_file(service: str, document: str) -> tuple[str, str]:
 
     Raises InputError if there is no such service, or the name of the document is too odd.
     """
-    if service not in _CI_FILES:
-        hint = did_you_mean(service, SERVICES)
-        raise InputError(f"--ci {service}: there is {', '.join(SERVICES)}{hint}")
+    if service not in CI_FILES:
+        hint = did_you_mean(service, CI_FILES)
+        raise InputError(f"--ci {service}: there is {', '.join(CI_FILES)}{hint}")
     if not _PATH.fullmatch(document):
         raise InputError(
             f"{document!r}: a path in a CI file is made of letters, digits and . _ - /, and begins "
@@ -56,72 +48,39 @@ def ci_file(service: str, document: str) -> tuple[str, str]:
         )
     from rankwise.documents.load import STARTERS
 
-    path, name = _CI_FILES[service]
+    path, name = CI_FILES[service]
     text = (STARTERS / "ci" / name).read_text(encoding="utf-8")
     return path, text.replace("@DOCUMENT@", document)
-
-
-_TARGETS = "kubernetes, kubeflow-v1, mpi-operator, kubeflow-trainer or azureml"
-
-
-def _complete_target(incomplete: str) -> list[str]:
-    from rankwise.export.base import TARGETS
-
-    return [name for name in TARGETS if name.startswith(incomplete)]
 
 
 def export_command(
     files: Files,
     *,
-    to: Annotated[str, value("--to", "WHOM", f"{_TARGETS}.", complete=_complete_target)],
-    on: Annotated[
-        str | None,
-        value(
-            "--on",
-            "NAME",
-            "Write for this compute, whatever documents say.",
-            complete=complete_compute,
-        ),
-    ] = None,
-    image: Annotated[
-        str,
-        value(
-            "--image",
-            "IMAGE",
-            "Run in this image, instead of that of the environment in rankwise.toml.",
-        ),
-    ] = "",
-    code_in_image: Annotated[
-        str,
-        value(
-            "--code-in-image",
-            "FOLDER",
-            "The image has the code, in this folder; otherwise it becomes a ConfigMap.",
-        ),
-    ] = "",
-    runtime: Annotated[
-        str,
-        value("--runtime", "NAME", "The training runtime of the cluster that a TrainJob names."),
-    ] = "",
-    output: Annotated[
-        str | None,
-        value(
-            "--output",
-            "PLACE",
-            "A file, or a folder for a file of each job; otherwise all is printed.",
-            "-o",
-        ),
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Write nothing if something cannot be said there.")
-    ] = False,
+    to: str,
+    on: str | None = None,
+    image: str = "",
+    code_in_image: str = "",
+    runtime: str = "",
+    output: str | None = None,
+    strict: bool = False,
 ) -> int:
     """Write jobs as YAML for Kubernetes, its operators or Azure ML.
 
-    Nothing is started. What cannot be said there is told on the standard error, a line for each.
+    Nothing is started. What cannot be expressed there is reported on standard error, a line for
+    each.
 
-    \b
-    For example:
+    Options:
+      --to TARGET             kubernetes, kubeflow-v1, mpi-operator, kubeflow-trainer or azureml.
+      --on NAME               Write for this compute, whatever documents say.
+      --image IMAGE           Run in this image, instead of that of the environment in
+                              rankwise.toml.
+      --code-in-image FOLDER  The image has the code, in this folder; otherwise it becomes a
+                              ConfigMap.
+      --runtime NAME          The training runtime of the cluster that a TrainJob names.
+      -o, --output PLACE      A file, or a folder for a file of each job; otherwise all is printed.
+      --strict                Write nothing if something cannot be expressed there.
+
+    Examples:
       rankwise export job.yaml --to kubernetes --image pytorch/pytorch | kubectl apply -f -
       rankwise export jobs/*.yaml --to azureml -o azure/
     """
@@ -129,7 +88,7 @@ def export_command(
     from rankwise.files import write_whole
 
     if to not in TARGETS:
-        raise InputError(f"--to {to}: there is {_TARGETS}")
+        raise InputError(f"--to {to}: there is {alternatives(list(TARGETS))}")
     place = Path(output or ".")
     is_folder = output is not None and (output.endswith("/") or place.is_dir())
     beside = place if output is None or is_folder else place.parent
@@ -138,20 +97,23 @@ def export_command(
     )
     made = export_from(files, to, options)
     for one in made:
-        _tell(one, is_error=strict)
+        _show_losses(one, is_error=strict)
     if strict and any(one.losses for one in made):
         return WRONG_USE
-    if output is None:
-        sys.stdout.write(to_yaml(data for one in made for data in one.objects))
-    elif is_folder:
+    if is_folder:
         for one in made:
             write_whole(place / f"{one.name}.yaml", to_yaml(one.objects))
+        return 0
+    text = to_yaml(data for one in made for data in one.objects)
+    if output is None:
+        sys.stdout.write(text)
     else:
-        write_whole(place, to_yaml(data for one in made for data in one.objects))
+        write_whole(place, text)
     return 0
 
 
-def _tell(one: Exported, *, is_error: bool) -> None:
+def _show_losses(one: Exported, *, is_error: bool) -> None:
+    # On standard error: what is printed may be read by kubectl.
     for line in one.losses:
         print(f"{line} ({'error' if is_error else 'lost'})", file=sys.stderr)
     for line in one.notes:
@@ -159,41 +121,29 @@ def _tell(one: Exported, *, is_error: bool) -> None:
 
 
 def init_command(
-    type_name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TYPE", help="What the document is to describe; with --ci, the suite to run."
-        ),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="Where to write it; otherwise it is printed."),
-    ] = None,
-    *,
-    service: Annotated[
-        str | None,
-        value(
-            "--ci",
-            "SERVICE",
-            "Write the file by which github, gitlab, azure or jenkins runs a suite on every pull "
-            "request.",
-        ),
-    ] = None,
+    type_name: str | None = None, file: Path | None = None, *, ci: str | None = None
 ) -> None:
     """Write a commented document to start from, or a file for a CI.
 
-    Without TYPE, the types are listed. A file that is there is left as it is.
+    Without TYPE, the types are listed. A file that exists is left as it is.
 
-    \b
-    For example:
+    Arguments:
+      TYPE  What the document is to describe; with --ci, the suite to run.
+      FILE  Where to write it; otherwise it is printed.
+
+    Options:
+      --ci SERVICE  Write the file by which github, gitlab, azure or jenkins runs a suite on every
+                    pull request.
+
+    Examples:
       rankwise init
       rankwise init PytorchJob job.yaml
       rankwise init --ci github suite.yaml
     """
     from rankwise.documents.load import starter
 
-    if service is not None:
-        _write_ci(service, type_name or "suite.yaml", file)
+    if ci is not None:
+        _write_ci(ci, type_name or "suite.yaml", file)
         return
     if type_name is None:
         _list_types()
@@ -203,18 +153,17 @@ def init_command(
         print(text, end="")
         return
     _write_new(file, text)
-    print(f"{file} is there; to see what it would run:  rankwise plan {file}")
+    print(f"created {file}; to see what it would run:  rankwise plan {file}")
 
 
 def _write_ci(service: str, document: str, file: Path | None) -> None:
-
     path, text = ci_file(service, document)
     place = file or Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     _write_new(place, text)
-    print(f"{place} is there; it runs {document} on every pull request")
+    print(f"created {place}; it runs {document} on every pull request")
     if not Path(document).exists():
-        print(f"{document} is not there yet; to begin with:  rankwise init Suite {document}")
+        print(f"{document} does not exist yet; to begin with:  rankwise init Suite {document}")
 
 
 def _list_types() -> None:
@@ -227,29 +176,25 @@ def _list_types() -> None:
 
 
 def _write_new(file: Path, text: str) -> None:
-
+    """Write a file that does not exist yet; raises InputError if it does."""
     try:
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
     except FileExistsError:
         raise InputError(
-            f"{file}: it is there already; remove it first, or choose another name"
+            f"{file}: the file exists; remove it first, or choose another name"
         ) from None
     except OSError as error:
-        raise InputError(f"{file}: it cannot be written: {error.strerror}") from error
+        raise InputError(f"{file}: cannot be written: {error.strerror}") from error
 
 
-@takes(PlanningOptions)
-def plan_command(
-    options: PlanningOptions, *, task: TaskKey = None, as_json: AsJson = False
-) -> None:
+def plan_command(options: PlanningOptions, *, task: TaskKey = None, json_: AsJson = False) -> None:
     """Show what would run, and start nothing.
 
-    Commands, variables, hosts and files, and what was derived or mended on the way. What is known
+    Commands, variables, hosts and files, and what was derived or changed on the way. What is known
     only at the start, such as a free port, stands there <in words>.
 
-    \b
-    For example:
+    Examples:
       rankwise plan job.yaml
       rankwise plan suite.yaml --shard 2/5
     """
@@ -260,48 +205,49 @@ def plan_command(
     keys = [one.key for one in plan.tasks]
     if task is not None and task not in keys:
         raise InputError(f"{plan.source}: there is no task {task!r}, only {', '.join(keys[:10])}")
-    if as_json:
+    if json_:
         print(json.dumps(plan_data(plan), indent=2))
     else:
         show_plan(make_console(), plan, only=task or "")
 
 
-def schema_command(
-    what: Annotated[
-        str,
-        typer.Argument(metavar="WHAT", help="`documents`, or `site` for rankwise.toml."),
-    ] = "documents",
-) -> None:
+def schema_command(what: str = "documents") -> None:
     """Print the JSON Schema of documents, for editors.
 
-    With `site`, it is that of rankwise.toml.
+    With `site`, it is that of rankwise.toml. An editor finds it by the first line of a document,
 
     \b
-    For example:
-      rankwise schema > rankwise.schema.json
-      # then, as the first line of a document:
       # yaml-language-server: $schema=rankwise.schema.json
-      rankwise schema site > site.schema.json
-      # then, as the first line of rankwise.toml:
+
+    or of rankwise.toml:
+
+    \b
       #:schema ./site.schema.json
+
+    Arguments:
+      WHAT  `documents`, or `site` for rankwise.toml.
+
+    Examples:
+      rankwise schema > rankwise.schema.json
+      rankwise schema site > site.schema.json
     """
     from rankwise.documents.schema import json_schema, site_schema
 
     schemas = {"documents": json_schema, "site": site_schema}
     if what not in schemas:
-        raise InputError(f"{what}: there is a schema of {' and of '.join(schemas)}")
+        raise InputError(f"{what}: there is a schema for {alternatives(list(schemas))}")
     print(json.dumps(schemas[what](), indent=2))
 
 
 def validate_command(files: Files, *, strict: Strict = False, on: On = None) -> int:
     """Check documents, and start nothing.
 
-    All mistakes in all documents are shown, each with its place. The exit code is 2 if there are
+    All errors in all documents are shown, each with its place. The exit code is 2 if there are
     any.
 
-    \b
-    For example:
-      rankwise validate jobs/*.yaml
+    Examples:
+      rankwise validate job.yaml
+      rankwise validate jobs/*.yaml --strict
     """
     from rankwise.planning import plan_from
 

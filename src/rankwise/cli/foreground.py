@@ -7,7 +7,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,26 +24,27 @@ if TYPE_CHECKING:
 _DONE = "afterwards"
 
 
-def remembering(plan: Plan, notified: Sequence[str]) -> Plan:
-    """Have the run of a plan remember whom to tell of its end; InputError: nobody is called so."""
-    if not notified:
+def with_recipients(plan: Plan, names: Sequence[str]) -> Plan:
+    """Have the run of a plan remember who gets its result; InputError: one is unknown."""
+    if not names:
         return plan
     from rankwise.documents.site import find_site
 
     site = find_site(Path(plan.source).parent)
-    for name in notified:
+    for name in names:
         site.notify(name)
-    return dataclasses.replace(plan, tags={**plan.tags, NOTIFIED: ",".join(notified)})
+    return dataclasses.replace(plan, tags={**plan.tags, NOTIFIED: ",".join(names)})
 
 
 def on_run_finished(store: Store, run: RunRow) -> None:
-    """Do what a run that is over was to be followed by, once; all that goes wrong is only said."""
-    follow = ((REPORTED, _write_report), (NOTIFIED, _send_waiting), (NOTIFIED, _notify))
+    """Write the report and send the result of a run that is over, once; errors are only shown.
+
+    A tag of the run says which of them. A client that was killed leaves this to `resume`.
+    """
+    follow = ((REPORTED, _write_report), (NOTIFIED, _send_waiting), (NOTIFIED, _send))
     wanted = [act for tag, act in follow if tag in run.tags]
-    if not run.state.is_over or not wanted:
-        return
     done = store.run_folder(run.id) / _DONE
-    if done.exists():
+    if not run.state.is_over or not wanted or done.exists():
         return
     from rankwise.cli.results import say
 
@@ -51,7 +52,7 @@ def on_run_finished(store: Store, run: RunRow) -> None:
         try:
             act(store, run)
         except Exception as error:
-            say(f"{run.id} is over, but not all that was to follow was done: {error}")
+            say(f"{run.id} is over, but a step after it failed: {error}")
     with contextlib.suppress(OSError):
         done.touch()
 
@@ -65,16 +66,17 @@ def _write_report(store: Store, run: RunRow) -> None:
     data = ReportData(store=store, run=run, now=time.time())
     page = write_whole(data.folder / "report.html", write_report(data, "html"))
     say(f"the report is in {page}")
+    # The library that makes it is an extra.
     try:
         write_whole(data.folder / "report.pdf", write_report(data, "pdf"))
     except InputError as error:
         say(f"there is no report.pdf: {error}")
 
 
-def _notify(store: Store, run: RunRow) -> None:
-    from rankwise.cli.results import tell
+def _send(store: Store, run: RunRow) -> None:
+    from rankwise.cli.results import send_result
 
-    tell(store, run, run.tags[NOTIFIED].split(","))
+    send_result(store, run, run.tags[NOTIFIED].split(","))
 
 
 def _send_waiting(store: Store, run: RunRow) -> None:
@@ -88,13 +90,13 @@ def _send_waiting(store: Store, run: RunRow) -> None:
         retry(outbox, say=say)
 
 
-# Of more tasks than this, only what became of them is shown, not what they write.
+# Of more tasks than this, only their states are shown, not what they write.
 _MOST_TASKS_WITH_OUTPUT = 10
 _SUITE, _MATRIX = "Suite", "Matrix"
 
 
 class Shown(Enum):
-    """How much is to be seen."""
+    """How much of a run is shown."""
 
     ALL = auto()
     NOTHING = auto()
@@ -109,7 +111,7 @@ def chosen(*, quiet: bool, as_json: bool) -> Shown:
 
 
 def drive_shown(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) -> int:
-    """Drive a run to its end, show it, and give its exit code."""
+    """Drive a run to its end, show it, and return its exit code."""
     from rankwise.engine.runs import drive
     from rankwise.reports.terminal.console import make_console
     from rankwise.reports.terminal.live import LiveDisplay
@@ -118,7 +120,7 @@ def drive_shown(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) 
     sections = _sections(shown)
     with sections.inert() if shown is Shown.ALL else contextlib.nullcontext():
         if shown is Shown.ALL:
-            with _unheard():
+            with _ignoring_gone_reader():
                 show_start(make_console(), run, tasks, is_again=run.started is not None)
         running = [one.folder for one in store.attempts(run.id) if not one.state.is_over]
         try:
@@ -128,16 +130,16 @@ def drive_shown(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) 
             show_left(make_console(to_stderr=True), run.id)
             raise
     now = store.run(run.id)
-    with _unheard():
+    with _ignoring_gone_reader():
         if shown is Shown.ALL or (shown is Shown.NOTHING and not now.state.is_green):
             show_last(store, now, make_console(to_stderr=shown is Shown.NOTHING), sections)
-    with _unheard():
+    with _ignoring_gone_reader():
         on_run_finished(store, now)
     return end.exit_code
 
 
 def _sections(shown: Shown) -> Sections:
-    """Return what the CI understands that reads what is shown, if one does."""
+    """Return sections as the CI folds them that reads our output, if one does."""
     from rankwise.reports.terminal.console import Sections, sections_for
 
     if shown is Shown.EVENTS:
@@ -146,8 +148,8 @@ def _sections(shown: Shown) -> Sections:
 
 
 @contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    """Go on where nobody reads any more: the run matters, and its exit code."""
+def _ignoring_gone_reader() -> Iterator[None]:
+    """Go on when the reader of our output is gone: the run and its exit code matter."""
     with contextlib.suppress(OSError):
         yield
     leave_streams()
@@ -175,32 +177,32 @@ def _view(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) -> Vie
 
 
 def write_ci_outputs(
-    store: Store, run: str, *, junit: Path | None, markdown: Path | None, is_quiet: bool = False
+    store: Store, run: str, files: Mapping[str, str | None], *, with_annotations: bool
 ) -> None:
-    """Write the files that were asked for; under GitHub Actions, annotations and a summary."""
+    """Write the reports that were asked for; for GitHub Actions, annotations and a summary."""
+    wanted = {name: place for name, place in files.items() if place is not None}
     is_github = os.environ.get("GITHUB_ACTIONS") == "true"
-    if junit is None and markdown is None and not is_github:
+    if not wanted and not is_github:
         return
-    from rankwise.files import write_whole
+    from rankwise.cli.results import write_report_to
     from rankwise.reports.model import ReportData, write_report
 
     data = ReportData(store=store, run=store.run(run), now=time.time())
-    for place, name in ((junit, "junit"), (markdown, "markdown")):
-        if place is not None:
-            write_whole(place, write_report(data, name))
-    if is_github and not is_quiet:
+    if is_github and with_annotations:
         from rankwise.reports.data_formats import error_lines
         from rankwise.reports.failures import with_run
 
         workspace = os.environ.get("GITHUB_WORKSPACE", "")
         for line in error_lines(with_run(data.run, data.results), workspace=workspace):
             print(line)
+    for name, place in wanted.items():
+        write_report_to(place, write_report(data, name))
     if is_github and (page := os.environ.get("GITHUB_STEP_SUMMARY")):
         _append(Path(page), write_report(data, "markdown"))
 
 
 def _append(page: Path, text: bytes) -> None:
-    """Add to GitHub's page; a run is not worse because that cannot be written."""
+    """Add to GitHub's page; that it cannot be written does not change how the run ended."""
     try:
         with page.open("ab") as file:
             file.write(text)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from rankwise.cli.options import take_in
+from rankwise.cli.options import refresh
 from rankwise.errors import InputError
 from rankwise.logs import LogFollower, LogLine
 from rankwise.records import ClaimState, claim_of, process_folders
@@ -154,7 +154,7 @@ class Reader:
         """Return whether more is to come: somebody drives the run, or a runner is at work."""
         if driver_of(self._store.run_folder(self._run.id)) is not None:
             return True
-        take_in(self._store, self._run)
+        refresh(self._store, self._run)
         return any(claim_of(folder) is ClaimState.HELD for folder in self._followed.values())
 
     def _write(self, lines: Iterable[LogLine]) -> None:

@@ -17,31 +17,30 @@ INTERRUPTED = 130
 READER_GONE = 141
 """As a shell says it of a process that a closed pipe has ended."""
 
-# The machine's trouble and not ours, if nobody has said it better before.
+# Errors of the machine that no part of rankwise has reported better before.
 _OUTSIDE = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 }
 
 
 def guarded(act: Callable[[], object]) -> int:
-    """Do something and give the exit code: what it gives, or what its error means."""
+    """Call a function and return the exit code: what it returns, or what its error means."""
     try:
         code = _do(act)
         sys.stdout.flush()
     except BrokenPipeError:
         code = READER_GONE
     except OSError as error:
-        code = _say_os_error(error)
+        place = f"{error.filename}: " if error.filename else ""
+        code = _refuse(f"{place}{error.strerror}")
     leave_streams()
     return code
+
+
+def _refuse(why: str) -> int:
+    print(f"rankwise: {why}", file=sys.stderr)
+    return WRONG_USE
 
 
 def _do(act: Callable[[], object]) -> int:
@@ -50,20 +49,17 @@ def _do(act: Callable[[], object]) -> int:
     except SystemExit as leaving:
         return _code_of(leaving)
     except RankwiseError as error:
-        print(f"rankwise: {error}", file=sys.stderr)
-        return WRONG_USE
+        return _refuse(str(error))
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
         if isinstance(error, BrokenPipeError) or error.errno in _OUTSIDE:
             raise
         if _current_folder() is None:
-            print(
-                "rankwise: the current folder is no longer there, it was deleted or moved away; "
-                "change to another one, as with `cd ~`",
-                file=sys.stderr,
+            return _refuse(
+                "the current folder is no longer there, it was deleted or moved away; "
+                "change to another one, as with `cd ~`"
             )
-            return WRONG_USE
         return _report(error)
     except Exception as error:
         # Typer's own errors know how to show themselves; where their class is, changes.
@@ -91,14 +87,8 @@ def _code_of(leaving: SystemExit) -> int:
     return 0
 
 
-def _say_os_error(error: OSError) -> int:
-    place = f"{error.filename}: " if error.filename else ""
-    print(f"rankwise: {place}{error.strerror}", file=sys.stderr)
-    return WRONG_USE
-
-
 def _report(error: Exception) -> int:
-    """Say that we have made a mistake, and keep what helps to mend it."""
+    """Report an error of ours, and keep what helps to fix it."""
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     print(f"rankwise: {what}", file=sys.stderr)
     print("This is a fault of rankwise, please report it.", file=sys.stderr)
@@ -130,12 +120,12 @@ def _keep(error: Exception) -> str:
 
 
 def leave_streams() -> None:
-    """Write out what is left, and from now on nothing to where nobody reads."""
+    """Write out what is left; a stream that has lost its reader goes nowhere from now on."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError):
-            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no path of anybody's
+            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no user's path
                 os.dup2(nowhere.fileno(), stream.fileno())
 
 
@@ -151,9 +141,9 @@ VERBS = {
     "explain": "Explain a failure: first failed process and its last output",
     "serve": "Show the runs of this store in a browser, as they happen",
     "report": "Write a report of a run, for people or programs",
-    "compare": "Say whether B is slower than A, or that nobody can know",
+    "compare": "Compare runs: faster, slower, unchanged or inconclusive",
     "trend": "Show how a metric was in all runs, and where it has changed",
-    "notify": "Tell somebody what became of a run, by mail or into a chat",
+    "notify": "Send a run's result by mail or chat",
     "cancel": "End a run and everything that it has started",
     "resume": "Resume an interrupted run",
     "clean": "Delete leftover instances and remote folders",
@@ -180,54 +170,53 @@ _USUAL, _WIDEST = 80, 100
 
 def help_text() -> str:
     """Return what `rankwise --help` shows."""
-    width = min(_window_width(), _WIDEST)
-    return "\n".join(
-        [
-            *textwrap.wrap(_USAGE, width),
-            "",
-            *textwrap.wrap(_ABOUT, width),
-            "",
-            "Commands:",
-            *_columns(list(VERBS.items()), width),
-            "",
-            "Options:",
-            *_columns(_OPTIONS, width),
-            "",
-            "For example:",
-            *_columns(_EXAMPLES, width),
-            "",
-            *textwrap.wrap("rankwise COMMAND --help says more about each.", width),
-        ]
-    )
+    lines = [*_wrapped(_USAGE), "", *_wrapped(_ABOUT), ""]
+    parts = {"Commands": VERBS.items(), "Options": _OPTIONS, "For example": _EXAMPLES}
+    for title, rows in parts.items():
+        lines += [f"{title}:", *_columns(rows), ""]
+    return "\n".join([*lines, *_wrapped("rankwise COMMAND --help says more about each.")])
+
+
+def _start() -> str:
+    from rankwise.cli.next_steps import next_steps
+
+    return "\n".join([*_wrapped(_ABOUT), "", *_columns(next_steps())])
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, _width(), initial_indent=indent, subsequent_indent=indent)
 
 
 def unknown(verb: str) -> str:
-    """Say that there is no such verb, and which may be meant."""
+    """Say that there is no such command, and which may be meant."""
     from rankwise.wording import hint
 
     what = "option" if verb.startswith("-") else "command"
     return f"there is no {what} {verb!r}: {hint(verb, VERBS, 'see rankwise --help')}"
 
 
-def _window_width() -> int:
-    """Return the width of the window; shutil could, but takes as long to load as all of this."""
+def _width() -> int:
+    """Return how wide texts may be; shutil takes as long to load as all of this."""
     if (given := os.environ.get("COLUMNS", "")).isdigit():
-        return max(20, int(given))
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns
-    except (OSError, ValueError):
-        return _USUAL
+        width = max(20, int(given))
+    else:
+        try:
+            width = os.get_terminal_size(sys.stdout.fileno()).columns
+        except (OSError, ValueError):
+            width = _USUAL
+    return min(width, _WIDEST)
 
 
-def _columns(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
+def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
     """Set pairs in two columns; in a narrow window, one below the other."""
+    rows = list(rows)
     first = max(len(name) for name, _ in rows) + 4
-    is_narrow = first + 20 > width
+    is_narrow = first + 20 > _width()
     indent = " " * (4 if is_narrow else first)
     lines = []
     for name, text in rows:
         head = f"  {name}"
-        wrapped = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent)
+        wrapped = _wrapped(text, indent)
         if is_narrow:
             lines.append(head)
         else:
@@ -284,10 +273,10 @@ def _words(environment: Mapping[str, str]) -> tuple[list[str], str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says and give the exit code."""
+    """Run a command line and return the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     _open_streams()
-    # What people write may not fit into the terminal's encoding: that is no reason to fail.
+    # Names and output of programs may not fit into the terminal's encoding: no reason to fail.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -300,38 +289,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _with_typer(arguments, [verb])
         case ["help", verb, *_] if verb in VERBS:
             return _with_typer([verb, "--help"], [verb])
-        case [] | ["--help" | "-h" | "help", *_]:
-            return _say(help_text())
+        case []:
+            return guarded(lambda: print(_start()))
+        case ["--help" | "-h" | "help", *_]:
+            return guarded(lambda: print(help_text()))
         case ["--version" | "-V", *_]:
-            return _say(f"rankwise {__version__}")
-    print(f"rankwise: {unknown(arguments[0])}", file=sys.stderr)
-    return WRONG_USE
+            return guarded(lambda: print(f"rankwise {__version__}"))
+    return _refuse(unknown(arguments[0]))
 
 
 def _open_streams() -> None:
-    """Have all streams, also where we were started without: `>&-`."""
+    """Open the streams that we were started without: `>&-`."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - stays open
 
 
 def _complete(arguments: Sequence[str]) -> int:
-    """Return a shell how the line may go on; no more is loaded than the verb that is in it."""
+    """Print how the line may go on; no more is loaded than the command that is in it."""
     if (words := first_words()) is not None:
-        return _say("\n".join(words))
+        return guarded(lambda: print("\n".join(words)))
     verb = verb_typed()
     return _with_typer(arguments, [verb]) if verb else _with_typer(arguments, [], VERBS)
-
-
-def _say(text: str) -> int:
-
-    return guarded(lambda: print(text))
 
 
 def _with_typer(
     arguments: Sequence[str], verbs: Iterable[str], others: Mapping[str, str] | None = None
 ) -> int:
-
     def act() -> object:
         from rankwise.cli.options import make_app
 

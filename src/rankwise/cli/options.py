@@ -1,20 +1,21 @@
-"""The typer application, shared arguments and options, what they name, and completion."""
+"""The typer application: commands and their options, those that commands share, and chosen runs."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import importlib
 import inspect
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 
-from rankwise.errors import InputError, RankwiseError, StoreFailure
+from rankwise.cli.completion import COMPLETERS
+from rankwise.errors import InputError, StoreFailure
 
 if TYPE_CHECKING:
     from rankwise.plan import Plan
@@ -30,7 +31,7 @@ MODULES = {
 
 
 def make_app(verbs: Iterable[str], others: Mapping[str, str] | None = None) -> typer.Typer:
-    """Make an application of some verbs; each is `command` in the module of its name.
+    """Make an application of some verbs: of `run`, `run_command` in the module that has it.
 
     The others, with what they are about, are only for shells to complete.
     """
@@ -40,135 +41,17 @@ def make_app(verbs: Iterable[str], others: Mapping[str, str] | None = None) -> t
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     )
-    # With a callback, an application of one verb still wants to be told which.
-    app.callback()(_rankwise)
+    # With a callback, an application of one verb still expects its name.
+    app.callback()(lambda: None)
     for verb in verbs:
         module = importlib.import_module(f"rankwise.cli.{MODULES[verb]}")
-        app.command(verb)(getattr(module, f"{verb}_command"))
+        command = getattr(module, f"{verb}_command")
+        sections = _sections(command)
+        examples = f"\b\nFor example:\n{sections.get('Examples', '')}"
+        app.command(verb, help=sections[""], epilog=examples)(_for_typer(verb, command))
     for verb, about in (others or {}).items():
-        app.command(verb, help=about)(_other)
+        app.command(verb, help=about)(lambda: None)
     return app
-
-
-def _other() -> None:
-    """Stand for a verb that is not loaded."""
-
-
-def _rankwise() -> None:
-    """Run what is written in YAML documents."""
-
-
-_MOST_RUNS, _MOST_KEYS = 200, 1000
-# Shells put a name into the line as it is, and some look into it before.
-_SAFE = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-
-
-def complete_run(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids of runs."""
-    return _asked(
-        context, lambda store: [run.id for run in store.runs(_MOST_RUNS)], incomplete=incomplete
-    )
-
-
-def complete_task(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the tasks of the run that is named before, or of the last run of the document."""
-    return _asked(context, lambda store: _keys(store, context), incomplete=incomplete)
-
-
-def complete_compute(incomplete: str) -> list[str]:
-    """Return the computes of the site file; this machine is always one."""
-    return fitting(dict.fromkeys([*_named_in("compute"), "local"]), incomplete)
-
-
-def complete_notified(incomplete: str) -> list[str]:
-    """Return those whom the site file knows how to tell."""
-    return fitting(_named_in("notify"), incomplete)
-
-
-def fitting(names: Iterable[str], incomplete: str) -> list[str]:
-    """Return the names that begin so, and that no shell takes for more than a name."""
-    return [name for name in names if name.startswith(incomplete) and _SAFE.fullmatch(name)]
-
-
-def _asked(
-    context: typer.Context, ask: Callable[[Store], Iterable[str]], *, incomplete: str
-) -> list[str]:
-    """Ask the store, if there is one; a shell is no place for complaints."""
-    given = context.params.get("store") or os.environ.get("RANKWISE_STORE")
-    try:
-        with open_for_reading(store_folder(Path(given) if given else None)) as store:
-            return fitting(ask(store), incomplete)
-    except RankwiseError:
-        return []
-
-
-def _keys(store: Store, context: typer.Context) -> Iterable[str]:
-    if any(parameter.name == "files" for parameter in context.command.params):
-        document = _argument(context, "files")
-        run = store.last_run_of(str(Path(document).absolute())) if document else None
-    else:
-        run = choose_run(store, _argument(context, "run")).id
-    if run is None:
-        return
-    for number, row in enumerate(store.task_rows(run)):
-        if number == _MOST_KEYS:
-            return
-        yield row.key
-
-
-def _argument(context: typer.Context, name: str) -> str | None:
-    """Return an argument, or the first of its kind.
-
-    While the last option has no value, arguments are only words that are left over.
-    """
-    given = context.params.get(name) or context.args
-    found = given[0] if isinstance(given, list | tuple) and given else given
-    return str(found) if found else None
-
-
-def _named_in(section: str) -> list[str]:
-    """Name what is in a section of the nearest site file and of the user's own."""
-    import tomllib
-
-    from rankwise.documents.site import site_files
-
-    names: dict[str, None] = {}
-    try:
-        files = site_files(Path.cwd())
-    except (InputError, OSError):
-        return []
-    for file in filter(None, files):
-        try:
-            found = tomllib.loads(file.read_text(encoding="utf-8")).get(section)
-        except (OSError, ValueError):
-            continue
-        if isinstance(found, dict):
-            # A name with a star stands for many, none of which is known here.
-            names |= dict.fromkeys(name for name in found if not name.endswith("*"))
-    return list(names)
-
-
-def value(
-    name: str,
-    metavar: str,
-    about: str,
-    *short: str,
-    complete: Callable[..., list[str]] | None = None,
-    least: int | None = None,
-    most: int | None = None,
-) -> typer.models.OptionInfo:
-    """Make an option that has a value, and no default that is worth telling."""
-    made: typer.models.OptionInfo = typer.Option(
-        name,
-        *short,
-        metavar=metavar,
-        help=about,
-        show_default=False,
-        autocompletion=complete,
-        min=least,
-        max=most,
-    )
-    return made
 
 
 class CommandOptions:
@@ -178,41 +61,105 @@ class CommandOptions:
         vars(self).update(given)
 
 
-def takes(options: type[CommandOptions]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Have a command take the attributes of a class as options; it gets an object of that class."""
+class _Entry(NamedTuple):
+    """What help says of one argument or option."""
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        hints = get_type_hints(options, include_extras=True)
-
-        @functools.wraps(command)
-        def called(**given: Any) -> Any:
-            return command(options(**{name: given.pop(name) for name in hints}), **given)
-
-        _, *parameters = inspect.signature(command, eval_str=True).parameters.values()
-        for name, hint in hints.items():
-            default = getattr(options, name, inspect.Parameter.empty)
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(name, kind, default=default, annotation=hint))
-        # It is the last one of all commands.
-        parameters.sort(key=lambda one: one.name == "store")
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {}
-        return called
-
-    return decorate
+    names: Sequence[str]
+    metavar: str
+    text: str
 
 
-Files = Annotated[
-    list[Path], typer.Argument(metavar="FILE", help="YAML documents.", show_default=False)
-]
+# `  -o, --output PLACE  What it is.`, or of an argument `  FILE  What it is.`, on several lines.
+_ENTRY = re.compile(r"^  (\S.*?)  +(.*(?:\n {4,}.*)*)", re.MULTILINE)
+_HEADING = re.compile(r"^(Arguments|Options|Examples):\n", re.MULTILINE)
+
+
+def _sections(documented: object) -> dict[str, str]:
+    """Return a docstring by its headings; what stands before them has none."""
+    about, *rest = _HEADING.split(inspect.cleandoc(documented.__doc__ or ""))
+    return {"": about, **dict(zip(rest[::2], rest[1::2], strict=True))}
+
+
+def _entries(section: str) -> Iterator[_Entry]:
+    for spec, text in _ENTRY.findall(section):
+        words = spec.replace(",", " ").split()
+        names = [word for word in words if word.startswith("-")]
+        yield _Entry(names, " ".join(words[len(names) :]), " ".join(text.split()))
+
+
+def _for_typer(verb: str, command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with all that typer must know in its signature.
+
+    Its help is in its docstring: `Arguments:` in the order of its parameters, `Options:` by name.
+    Shared options are the attributes of the class of its first parameter.
+    """
+    first, *parameters = inspect.signature(command, eval_str=True).parameters.values()
+    documented: list[Any] = [command]
+    shared: Mapping[str, Any] = {}
+    group: Any = first.annotation
+    if is_grouped := inspect.isclass(group) and issubclass(group, CommandOptions):
+        shared = get_type_hints(group, include_extras=True)
+        documented += group.__mro__[:-1]
+    else:
+        parameters.insert(0, first)
+    for name, annotation in shared.items():
+        default = getattr(group, name, inspect.Parameter.empty)
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=annotation))
+    sections = [_sections(one) for one in documented]
+    arguments = _entries(sections[0].get("Arguments", ""))
+    options = {one.names[-1]: one for part in sections for one in _entries(part.get("Options", ""))}
+
+    @functools.wraps(command)
+    def called(**given: Any) -> Any:
+        options = {name: given.pop(name) for name in shared}
+        return command(group(**options), **given) if is_grouped else command(**given)
+
+    # The store is the last option of all commands.
+    parameters.sort(key=lambda one: one.name == "store")
+    described = [_described(one, verb, arguments, options) for one in parameters]
+    called.__signature__ = inspect.Signature(described)  # type: ignore[attr-defined]
+    # Typer would take these before those of the signature.
+    called.__annotations__ = {}
+    return called
+
+
+def _described(
+    parameter: inspect.Parameter,
+    verb: str,
+    arguments: Iterator[_Entry],
+    options: Mapping[str, _Entry],
+) -> inspect.Parameter:
+    """Return a parameter with its names, its help and who completes it."""
+    hint, *infos = [parameter.annotation]
+    if get_origin(hint) is Annotated:
+        hint, *infos = get_args(hint)
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+        # A name that Python or the module has already ends with a line in the code: `from_`.
+        name = f"--{parameter.name.strip('_').replace('_', '-')}"
+        entry = options.get(name, _Entry([name], "", ""))
+        info = typer.Option()
+    else:
+        entry = _Entry([], "", "") if infos else next(arguments, _Entry([], "", ""))
+        info = typer.Argument()
+    if infos:
+        # Other commands have it, too.
+        info = copy.copy(infos[0])
+    if not info.help:
+        info.param_decls, info.metavar, info.help = entry.names, entry.metavar or None, entry.text
+        info.show_default = bool(parameter.default)
+    by_verb = COMPLETERS.get(f"{verb}.{parameter.name}")
+    info.autocompletion = by_verb or COMPLETERS.get(parameter.name)
+    return parameter.replace(annotation=Annotated[hint, info])
+
+
+Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="YAML documents.")]
 Run = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
         help="A run's id, how it begins, or its name (the newest of that name); "
         "without it, the newest of all.",
-        show_default=False,
-        autocompletion=complete_run,
     ),
 ]
 StoreFolder = Annotated[
@@ -222,59 +169,39 @@ StoreFolder = Annotated[
         metavar="FOLDER",
         envvar="RANKWISE_STORE",
         help="Where runs and their logs are kept; otherwise .rankwise in this folder.",
-        show_default=False,
-        show_envvar=True,
     ),
 ]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="Take names that rankwise.toml does not know for errors.")
-]
+_STRICT = "Take names that rankwise.toml does not know for errors."
+Strict = Annotated[bool, typer.Option("--strict", help=_STRICT)]
 _ON = "Run on this compute, whatever documents say."
-On = Annotated[str | None, value("--on", "NAME", _ON, complete=complete_compute)]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Say nothing unless something is wrong.")
-]
+On = Annotated[str | None, typer.Option("--on", metavar="NAME", help=_ON)]
+_QUIET = "Print nothing unless something is wrong."
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help=_QUIET)]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
-TaskKey = Annotated[str | None, value("--task", "KEY", "Only this task.", complete=complete_task)]
+TaskKey = Annotated[str | None, typer.Option("--task", metavar="KEY", help="Only this task.")]
+Positive = Annotated[int, typer.Option(min=1)]
+"""A number whose help is in the docstring of its command."""
 
 
 class PlanningOptions(CommandOptions):
-    """Documents, and what of them is wanted."""
+    """Documents, and what of them is wanted.
+
+    Options:
+      --only NAME  Only this task or test, and what it needs; a pattern such as 'check*'; of a
+                   matrix, runtime=NAME,machine=NAME. May be given several times.
+      --failed     Only what was not green in the last run of the document; of a matrix, whole
+                   cells.
+      --repeat N   Each so many times, to find flaky ones.
+      --shard I/N  Only a share: 2/5 is the second of five.
+    """
 
     files: Files
     strict: Strict = False
     on: On = None
-    only: Annotated[
-        list[str] | None,
-        value(
-            "--only",
-            "NAME",
-            "Only this task or test, and what it needs; a pattern such as 'check*'; of a matrix, "
-            "runtime=NAME,machine=NAME. May be given several times.",
-            complete=complete_task,
-        ),
-    ] = None
-    failed: Annotated[
-        bool,
-        typer.Option(
-            "--failed",
-            help="Only what was not green in the last run of the document; of a matrix, whole "
-            "cells.",
-        ),
-    ] = False
-    repeat: Annotated[
-        int,
-        typer.Option(
-            "--repeat",
-            min=1,
-            max=10_000,
-            metavar="N",
-            help="Each so many times, to find flaky ones.",
-        ),
-    ] = 1
-    shard: Annotated[
-        str | None, value("--shard", "I/N", "Only a share: 2/5 is the second of five.")
-    ] = None
+    only: list[str] | None = None
+    failed: bool = False
+    repeat: Annotated[int, typer.Option(min=1, max=10_000)] = 1
+    shard: str | None = None
     store: StoreFolder = None
 
     @property
@@ -288,24 +215,15 @@ class PlanningOptions(CommandOptions):
         from rankwise.planning import plan_from
         from rankwise.planning.selection import selection
 
-        wanted = selection(
-            self.files,
-            self.folder,
-            only=self.only,
-            failed=self.failed,
-            fail_fast=fail_fast,
-            repeat=self.repeat,
-            shard=self.shard,
-        )
+        names = ("only", "failed", "repeat", "shard")
+        given = {name: getattr(self, name) for name in names}
+        wanted = selection(self.files, self.folder, fail_fast=fail_fast, **given)
         return plan_from(self.files, strict=self.strict, on=self.on, choice=choice, wanted=wanted)
-
-
-_FOLDER = ".rankwise"
 
 
 def store_folder(given: Path | None) -> Path:
     """Return the folder of the store."""
-    return (given or Path(_FOLDER)).absolute()
+    return (given or Path(".rankwise")).absolute()
 
 
 def open_for_reading(folder: Path) -> Store:
@@ -324,15 +242,15 @@ def choose_run(store: Store, given: str | None) -> RunRow:
     raise InputError(f"{store.path}: there are no runs yet; to make one:  rankwise run FILE")
 
 
-def choose_as_it_is(store: Store, given: str | None) -> RunRow:
+def choose_refreshed(store: Store, given: str | None) -> RunRow:
     """Return the run that is meant, brought up to date."""
     chosen = choose_run(store, given)
-    take_in(store, chosen)
+    refresh(store, chosen)
     return store.run(chosen.id)
 
 
-def take_in(store: Store, run: RunRow) -> None:
-    """Bring a run up to date that nobody drives, if there may be news and we may write."""
+def refresh(store: Store, run: RunRow) -> None:
+    """Bring a run up to date that no client drives, if there may be news and we may write."""
     from rankwise.store import State
     from rankwise.store.store import driver_of
 
@@ -344,6 +262,6 @@ def take_in(store: Store, run: RunRow) -> None:
     from rankwise.engine.runs import look
     from rankwise.store import Store
 
-    # Whoever can only read, sees what was written last.
+    # A user who may only read the store sees what was written last.
     with contextlib.suppress(StoreFailure), Store.open(store.folder) as writable:
         look(writable, run.id)

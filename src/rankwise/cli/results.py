@@ -11,20 +11,18 @@ import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from rankwise.cli.options import (
     AsJson,
+    Positive,
     Quiet,
     Run,
     StoreFolder,
-    choose_as_it_is,
+    choose_refreshed,
     choose_run,
     open_for_reading,
     store_folder,
-    value,
 )
 from rankwise.errors import InputError
 
@@ -44,44 +42,36 @@ class Gate(StrEnum):
     NEVER = "never"
 
 
-_Side = "Runs: an id or a name, a tag KEY=VALUE, a branch, or a commit."
-
-
 def compare_command(
-    a: Annotated[str, typer.Argument(metavar="A", help=_Side, show_default=False)],
-    b: Annotated[
-        str, typer.Argument(metavar="B", help="Those to compare with A.", show_default=False)
-    ],
+    a: str,
+    b: str,
     *,
-    metric: Annotated[
-        list[str] | None, value("--metric", "NAME", "Only this one; may be given again.")
-    ] = None,
-    threshold: Annotated[
-        list[str] | None,
-        value(
-            "--threshold",
-            "[METRIC=]SHARE",
-            "What counts as a change: 5%, or latency=10% for one metric; may be given again.",
-        ),
-    ] = None,
-    last: Annotated[
-        int, typer.Option("--last", min=1, help="So many runs of a branch or a tag at most.")
-    ] = 5,
-    fail_on: Annotated[
-        Gate, typer.Option("--fail-on", help="What makes the exit code 1, for a CI.")
-    ] = Gate.REGRESSED,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show all series, however many there are.")
-    ] = False,
-    as_json: AsJson = False,
+    metric: list[str] | None = None,
+    threshold: list[str] | None = None,
+    last: Positive = 5,
+    fail_on: Gate = Gate.REGRESSED,
+    all_: bool = False,
+    json_: AsJson = False,
     store: StoreFolder = None,
 ) -> int:
-    """Say whether B is slower than A, or that nobody can know.
+    """Compare runs: faster, slower, unchanged or inconclusive.
 
-    Each metric of each case has improved, regressed, or is unchanged, or it is inconclusive.
+    Each metric of each case of B has improved, regressed, or is unchanged against A, or it is
+    inconclusive.
 
-    \b
-    For example:
+    Arguments:
+      A  Runs: an id or a name, a tag KEY=VALUE, a branch, or a commit.
+      B  Those to compare with A.
+
+    Options:
+      --metric NAME               Only this one; may be given again.
+      --threshold [METRIC=]SHARE  What counts as a change: 5%, or latency=10% for one metric; may
+                                  be given again.
+      --last N                    So many runs of a branch or a tag at most.
+      --fail-on                   What makes the exit code 1, for a CI.
+      --all                       Show all series, however many there are.
+
+    Examples:
       rankwise compare main HEAD
       rankwise compare osu-1 osu-2 --metric latency --threshold 3%
     """
@@ -93,19 +83,20 @@ def compare_command(
         compared = compare_sides(
             opened, before, after, metrics=metric or (), threshold_of=threshold_of
         )
-    if as_json:
+    if json_:
         print(json.dumps(compared_data(compared), indent=2))
     else:
         from rankwise.reports.terminal.compare import show_compared
         from rankwise.reports.terminal.console import inert_output, make_console
 
         with inert_output():
-            show_compared(make_console(), compared, everything=everything)
-    return int(_fails(compared.verdict, fail_on))
+            show_compared(make_console(), compared, everything=all_)
+    bad = {Gate.REGRESSED: ("regressed",), Gate.INCONCLUSIVE: ("regressed", "inconclusive")}
+    return int(compared.verdict in bad.get(fail_on, ()))
 
 
 def thresholds(given: Sequence[str]) -> Callable[[str], float]:
-    """Read thresholds, and give the function that says that of a metric; raises InputError."""
+    """Return a function from a metric to its threshold; raises InputError."""
     from rankwise.stats.comparison import THRESHOLD
 
     shares: dict[str, float] = {"": THRESHOLD}
@@ -125,37 +116,23 @@ def thresholds(given: Sequence[str]) -> Callable[[str], float]:
     return lambda metric: shares.get(metric, shares[""])
 
 
-def _fails(verdict: str, gate: Gate) -> bool:
-    bad = {Gate.NEVER: (), Gate.REGRESSED: ("regressed",)}
-    return verdict in bad.get(gate, ("regressed", "inconclusive"))
-
-
-_NOT_TOLD = 1
-
-
 def notify_command(
     run: Run = None,
     *,
-    to: Annotated[
-        list[str] | None,
-        value(
-            "--to",
-            "NAME",
-            "Whom to tell: [notify.NAME] in rankwise.toml; may be given several times.",
-        ),
-    ] = None,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Send what has waited in the outbox, and nothing else.")
-    ] = False,
+    to: list[str] | None = None,
+    retry: bool = False,
     store: StoreFolder = None,
 ) -> int:
-    """Tell somebody what became of a run, by mail or into a chat.
+    """Send a run's result by mail or chat.
 
-    Mail has the summary, the plots and the report as PDF. What cannot be sent waits in the outbox.
-    The exit code is 1 if it does.
+    Mail has the summary, the plots and the report as PDF. What cannot be sent waits in the outbox,
+    and the exit code is 1.
 
-    \b
-    For example:
+    Options:
+      --to NAME  A recipient: [notify.NAME] in rankwise.toml; may be given several times.
+      --retry    Send what waits in the outbox, and nothing else.
+
+    Examples:
       rankwise notify --to team
       rankwise notify osu-sweep-3 --to team --to chat
       rankwise notify --retry
@@ -165,13 +142,13 @@ def notify_command(
 
     with open_for_reading(store_folder(store)) as opened:
         if retry:
-            return 0 if try_again(Outbox(opened.folder), say=say) else _NOT_TOLD
+            return int(not try_again(Outbox(opened.folder), say=say))
         chosen = choose_run(opened, run)
-        return 0 if tell(opened, chosen, _names(chosen, to or [])) else _NOT_TOLD
+        return int(not send_result(opened, chosen, to or _only_recipient(chosen)))
 
 
-def tell(store: Store, run: RunRow, names: list[str]) -> bool:
-    """Send what became of a run to these; return whether all have it."""
+def send_result(store: Store, run: RunRow, names: list[str]) -> bool:
+    """Send a run's result to these recipients; return whether all have it."""
     from rankwise.notify.delivery import notify
     from rankwise.reports.model import ReportData
 
@@ -179,17 +156,15 @@ def tell(store: Store, run: RunRow, names: list[str]) -> bool:
 
 
 def say(text: str) -> None:
-    """Say something beside what was asked for."""
+    """Print something on standard error, beside what was asked for."""
     print(f"rankwise: {text}", file=sys.stderr)
 
 
-def _names(run: RunRow, given: list[str]) -> list[str]:
-    """Return whom to tell: those who are named, or the only one whom the site file has."""
+def _only_recipient(run: RunRow) -> list[str]:
+    """Return the recipient of the site file; raises InputError if it has not exactly one."""
     from rankwise.documents.site import find_site
     from rankwise.notify.delivery import site_folder
 
-    if given:
-        return given
     site = find_site(site_folder(run))
     if len(site.notified) == 1:
         return list(site.notified)
@@ -197,96 +172,91 @@ def _names(run: RunRow, given: list[str]) -> list[str]:
     raise InputError(f"no recipient: use --to NAME, with [notify.NAME] in {site.file}{known}")
 
 
-_SCREEN = "-"
-
-
 def report_command(
     run: Run = None,
     *,
-    html: Annotated[
-        str | None, value("--html", "FILE", "One HTML file that needs nothing else.")
-    ] = None,
-    pdf: Annotated[str | None, value("--pdf", "FILE", "A document to hand on or print.")] = None,
-    csv: Annotated[
-        str | None, value("--csv", "FILE", "A row for each value, and case without.")
-    ] = None,
-    json: Annotated[str | None, value("--json", "FILE", "All of it, for programs.")] = None,
-    junit: Annotated[
-        str | None, value("--junit", "FILE", "Results as JUnit XML, for a CI.")
-    ] = None,
-    markdown: Annotated[str | None, value("--markdown", "FILE", "A summary in Markdown.")] = None,
-    format_: Annotated[
-        str | None, value("--format", "NAME", "Any format, also of another package.")
-    ] = None,
-    output: Annotated[
-        str | None, value("--output", "FILE", "The file of --format; without it, the screen.")
-    ] = None,
+    html: str | None = None,
+    pdf: str | None = None,
+    csv: str | None = None,
+    json_: str | None = None,
+    junit: str | None = None,
+    markdown: str | None = None,
+    format_: str | None = None,
+    output: str | None = None,
     quiet: Quiet = False,
     store: StoreFolder = None,
 ) -> None:
     """Write a report of a run, for people or programs.
 
-    What failed and why, plots, tables, and how to repeat each case.
+    What failed and why, plots, tables, and how to repeat each case. Without a file, an HTML report
+    is written beside the run's other files. A file named - is standard output.
 
-    Without a file, an HTML report is written beside the run's other files. A file named - is the
-    screen.
+    Options:
+      --html FILE      One HTML file that needs nothing else.
+      --pdf FILE       A document to hand on or print.
+      --csv FILE       A row for each value, and for each case without one.
+      --json FILE      All of it, for programs.
+      --junit FILE     Results as JUnit XML, for a CI.
+      --markdown FILE  A summary in Markdown.
+      --format NAME    Any format, also of another package.
+      --output FILE    The file of --format; without it, standard output.
 
-    \b
-    For example:
+    Examples:
       rankwise report --html report.html --pdf report.pdf
       rankwise report osu-sweep-3 --csv values.csv
       rankwise report --json - | jq .counts
     """
     from rankwise.reports.model import ReportData, write_report
+    from rankwise.wording import short_path, size
 
     if output is not None and format_ is None:
-        raise InputError(f"--output {output}: name the format, too, with --format NAME")
+        raise InputError(f"--output {output}: name its format, too: --format NAME")
     with open_for_reading(store_folder(store)) as opened:
-        chosen = choose_as_it_is(opened, run)
-        wanted = {"html": html, "pdf": pdf, "csv": csv, "json": json}
+        chosen = choose_refreshed(opened, run)
+        wanted = {"html": html, "pdf": pdf, "csv": csv, "json": json_}
         wanted |= {"junit": junit, "markdown": markdown}
         places = [(name, place) for name, place in wanted.items() if place is not None]
         if format_ is not None:
-            places.append((format_, output or _SCREEN))
-        if not places:
-            places = [("html", str(opened.run_folder(chosen.id) / "report.html"))]
+            places.append((format_, output or STDOUT))
+        places = places or [("html", str(opened.run_folder(chosen.id) / "report.html"))]
         data = ReportData(store=opened, run=chosen, now=time.time())
+        # What is printed for people does not get into what a program reads.
+        news = sys.stderr if any(place == STDOUT for _, place in places) else sys.stdout
         for name, place in places:
-            if place != _SCREEN:
-                data = data.with_parts(folder=Path(place).absolute().parent)
-            _write(write_report(data, name), place)
-            if place != _SCREEN and not quiet:
-                _say(place, is_screen_taken=any(place == _SCREEN for _, place in places))
+            if place == STDOUT:
+                write_report_to(place, write_report(data, name))
+                continue
+            # Links in a report lead from its own folder to the logs.
+            data = data.with_parts(folder=Path(place).absolute().parent)
+            write_report_to(place, write_report(data, name))
+            if not quiet:
+                print(f"{short_path(place)} ({size(Path(place).stat().st_size)})", file=news)
 
 
-def _write(content: bytes, place: str) -> None:
-    """Write a file beside its place, then put it there: whoever reads finds all of it."""
-    if place == _SCREEN:
+STDOUT = "-"
+"""The name of a file that stands for standard output."""
+
+
+def write_report_to(place: str, content: bytes) -> None:
+    """Write a whole file at once, or to standard output, after what was printed before."""
+    if place == STDOUT:
         sys.stdout.flush()
         sys.stdout.buffer.write(content)
-        return
-    from rankwise.files import write_whole
+    else:
+        from rankwise.files import write_whole
 
-    write_whole(Path(place), content)
-
-
-def _say(place: str, *, is_screen_taken: bool) -> None:
-    """Say what was written, where it does not get into what is read by a program."""
-    from rankwise.wording import short_path, size
-
-    stream = sys.stderr if is_screen_taken else sys.stdout
-    print(f"{short_path(place)} ({size(Path(place).stat().st_size)})", file=stream)
+        write_whole(Path(place), content)
 
 
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _TAG = re.compile(r"(?P<name>[\w.-]+)=(?P<value>.*)")
-# So many runs are looked through; older ones are not what anybody compares with today.
+# So many runs are searched: older ones are hardly what is compared with today.
 _MOST = 2000
 _GIT_SECONDS = 10.0
 
 
 def side_of(store: Store, given: str, *, last: int, folder: Path) -> Side:
-    """Return the runs that are meant; of a tag or a branch the last ones, of a commit all.
+    """Return the runs that are meant: of a tag or a branch the last ones, of a commit all.
 
     Raises InputError if there are none.
     """
@@ -298,29 +268,21 @@ def side_of(store: Store, given: str, *, last: int, folder: Path) -> Side:
 def _runs(store: Store, given: str, *, last: int, folder: Path) -> list[RunRow]:
     runs = store.runs(_MOST)
 
-    def having(matches: Callable[[RunRow], bool], most: int = _MOST) -> list[RunRow]:
-        return [run for run in runs if matches(run)][:most]
+    def having(name: str, value: str) -> list[RunRow]:
+        return [run for run in runs if run.tags.get(name) == value][:last]
 
     if tag := _TAG.fullmatch(given):
-        if found := having(lambda run: run.tags.get(tag["name"]) == tag["value"], last):
+        if found := having(tag["name"], tag["value"]):
             return found
         raise InputError(f"{store.path}: no run has the tag {given}")
-    if found := having(lambda run: run.id == given):
+    if found := [run for run in runs if run.id == given] or having("git.branch", given):
         return found
-    if found := having(lambda run: run.tags.get("git.branch") == given, last):
-        return found
-    for commit in filter(None, (given, _resolved(given, folder))):
-        if _COMMIT.fullmatch(commit) and (found := having(_is_at(commit))):
+    for commit in filter(_COMMIT.fullmatch, (given, _resolved(given, folder))):
+        # Of code with changes that are not committed, the commit says too little.
+        clean = [run for run in runs if "git.dirty" not in run.tags]
+        if found := [run for run in clean if run.tags.get("git.commit", "").startswith(commit)]:
             return found
     return [store.find_run(given)]
-
-
-def _is_at(commit: str) -> Callable[[RunRow], bool]:
-    def is_at(run: RunRow) -> bool:
-        is_clean = "git.dirty" not in run.tags
-        return is_clean and run.tags.get("git.commit", "").startswith(commit)
-
-    return is_at
 
 
 def _resolved(given: str, folder: Path) -> str:
@@ -340,34 +302,36 @@ def _resolved(given: str, folder: Path) -> str:
 
 
 def trend_command(
-    metric: Annotated[
-        str, typer.Argument(metavar="METRIC", help="Such as latency.", show_default=False)
-    ],
+    metric: str,
     *,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Only of the document of this name.")
-    ] = None,
-    case: Annotated[
-        str | None, value("--case", "TEXT", "Only cases and points with this in them.")
-    ] = None,
-    last: Annotated[int, typer.Option("--last", min=1, help="So many runs at most.")] = 200,
-    as_json: AsJson = False,
+    name: str | None = None,
+    case: str | None = None,
+    last: Positive = 200,
+    json_: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
     """Show how a metric was in all runs, and where it has changed.
 
-    For each change, the commits are named that may be to blame.
+    For each change, the commits are named that may have caused it.
 
-    \b
-    For example:
-      rankwise trend latency --case size=8
+    Arguments:
+      METRIC  Such as latency.
+
+    Options:
+      --name NAME  Only of the document of this name.
+      --case TEXT  Only cases and points with this in them.
+      --last N     So many runs at most.
+
+    Examples:
+      rankwise trend latency
+      rankwise trend latency --case size=8 --last 50
     """
     from rankwise.reports.measurements import trend_data, trend_of
 
     with open_for_reading(store_folder(store)) as opened:
         chosen = _series(opened, metric, name, case)
         trends = [trend_of(opened, series, last_runs=last) for series in chosen]
-    if as_json:
+    if json_:
         print(json.dumps([trend_data(trend) for trend in trends], indent=2))
         return
     from rankwise.reports.terminal.compare import show_trends
@@ -378,7 +342,7 @@ def trend_command(
 
 
 def _series(store: Store, metric: str, name: str | None, case: str | None) -> list[SeriesRow]:
-    """Return the series that are meant; raises InputError with those that there are."""
+    """Return the series that are meant; InputError names those that exist."""
     from rankwise.reports.terminal.compare import place
     from rankwise.wording import name_nearest
 
@@ -386,12 +350,12 @@ def _series(store: Store, metric: str, name: str | None, case: str | None) -> li
     if not everything:
         known = sorted({series.metric for series in store.series(name=name)})
         of = f" of {name}" if name else ""
-        hint = name_nearest(metric, known) if known else "Nothing was measured yet."
+        hint = name_nearest(metric, known) if known else "No run has measured anything yet."
         raise InputError(f"{store.path}: there is no metric {metric!r}{of}. {hint}")
     found = [series for series in everything if not case or case in place(series)]
     if not found:
         raise InputError(
-            f"{store.path}: no case or point of {metric} has {case!r} in it. There are, among "
-            f"others: {', '.join(place(series) or '(none)' for series in everything[:5])}"
+            f"{store.path}: no case or point of {metric} has {case!r} in it. There are, for "
+            f"example: {', '.join(place(series) or '(none)' for series in everything[:5])}"
         )
     return found

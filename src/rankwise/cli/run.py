@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,12 +17,8 @@ from rankwise.cli.options import (
     Run,
     StoreFolder,
     choose_run,
-    complete_notified,
-    complete_task,
     open_for_reading,
     store_folder,
-    takes,
-    value,
 )
 from rankwise.errors import InputError
 
@@ -41,8 +36,8 @@ def cancel_command(run: Run = None, *, store: StoreFolder = None) -> int:
 
     It waits until all has ended.
 
-    \b
-    For example:
+    Examples:
+      rankwise cancel
       rankwise cancel sample-mpi-job-1
     """
     from rankwise.engine.runs import cancel
@@ -59,17 +54,17 @@ def cancel_command(run: Run = None, *, store: StoreFolder = None) -> int:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not (now := opened.run(chosen.id)).state.is_over:
             if time.monotonic() > deadline:
-                said = "cancellation requested, still running"
-                print(f"{chosen.id}: {said}: rankwise status {chosen.id}")
+                asked = "cancellation requested, still running"
+                print(f"{chosen.id}: {asked}: rankwise status {chosen.id}")
                 return 1
             time.sleep(_LOOK_SECONDS)
-    # It may have been faster than we.
+    # It may have passed before the cancellation reached it.
     print(f"{now.id} {now.state}")
     return 0
 
 
 def check_count(plan: Plan, *, limit: int, is_agreed: bool) -> None:
-    """Ask before more cells are started than were meant; InputError: nobody has agreed."""
+    """Ask before more cells are started than the limit; InputError: the user has not agreed."""
     from rankwise.planning.selection import cells_to_run
 
     count = len(cells_to_run(plan.tasks))
@@ -88,25 +83,17 @@ def check_count(plan: Plan, *, limit: int, is_agreed: bool) -> None:
     )
 
 
-def list_cells(plan: Plan) -> None:
-    """Show the cells of a plan, and start nothing."""
-    from rankwise.reports.terminal.console import make_console
-    from rankwise.reports.terminal.matrix import show_cells
-
-    show_cells(make_console(), plan)
-
-
 def resume_command(
-    run: Run = None, *, quiet: Quiet = False, as_json: AsJson = False, store: StoreFolder = None
+    run: Run = None, *, quiet: Quiet = False, json_: AsJson = False, store: StoreFolder = None
 ) -> int:
     """Resume an interrupted run.
 
-    What has ended meanwhile is taken in, what still runs is watched, and what is left is started.
+    What has ended meanwhile is recorded, what still runs is watched, and what is left is started.
     Nothing runs twice. What its stages have submitted goes on as well, in the background.
 
-    \b
-    For example:
-      rankwise resume sample-mpi-job-1
+    Examples:
+      rankwise resume
+      rankwise resume sample-mpi-job-1 --quiet
     """
     from rankwise.cli.foreground import chosen, drive_shown, on_run_finished
     from rankwise.store import Store
@@ -118,100 +105,80 @@ def resume_command(
             from rankwise.engine.runs import start_children
 
             start_children(opened, found.id)
-        # Whoever has ended it may have been gone before that.
+        # The client that has ended it may have been killed before that.
         on_run_finished(opened, found)
     if found.state.is_over:
-        if not quiet and not as_json:
+        if not quiet and not json_:
             print(f"{found.id} is over: {found.state}; to run it again:  rankwise run FILE")
         return found.exit_code or 0
     with Store.open(folder) as opened:
         rows = opened.task_rows(found.id, bodies=True)
         tasks = [row.body for row in rows if row.body is not None]
-        return drive_shown(opened, found, tasks, chosen(quiet=quiet, as_json=as_json))
+        return drive_shown(opened, found, tasks, chosen(quiet=quiet, as_json=json_))
 
 
 class StartOptions(PlanningOptions):
-    """How a run is started, here or in the background."""
+    """How a run is started, here or in the background.
 
-    begin: Annotated[
-        str | None,
-        value(
-            "--from",
-            "STAGE",
-            "Of a pipeline, run this stage and all after it; take the others from the last run.",
-            complete=complete_task,
-        ),
-    ] = None
-    force: Annotated[
-        bool, typer.Option("--force", help="Of a pipeline, run also what has not changed.")
-    ] = False
-    fail_fast: Annotated[
-        bool, typer.Option("--fail-fast", help="End everything after the first failure.")
-    ] = False
-    limit: Annotated[
-        int,
-        typer.Option(
-            "--limit", min=0, metavar="N", help="Ask before more cells of a matrix are started."
-        ),
-    ] = 50
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start them all, and do not ask.")] = (
-        False
-    )
-    notify: Annotated[
-        list[str] | None,
-        value(
-            "--notify",
-            "NAME",
-            "When it is over, tell [notify.NAME] of rankwise.toml. May be given several times.",
-            complete=complete_notified,
-        ),
-    ] = None
+    Options:
+      --from STAGE   Of a pipeline, run this stage and all after it; take the others from the last
+                     run.
+      --force        Of a pipeline, run also what has not changed.
+      --fail-fast    End everything after the first failure.
+      --limit N      Ask before more cells of a matrix are started.
+      -y, --yes      Start them all, and do not ask.
+      --notify NAME  Send the result to [notify.NAME] of rankwise.toml. May be given several times.
+    """
+
+    from_: str | None = None
+    force: bool = False
+    fail_fast: bool = False
+    limit: Annotated[int, typer.Option(min=0)] = 50
+    yes: bool = False
+    notify: list[str] | None = None
 
     def planned(self) -> tuple[Plan, str]:
         """Return the plan with the text of its documents."""
-        return self.plan(fail_fast=self.fail_fast, choice={"from": self.begin, "force": self.force})
+        return self.plan(fail_fast=self.fail_fast, choice={"from": self.from_, "force": self.force})
 
 
 @contextlib.contextmanager
 def _created(options: StartOptions, plan: Plan, text: str) -> Iterator[tuple[Store, str]]:
-    """Create the run of a plan after a last look; InputError: it cannot be started so."""
-    from rankwise.cli.foreground import remembering
+    """Create the run of a plan; InputError: it cannot be started like this."""
+    from rankwise.cli.foreground import with_recipients
     from rankwise.engine.reuse import check_taken
     from rankwise.engine.runs import check_secrets
     from rankwise.store import Store
 
     check_count(plan, limit=options.limit, is_agreed=options.yes)
-    plan = remembering(plan, options.notify or ())
+    plan = with_recipients(plan, options.notify or ())
     check_secrets(plan.tasks)
     with Store.open(options.folder) as opened:
         check_taken(opened, plan)
         yield opened, opened.create_run(plan, text, now=time.time())
 
 
-@takes(StartOptions)
 def run_command(
     options: StartOptions,
     *,
     quiet: Quiet = False,
-    as_json: AsJson = False,
-    listed: Annotated[
-        bool, typer.Option("--list", help="Only show the cells of a matrix, and start nothing.")
-    ] = False,
-    junit: Annotated[
-        Path | None, value("--junit", "FILE", "Write the results as JUnit XML.")
-    ] = None,
-    markdown: Annotated[
-        Path | None, value("--markdown", "FILE", "Write a summary in Markdown.")
-    ] = None,
+    json_: AsJson = False,
+    list_: bool = False,
+    junit: str | None = None,
+    markdown: str | None = None,
 ) -> int:
     """Run documents here and now, and show what their processes write.
 
     The exit code is 0 if all passed, and otherwise that of the process that failed first. Ctrl-C
-    ends everything in good order; a second one leaves it to itself, and `rankwise resume` goes on
-    with it.
+    ends everything in good order; after a second one it goes on alone, and `rankwise resume` shows
+    it again.
 
-    \b
-    For example:
+    Options:
+      --list           Only show the cells of a matrix, and start nothing.
+      --junit FILE     Write the results as JUnit XML; - is standard output, after all else there.
+      --markdown FILE  Write a summary in Markdown.
+
+    Examples:
       rankwise run job.yaml
       rankwise run job.yaml --on gpu-cluster --strict
       rankwise run job.yaml --json | jq .kind
@@ -223,26 +190,28 @@ def run_command(
     from rankwise.cli.foreground import chosen, drive_shown, write_ci_outputs
 
     plan, text = options.planned()
-    if listed:
-        list_cells(plan)
+    if list_:
+        from rankwise.reports.terminal.console import make_console
+        from rankwise.reports.terminal.matrix import show_cells
+
+        show_cells(make_console(), plan)
         return 0
     with _created(options, plan, text) as (opened, run):
-        shown = chosen(quiet=quiet, as_json=as_json)
+        shown = chosen(quiet=quiet, as_json=json_)
         code = drive_shown(opened, opened.run(run), plan.tasks, shown)
-        write_ci_outputs(opened, run, junit=junit, markdown=markdown, is_quiet=as_json)
+        files = {"junit": junit, "markdown": markdown}
+        write_ci_outputs(opened, run, files, with_annotations=not json_)
         return code
 
 
-@takes(StartOptions)
 def submit_command(options: StartOptions) -> None:
     """Run documents in the background, and print the run's id at once.
 
     It goes on when this shell is closed.
 
-    \b
-    For example:
-      run=$(rankwise submit job.yaml)
-      rankwise logs -f $run
+    Examples:
+      rankwise submit job.yaml --notify team
+      run=$(rankwise submit job.yaml) && rankwise logs -f $run
     """
     from rankwise.engine.runs import start_in_background
 
@@ -253,4 +222,4 @@ def submit_command(options: StartOptions) -> None:
         print(f"note: {notice}", file=sys.stderr)
     print(run)
     if sys.stdout.isatty():
-        print(f"To look on:  rankwise logs -f {run}", file=sys.stderr)
+        print(f"To follow it:  rankwise logs -f {run}", file=sys.stderr)

@@ -11,15 +11,15 @@ import typer
 
 from rankwise.cli.options import (
     AsJson,
+    Positive,
     Run,
     StoreFolder,
     TaskKey,
-    choose_as_it_is,
+    choose_refreshed,
     choose_run,
     open_for_reading,
+    refresh,
     store_folder,
-    take_in,
-    value,
 )
 
 if TYPE_CHECKING:
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 def explain_command(run: Run = None, *, task: TaskKey = None, store: StoreFolder = None) -> None:
     """Explain a failure: first failed process and its last output.
 
-    Also what became of the other processes, the command, and where it ran.
+    Also how the other processes ended, the command, and where it ran.
 
-    \b
-    For example:
+    Examples:
       rankwise explain
       rankwise explain sample-mpi-job-1 --task train
     """
@@ -45,7 +44,7 @@ def explain_command(run: Run = None, *, task: TaskKey = None, store: StoreFolder
 
     console = make_console()
     with inert_output(), open_for_reading(store_folder(store)) as opened:
-        chosen = choose_as_it_is(opened, run)
+        chosen = choose_refreshed(opened, run)
         if task is not None:
             row = opened.task_row(chosen.id, task)
             show_explanation(console, explain_task(opened, row), is_brief=False)
@@ -74,21 +73,24 @@ def _show_verdict(console: Console, run: RunRow, explained: RunExplanation) -> N
 
 def list_command(
     *,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 20,
-    as_json: AsJson = False,
+    limit: Positive = 20,
+    json_: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
     """List runs, the newest first.
 
-    \b
-    For example:
-      rankwise list --limit 5
+    Options:
+      -n, --limit N  So many at most.
+
+    Examples:
+      rankwise list
+      rankwise list --limit 5 --json
     """
     with open_for_reading(store_folder(store)) as opened:
         for run in opened.runs(limit):
-            take_in(opened, run)
+            refresh(opened, run)
         runs = opened.runs(limit)
-    if as_json:
+    if json_:
         print(json.dumps([asdict(run) for run in runs], indent=2))
         return
     from rankwise.reports.terminal.console import make_console
@@ -102,23 +104,22 @@ def list_command(
 def logs_command(
     run: Run = None,
     *,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run is over.")
-    ] = False,
-    rank: Annotated[int | None, value("--rank", "N", "Only what this rank wrote.", least=0)] = None,
-    process: Annotated[
-        str | None, value("--process", "NAME", "Only what this process wrote: worker-2.")
-    ] = None,
+    follow: bool = False,
+    rank: Annotated[int | None, typer.Option(min=0)] = None,
+    process: str | None = None,
     task: TaskKey = None,
-    attempt: Annotated[
-        int | None, value("--attempt", "N", "This attempt, and not the last one.", least=1)
-    ] = None,
+    attempt: Annotated[int | None, typer.Option(min=1)] = None,
     store: StoreFolder = None,
 ) -> None:
     """Show what the processes of a run have written.
 
-    \b
-    For example:
+    Options:
+      -f, --follow    Go on until the run is over.
+      --rank N        Only what this rank wrote.
+      --process NAME  Only what this process wrote: worker-2.
+      --attempt N     This attempt, and not the last one.
+
+    Examples:
       rankwise logs -f
       rankwise logs sample-mpi-job-1 --rank 3
     """
@@ -140,18 +141,18 @@ def logs_command(
 def status_command(
     run: Run = None,
     *,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show all tasks, however many there are.")
-    ] = False,
-    as_json: AsJson = False,
+    all_: bool = False,
+    json_: AsJson = False,
     store: StoreFolder = None,
 ) -> None:
     """Show how a run stands.
 
     Of many tasks, only those are named that are running or not green.
 
-    \b
-    For example:
+    Options:
+      --all  Show all tasks, however many there are.
+
+    Examples:
       rankwise status
       rankwise status sample-mpi-job-1 --json
     """
@@ -160,13 +161,13 @@ def status_command(
     from rankwise.store.store import driver_of
 
     with open_for_reading(store_folder(store)) as opened:
-        chosen = choose_as_it_is(opened, run)
+        chosen = choose_refreshed(opened, run)
         for child in opened.children(chosen.id):
-            take_in(opened, child)
+            refresh(opened, child)
         driver = driver_of(opened.run_folder(chosen.id))
-        status = status_of(opened, chosen, driver=driver, with_all=everything or as_json)
-        matrix = None if as_json else matrix_of(opened, chosen)
-    if as_json:
+        status = status_of(opened, chosen, driver=driver, with_all=all_ or json_)
+        matrix = None if json_ else matrix_of(opened, chosen)
+    if json_:
         print(json.dumps(status_data(status), indent=2))
         return
     from rankwise.reports.terminal.console import inert_output, make_console
