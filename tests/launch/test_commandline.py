@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankwise.launch.commandline import Launch, count_in, read_command
-from rankwise.launch.launchers import Dialect, find_launcher, options_of, seems_torch
+from rankwise.launch.commandline import (
+    Dialect,
+    Launch,
+    count_in,
+    find_launcher,
+    options_of,
+    read_command,
+    seems_torch,
+)
 from rankwise.launch.mpiexec import Family
 from rankwise.launch.shell import Word, read
 from tests.launch.samples import HOROVODRUN, MPIRUN, MPIRUN_OF_KUBERNETES, TORCH_LAUNCH

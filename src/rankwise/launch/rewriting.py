@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from rankwise.launch.launchers import NAMES_VARIABLES, PYTHON_FLAGS, is_python
+from rankwise.launch.commandline import NAMES_VARIABLES, PYTHON_FLAGS, is_python
 from rankwise.launch.shell import Edit, Word, apply, in_short, read, remove
 from rankwise.plan import fill_in, later
 
