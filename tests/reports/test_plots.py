@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from rankwise.reports.plots.axes import axis_for, labelled, number_text
 from rankwise.reports.plots.charts import Bar, Dot, Series, Words, bar_plot, heatmap, line_plot
-from rankwise.reports.plots.svg import standalone
+from rankwise.reports.plots.svg import standalone, width_of
 
 WORDS = Words(x="message size", y="latency", x_unit="B", y_unit="us")
 any_number = st.floats(allow_nan=True, allow_infinity=True)
@@ -151,3 +152,12 @@ def test_a_drawing_brings_its_colours_where_there_is_no_page() -> None:
     alone = standalone(svg)
     assert "#0072b2" in alone
     ElementTree.fromstring(alone)
+
+
+def test_names_beside_bars_fit_into_their_room_and_stay_different() -> None:
+    names = [f"program-{'W' * 60}.ranks-{number}" for number in range(16)]
+    drawn = bar_plot([Bar(name=name, value=1.0, said="1 s") for name in names], "time")
+    texts = re.findall(r'<text x="([\d.]+)"[^>]*text-anchor="end"[^>]*>([^<]*)</text>', drawn)
+    assert len({name for _, name in texts}) == len(names)
+    assert all(float(right) - width_of(name) >= 0 for right, name in texts)
+    assert width_of("W") >= 0.9 * 15

@@ -12,7 +12,7 @@ from rankwise.reports.palette import STYLES
 from rankwise.reports.terminal.console import has_colours, is_narrow, make_console, show_rows
 from rankwise.reports.terminal.live import TasksView
 from rankwise.reports.terminal.run_end import show_explanation
-from rankwise.safe_text import clean
+from rankwise.safe_text import clean, clip_apart
 from rankwise.store import State
 
 
@@ -113,3 +113,29 @@ def test_a_window_of_40_columns_is_narrow(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     assert is_narrow(make_console()) is expected
+
+
+LONG = [
+    [(f"latency-of-a-collective-{name}", "bold"), ("passed", ""), ("x " * 60, "")] for name in "ab"
+]
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_no_table_is_wider_than_80_columns_and_names_stay_different(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_cut: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    show_rows(make_console(), LONG, is_cut=is_cut)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    heads = [line for line in lines if "passed" in line]
+    assert len(set(heads)) == 2
+    assert all(line.startswith("    x ") for line in lines if "passed" not in line)
+
+
+def test_names_that_are_cut_stay_different_wherever_they_differ() -> None:
+    assert clip_apart(["abcdefgh", "xbcdefgh"], 5) == ["abcd…", "xbcd…"]
+    assert clip_apart(["abcdefgh", "abcdefgx"], 5) == ["ab…gh", "ab…gx"]
+    same, other = "a" * 20, "b" * 20
+    assert clip_apart([f"{same}1{other}", f"{same}2{other}"], 5) == ["…1…bb", "…2…bb"]
+    assert clip_apart(["abc", "abd"], 5) == ["abc", "abd"]

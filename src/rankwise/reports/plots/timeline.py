@@ -79,6 +79,8 @@ _LONGEST_TITLE = 160
 _NARROWEST = 1.5
 _LETTER = 6.2
 _FEWEST_LETTERS = 4
+# For readers who do not see the colours.
+_MARKS = {"bad": "✗ ", "warn": "! "}
 _TALL_ENOUGH = 11.0
 _UNITS = ((3 * 3600.0, 3600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
@@ -274,17 +276,16 @@ def _shape(piece: _Piece, timeline: Timeline, sheet: _Sheet) -> Iterator[Markup]
     wide = piece.wide - (0.8 if piece.wide > 4 else 0.0)
     tone = TONES[bar.state]
     yield svg.rectangle(x, y, max(1.0, wide), tall, f"b {tone}", title=title_of(bar, timeline))
-    name = _name_in(bar, int((wide - 8) / _LETTER), is_wrong=tone == "bad")
+    name = _name_in(bar, int((wide - 8) / _LETTER), _MARKS.get(tone, ""))
     if name and tall >= _TALL_ENOUGH:
         yield svg.text(x + 4, y + tall / 2 + 3.5, name, kind="on cell")
 
 
-def _name_in(bar: TimelineBar, room: int, *, is_wrong: bool) -> str:
-    """Return as much of a name as there is room for; what is wrong is so without colours, too."""
+def _name_in(bar: TimelineBar, room: int, mark: str) -> str:
+    """Return as much of a name as there is room for, behind its mark."""
     name = bar.name.rpartition("::")[2] or bar.name
     if len(name) > room:
         name = name.removeprefix("test_")
-    mark = "✗ " if is_wrong else ""
     room -= len(mark)
     if len(name) <= room:
         return f"{mark}{name}"

@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO
 
-from rankwise.safe_text import clean, clip
+from rankwise.safe_text import clean, clip, clip_apart
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.table import Table
     from rich.text import Text
 
-# Nobody wraps lines for a file or a pipe.
+# Lines are not wrapped for a file or a pipe.
 _UNLIMITED_WIDTH = 10_000
 _NARROW = 60
 
@@ -37,7 +36,7 @@ def make_console(*, to_stderr: bool = False) -> Console:
     from rich.segment import Segment
 
     class OpenConsole(Console):
-        """Shows only text, and says that nobody reads any more where rich would leave."""
+        """Shows only text, and raises at the end of a pipe, where rich would end the process."""
 
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
@@ -56,7 +55,7 @@ def make_console(*, to_stderr: bool = False) -> Console:
     return OpenConsole(
         file=stream,
         width=width,
-        # Rich takes CI services and FORCE_COLOR for terminals. Who wants no colours gets no escape
+        # Rich takes CI services and FORCE_COLOR for terminals. Without colours there are no escape
         # codes at all: no bold letters, and no line that is written over.
         force_terminal=has_colours(stream),
         markup=False,
@@ -77,10 +76,10 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_.-]+")
 
 
 class Sections:
-    """How a log is divided; not at all where nobody folds it: a terminal, a file, another CI."""
+    """How a log is divided; not at all where it is not folded: a terminal, a file, another CI."""
 
     are_folded = False
-    """Whether what is in a section is out of the way of those who do not want to read it."""
+    """Whether what is in a section is hidden until a reader opens it."""
 
     def inert(self) -> AbstractContextManager[None]:
         """Have the CI take what is written meanwhile for text."""
@@ -105,7 +104,7 @@ class GitHubSections(Sections):
 
     @contextlib.contextmanager
     def inert(self) -> Iterator[None]:
-        """Have GitHub obey nothing until a word comes that nobody else knows."""
+        """Have GitHub obey nothing until a word comes that the output cannot know."""
         token = f"rankwise-{self._new_token()}"
         self._say(f"::stop-commands::{token}")
         try:
@@ -177,7 +176,7 @@ def _is_file(stream: TextIO) -> bool:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write, unless nobody reads any more: whoever writes the next line hears of that."""
+    """Write, unless the reader is gone: the writer of the next line is told."""
     with contextlib.suppress(OSError):
         stream.write(text)
         stream.flush()
@@ -224,6 +223,8 @@ def height_of(console: Console, show: Callable[[], None]) -> int:
 
 Cell = tuple[str, str]
 """A text and its style."""
+# The last column keeps so much before others are cut.
+_LEAST_LETTERS = 16
 
 
 def show_rows(
@@ -233,44 +234,51 @@ def show_rows(
     is_indented: bool = True,
     is_cut: bool = False,
 ) -> None:
-    """Show rows in columns; where the window is narrow, what comes last on a line of its own.
+    """Show rows in columns, none wider than the window.
 
-    What is too long is continued on lines below, or cut.
+    Where there is no room, cells are cut, or else what comes last is on a line of its own.
     """
-    if is_narrow(console):
-        for row in rows:
-            _show_narrow(console, row, 2 * is_indented, is_cut=is_cut)
-    elif rows:
-        console.print(_table(rows, is_indented=is_indented, is_cut=is_cut))
-
-
-def _table(rows: Sequence[Sequence[Cell]], *, is_indented: bool, is_cut: bool) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=is_indented, padding=(0, 0, 0, 2))
-    used = [number for number in range(len(rows[0])) if any(row[number][0] for row in rows)]
-    if is_cut:
-        # The last one has what can be done without: it is the only one that gets narrower.
-        for number in used:
-            table.add_column(no_wrap=number != used[-1])
-    for row in rows:
-        cells = [styled(row[number]) for number in used]
-        if is_cut:
-            cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
-        table.add_row(*cells)
-    return table
-
-
-def _show_narrow(console: Console, row: Sequence[Cell], indent: int, *, is_cut: bool) -> None:
+    from rich.cells import cell_len
     from rich.padding import Padding
 
-    cells = [styled(cell) for cell in row if cell[0]]
-    for texts, more in ((cells[:3], 0), (cells[3:], 2)):
-        if texts:
-            line = styled("  ").join(texts)
-            if is_cut:
-                line.no_wrap, line.overflow = True, "ellipsis"
-            console.print(Padding(line, (0, 0, 0, indent + more)))
+    columns = [column for column in zip(*rows, strict=True) if any(text for text, _ in column)]
+    widths = [max(cell_len(text) for text, _ in column) for column in columns]
+    indent = 2 * is_indented
+    room = console.width - indent - 2 * (len(widths) - 1)
+    if is_cut and not is_narrow(console):
+        columns = _cut_columns(columns, widths, room)
+    # So many columns are beside each other: all of them, or as many of the first as fit.
+    counts = [3, 2, 1] if is_narrow(console) else [len(columns), 3, 2, 1]
+    first = next((count for count in counts if sum(widths[:count]) <= room), 1 if not is_cut else 3)
+    is_aligned = sum(widths[:first]) <= room
+    for row in zip(*columns, strict=True):
+        line = styled()
+        for (text, style), width in zip(row[:first], widths, strict=False):
+            gap = 2 + (width - cell_len(text)) * is_aligned
+            line.append(text, style).append(" " * gap * bool(text or is_aligned))
+        line.rstrip()
+        below = styled("  ").join(styled(cell) for cell in row[first:] if cell[0])
+        for one, left in ((line, indent), (below, indent + 2)):
+            if one:
+                one.no_wrap, one.overflow = is_cut, "ellipsis" if is_cut else None
+                console.print(Padding(one, (0, 0, 0, left), expand=False))
+
+
+def _cut_columns(
+    columns: Sequence[tuple[Cell, ...]], widths: list[int], room: int
+) -> list[tuple[Cell, ...]]:
+    """Cut cells so that columns fit; the last one has what can be done without."""
+    if sum(widths) <= room:
+        return list(columns)
+    widths[-1] = min(widths[-1], max(_LEAST_LETTERS, widths[-1] + room - sum(widths)))
+    while sum(widths) > room:
+        widths[widths.index(max(widths))] -= 1
+    cut = []
+    for column, width in zip(columns, widths, strict=True):
+        texts = list(dict.fromkeys(text for text, _ in column))
+        shown = dict(zip(texts, clip_apart(texts, width), strict=True))
+        cut.append(tuple((shown[text], style) for text, style in column))
+    return cut
 
 
 def styled(*parts: str | Cell) -> Text:
