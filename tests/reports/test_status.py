@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
+from tests.reports.test_data_formats import CASES, RUN
 
 from rankwise.plan import Plan, Process, Task
-from rankwise.reports.status import status_data, status_of
+from rankwise.reports.failures import CaseResult, Repeated, RunExplanation
+from rankwise.reports.status import Forecast, durations_before, status_data, status_of
+from rankwise.reports.terminal.run_end import show_suite_end
 from rankwise.reports.terminal.status import show_runs, show_status
 from rankwise.steps.reporting import page
 from rankwise.store import State, Store
@@ -142,3 +149,106 @@ def test_a_page_about_a_pipeline_shows_what_programs_say_as_text(store: Store) -
     assert "\\[click\\]" in text
     [row] = [line for line in text.splitlines() if line.startswith("| a |")]
     assert row.replace("\\|", "").count("|") == 5
+
+
+# forecast
+
+
+def test_nothing_is_known_at_first() -> None:
+    forecast = Forecast(waiting=3)
+    assert forecast.seconds_left(1.0) is None
+    forecast.started("a", 1.0)
+    assert forecast.seconds_left(2.0) is None
+
+
+def test_what_is_left_is_like_what_was() -> None:
+    forecast = Forecast(waiting=4)
+    forecast.started("a", 0.0)
+    forecast.over("a", 10.0)
+    forecast.started("b", 10.0)
+    # Half of b, and two more, one at a time.
+    assert forecast.seconds_left(15.0) == pytest.approx(25.0)
+
+
+def test_the_run_before_counts_for_those_that_are_known() -> None:
+    forecast = Forecast(waiting=2, known={"a": 60.0, "b": 20.0})
+    forecast.started("a", 0.0)
+    forecast.started("b", 0.0)
+    # Two at a time: no sooner than the longest.
+    assert forecast.seconds_left(10.0) == pytest.approx(50.0)
+
+
+@given(st.lists(st.floats(0.001, 1e4), min_size=1, max_size=20), st.floats(0, 1e4))
+def test_it_is_never_less_than_nothing(durations: list[float], more: float) -> None:
+    forecast = Forecast(waiting=len(durations) + 1)
+    now = 0.0
+    for number, seconds in enumerate(durations):
+        forecast.started(str(number), now)
+        now += seconds
+        forecast.over(str(number), now)
+        left = forecast.seconds_left(now)
+        assert left is not None
+        assert left >= 0
+    forecast.started("last", now)
+    left = forecast.seconds_left(now + more)
+    assert left is not None
+    assert left >= 0
+
+
+def test_durations_are_those_of_the_run_before(store: Store) -> None:
+    first, second = passed_run(store), make_run(store)
+    known = durations_before(store, store.run(second))
+    passed = list(store.tasks_in(first, (State.PASSED,)))
+    assert passed
+    assert known == {row.key: (row.ended or 0) - (row.started or 0) for row in passed}
+    assert durations_before(store, store.run(first)) == {}
+
+
+# The last words on a suite
+
+
+def suite_shown(cases: list[CaseResult], repeated: list[Repeated] | None = None) -> str:
+    stream = io.StringIO()
+    show_suite_end(
+        Console(file=stream, width=120, force_terminal=False, highlight=False),
+        RUN,
+        cases=cases,
+        repeated=repeated or [],
+        explained=RunExplanation(first=(), others=()),
+        folder=Path("logs"),
+    )
+    return stream.getvalue()
+
+
+def test_a_table_and_counts_and_what_was_missing() -> None:
+    text = suite_shown(CASES)
+    rows = [line.split() for line in text.splitlines()]
+    assert ["good", "passed", "1.2", "s"] in rows
+    assert ["extra", "skipped", "needs", "2", "GPUs,", "found", "0"] in rows
+    assert "6 tests: 2 passed, 1 failed, 1 timed out, 1 not run, 1 skipped" in text
+    assert "1 test did not run, and the suite is not green without: needs 2 GPUs, found 0" in text
+    assert "  | y" not in text
+
+
+def test_of_many_tests_only_those_are_named_that_are_not_green() -> None:
+    many = [
+        CaseResult(task=f"t{number}", name=f"t{number}", state=State.PASSED) for number in range(50)
+    ]
+    text = suite_shown([*many, CASES[1]])
+    assert "t17" not in text
+    assert "bad" in text
+    assert "51 tests: 50 passed, 1 failed" in text
+
+
+def test_flaky_tests_are_named() -> None:
+    text = suite_shown(
+        [], [Repeated(name="a", passed=3, times=5), Repeated(name="b", passed=5, times=5)]
+    )
+    assert "a is flaky: it passed 3 of 5 times" in text
+    assert "b is" not in text
+
+
+def test_names_cannot_disturb_the_terminal() -> None:
+    case = dataclasses.replace(CASES[0], name="\x1b[2J[bold]a\x07")
+    assert "[bold]a" in suite_shown([case])
+    assert "\x1b" not in suite_shown([case])

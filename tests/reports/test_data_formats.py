@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -12,13 +18,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankwise.errors import InputError
 from rankwise.plan import REPEATED
-from rankwise.reports.data_formats import error_lines, junit_report
+from rankwise.plugins import REPORT_FORMATS
+from rankwise.reports.data_formats import csv_report, error_lines, json_report, junit_report
 from rankwise.reports.failures import CaseResult, Repeated, repeated_of, results_of
 from rankwise.reports.markdown import markdown_report
-from rankwise.reports.model import ReportData
+from rankwise.reports.model import ReportData, write_report
 from rankwise.store import ResultRow, RunRow, State, Store
-from tests.reports.made_runs import begin, end, make_run, one_task
+from tests.reports.made_runs import BEGUN, begin, end, failed_run, make_run, one_task, passed_run
+from tests.reports.measured_runs import hostile_run, make_sweep, osu_sweep, run_case, sweep_task
+from tests.reports.other_packages import install
 
 RUN = RunRow(
     id="suite-1",
@@ -251,3 +261,140 @@ def test_a_soft_failure_is_a_warning_and_comes_after_what_counts() -> None:
     assert [line.split(" ")[0] for line in lines] == ["::error", "::error", "::warning"]
     many = [dataclasses.replace(soft, name=f"soft{number}") for number in range(12)]
     assert {line.split(" ")[0] for line in error_lines(many)} == {"::warning"}
+
+
+# tabular
+
+NOW = 1_700_000_500.0
+
+
+def rows_of(store: Store, run: str) -> list[dict[str, str]]:
+    text = csv_report(ReportData(store=store, run=store.run(run), now=NOW))
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_every_value_is_a_row_and_so_is_a_case_without_any(store: Store) -> None:
+    rows = rows_of(store, osu_sweep(store))
+    assert len(rows) == 14 * 24 + 29 + 2
+    [crashed] = [row for row in rows if row["case"] == "osu-intel-4"]
+    assert (crashed["state"], crashed["metric"], crashed["mpi"]) == ("crashed", "", "intel")
+    one = next(row for row in rows if row["case"] == "osu-mpich-3" and row["size"] == "1024")
+    assert (one["metric"], one["unit"], one["trial"]) == ("latency", "us", "3")
+    assert float(one["value"]) > 0
+
+
+def test_a_run_without_measurements_is_a_table_of_its_tasks(store: Store) -> None:
+    [row] = rows_of(store, failed_run(store))
+    assert (row["case"], row["state"], row["exit_code"]) == ("train", "failed", "7")
+
+
+def test_a_spreadsheet_calculates_nothing_that_somebody_has_chosen(store: Store) -> None:
+    text = csv_report(ReportData(store=store, run=store.run(hostile_run(store)), now=NOW))
+    for row in csv.reader(io.StringIO(text)):
+        for cell in row:
+            assert not cell.startswith(("=", "+", "@")), cell
+            assert not cell.startswith("-") or float(cell) < 0
+
+
+def test_json_is_what_every_program_reads(store: Store) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    for run in (osu_sweep(store), hostile_run(store), failed_run(store)):
+        text = json_report(ReportData(store=store, run=store.run(run), now=NOW))
+        data = json.loads(text, parse_constant=refuse)
+        assert data["run"]["id"] == run
+        assert sum(data["counts"].values()) == len(data["cases"])
+
+
+def test_no_parameter_is_lost_whatever_its_name_is(store: Store) -> None:
+    names = {name: f"of {name}" for name in ("value", "unit", "case", "run", "state", "mpi")}
+    case = sweep_task("one", names)
+    run = make_sweep(store, cases=[case])
+    run_case(store, run, "one")
+    [row] = rows_of(store, run)
+    assert (row["run"], row["case"], row["mpi"]) == (run, "one", "of mpi")
+    for name in ("value", "unit", "case", "run", "state"):
+        assert row[f"parameter {name}"] == f"of {name}"
+
+
+# Report formats of other packages, by entry point
+
+SOURCE = """\
+def write(data):
+    lines = [f"{data.run.id} {data.verdict}", *(f"{one.key} {one.state}" for one in data.cases)]
+    return "\\n".join(lines) + "\\n"
+
+def write_bytes(data):
+    return b"taken"
+
+def fail(data):
+    raise KeyError("colour")
+
+def nothing(data):
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "site"
+    made.mkdir()
+    entries = {"lines": "write", "html": "write_bytes", "fails": "fail", "nothing": "nothing"}
+    group = "rankwise.report_formats"
+    install(made, "someformats", SOURCE, group=group, **entries)
+    return made
+
+
+def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a module of ours where the other package is installed."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", *arguments],
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_every_format_of_ours_can_be_loaded() -> None:
+    for name in REPORT_FORMATS.ours:
+        assert callable(REPORT_FORMATS.load(name)), name
+
+
+def test_a_format_of_another_package_is_written(store: Store, folder: Path) -> None:
+    run = passed_run(store)
+    base = ("rankwise.cli.main", "report", run, "--store", str(store.folder))
+    file = folder / "report.txt"
+    done = run_python(folder, *base, "--format", "lines", "--output", str(file))
+    assert done.returncode == 0, done
+    assert file.read_text() == f"{run} passed\ntrain passed\n"
+    done = run_python(folder, *base, "--format", "lines")
+    assert done.stdout == file.read_text(), done
+    done = run_python(folder, *base, "--format", "line")
+    assert done.returncode == 2, done
+    assert "there is no report format `line`; did you mean `lines`?" in done.stderr
+    done = run_python(folder, *base, "--output", "x.html")
+    assert done.returncode == 2, done
+    assert "--format NAME" in done.stderr
+
+
+def test_a_step_writes_the_format_that_its_file_is_named_after(store: Store, folder: Path) -> None:
+    run = passed_run(store)
+    base = ("rankwise.steps", "report", "--store", str(store.folder), "--run", run)
+    for name, first in (("a.lines", f"{run} passed\n"), ("a.junit", f"# {run}"), ("a", f"# {run}")):
+        done = run_python(folder, *base, str(folder / name))
+        assert done.returncode == 0, done
+        assert (folder / name).read_text().startswith(first)
+
+
+def test_another_package_takes_the_place_of_no_format_of_ours(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    data = ReportData(store=store, run=store.run(passed_run(store)), now=BEGUN)
+    assert write_report(data, "html").startswith(b"<!doctype html>")
+    for name, complaint in (("fails", "failed: KeyError: 'colour'"), ("nothing", "NoneType")):
+        with pytest.raises(InputError, match=complaint):
+            write_report(data, name)
