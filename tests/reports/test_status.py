@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from tests.reports.test_data_formats import CASES, RUN
 
 from rankwise.plan import Plan, Process, Task
 from rankwise.reports.failures import CaseResult, Repeated, RunExplanation
@@ -22,6 +21,7 @@ from rankwise.reports.terminal.status import show_runs, show_status
 from rankwise.steps.reporting import page
 from rankwise.store import State, Store
 from tests.reports.made_runs import BEGUN, begin, end, failed_run, make_run, one_task, passed_run
+from tests.reports.test_data_formats import CASES, RUN
 
 NOW = BEGUN + 65
 
