@@ -12,7 +12,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from tests.reports.test_folding import obeyed_by_github
 
 from rankwise.cli.main import VERBS
 from rankwise.plan import NOTIFIED, REPORTED, Plan
@@ -20,6 +19,7 @@ from rankwise.steps.releases import deploy
 from rankwise.store import State, Store
 from tests.cli.conftest import FakeEngine, Said, over
 from tests.reports.made_runs import begin, end, make_run, one_task, passed_run, worker
+from tests.reports.test_console import obeyed_by_github
 
 Rankwise = Callable[..., Said]
 

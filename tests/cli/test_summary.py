@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from tests.reports.test_folding import obeyed_by_github
 
 from rankwise.plan import Plan
 from rankwise.reports.terminal.console import GitHubSections, GitLabSections, Sections
@@ -27,6 +26,7 @@ from rankwise.store import RunRow, State, Store
 from tests.reports.made_runs import BEGUN, begin, end, make_run, one_task, passed_run, worker
 from tests.reports.matrix_runs import Done, make_matrix
 from tests.reports.measured_runs import osu_sweep
+from tests.reports.test_console import obeyed_by_github
 
 WIDTH, HEIGHT = 80, 24
 LOG = "".join(
