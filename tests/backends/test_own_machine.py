@@ -91,4 +91,4 @@ def test_what_is_not_installed_is_named_with_its_extra(
     remedies = " ".join(one.remedy for one in check_machine(tmp_path))
     for extra in ("notebooks", "kubernetes", "web", "report", "measure"):
         assert f"pip install 'rankwise[{extra}]'" in remedies
-    assert findings(tmp_path, "not here, and only needed for what it is for: sbatch (Slurm)")
+    assert findings(tmp_path, "not installed, each needed only for its purpose: sbatch (Slurm)")

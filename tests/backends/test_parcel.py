@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import tarfile
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from rankwise.backends.base import Attempt, Submission
 from rankwise.backends.remote.connection import HostFacts
-from rankwise.backends.remote.packing import HostPackage
+from rankwise.backends.remote.packing import HostPolicy, packed
+from rankwise.backends.remote.tracked import Tracked
 from rankwise.plan import Process, Task
 from rankwise.runtimes.base import PreparedRuntime
 
@@ -39,8 +40,12 @@ def _sent(folder: Path, command: str | tuple[str, ...], **variables: str) -> tup
         memory=0,
     )
     job = Submission(attempt=attempt, task=task, runtime=PreparedRuntime())
-    with closing(HostPackage(job, found)) as parcel, tarfile.open(fileobj=parcel.body) as packed:
-        content = packed.extractfile("order.json")
+    policy = HostPolicy(backend="it", tracked=Tracked(folder / "elsewhere"))
+    with packed(job, found, policy=policy) as chunks:
+        head, *body = chunks
+    assert head == b"2\n{}"
+    with tarfile.open(fileobj=io.BytesIO(b"".join(body))) as archive:
+        content = archive.extractfile("order.json")
         assert content is not None
         order = json.load(content)
     return order["processes"][0]["command"], order["environment"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.backends.cloud import ProviderLine
-from rankwise.backends.remote.connection import LineAway
+from rankwise.backends.base import Unreachable
+from rankwise.backends.cloud import ProviderConnection
 from rankwise.backends.remote.tracked import Tracked
 from rankwise.documents.site_models import CommandConfig
 
@@ -26,7 +26,7 @@ exec /bin/sh -c "$1"
 
 
 @pytest.fixture
-def line(tmp_path: Path) -> ProviderLine:
+def line(tmp_path: Path) -> ProviderConnection:
     """Open a line to an instance that is a folder of this machine."""
     for name, text in (("send", SEND), ("run", RUN)):
         (tmp_path / name).write_text(text.format(here=tmp_path))
@@ -39,7 +39,7 @@ def line(tmp_path: Path) -> ProviderLine:
         send=(str(tmp_path / "send"), "${{source}}", "${{target}}"),
         folder=str(tmp_path / "there"),
     )
-    return ProviderLine("one", {"name": "one"}, command, Tracked(tmp_path / "ledger"))
+    return ProviderConnection("one", {"name": "one"}, command, Tracked(tmp_path / "ledger"))
 
 
 def left_there(folder: Path) -> list[Path]:
@@ -47,31 +47,33 @@ def left_there(folder: Path) -> list[Path]:
 
 
 def test_what_is_sent_is_for_its_owner_alone_whatever_mode_the_tool_gives_it(
-    line: ProviderLine, tmp_path: Path
+    line: ProviderConnection, tmp_path: Path
 ) -> None:
-    said = line.call(f"cat; find {tmp_path}/there -type f", data=SECRET)
+    said = line.call(f"cat; find {tmp_path}/there -type f", given=[SECRET])
     assert (said.exit_code, said.output) == (0, SECRET), "it is gone while the line still runs"
     assert (tmp_path / "modes").read_text() == "700\n"
     assert left_there(tmp_path) == []
 
 
-def test_a_line_that_fails_leaves_nothing_that_was_sent(line: ProviderLine, tmp_path: Path) -> None:
-    assert line.call("cat; exit 3", data=SECRET).exit_code == 3
+def test_a_line_that_fails_leaves_nothing_that_was_sent(
+    line: ProviderConnection, tmp_path: Path
+) -> None:
+    assert line.call("cat; exit 3", given=[SECRET]).exit_code == 3
     assert left_there(tmp_path) == []
 
 
 @pytest.mark.parametrize("broken", ["send", "run"])
 def test_what_could_not_be_removed_is_removed_by_the_next_call(
-    line: ProviderLine, tmp_path: Path, broken: str
+    line: ProviderConnection, tmp_path: Path, broken: str
 ) -> None:
-    line.call("true", data=b"x")
+    line.call("true", given=[b"x"])
     (tmp_path / f"broken-{broken}").touch()
     if broken == "send":
-        with pytest.raises(LineAway):
-            line.call("cat", data=SECRET)
+        with pytest.raises(Unreachable):
+            line.call("cat", given=[SECRET])
     else:
-        assert line.call("cat", data=SECRET).exit_code == 255
+        assert line.call("cat", given=[SECRET]).exit_code == 255
     assert [path.read_bytes() for path in left_there(tmp_path)] == [SECRET]
     (tmp_path / f"broken-{broken}").unlink()
-    assert line.call("cat", data=b"again").output == b"again"
+    assert line.call("cat", given=[b"again"]).output == b"again"
     assert left_there(tmp_path) == []

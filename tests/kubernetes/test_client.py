@@ -10,9 +10,10 @@ from typing import NoReturn
 
 import pytest
 
+from rankwise.backends.base import Unreachable
 from rankwise.backends.kubernetes import client as module
 from rankwise.backends.kubernetes import watch as watch_module
-from rankwise.backends.kubernetes.client import ApiClient, ApiRefused, ClusterAway
+from rankwise.backends.kubernetes.client import ApiClient, ApiRefused
 from rankwise.backends.kubernetes.watch import NUMBER, LogStream, PodWatch
 from rankwise.documents.site_models import KubernetesConfig
 from rankwise.errors import ComputeFailure
@@ -111,7 +112,7 @@ def test_as_long_as_it_says_is_waited(
 def test_one_that_stays_away_is_away(world: World, cluster: ApiClient, fault: Fault) -> None:
     fault.happened = 0
     world.faults.append(fault)
-    with pytest.raises(ClusterAway):
+    with pytest.raises(Unreachable):
         cluster.create(config_map("ours"))
     assert posts(world) == 4
     assert world.things["configmaps"] == {}
@@ -322,5 +323,5 @@ def test_a_list_whose_rest_is_too_old_is_asked_for_again(
     if times == 1:
         assert cluster.pods(LABELS)[0] == []
     else:
-        with pytest.raises(ClusterAway, match="too old"):
+        with pytest.raises(Unreachable, match="too old"):
             cluster.pods(LABELS)

@@ -199,7 +199,7 @@ def test_a_job_that_is_complete_and_has_no_pods_any_more_is_lost(
     finally:
         cluster.kubelet.refusals.clear()
     assert found.outcome == "lost"
-    assert "it left no account of how it ended" in found.reason
+    assert "it left no record of how it ended" in found.reason
 
 
 def test_a_task_whose_other_pods_are_not_known_any_more_does_not_wait_for_them(

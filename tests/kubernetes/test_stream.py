@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.backends.base import Unreachable
 from rankwise.backends.kubernetes import watch as module
-from rankwise.backends.kubernetes.client import ApiClient, ClusterAway
+from rankwise.backends.kubernetes.client import ApiClient
 from rankwise.backends.kubernetes.watch import NUMBER, LogStream
 from rankwise.documents.site_models import KubernetesConfig
 from rankwise.node.mirror import Frame, to_line, whole_file
@@ -32,7 +33,7 @@ class Kept(ApiClient):
         frames = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         yield from map(to_line, frames)
         if self._answers[0] is not frames:
-            raise ClusterAway("the line has broken")
+            raise Unreachable("the line has broken")
 
 
 def numbered(*frames: Frame) -> list[Frame]:

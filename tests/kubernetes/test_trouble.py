@@ -228,7 +228,7 @@ def test_the_doctor_runs_a_task(tmp_path: Path, cluster: StandIn) -> None:
     desk.compute.close()
     found = check_compute("k8s", find_site(tmp_path), tmp_path / "store")
     assert [one.is_well for one in found] == [True, True, True, True], found
-    assert found[1].what == "all that is needed is allowed"
+    assert found[1].what == "all required permissions granted"
     assert "a task ran in here:1" in found[-1].what
     assert [*(tmp_path / "code").iterdir()] == []
     wait_until(lambda: cluster.left() == [])

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from sshd import Sshd
 
-from rankwise.backends.cloud import ProviderLine
+from rankwise.backends.cloud import ProviderConnection
 from rankwise.backends.remote.connection import Machine
 from rankwise.backends.remote.tracked import Tracked
-from rankwise.backends.ssh import SshLine
+from rankwise.backends.ssh import SshConnection
 from rankwise.documents.site import find_site
 from rankwise.documents.site_models import CommandConfig
 from rankwise.errors import ComputeFailure
@@ -39,7 +39,7 @@ def _foreign(folder: Path, kind: str) -> Path:
 def _instance(folder: Path, place: str, **more: tuple[str, ...]) -> Machine:
     """Give a machine that is this one, by a provider's command line."""
     command = CommandConfig(run=("sh", "-c", "${{command}}"), folder=place, **more)  # type: ignore[arg-type]  # command lines
-    line = ProviderLine("it", {}, command, Tracked(folder / "elsewhere"))
+    line = ProviderConnection("it", {}, command, Tracked(folder / "elsewhere"))
     return Machine(line, folder=place)
 
 
@@ -60,7 +60,7 @@ def test_a_folder_of_a_host_that_is_not_ours_alone_is_refused(
     tmp_path: Path, server: Sshd, kind: str
 ) -> None:
     place = _foreign(tmp_path, kind)
-    line = SshLine("here", config=str(server.config))
+    line = SshConnection("here", config=str(server.config))
     with pytest.raises(ComputeFailure, match="is not yours alone there"):
         Machine(line, folder=str(place)).reach()
 
@@ -150,4 +150,4 @@ def test_a_connection_is_kept_in_no_folder_that_is_not_ours_alone(
     else:
         _foreign(short, kind).rename(place)
     with pytest.raises(ComputeFailure, match="is not yours alone"):
-        SshLine("here")
+        SshConnection("here")

@@ -14,7 +14,7 @@ import pytest
 from sshd import Sshd
 
 from rankwise.backends.base import Attempt
-from rankwise.backends.cloud import ProviderLine, give_all_back
+from rankwise.backends.cloud import ProviderConnection, give_all_back
 from rankwise.backends.remote.connection import Machine
 from rankwise.backends.remote.host import SENT
 from rankwise.backends.remote.tracked import Tracked, TrackedInstance
@@ -119,7 +119,7 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> N
     about = {"list": [], "values": {}, "state": "made"}
     ledger.put(TrackedInstance(name="good", kind="instance", compute="c", run="r", about=about))
     (tmp_path / "elsewhere" / "bad.json").mkdir()
-    line = ProviderLine("bad", {}, CommandConfig(), ledger)
+    line = ProviderConnection("bad", {}, CommandConfig(), ledger)
     assert line.is_there() is None
     entries = ledger.entries()
     assert next(entries).name == "good", "the others are known all the same"

@@ -275,7 +275,7 @@ def test_a_time_limit_ends_a_job_and_a_dead_node_takes_one_with_it(
         assert "node" in said
         code, said = end_of(limited)
         assert code == 124, said
-        assert "reached the time limit that it has in Slurm" in said
+        assert "reached its time limit in Slurm" in said
 
 
 def test_a_node_that_is_drained_lets_its_job_end(shop: Shop, slurm: Cluster) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from rankwise.documents.site import Site
 from rankwise.documents.site_models import COMMAND, KUBERNETES, LOCAL, SSH, ComputeConfig
-from rankwise.errors import RankwiseError
+from rankwise.errors import ComputeFailure, RankwiseError
 from rankwise.machine import machine, visible_gpus
 from rankwise.plan import Resources, Task
 from rankwise.records import AttemptEnd
@@ -94,28 +94,45 @@ def not_run(reason: str) -> AttemptEnd:
 
 
 def lost(reason: str, **more: Any) -> AttemptEnd:
-    """Return the end of an attempt that nobody can say more of."""
+    """Return the end of an attempt of which no more can be found out."""
     return AttemptEnd(outcome=State.LOST, exit_code=LOST_CODE, reason=reason, **more)
 
 
 def cancelled(reason: str = "cancelled", **more: Any) -> AttemptEnd:
-    """Return the end of an attempt that somebody has ended."""
+    """Return the end of an attempt that was ended on request."""
     return AttemptEnd(outcome=State.CANCELLED, exit_code=CANCELLED_CODE, reason=reason, **more)
 
 
+def times_of(end: AttemptEnd | None) -> dict[str, Any]:
+    """Return when the runner began and ended, for an end with another outcome."""
+    return {"started": end.started, "ended": end.ended} if end is not None else {}
+
+
+def out_of_memory(reason: str, culprit: str | None, **more: Any) -> AttemptEnd:
+    """Return the end of an attempt that the kernel has killed for want of memory."""
+    return AttemptEnd(
+        outcome=State.CRASHED,
+        exit_code=KILLED_CODE,
+        signal=_KILL,
+        culprit=culprit,
+        reason=reason,
+        **more,
+    )
+
+
 def is_clear(end: AttemptEnd) -> bool:
-    """Return whether a runner's word is enough: nobody but the task's own processes ended it."""
+    """Return whether a runner's record is conclusive: only the task's own processes ended it."""
     match end.outcome:
         case State.PASSED:
             return end.exit_code == 0
         case State.FAILED:
-            # A shell says in this way that its command was ended by one of them.
+            # A shell ends with these codes if its command was killed by one of these signals.
             return end.exit_code not in (128 + _TERM, 128 + _KILL)
         case State.TIMED_OUT | State.NOT_RUN:
             return True
         case State.CRASHED:
             return end.signal not in (_TERM, _KILL)
-    # Somebody has ended it, or it is no word that we know.
+    # It was cancelled, perhaps by the backend, or a newer runner has written it.
     return False
 
 
@@ -150,6 +167,13 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Keep nothing for later: the run is over."""
+
+
+class Unreachable(ComputeFailure):
+    """No answer: what was asked for may have been done or not, and may be asked again later."""
+
+    seconds: float | None = None
+    """After how long to ask again, as the other side says."""
 
 
 # After which time something is tried again that has failed, or that nobody could say.
@@ -346,14 +370,14 @@ def _elsewhere(
     if choice.backend in (SSH, COMMAND):
         from rankwise.backends.remote.tracked import FOLDER, Tracked
 
-        ledger = Tracked(store / FOLDER)
+        tracked = Tracked(store / FOLDER)
         if choice.backend == SSH:
-            from rankwise.backends.ssh import open_ssh
+            from rankwise.backends.ssh import SshBackend
 
-            return open_ssh(choice, updates, ledger)
-        from rankwise.backends.cloud import open_provider
+            return SshBackend(choice, updates, tracked)
+        from rankwise.backends.cloud import ProviderBackend
 
-        return open_provider(choice, updates, ledger, run)
+        return ProviderBackend(choice, updates, tracked, run)
     from rankwise.backends.batch.backend import BatchBackend
 
     return BatchBackend(choice, updates, environment=os.environ, secrets=secrets)

@@ -1,4 +1,4 @@
-"""Machines that a provider's own command line makes and takes back."""
+"""Instances that a provider's own command line makes and deletes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,32 @@ import os
 import re
 import secrets
 import shlex
-import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from threading import Event
-from typing import IO, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from rankwise.backends.base import UNLIMITED, BackendFacts, Update, Updates
+from rankwise.backends.base import (
+    UNLIMITED,
+    Attempt,
+    BackendFacts,
+    Unreachable,
+    Update,
+    Updates,
+    claim_of,
+    words_of,
+)
 from rankwise.backends.remote.backend import RemoteBackend, fits
-from rankwise.backends.remote.connection import LineAway, Machine, Said, exchange, last_words
-from rankwise.backends.remote.host import Board, Host, Ways
+from rankwise.backends.remote.connection import (
+    CommandResult,
+    Machine,
+    Sink,
+    chunks_of,
+    exchange,
+)
+from rankwise.backends.remote.host import Host
+from rankwise.backends.remote.packing import HostPolicy
 from rankwise.backends.remote.tracked import Tracked, TrackedInstance
 from rankwise.checks.json_path import find
 from rankwise.documents.site_models import CommandConfig, ComputeConfig, is_path
@@ -32,12 +45,12 @@ _NAME = re.compile(r"\$\{\{\s*(\w+)\s*\}\}")
 
 
 def names_in(words: Sequence[str]) -> set[str]:
-    """Name what a command line has to be told."""
+    """Return the names of the values that a command line needs."""
     return {name for word in words for name in _NAME.findall(word)}
 
 
 def fill(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Put values in their places; each stays within its word, whatever it has in it.
+    """Fill values in; each stays within its word, whatever characters it has.
 
     LookupError: there is no value of that name.
     """
@@ -45,10 +58,10 @@ def fill(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 
 def capture(rules: Mapping[str, str], output: str, name: str) -> dict[str, str] | None:
-    """Find the values in what a command has written; None: one of them is not there.
+    """Return the values in the output of a command; None: one of them is missing.
 
-    A rule that begins with `$` is a path into JSON; of a list, the entry counts that has the name
-    in it. Others are patterns with a group, in which `${{name}}` stands for the name.
+    A rule that begins with `$` is a path into JSON; of a list, the entry with the name in it
+    counts. Others are patterns with a group, in which `${{name}}` stands for the name.
     """
     found = {}
     for key, rule in rules.items():
@@ -79,7 +92,7 @@ def _in_json(rule: str, output: str, name: str) -> str | None:
 
 
 def _json_in(output: str) -> Any:
-    """Read JSON that may have words before it, as progress and warnings are."""
+    """Return the JSON that may follow progress messages and warnings; None: there is none."""
     decoder = json.JSONDecoder()
     for found in re.finditer(r"^\s*([{\[])", output, re.MULTILINE):
         try:
@@ -95,94 +108,27 @@ _READY_SECONDS, _LATEST_READY_SECONDS = 0.2, 10.0
 
 
 def new_name() -> str:
-    """Return a name that nothing has: providers take letters, digits and dashes."""
+    """Return a unique name, of what all providers allow: letters, digits and dashes."""
     return f"rankwise-{secrets.token_hex(6)}"
-
-
-class Instances:
-    """Makes instances for one run, and deletes them."""
-
-    def __init__(self, choice: ComputeConfig, ledger: Tracked, run: str) -> None:
-        self._choice, self._ledger, self._run = choice, ledger, run
-        self._command = choice.command
-
-    def make(self, name: str, is_wanted: Callable[[], bool]) -> Mapping[str, str]:
-        """Make an instance, wait until it can be used, and give what is known of it.
-
-        ComputeFailure: it cannot be had. Whatever was made of it stays written down.
-        """
-        about = {
-            "state": "wanted",
-            "values": {},
-            "delete": list(self._command.delete),
-            "list": list(self._command.list),
-            "capture": dict(self._command.capture),
-        }
-        # The intent first: whatever happens next, it can be found out whether it was carried out.
-        self._note(name, about)
-        words = fill(self._command.create, {"name": name})
-        said = exchange(words, seconds=self._command.create_seconds)
-        if said is None or said.exit_code:
-            raise ComputeFailure(
-                f"{self._choice.name}: `create` failed: "
-                f"{last_words(said) if said is not None else 'it took too long'}"
-            )
-        found = capture(dict(self._command.capture), said.output.decode(errors="replace"), name)
-        if found is None:
-            raise ComputeFailure(
-                f"{self._choice.name}: what `create` has written has not all that `capture` looks "
-                f"for: {last_words(said)}"
-            )
-        self._note(name, {**about, "state": "made", "values": found})
-        values = {"name": name, **found}
-        self._wait_until_ready(values, is_wanted)
-        return values
-
-    def _note(self, name: str, about: Mapping[str, Any]) -> None:
-        self._ledger.put(
-            TrackedInstance(
-                name=name,
-                kind="instance",
-                compute=self._choice.name,
-                run=self._run,
-                about=about,
-            )
-        )
-
-    def _wait_until_ready(self, values: Mapping[str, str], is_wanted: Callable[[], bool]) -> None:
-        if not self._command.ready:
-            return
-        words = fill(self._command.ready, values)
-        deadline = time.monotonic() + self._command.ready_seconds
-        pause = _READY_SECONDS
-        while True:
-            said = exchange(words, seconds=_CALL_SECONDS)
-            if said is not None and said.exit_code == 0:
-                return
-            if time.monotonic() > deadline or not is_wanted():
-                why = last_words(said) if said is not None else "no answer"
-                raise ComputeFailure(f"{values['name']} was made, but is not ready: {why}")
-            time.sleep(pause)
-            pause = min(pause * 1.5, _LATEST_READY_SECONDS)
 
 
 def is_listed(entry: TrackedInstance) -> bool:
     """Ask the provider whether there is an instance of that name.
 
-    ComputeFailure: nobody can tell, for there is no `list`, or it fails.
+    ComputeFailure: this cannot be found out, as there is no `list`, or it fails.
     """
     return entry.name in _listing(entry)
 
 
 def _find(entry: TrackedInstance) -> dict[str, str] | None:
-    """Ask the provider for what was never heard of an instance; None: there is none."""
+    """Ask the provider for the values of an instance whose `create` was cut off; None: no such."""
     output = _listing(entry)
     if entry.name not in output:
         return None
     found = capture(entry.about["capture"], output, entry.name)
     if found is None:
         raise ComputeFailure(
-            f"{entry.name} is there, and what `list` writes has not all that `capture` looks for"
+            f"{entry.name} exists, but the output of `list` lacks something that `capture` needs"
         )
     return found
 
@@ -194,31 +140,30 @@ def _listing(entry: TrackedInstance) -> str:
             f"{entry.name} may have been made, and nothing says how to find out: write `list` in "
             f"the table of {entry.compute}, or look for it yourself"
         )
-    said = exchange(fill(words, {"name": entry.name}), seconds=_CALL_SECONDS)
-    if said is None or said.exit_code:
-        why = last_words(said) if said is not None else "no answer"
-        raise ComputeFailure(f"{entry.compute}: `list` failed: {why}")
-    return said.output.decode(errors="replace")
+    result = exchange(fill(words, {"name": entry.name}), seconds=_CALL_SECONDS)
+    if result.exit_code:
+        raise ComputeFailure(f"{entry.compute}: `list` failed: {result.last_line}")
+    return result.output.decode(errors="replace")
 
 
-def give_back(entry: TrackedInstance, ledger: Tracked) -> str:
-    """Delete an instance that may be there, and take it out of the ledger once it is gone.
+def give_back(entry: TrackedInstance, tracked: Tracked) -> str:
+    """Delete an instance that may exist, and its record once it is gone.
 
-    Gives what is in the way; empty: it is gone. Idempotent, and any client may do it.
+    Return why it is still there; empty: it is gone. Idempotent, and any client may do it.
     """
     try:
         values = {"name": entry.name, **entry.about["values"]}
         if names_in(entry.about["delete"]) - values.keys():
             found = _find(entry)
             if found is None:
-                ledger.drop(entry.name)
+                tracked.drop(entry.name)
                 return ""
             values |= found
         why = _delete(entry, fill(entry.about["delete"], values))
     except (ComputeFailure, OSError) as failure:
         why = str(failure)
     if not why:
-        ledger.drop(entry.name)
+        tracked.drop(entry.name)
     return why
 
 
@@ -228,24 +173,30 @@ def _delete(entry: TrackedInstance, words: Sequence[str]) -> str:
     for number in range(_TRIES):
         if number:
             time.sleep(_AGAIN_SECONDS * number)
-        said = exchange(words, seconds=_CALL_SECONDS)
-        if said is not None and said.exit_code == 0:
+        result = exchange(words, seconds=_CALL_SECONDS)
+        if result.exit_code == 0:
             return ""
-        why = last_words(said) if said is not None else "no answer"
+        why = result.last_line
+        # Perhaps an earlier try has succeeded, and only its answer was lost.
         with contextlib.suppress(ComputeFailure):
             if not is_listed(entry):
                 return ""
     return f"`delete` failed {_TRIES} times: {why}"
 
 
-def give_all_back(entries: Sequence[TrackedInstance], ledger: Tracked) -> dict[str, str]:
-    """Delete many at once; gives what was in the way, by their names."""
+def give_all_back(entries: Sequence[TrackedInstance], tracked: Tracked) -> dict[str, str]:
+    """Delete many at once; return why some are still there, by their names."""
     troubles: dict[str, str] = {}
 
     def work(entry: TrackedInstance) -> None:
-        if why := give_back(entry, ledger):
+        try:
+            why = give_back(entry, tracked)
+        except Exception as error:  # Whatever it is, the instance may cost money.
+            why = words_of(error)
+        if why:
             troubles[entry.name] = why
 
+    # Not an executor, whose threads outlive a second Ctrl-C: a provider may take minutes.
     threads = [threading.Thread(target=work, args=(entry,), daemon=True) for entry in entries]
     for thread in threads:
         thread.start()
@@ -258,95 +209,83 @@ _SHELF_BEGIN, _SHELF_END = "rankwise-folder:", ":rankwise-end"
 _SHELF = re.compile(f"{_SHELF_BEGIN}(.*){_SHELF_END}")
 
 
-class ProviderLine:
-    """One instance; `run` gets there, and `send` and `fetch` where it cannot pass files."""
+class ProviderConnection:
+    """One instance; `run` gets there, and `send` and `fetch` where `run` cannot pass files."""
 
     def __init__(
-        self, name: str, values: Mapping[str, str], command: CommandConfig, ledger: Tracked
+        self, name: str, values: Mapping[str, str], command: CommandConfig, tracked: Tracked
     ) -> None:
         self.name = name
-        self._values, self._command, self._ledger = values, command, ledger
+        self._values, self._command, self._tracked = values, command, tracked
         self._shelf = ""
-        """The folder there, by its full name, into which files are copied; empty: not asked yet."""
+        """The folder there, by its real path, into which files are copied; empty: not asked yet."""
         self._left: list[str] = []
         """Files there that may not have been removed."""
 
     def call(
-        self,
-        command: str,
-        *,
-        data: bytes = b"",
-        body: IO[bytes] | None = None,
-        seconds: float = 60.0,
-        into: IO[bytes] | None = None,
-    ) -> Said:
+        self, command: str, *, given: Iterable[bytes] = (), seconds: float = 60.0, into: Sink = None
+    ) -> CommandResult:
         """Run a line there."""
-        before = after = ""
-        if self._command.send and (data or body is not None):
+        before = after = out = ""
+        if is_copied := bool(self._command.send and given):
             place = self._place("in", seconds)
             self._left.append(place)
-            with _file_of(data, body) as source:
+            with _file_of(given) as source:
                 self._copy(self._command.send, source, place, seconds)
             # It has the values of secrets in it: it is gone as soon as it is open.
             before = f"exec < {shlex.quote(place)}; rm -f {shlex.join(self._left)}; "
-            data, body = b"", None
-        out = self._place("out", seconds) if self._command.fetch and into is not None else ""
-        if out:
+            given = ()
+        if self._command.fetch and into is not None:
+            out = self._place("out", seconds)
             after = f" > {shlex.quote(out)}"
         if before or after:
             command = f"/bin/sh -c {shlex.quote(f'{before}( {command} ){after}')}"
-        said = self._run(command, data, body, seconds, None if out else into)
-        if before and said.exit_code == 0:
+        result = self._run(command, seconds, given=given, into=None if out else into)
+        if is_copied and result.exit_code == 0:
             # Otherwise the line may not have come that far.
             self._left.clear()
         if out and into is not None:
             with tempfile.TemporaryDirectory(prefix="rankwise-") as folder:
                 self._copy(self._command.fetch, out, f"{folder}/fetched", seconds)
                 with open(f"{folder}/fetched", "rb") as fetched:  # noqa: PTH123  a plain name
-                    shutil.copyfileobj(fetched, into, 1 << 20)
-            self._run(f"rm -f {shlex.quote(out)}", b"", None, seconds, None)
-        return said
+                    into.writelines(chunks_of(fetched))
+            self._run(f"rm -f {shlex.quote(out)}", seconds)
+        return result
 
     def _place(self, kind: str, seconds: float) -> str:
         """Return a name for a file there, in a folder that others can neither read nor write."""
         if not self._shelf:
-            said = self._run(_make_shelf(self._command.folder), b"", None, seconds, None)
-            found = _SHELF.search(said.output.decode(errors="replace"))
+            result = self._run(_make_shelf(self._command.folder), seconds)
+            found = _SHELF.search(result.output.decode(errors="replace"))
             if found is None:
-                raise LineAway(f"{self.name} does not answer: {last_words(said)}")
+                raise Unreachable(f"{self.name} does not answer: {result.last_line}")
             if not found[1]:
                 raise ComputeFailure(
                     f"{self.name}: {self._command.folder} cannot be made there, or is not yours "
-                    f'alone; name another one with folder = "…" in its table: {last_words(said)}'
+                    f'alone; name another one with folder = "…" in its table: {result.last_line}'
                 )
             self._shelf = found[1]
         return f"{self._shelf}/{kind}-{secrets.token_hex(6)}"
 
     def _run(
-        self,
-        command: str,
-        data: bytes,
-        body: IO[bytes] | None,
-        seconds: float,
-        into: IO[bytes] | None,
-    ) -> Said:
+        self, command: str, seconds: float, *, given: Iterable[bytes] = (), into: Sink = None
+    ) -> CommandResult:
         words = fill(self._command.run, {**self._values, "command": command})
-        said = exchange(words, data=data, body=body, seconds=seconds, into=into)
-        if said is None:
-            raise LineAway(f"{self.name} gave no answer in {seconds:g} s")
-        return said
+        result = exchange(words, given=given, seconds=seconds, into=into)
+        if result.is_late:
+            raise Unreachable(f"{self.name} gave {result.errors}")
+        return result
 
     def _copy(self, template: Sequence[str], source: str, target: str, seconds: float) -> None:
         words = fill(template, {**self._values, "source": source, "target": target})
-        said = exchange(words, seconds=seconds)
-        if said is None or said.exit_code:
-            why = last_words(said) if said is not None else "it took too long"
-            raise LineAway(f"{self.name}: a file could not be copied: {why}")
+        result = exchange(words, seconds=seconds)
+        if result.exit_code:
+            raise Unreachable(f"{self.name}: a file could not be copied: {result.last_line}")
 
     def is_there(self) -> bool | None:
-        """Ask the provider, if there is a way to."""
+        """Ask the provider; None: it does not say."""
         with contextlib.suppress(RankwiseError, OSError):
-            entry = self._ledger.get(self.name)
+            entry = self._tracked.get(self.name)
             if entry is None:
                 return False
             if entry.about["list"]:
@@ -358,7 +297,7 @@ class ProviderLine:
 
 
 def _make_shelf(folder: str) -> str:
-    """Write a line that makes a folder, and says its full name if it is the user's alone."""
+    """Return a line that makes a folder, and prints its real path if it is the user's alone."""
     is_home = folder.startswith("~/")
     place = f'"$HOME"{shlex.quote(folder[1:])}' if is_home else shlex.quote(folder)
     say = f'printf "\\n{_SHELF_BEGIN}%s{_SHELF_END}\\n"'
@@ -374,172 +313,170 @@ def _make_shelf(folder: str) -> str:
 
 
 @contextlib.contextmanager
-def _file_of(data: bytes, body: IO[bytes] | None) -> Iterator[str]:
+def _file_of(given: Iterable[bytes]) -> Iterator[str]:
     """Write what is to be sent into a file that only we can read, and that does not stay."""
     handle, path = tempfile.mkstemp(prefix="rankwise-")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            if body is not None:
-                shutil.copyfileobj(body, file, 1 << 20)
+            file.writelines(given)
         yield path
     finally:
         os.unlink(path)  # noqa: PTH108  a plain name
 
 
-@dataclass(slots=True, kw_only=True)
-class _Instance:
-    keeper: Host
-    used: Resources = Resources()
-    tasks: int = 0
-    """How many it has now."""
-    is_spent: bool = False
-    """Whether it takes no more."""
-    unwanted: Event = field(default_factory=Event)
-    machine: Machine | None = None
-    """None: it is being made."""
-
-
-class ProviderFleet:
+class ProviderBackend(RemoteBackend):
     """Instances of one run: those of an earlier client of the same run are its own."""
 
-    def __init__(self, choice: ComputeConfig, board: Board, ledger: Tracked, run: str) -> None:
-        self._choice, self._board, self._ledger, self._run = choice, board, ledger, run
-        self._making = Instances(choice, ledger, run)
-        self._ways = Ways(
-            compute=choice.name,
-            ledger=ledger,
+    def __init__(self, choice: ComputeConfig, updates: Updates, tracked: Tracked, run: str) -> None:
+        policy = HostPolicy(
+            backend=choice.name,
+            tracked=tracked,
             python=choice.command.python,
             patience=choice.command.patience,
             look_seconds=choice.command.look_seconds,
-            is_noted=False,
+            is_tracked=False,
         )
-        self._instances: dict[str, _Instance] = {}
+        super().__init__(updates, policy)
+        self._choice, self._tracked, self._run = choice, tracked, run
+        self._command = choice.command
 
     def facts(self) -> BackendFacts:
-        """Return what an instance is said to have; whatever comes is taken, and waits here."""
+        """Return what an instance should have; any task may be submitted, and waits here."""
         capacity = self._choice.capacity(UNLIMITED)
         return BackendFacts(capacity=capacity, room=UNLIMITED, makes_runtimes=True)
 
-    def pick(self, task: Task) -> tuple[Host, Resources] | None:
+    def _pick(self, task: Task) -> tuple[Host, Resources] | None:
         """Return an instance that has room, or have one made."""
         most = self.facts().capacity
         claim = claim_of(task, Resources(cores=1e9) if math.isinf(most.cores) else most)
         if not fits(claim, most):
-            raise ComputeFailure("needs more than an instance is said to have")
-        usable = [one for one in self._instances.values() if not one.keeper.failure]
-        free = [one for one in usable if self._has_room(one, claim, most)]
+            raise ComputeFailure("needs more than the site file says that an instance has")
+        usable = [host for host in self._hosts.values() if not host.failure]
+        free = [host for host in usable if self._has_room(host, claim, most)]
         if not free:
-            if len(usable) >= self._choice.command.instances:
+            if len(usable) >= self._command.instances:
                 return None
-            failed = [one.keeper.failure for one in self._instances.values() if one.machine is None]
+            failed = [host.failure for host in self._hosts.values() if host.machine is None]
             if any(failed):
                 # What could not be made will not be made by asking again.
                 raise ComputeFailure(next(filter(None, failed)))
-            free = [self._new()]
-        one = max(free, key=lambda one: one.tasks)
-        one.used += claim
-        one.tasks += 1
-        one.is_spent = not self._choice.command.reuse
-        return one.keeper, claim
+            name = new_name()
+            self._hosts[name] = Host(name, self)
+            free = [self._hosts[name]]
+        # The busiest first: those that become idle can be deleted.
+        return max(free, key=lambda host: host.tasks), claim
 
-    def _has_room(self, one: _Instance, claim: Resources, most: Resources) -> bool:
-        if one.is_spent:
-            return False
-        # Of which nothing is said, has one task at a time.
-        is_told = self._choice.cores is not None
-        return fits(claim, most - one.used) if is_told else one.tasks == 0
+    def _has_room(self, host: Host, claim: Resources, most: Resources) -> bool:
+        if not self._command.reuse:
+            return False  # It was made for a task.
+        # Without `cores` in the site file, an instance has one task at a time.
+        is_known = self._choice.cores is not None
+        return fits(claim, most - host.used) if is_known else host.tasks == 0
 
-    def _new(self) -> _Instance:
-        name = new_name()
-        unwanted = Event()
+    def open_machine(self, name: str) -> Machine:
+        """Make an instance, and wait until it can be used.
 
-        def make() -> Machine:
-            self._board.tell(Update(text=f"{self._choice.name}: making the instance {name}"))
-            values = self._making.make(name, lambda: not unwanted.is_set())
-            self._instances[name].machine = machine = self._machine(name, values)
-            return machine
+        ComputeFailure: it cannot be had. Whatever was made of it stays recorded.
+        """
+        self.tell(Update(text=f"{self._choice.name}: making the instance {name}"))
+        about = {
+            "state": "wanted",
+            "values": {},
+            "delete": list(self._command.delete),
+            "list": list(self._command.list),
+            "capture": dict(self._command.capture),
+        }
+        # The intent first: whatever happens next, it can be found out whether it was carried out.
+        self._note(name, about)
+        words = fill(self._command.create, {"name": name})
+        result = exchange(words, seconds=self._command.create_seconds)
+        if result.exit_code:
+            raise ComputeFailure(f"{self._choice.name}: `create` failed: {result.last_line}")
+        output = result.output.decode(errors="replace")
+        found = capture(dict(self._command.capture), output, name)
+        if found is None:
+            raise ComputeFailure(
+                f"{self._choice.name}: the output of `create` lacks something that `capture` "
+                f"needs: {result.last_line}"
+            )
+        self._note(name, {**about, "state": "made", "values": found})
+        values = {"name": name, **found}
+        self._wait_until_ready(values)
+        return self._machine(name, values)
 
-        keeper = Host(name, make, self._board, self._ways)
-        self._instances[name] = _Instance(keeper=keeper, unwanted=unwanted)
-        return self._instances[name]
+    def _note(self, name: str, about: Mapping[str, Any]) -> None:
+        backend = self._choice.name
+        self._tracked.put(
+            TrackedInstance(name=name, kind="instance", compute=backend, run=self._run, about=about)
+        )
+
+    def _wait_until_ready(self, values: Mapping[str, str]) -> None:
+        if not self._command.ready:
+            return
+        words = fill(self._command.ready, values)
+        deadline = time.monotonic() + self._command.ready_seconds
+        pause = _READY_SECONDS
+        while (result := exchange(words, seconds=_CALL_SECONDS)).exit_code:
+            if time.monotonic() > deadline or self._is_closed:
+                raise ComputeFailure(
+                    f"{values['name']} was made, but is not ready: {result.last_line}"
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LATEST_READY_SECONDS)
 
     def _machine(self, name: str, values: Mapping[str, str]) -> Machine:
-        command = self._choice.command
-        line = ProviderLine(name, values, command, self._ledger)
+        command = self._command
+        line = ProviderConnection(name, values, command, self._tracked)
         return Machine(line, folder=command.folder, python=command.python, init=command.init)
 
-    def recover(self, machine: str, claim: Resources) -> Host | None:
+    def _reopen(self, name: str) -> Host | None:
         """Return an instance that an earlier client has made; None: it is gone."""
-        if machine not in self._instances:
-            entry = self._ledger.get(machine)
+        if name not in self._hosts:
+            entry = self._tracked.get(name)
             if entry is None or entry.about["state"] != "made":
                 return None
-            there = self._machine(machine, {"name": machine, **entry.about["values"]})
-            keeper = Host(machine, lambda: there, self._board, self._ways)
-            self._instances[machine] = _Instance(keeper=keeper, machine=there)
-        one = self._instances[machine]
-        one.used += claim
-        one.tasks += 1
-        one.is_spent = not self._choice.command.reuse
-        return one.keeper
+            machine = self._machine(name, {"name": name, **entry.about["values"]})
+            self._hosts[name] = Host(name, self, machine)
+        return self._hosts[name]
 
-    def machine_of(self, keeper: Host) -> Machine:
-        machine = self._instances[keeper.name].machine
-        assert machine is not None  # it is asked for what runs there already
-        return machine
-
-    def note_over(self, keeper: Host, claim: Resources) -> None:
-        """Count something no longer; an instance that takes no more is given back at once."""
-        one = self._instances[keeper.name]
-        one.used -= claim
-        one.tasks -= 1
-        if one.tasks == 0 and (one.is_spent or keeper.failure) and one.machine is not None:
-            keeper.close(0.0)
-            self._delete(keeper.name)
-            if not keeper.failure:
-                del self._instances[keeper.name]
-
-    def _delete(self, name: str) -> None:
-        try:
-            entry = self._ledger.get(name)
-        except StoreFailure as failure:
-            self._tell_of({name: str(failure)})
+    def _release(self, attempt: Attempt) -> None:
+        """Delete an instance at once that gets no more tasks: it costs money."""
+        placed = self._placed.get(attempt.marker)
+        super()._release(attempt)
+        if placed is None:
             return
-        if entry is not None:
-            self._tell_of(give_all_back([entry], self._ledger))
+        host, _ = placed
+        is_useless = bool(host.failure) or not self._command.reuse
+        if host.tasks == 0 and is_useless and host.machine is not None:
+            host.close(0.0)
+            try:
+                entry = self._tracked.get(host.name)
+                self._report(give_all_back([entry] if entry else [], self._tracked))
+            except StoreFailure as failure:
+                self._report({host.name: str(failure)})
+            # One that failed stays: it tells why no other is made.
+            if not host.failure:
+                del self._hosts[host.name]
 
-    def close(self) -> Sequence[str]:
+    def _close_hosts(self) -> Sequence[str]:
         """Delete every instance of this run, also those that an earlier client has left."""
-        for one in self._instances.values():
-            one.unwanted.set()
-        for one in self._instances.values():
-            # One that is just being made can be deleted once it is known what it is.
-            one.keeper.close(self._choice.command.create_seconds)
+        for host in self._hosts.values():
+            # One that is just being made can be deleted once its id is known.
+            host.close(self._command.create_seconds)
         entries: list[TrackedInstance] = []
         unknown = []
         try:
-            for entry in self._ledger.entries(compute=self._choice.name, run=self._run):
+            for entry in self._tracked.entries(compute=self._choice.name, run=self._run):
                 entries += [entry] if entry.kind == "instance" else []
         except StoreFailure as failure:
             unknown = [f"WARNING: an instance of {self._choice.name} may still be there: {failure}"]
-        self._tell_of(give_all_back(entries, self._ledger))
+        self._report(give_all_back(entries, self._tracked))
         return unknown
 
-    def _tell_of(self, troubles: dict[str, str]) -> None:
+    def _report(self, troubles: Mapping[str, str]) -> None:
         for name, why in troubles.items():
-            self._board.tell(
-                Update(
-                    text=f"WARNING: the instance {name} of {self._choice.name} is still there, and "
-                    f"may cost money: {why}. Type  rankwise clean  to try again"
-                )
+            text = (
+                f"WARNING: the instance {name} of {self._choice.name} is still there, and may cost "
+                f"money: {why}. Type  rankwise clean  to try again"
             )
-
-
-def open_provider(
-    choice: ComputeConfig, updates: Updates, ledger: Tracked, run: str
-) -> RemoteBackend:
-    """Make a provider ready to be a compute; nothing is made yet."""
-    return RemoteBackend(
-        choice.name, updates, lambda board: ProviderFleet(choice, board, ledger, run)
-    )
+            self.tell(Update(text=text))

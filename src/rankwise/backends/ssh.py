@@ -11,37 +11,50 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO
 
-from rankwise.backends.base import UNLIMITED, BackendFacts, Updates, largest
+from rankwise.backends.base import (
+    UNLIMITED,
+    BackendFacts,
+    Unreachable,
+    Updates,
+    claim_of,
+    largest,
+)
 from rankwise.backends.remote.backend import RemoteBackend, fits
-from rankwise.backends.remote.connection import LineAway, Machine, Said, exchange
-from rankwise.backends.remote.host import Board, Host, Ways
+from rankwise.backends.remote.connection import CommandResult, Machine, Sink, exchange
+from rankwise.backends.remote.host import Host
+from rankwise.backends.remote.packing import HostPolicy
 from rankwise.backends.remote.tracked import Tracked
 from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure, RankwiseError
 from rankwise.plan import Resources, Task, claim_of, shortfall
 
 CONNECT_SECONDS = 15
-# What is kept open between two calls ends by itself after a client that was killed.
+# The shared connection stays open between two calls, and ends by itself if the client was killed.
 _PERSIST_SECONDS = 30
 _AWAY_CODE = 255
 # ssh puts 17 characters behind the name of a socket, and has room for 107.
 _LONGEST_SOCKET = 90
 # A blank or a % in the name of a socket means something to ssh.
 _PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)
-_WORDS_OF_REFUSAL = (
-    "Host key verification failed",
-    "REMOTE HOST IDENTIFICATION HAS CHANGED",
-    "Permission denied (",
-    "Could not resolve hostname",
-    "Too many authentication failures",
-    "Bad configuration option",
-    "command-line line 0:",
+# What asking again does not change; all else is taken for a host that may answer later.
+_REFUSALS = (
+    *("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED"),
+    *("Permission denied (", "Could not resolve hostname", "Too many authentication failures"),
+    *("Bad configuration option", "command-line line 0:"),
 )
+# The first that is in ssh's output counts: for a changed key, ssh writes both of the first two.
+_ADVICE = {
+    "REMOTE HOST IDENTIFICATION HAS CHANGED": "its key is not the one in known_hosts: find out "
+    "why first",
+    "Host key verification failed": "its key is not known here. Type  {by_hand}  once, compare "
+    "what it shows with the host's own, and say yes",
+    "Permission denied": "it must let you in without a question. Try  {by_hand} : if that asks "
+    "for a password, add your key there (ssh-copy-id) or to the agent (ssh-add)",
+    "": "`hosts` and `options` of its table are given to ssh as they are",
+}
 _OPTIONS = (
     "BatchMode=yes",
     "ControlMaster=auto",
@@ -54,7 +67,7 @@ _OPTIONS = (
 )
 
 
-class SshLine:
+class SshConnection:
     """One host; all calls go through one connection."""
 
     def __init__(self, host: str, *, options: Sequence[str] = (), config: str = "") -> None:
@@ -68,56 +81,35 @@ class SshLine:
         ]
 
     def call(
-        self,
-        command: str,
-        *,
-        data: bytes = b"",
-        body: IO[bytes] | None = None,
-        seconds: float = 60.0,
-        into: IO[bytes] | None = None,
-    ) -> Said:
+        self, command: str, *, given: Iterable[bytes] = (), seconds: float = 60.0, into: Sink = None
+    ) -> CommandResult:
         """Run a line there."""
-        said = exchange([*self._words, command], data=data, body=body, seconds=seconds, into=into)
-        if said is None:
-            raise LineAway(f"{self.name} gave no answer in {seconds:g} s")
-        if said.exit_code == _AWAY_CODE or said.exit_code < 0:
-            raise self._failure(said.errors)
-        return said
+        result = exchange([*self._words, command], given=given, seconds=seconds, into=into)
+        if result.is_late:
+            raise Unreachable(f"{self.name} gave {result.errors}")
+        if result.exit_code == _AWAY_CODE or result.exit_code < 0:
+            raise self._failure(result.errors)
+        return result
 
-    def _failure(self, said: str) -> ComputeFailure:
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
-        last = lines[-1] if lines else "the line was cut"
-        if not any(words in said for words in _WORDS_OF_REFUSAL):
-            return LineAway(f"{self.name} cannot be reached: {last}")
-        text = f"{self.name}: ssh says: {last}"
-        if "REMOTE HOST IDENTIFICATION HAS CHANGED" in said:
-            return ComputeFailure(
-                f"{text}; its key is not the one in known_hosts: find out why first"
-            )
-        if "Host key verification failed" in said:
-            return ComputeFailure(
-                f"{text}; its key is not known here. Type  {self.by_hand()}  once, compare what it "
-                f"shows with the host's own, and say yes"
-            )
-        if "Permission denied" in said:
-            return ComputeFailure(
-                f"{text}; it must let you in without a question. Try  {self.by_hand()} : if that "
-                f"asks for a password, add your key there (ssh-copy-id) or to the agent (ssh-add)"
-            )
-        return ComputeFailure(
-            f"{text}; `hosts` and `options` of its table are given to ssh as they are"
-        )
+    def _failure(self, errors: str) -> ComputeFailure:
+        lines = [line.strip() for line in errors.splitlines() if line.strip()]
+        last = lines[-1] if lines else "the connection broke"
+        if not any(words in errors for words in _REFUSALS):
+            return Unreachable(f"{self.name} cannot be reached: {last}")
+        advice = next(text for words, text in _ADVICE.items() if words in errors)
+        by_hand = self._command_by_hand()
+        return ComputeFailure(f"{self.name}: ssh says: {last}; {advice.format(by_hand=by_hand)}")
 
-    def by_hand(self) -> str:
-        """Return the command by which a person would look whether it works."""
+    def _command_by_hand(self) -> str:
+        """Return the command by which a person can try the connection."""
         own = self._words[1 : self._words.index("-o")]
         return " ".join(["ssh", *own, self.name, "true"])
 
     def is_there(self) -> None:
-        """Leave it to a call: a host that does not answer may come back."""
+        """Return None: a host that does not answer may come back."""
 
     def close(self) -> None:
-        """End the connection as soon as nobody uses it."""
+        """End the connection as soon as no process uses it."""
         if self._socket.exists():
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 words = [*self._words[:-3], "-O", "stop", "--", self.name]
@@ -132,7 +124,7 @@ class SshLine:
 
 
 def _socket_for(words: Sequence[str]) -> Path:
-    """Name the place of a connection: short, since there is no room for long ones, and our own."""
+    """Return the path of a connection's socket: short enough for ssh, in a folder of our own."""
     name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:20]
     places = (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp")
     sockets = [Path(place, f"rankwise-ssh-{os.getuid()}", name) for place in places if place]
@@ -160,121 +152,93 @@ _CLOSE_SECONDS = 10.0
 _AGAIN_SECONDS = 1.0
 
 
-@dataclass(slots=True)
-class _Host:
-    machine: Machine
-    keeper: Host
-    has: Resources | None = None
-    """None: it has not said yet."""
-    used: Resources = Resources()
+class SshBackend(RemoteBackend):
+    """Hosts that exist anyway: nothing is made and nothing is given back."""
 
-    @property
-    def free(self) -> Resources:
-        return (self.has or UNLIMITED) - self.used
-
-
-class SshFleet:
-    """Hosts that are there anyway; nothing is made and nothing is given back."""
-
-    def __init__(self, choice: ComputeConfig, board: Board, ledger: Tracked) -> None:
-        self._choice = choice
-        self._board = board
-        self._ways = Ways(
-            compute=choice.name,
-            ledger=ledger,
+    def __init__(self, choice: ComputeConfig, updates: Updates, tracked: Tracked) -> None:
+        policy = HostPolicy(
+            backend=choice.name,
+            tracked=tracked,
             python=choice.ssh.python,
             is_shared=choice.ssh.shared,
             patience=choice.ssh.patience,
         )
-        self._hosts = {name: self._host(name) for name in choice.ssh.hosts}
+        super().__init__(updates, policy)
+        self._choice = choice
+        for name in choice.ssh.hosts:
+            self._reopen(name)
         self._is_asked = False
 
-    def _host(self, name: str) -> _Host:
-        machine = machine_at(self._choice, name)
-        return _Host(machine, Host(name, lambda: machine, self._board, self._ways))
-
-    def machine_of(self, keeper: Host) -> Machine:
-        return self._hosts[keeper.name].machine
+    def open_machine(self, name: str) -> Machine:
+        return machine_at(self._choice, name)
 
     def facts(self) -> BackendFacts:
         """Return what hosts have; all are asked at once, the first time."""
         self._ask()
-        told = [host.has for host in self._hosts.values() if host.has is not None]
-        if not told:
+        found = [host.has for host in self._hosts.values() if host.has is not None]
+        if not found:
             capacity = self._choice.capacity(UNLIMITED)
             return BackendFacts(capacity=capacity, room=UNLIMITED, makes_runtimes=True)
-        room = UNLIMITED if self._choice.oversubscribe else sum(told[1:], told[0])
-        return BackendFacts(capacity=largest(told), room=room, makes_runtimes=True)
+        room = UNLIMITED if self._choice.oversubscribe else sum(found[1:], found[0])
+        return BackendFacts(capacity=largest(found), room=room, makes_runtimes=True)
 
     def _ask(self) -> None:
-        """Have all hosts say what they have; those that do not answer are left out."""
+        """Ask all hosts what they have; those that do not answer are left out."""
         if self._is_asked:
             return
         self._is_asked = True
-        asking = [
+        threads = [
             threading.Thread(target=self._reach, args=(host,), daemon=True)
             for host in self._hosts.values()
         ]
-        for one in asking:
+        for one in threads:
             one.start()
-        for one in asking:
+        for one in threads:
             one.join(_REACH_SECONDS)
 
-    def _reach(self, host: _Host) -> None:
+    def _reach(self, host: Host) -> None:
+        assert host.machine is not None  # all hosts are made with it
         try:
             try:
                 found = host.machine.reach()
-            except LineAway:  # Once is nothing.
+            except Unreachable:  # One lost packet must not leave a host out for the whole run.
                 time.sleep(_AGAIN_SECONDS)
                 found = host.machine.reach()
         except RankwiseError as failure:
-            host.keeper.failure = str(failure)
+            host.failure = str(failure)
             return
-        if self._choice.oversubscribe:
-            host.has = UNLIMITED
-        else:
-            host.has = self._choice.capacity(found.resources)
+        unlimited = self._choice.oversubscribe
+        host.has = UNLIMITED if unlimited else self._choice.capacity(found.resources)
 
-    def pick(self, task: Task) -> tuple[Host, Resources] | None:
+    def _pick(self, task: Task) -> tuple[Host, Resources] | None:
         """Return the host with most free cores, of those that have enough of everything."""
         self._ask()
-        usable = [host for host in self._hosts.values() if not host.keeper.failure]
+        usable = [host for host in self._hosts.values() if not host.failure]
         if not usable:
-            reasons = (host.keeper.failure for host in self._hosts.values())
+            reasons = (host.failure for host in self._hosts.values())
             raise ComputeFailure("; ".join(dict.fromkeys(reasons)))
-        claims = [(host, claim_of(task, host.has or UNLIMITED)) for host in usable]
-        able = [(host, claim) for host, claim in claims if fits(claim, host.has or UNLIMITED)]
+        # What a silent host has is not known: it is tried.
+        amounts = [(host, host.has or UNLIMITED) for host in usable]
+        claims = [(host, has, claim_of(task, has)) for host, has in amounts]
+        able = [(host, has, claim) for host, has, claim in claims if fits(claim, has)]
         if not able:
-            host, claim = claims[0]
-            raise ComputeFailure(
-                shortfall(claim, host.has or UNLIMITED) or "no host has all that it needs"
-            )
-        free = [(host, claim) for host, claim in able if fits(claim, host.free)]
-        if not free:
-            return None
-        host, claim = max(free, key=lambda one: one[0].free.cores)
-        host.used += claim
-        return host.keeper, claim
+            _, has, claim = claims[0]
+            raise ComputeFailure(shortfall(claim, has) or "no host has all that it needs")
+        free = [(host, claim) for host, has, claim in able if fits(claim, has - host.used)]
+        return max(free, key=lambda one: _free_cores(one[0]), default=None)
 
-    def recover(self, machine: str, claim: Resources) -> Host:
+    def _reopen(self, name: str) -> Host:
         """Return the host of that name, also if the site file has it no longer."""
-        if machine not in self._hosts:
-            self._hosts[machine] = self._host(machine)
-        host = self._hosts[machine]
-        # Another client has reached it: that it does not answer now is no reason to give it up.
-        host.keeper.failure = ""
-        host.used += claim
-        return host.keeper
+        if name not in self._hosts:
+            self._hosts[name] = Host(name, self, self.open_machine(name))
+        host = self._hosts[name]
+        # It was reached once: that it does not answer now is no reason to do without it.
+        host.failure = ""
+        return host
 
-    def note_over(self, keeper: Host, claim: Resources) -> None:
-        """Count something no longer that is over."""
-        self._hosts[keeper.name].used -= claim
-
-    def close(self) -> Sequence[str]:
+    def _close_hosts(self) -> Sequence[str]:
         """Remove what is over on the hosts, and end the connections."""
-        left = [
-            one.keeper.name for one in self._hosts.values() if not one.keeper.close(_CLOSE_SECONDS)
-        ]
+        left = [host.name for host in self._hosts.values() if not host.close(_CLOSE_SECONDS)]
         return [
             f"{name} does not answer: what is over has left a folder there, which `rankwise clean` "
             f"removes once it does"
@@ -282,13 +246,12 @@ class SshFleet:
         ]
 
 
+def _free_cores(host: Host) -> float:
+    return (host.has or UNLIMITED).cores - host.used.cores
+
+
 def machine_at(choice: ComputeConfig, host: str) -> Machine:
     """Return a host as the site file says that it is reached."""
     ssh = choice.ssh
-    line = SshLine(host, options=ssh.options, config=ssh.config)
+    line = SshConnection(host, options=ssh.options, config=ssh.config)
     return Machine(line, folder=ssh.folder, python=ssh.python, init=ssh.init)
-
-
-def open_ssh(choice: ComputeConfig, updates: Updates, ledger: Tracked) -> RemoteBackend:
-    """Make hosts ready to be a compute; none is asked yet."""
-    return RemoteBackend(choice.name, updates, lambda board: SshFleet(choice, board, ledger))

@@ -29,11 +29,11 @@ from rankwise.backends.batch.states import QueueWatch, judge
 from rankwise.backends.batch.submitting import (
     LOG,
     Handed,
-    Packing,
     PilotSending,
     ReadyJob,
     Sending,
     hand_over,
+    make_ready,
     take_secrets_back,
 )
 from rankwise.backends.batch.system import (
@@ -84,13 +84,15 @@ class _InQueue:
     end: AttemptEnd | None = None
     """What its runner says, as long as that is not enough."""
     end_since: float = 0.0
-    end_path: str = ""
-    claim_path: str = ""
-    """As texts: they are looked at often."""
 
-    def __post_init__(self) -> None:
-        self.end_path = f"{self.attempt.folder}/end.json"
-        self.claim_path = f"{self.attempt.folder}/{records.CLAIM}"
+    def has_file(self, name: str) -> bool:
+        """Return whether its folder has a file; asked often, and a Path takes ten times as long."""
+        return os.path.exists(f"{self.attempt.folder}/{name}")  # noqa: PTH110  see above
+
+    def look_for_claim(self) -> None:
+        """Note when its runner was first seen to have begun."""
+        if self.claimed_at is None and self.has_file(records.CLAIM):
+            self.claimed_at = time.monotonic()
 
     @property
     def has_begun(self) -> bool:
@@ -126,7 +128,6 @@ class BatchBackend(ActiveBackend):
             if self._settings.mode == "pilot"
             else None
         )
-        self._packing = Packing(choice, self._system)
         # Not `or`: one that has nothing to send is false.
         self._sending = self._pilots if self._pilots is not None else sending
         self._watch = QueueWatch(self._system, self._wake)
@@ -196,7 +197,7 @@ class BatchBackend(ActiveBackend):
             raise ComputeFailure(reason)
         if nodes and task.nodes > len(nodes):
             raise ComputeFailure(f"needs {task.nodes} nodes, found {len(nodes)}")
-        return self._packing.parcel_for(job, nodes)
+        return make_ready(job, nodes, self._choice, self._system)
 
     def _known_nodes(self) -> Sequence[BatchNode]:
         with contextlib.suppress(ComputeFailure):
@@ -205,15 +206,13 @@ class BatchBackend(ActiveBackend):
 
     def _watch_again(self, attempt: Attempt, job_id: str) -> bool:
         """Watch an attempt that another client has sent, unless it never came to that."""
-        if not job_id:
-            job_id = self._handed.find(attempt.folder)
-            if not job_id:
-                self._handed.take_back(attempt)
-                if records.abandon(attempt.folder):
-                    self._take_secrets_back(attempt)
-                    return False
-            if job_id:
-                self._tell(Update(attempt=attempt, job_id=job_id))
+        if not job_id and (job_id := self._handed.find(attempt.folder)):
+            self._tell(Update(attempt=attempt, job_id=job_id))
+        elif not job_id:
+            self._handed.take_back(attempt)
+            if records.abandon(attempt.folder):
+                self._take_secrets_back(attempt)
+                return False
         self._watched[attempt.marker] = one = _InQueue(
             attempt=attempt,
             job_id=job_id,
@@ -221,7 +220,7 @@ class BatchBackend(ActiveBackend):
             # Without a number, the system has had it and has forgotten it.
             over_since=None if job_id else time.monotonic(),
         )
-        self._look_for_claim(one)
+        one.look_for_claim()
         self._has_asked = False
         return True
 
@@ -346,9 +345,8 @@ class BatchBackend(ActiveBackend):
         """See which attempts are over, from their files and from what the system has said."""
         now = time.monotonic()
         for one in list(self._watched.values()):
-            self._look_for_claim(one)
-            has_end = os.path.exists(one.end_path)  # noqa: PTH110  a Path takes ten times as long
-            end = records.read_end(one.attempt.folder) if has_end else None
+            one.look_for_claim()
+            end = records.read_end(one.attempt.folder) if one.has_file("end.json") else None
             if end is not None and is_clear(end):
                 self._note_start(one)
                 self._finish(one.attempt, end)
@@ -361,10 +359,6 @@ class BatchBackend(ActiveBackend):
             elif one.is_with_pilot:
                 self._look_at_the_pilots(one)
             self._insist_on_end(one, now)
-
-    def _look_for_claim(self, one: _InQueue) -> None:
-        if one.claimed_at is None and os.path.exists(one.claim_path):  # noqa: PTH110  as below
-            one.claimed_at = time.monotonic()
 
     def _look_at_the_pilots(self, one: _InQueue) -> None:
         """See whether a pilot has begun with an attempt, or dropped it as it was asked to."""
@@ -386,25 +380,23 @@ class BatchBackend(ActiveBackend):
         self._finish(attempt, cancelled())
 
     def _look_at_the_dead(self, one: _InQueue, end: AttemptEnd | None, now: float) -> None:
-        has_begun = (one.attempt.folder / records.CLAIM).exists()
+        has_begun = one.has_file(records.CLAIM)
         if one.is_with_pilot and not has_begun and self._send_again(one):
             return
         assert one.over_since is not None
         if end is None and has_begun and now < one.over_since + _FILE_SECONDS:
-            return
+            return  # Its record may not have arrived yet.
         words = _words(one.attempt.folder, self._handed.log_name)
-        self._finish(
-            one.attempt,
-            judge(
-                end,
-                self._system.explain(one.state or FORGOTTEN, words),
-                system=self._system.title,
-                job_id=one.job_id,
-                words=words,
-                has_begun=has_begun,
-                is_wanted=one.asked_to_end is not None,
-            ),
+        verdict = judge(
+            end,
+            self._system.explain(one.state or FORGOTTEN, words),
+            system=self._system.title,
+            job_id=one.job_id,
+            words=words,
+            has_begun=has_begun,
+            is_wanted=one.asked_to_end is not None,
         )
+        self._finish(one.attempt, verdict)
 
     def _send_again(self, one: _InQueue) -> bool:
         """Return an attempt to another pilot whose own has left before it began with it."""
@@ -444,24 +436,22 @@ class BatchBackend(ActiveBackend):
         if one is not None and one.asked_to_end is None:
             one.asked_to_end = time.monotonic()
             self._watch.hurry()
-            if one.is_with_pilot:
-                self._handed.ask_to_end(attempt)
-                return
-            self._end_job(one.job_id, Ending.GENTLY)
+            self._end_job(one, Ending.GENTLY)
 
     def _insist_on_end(self, one: _InQueue, now: float) -> None:
         """Kill what does not end when it is asked to."""
         if one.asked_to_end is not None and now > one.asked_to_end + _END_SECONDS:
             one.asked_to_end = now
-            if one.is_with_pilot:
-                self._handed.ask_to_end(one.attempt)
-            else:
-                self._end_job(one.job_id, Ending.NOW)
+            self._end_job(one, Ending.NOW)
 
-    def _end_job(self, job_id: str, ending: Ending) -> None:
+    def _end_job(self, one: _InQueue, ending: Ending) -> None:
+        if one.is_with_pilot:
+            # The job has other tasks too: its pilot ends this one.
+            self._handed.ask_to_end(one.attempt)
+            return
         try:
-            if job_id:
-                self._system.cancel(job_id, ending)
+            if one.job_id:
+                self._system.cancel(one.job_id, ending)
         except ComputeFailure as failure:
             self._tell(Update(text=f"could not be cancelled, trying again: {failure}"))
 

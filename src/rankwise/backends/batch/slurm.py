@@ -71,28 +71,18 @@ _STATE_OF_CAUSE = {
 }
 
 
-def state_of(
-    word: str, *, reason: str = "", nodes: str = "", name: str = "", exit_code: str = ""
-) -> JobState:
+def state_of(word: str, **details: str) -> JobState:
     """Return the state behind one of Slurm's words, in capitals: `RUNNING`, `OUT_OF_MEMORY`."""
     cause = _CAUSES.get(word)
     phase = _PHASES.get(word, Phase.ENDING) if cause is None else Phase.OVER
-    return JobState(
-        phase=phase,
-        cause=cause,
-        word=word,
-        reason=reason,
-        nodes=nodes,
-        name=name,
-        exit_code=exit_code,
-    )
+    return JobState(phase=phase, cause=cause, word=word, **details)
 
 
 def read_submitted(text: str) -> str:
-    """Read what `sbatch --parsable` prints: the number, and perhaps the cluster after it."""
+    """Return the job id of what `sbatch --parsable` prints, perhaps with the cluster after it."""
     number = text.strip().splitlines()[-1].partition(";")[0].strip() if text.strip() else ""
     if not number.isdecimal():
-        raise ValueError(f"sbatch gave no job number: {text.strip()!r}")
+        raise ComputeFailure(f"sbatch gave no job number: {text.strip()!r}")
     return number
 
 
@@ -100,11 +90,10 @@ def read_queue(text: str) -> dict[str, JobState]:
     """Read what squeue prints in QUEUE_FORMAT."""
     found = {}
     for line in text.splitlines():
-        number, state, reason, nodes, name = [*line.split("|", 4), "", "", "", ""][:5]
-        if state:
-            found[number.strip()] = state_of(
-                state.strip(), reason=_said(reason), nodes=_said(nodes), name=name.strip()
-            )
+        number, word, reason, nodes, name = [*line.split("|", 4), "", "", "", ""][:5]
+        if word:
+            details = {"reason": _known(reason), "nodes": _known(nodes), "name": name.strip()}
+            found[number.strip()] = state_of(word.strip(), **details)
     return found
 
 
@@ -126,8 +115,8 @@ def read_shown(text: str) -> JobState | None:
         return None
     return state_of(
         details["JobState"].split()[0],
-        reason=_said(details.get("Reason", "")),
-        nodes=_said(details.get("NodeList", "")),
+        reason=_known(details.get("Reason", "")),
+        nodes=_known(details.get("NodeList", "")),
         name=details.get("JobName", ""),
         exit_code=details.get("ExitCode", ""),
     )
@@ -142,13 +131,8 @@ def read_account(text: str) -> dict[str, JobState]:
         if state and "." not in number:
             # `CANCELLED by 1000`
             word, _, rest = state.partition(" ")
-            found[number] = state_of(
-                word,
-                reason=_said(reason) or rest,
-                nodes=_said(nodes),
-                name=name,
-                exit_code=code,
-            )
+            details = {"reason": _known(reason) or rest, "nodes": _known(nodes)}
+            found[number] = state_of(word, name=name, exit_code=code, **details)
     return found
 
 
@@ -164,8 +148,8 @@ def is_accounting_on(settings: Mapping[str, str]) -> bool:
     return bool(kind) and kind not in ("accounting_storage/none", "(null)")
 
 
-def _said(text: str) -> str:
-    """Return what Slurm says; it has several words for nothing."""
+def _known(text: str) -> str:
+    """Return a value; empty for any of the words by which Slurm writes that there is none."""
     text = text.strip()
     return "" if text in ("None", "(null)", "N/A", "None assigned", "(None)") else text
 
@@ -266,11 +250,8 @@ class Slurm(BatchSystem):
         self, script: str, options: Sequence[str], *, environment: Mapping[str, str]
     ) -> str:
         """Submit a script with all of its options, and return the job's number."""
-        said = self.call(["sbatch", "--parsable", *options], given=script, environment=environment)
-        try:
-            return read_submitted(said)
-        except ValueError as error:
-            raise ComputeFailure(str(error)) from error
+        command = ["sbatch", "--parsable", *options]
+        return read_submitted(self.call(command, given=script, environment=environment))
 
     def states(self, ids: Sequence[str]) -> dict[str, JobState]:
         """Return how jobs stand; with the number of an array, its members as `NUMBER_INDEX`."""
@@ -288,14 +269,14 @@ class Slurm(BatchSystem):
         """Return how a job ended: slurmctld knows more than the queue, and sacct for longer."""
         found = self.show(job_id)
         if found is None and self._has_accounting:
-            found = self.account(job_id)
+            found = self.accounts(f"--jobs={job_id}").get(job_id)
         return found
 
     def find(self, name: str) -> str:
         """Return the number of the job or array of a name; empty: there is none."""
         found = read_queue(self.call(_queue_command(f"--name={name}")))
         if not found and self._has_accounting:
-            found = self._accounts(f"--name={name}", "--starttime=now-30days")
+            found = self.accounts(f"--name={name}", "--starttime=now-30days")
         return next(iter(found), "").partition("_")[0]
 
     def show(self, job_id: str) -> JobState | None:
@@ -307,11 +288,7 @@ class Slurm(BatchSystem):
                 return None
             raise
 
-    def account(self, job_id: str) -> JobState | None:
-        """Ask the accounting for a job; None: it is off, or does not know the job."""
-        return self._accounts(f"--jobs={job_id}").get(job_id)
-
-    def _accounts(self, *which: str) -> dict[str, JobState]:
+    def accounts(self, *which: str) -> dict[str, JobState]:
         """Ask the accounting for jobs; empty if it is off."""
         command = ["sacct", "--noheader", "--parsable2", "--allocations"]
         try:
@@ -406,14 +383,8 @@ def options_of(choice: SlurmConfig, needs: Needs) -> list[str]:
     options += ["--exclusive"] if needs.is_alone else []
     options += [f"--mem={needs.memory}M"] if needs.memory else []
     options += [f"--gpus-per-node={needs.gpus}"] if needs.gpus else []
-    time = choice.time or (str(needs.minutes) if needs.minutes else "")
-    said = {
-        "partition": choice.partition,
-        "account": choice.account,
-        "qos": choice.qos,
-        "constraint": choice.constraint,
-        "time": time,
-    }
-    options += [f"--{name}={value}" for name, value in said.items() if value]
+    wanted = {name: getattr(choice, name) for name in ("partition", "account", "qos", "constraint")}
+    wanted["time"] = choice.time or (str(needs.minutes) if needs.minutes else "")
+    options += [f"--{name}={value}" for name, value in wanted.items() if value]
     # The memory of whole nodes; the site's own options come before: tasks of any size share it.
     return [*options, *choice.options, *(["--mem=0"] if needs.is_pilot else [])]

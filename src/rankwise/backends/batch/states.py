@@ -6,14 +6,21 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from rankwise.backends.base import KILLED_CODE, cancelled, is_clear, lost, not_run, words_of
+from rankwise.backends.base import (
+    cancelled,
+    is_clear,
+    lost,
+    not_run,
+    out_of_memory,
+    times_of,
+    words_of,
+)
 from rankwise.backends.batch.system import BatchSystem, Cause, JobState
 from rankwise.records import AttemptEnd
 from rankwise.store import State
 
-_TIMED_OUT_CODE, _KILL = 124, 9
+_TIMED_OUT_CODE = 124
 
 
 def judge(
@@ -29,44 +36,38 @@ def judge(
     """Return how an attempt ended whose job is over.
 
     `system` is the title of the batch system; `words` are the lines of the job's own output;
-    `is_wanted` tells that we have cancelled it ourselves.
+    `is_wanted` means that we have cancelled it ourselves.
     """
     if end is not None and is_clear(end):
         return end
     who = f"{system} job {job_id}" if job_id else f"{system} job"
-    started: dict[str, Any] = {}
-    if end is not None:
-        started = {"started": end.started, "ended": end.ended}
+    times = times_of(end)
     if job.cause is Cause.OUT_OF_MEMORY:
         reason = f"out of memory: {who} used more than it had asked for"
-        return AttemptEnd(
-            outcome=State.CRASHED,
-            exit_code=KILLED_CODE,
-            signal=_KILL,
-            culprit=end.culprit if end is not None else None,
-            reason=f"{reason} ({job.line})" if job.line else reason,
-            **started,
-        )
+        reason += f" ({job.line})" if job.line else ""
+        return out_of_memory(reason, end.culprit if end is not None else None, **times)
     if job.cause is Cause.TIME_LIMIT:
-        reason = f"{who} reached the time limit that it has in {system}"
-        return AttemptEnd(
-            outcome=State.TIMED_OUT, exit_code=_TIMED_OUT_CODE, reason=reason, **started
-        )
+        reason = f"{who} reached its time limit in {system}"
+        code = _TIMED_OUT_CODE
+        return AttemptEnd(outcome=State.TIMED_OUT, exit_code=code, reason=reason, **times)
     if is_wanted and (end is None or end.outcome == State.CANCELLED):
-        return cancelled(**started)
+        return cancelled(**times)
     if job.cause is Cause.CANCELLED:
         by = f" ({job.reason})" if job.reason else ""
-        reason = f"{who} was cancelled in {system}{by}, not by rankwise"
-        return cancelled(reason, **started)
+        return cancelled(f"{who} was cancelled in {system}{by}, not by rankwise", **times)
     if job.cause in _LOST:
         where = f": {job.nodes}" if job.nodes else ""
-        reason = f"{who} {_LOST[job.cause]}{where}"
-        return lost(reason, **started)
+        return lost(f"{who} {_LOST[job.cause]}{where}", **times)
     if end is not None:
         return end
+    last = f": {words[-1]}" if words else ""
     if not has_begun and job.cause not in (Cause.FORGOTTEN, Cause.COMPLETED):
-        return _never_begun(who, job, words)
-    return _without_a_word(who, system, job, words)
+        # A module, the site's own lines, or the batch system itself has failed before our part.
+        last = last or (f": {job.reason}" if job.reason else "")
+        return not_run(f"{who} ended before anything was started{last}")
+    is_known = job.cause is not Cause.FORGOTTEN
+    knows = f"{system} says {job.word}" if is_known else f"{system} has forgotten it"
+    return lost(f"{who} left no record of how it ended; {knows}{last}")
 
 
 _LOST = {
@@ -76,25 +77,9 @@ _LOST = {
 }
 
 
-def _never_begun(who: str, job: JobState, words: Sequence[str]) -> AttemptEnd:
-    """Say why nothing was started: something before our part has failed."""
-    said = words[-1] if words else job.reason
-    reason = f"{who} ended before anything was started"
-    return not_run(f"{reason}: {said}" if said else reason)
-
-
-def _without_a_word(who: str, system: str, job: JobState, words: Sequence[str]) -> AttemptEnd:
-    is_known = job.cause is not Cause.FORGOTTEN
-    knows = f"{system} says {job.word}" if is_known else f"{system} has forgotten it"
-    reason = f"{who} left no account of how it ended; {knows}"
-    if words:
-        reason += f": {words[-1]}"
-    return lost(reason)
-
-
 SOONEST_SECONDS, LATEST_SECONDS = 0.5, 15.0
 _SLOWER = 1.5
-# Longer than any command of a batch system may take.
+# Longer than a command of a batch system may take: an answer that comes later is not waited for.
 _GIVE_UP_SECONDS = 120.0
 
 
@@ -125,21 +110,21 @@ class _Question:
         try:
             self.answer = self._system.states(self.ids)
         except Exception as error:
-            # Also a mistake in the batch system's own code: its jobs are not over because of it.
+            # Also a defect in the batch system's own code: its jobs are not over because of it.
             self.failure = error
         self.is_open = False
         self._poke()
 
 
 class QueueWatch:
-    """Asks the batch system in the background, for all jobs at once, and pokes who is to hear.
+    """Asks the batch system in the background, for all jobs at once; `poke` reports an answer.
 
     The more often the answer is the same, the longer until it is asked again.
     """
 
     def __init__(self, system: BatchSystem, poke: Callable[[], None]) -> None:
         self.trouble = ""
-        """What was said instead of an answer; empty: all is well."""
+        """Why there was no answer; empty: there was."""
         self._system, self._poke = system, poke
         self._pause = SOONEST_SECONDS
         self._next = 0.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankwise.backends.base import Attempt, Submission, words_of
+from rankwise.backends.base import Attempt, Submission, Unreachable, words_of
 from rankwise.backends.batch.system import (
     INDEX,
     BatchJob,
@@ -23,7 +23,6 @@ from rankwise.backends.batch.system import (
     Ending,
     Needs,
     QueueFull,
-    Unreachable,
     needs_of,
 )
 from rankwise.backends.orders import (
@@ -147,9 +146,8 @@ class Sending:
         ][:most]
         for one in alike:
             del self._waiting[one.attempt.marker]
-        if len(alike) == 1:
-            return _Batch(parcels=alike, name=first.attempt.marker)
-        return _Batch(parcels=alike, name=f"rw-{secrets.token_hex(8)}")
+        name = first.attempt.marker if len(alike) == 1 else _new_name()
+        return _Batch(parcels=alike, name=name)
 
     def _send(self, batch: _Batch) -> list[Sent]:
         dropped: list[Sent] = []
@@ -173,15 +171,17 @@ class Sending:
             self._doubtful = batch
             self._not_before = time.monotonic() + _AWAY_SECONDS
             return dropped
-        except Exception as failure:  # Also a mistake in the batch system's own code.
+        except Exception as failure:  # Also a defect in the batch system's own code.
             self.trouble = ""
             why = words_of(failure)
-            refused = [Sent(parcel=parcel, refusal=why) for parcel in batch.parcels]
-            return [*dropped, *refused]
+            return dropped + [Sent(parcel=one, refusal=why) for one in batch.parcels]
         self.trouble, self._at_once = "", self._system.most_in_array
-        numbers = self._members(number, len(batch.parcels))
-        sent = zip(batch.parcels, numbers, strict=True)
-        return [*dropped, *(Sent(parcel=parcel, job_id=one) for parcel, one in sent)]
+        if len(batch.parcels) == 1:
+            return [*dropped, Sent(parcel=batch.parcels[0], job_id=number)]
+        members = enumerate(batch.parcels)
+        return dropped + [
+            Sent(parcel=one, job_id=self._system.member(number, index)) for index, one in members
+        ]
 
     def _hold_back(self, batch: _Batch) -> None:
         self._waiting = {one.attempt.marker: one for one in batch.parcels} | self._waiting
@@ -193,8 +193,8 @@ class Sending:
         dropped = [one for one in batch.parcels if one.attempt.marker in self._unwanted]
         if dropped:
             batch.parcels = [one for one in batch.parcels if one not in dropped]
-            # If the first one turns up yet, it must not be taken for this one.
-            batch.name = f"rw-{secrets.token_hex(8)}"
+            # If the first job appears later, it must not be taken for this one.
+            batch.name = _new_name()
         return [Sent(parcel=one, is_dropped=True) for one in dropped]
 
     def _submit(self, batch: _Batch) -> str:
@@ -209,33 +209,28 @@ class Sending:
             listed, output = folder / "array.txt", folder / f"array-{INDEX}.log"
             write_file(listed, "".join(f"{one.attempt.folder}\n" for one in batch.parcels))
             for index, parcel in enumerate(batch.parcels):
-                log = Path(str(output).replace(INDEX, str(index)))
-                _link(log, parcel.attempt.folder / self._handed.log_name)
+                # What the system writes to a member is shown beside the member's own records.
+                link = parcel.attempt.folder / self._handed.log_name
+                link.unlink(missing_ok=True)
+                link.symlink_to(str(output).replace(INDEX, str(index)))
             place = f"@{listed}"
         script = f"{first.script} {shlex.quote(place)}\n"
-        # The script stays with the attempt, for whoever wants to know what was run.
+        # The script stays with the attempt, to show what was run.
         write_file(folder / "job.sh", script)
-        return self._system.submit(
-            BatchJob(
-                name=batch.name,
-                script=script,
-                options=first.options,
-                output=output,
-                count=len(batch.parcels),
-                environment=self._environment,
-            )
+        job = BatchJob(
+            name=batch.name,
+            script=script,
+            options=first.options,
+            output=output,
+            count=len(batch.parcels),
+            environment=self._environment,
         )
-
-    def _members(self, number: str, count: int) -> list[str]:
-        if count == 1:
-            return [number]
-        return [self._system.member(number, index) for index in range(count)]
+        return self._system.submit(job)
 
 
-def _link(log: Path, place: Path) -> None:
-    """Have what the system writes to the members of an array stand beside their records."""
-    place.unlink(missing_ok=True)
-    place.symlink_to(log)
+def _new_name() -> str:
+    """Return a name that no job has: jobs are found by it."""
+    return f"rw-{secrets.token_hex(8)}"
 
 
 def hand_over(parcel: ReadyJob) -> None:
@@ -257,92 +252,74 @@ def take_secrets_back(attempt: Attempt) -> None:
         place.unlink(missing_ok=True)
 
 
-class Packing:
-    """Makes parcels of attempts, as the site file wants them for one cluster."""
-
-    def __init__(self, choice: ComputeConfig, system: BatchSystem) -> None:
-        self._choice = choice
-        self._settings = choice.batch
-        self._system = system
-
-    def parcel_for(self, job: Submission, nodes: Sequence[BatchNode]) -> ReadyJob:
-        """Write everything that an attempt needs there; ComputeFailure: it cannot be."""
-        attempt, task = job.attempt, job.task
-        try:
-            places = make_folders(attempt.folder, task)
-            # Which they are, the batch system decides.
-            later = [
-                NodeOrder(name=f"node{number}", address="", folder=str(place))
-                for number, place in enumerate(places)
-            ]
-            order = make_order(job, later, keeps_allocation=self._system.keeps_allocation)
-            write_order(order, attempt.folder)
-            parts = self._parts(attempt.folder)
-        except OSError as error:
-            raise ComputeFailure(
-                f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"
-            ) from error
-        most_cores = max((node.cores for node in nodes), default=0)
-        needs = needs_of(task, most_cores=most_cores, counts_gpus=self._choice.gpus is not None)
-        return ReadyJob(
-            attempt=attempt,
-            options=tuple(self._system.options(needs)),
-            script=self._script(attempt, parts, "batch"),
-            secrets=job.secrets,
-            nodes=needs.nodes,
-            # In a pilot, nodes are shared by cores.
-            cores=max(needs.cores, most_cores) if needs.is_alone else needs.cores,
-            **self._pilot_for(attempt, needs, parts, most_cores),
-        )
-
-    def _pilot_for(
-        self, attempt: Attempt, needs: Needs, parts: Path, most_cores: int
-    ) -> dict[str, Any]:
-        """Say what the job would be that this task shares with others: whole nodes."""
-        if self._settings.mode != "pilot":
-            return {}
+def make_ready(
+    job: Submission, nodes: Sequence[BatchNode], choice: ComputeConfig, system: BatchSystem
+) -> ReadyJob:
+    """Write everything that an attempt needs there; ComputeFailure: it cannot be."""
+    attempt, task, settings = job.attempt, job.task, choice.batch
+    try:
+        # The batch system chooses the nodes later: only their folders are known.
+        later = [
+            NodeOrder(name=f"node{number}", address="", folder=str(place))
+            for number, place in enumerate(make_folders(attempt.folder, task))
+        ]
+        order = make_order(job, later, keeps_allocation=system.keeps_allocation)
+        write_order(order, attempt.folder)
+        parts = _parts(attempt.folder, settings, system)
+    except OSError as error:
+        raise ComputeFailure(
+            f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"
+        ) from error
+    most_cores = max((node.cores for node in nodes), default=0)
+    needs = needs_of(task, most_cores=most_cores, counts_gpus=choice.gpus is not None)
+    run = attempt.label.partition("/")[0]
+    words = start_words(settings.python or sys.executable, parts)
+    pilot: dict[str, Any] = {}
+    if settings.mode == "pilot":
+        # Whole nodes: tasks of any size may share them.
         whole = Needs(
-            nodes=max(needs.nodes, self._settings.pilot_nodes),
+            nodes=max(needs.nodes, settings.pilot_nodes),
             cores=max(most_cores, needs.cores),
             is_pilot=True,
         )
-        return {
+        pilot = {
             "pilot_cores": whole.cores,
-            "pilot_options": tuple(self._system.options(whole)),
-            "pilot_script": self._script(attempt, parts, "pilot", str(self._settings.pilot_idle)),
+            "pilot_options": tuple(system.options(whole)),
+            "pilot_script": script_text(settings, run, [*words, "pilot", str(settings.pilot_idle)]),
         }
+    return ReadyJob(
+        attempt=attempt,
+        options=tuple(system.options(needs)),
+        script=script_text(settings, run, [*words, "batch"]),
+        secrets=job.secrets,
+        nodes=needs.nodes,
+        # A pilot shares its nodes by cores: a task that must be alone takes all of them.
+        cores=max(needs.cores, most_cores) if needs.is_alone else needs.cores,
+        **pilot,
+    )
 
-    def _script(self, attempt: Attempt, parts: Path, *verb: str) -> str:
-        """Write the script that starts our own part there."""
-        run = attempt.label.partition("/")[0]
-        words = start_words(self._settings.python or sys.executable, parts)
-        return script_text(self._settings, run, [*words, *verb])
 
-    def _parts(self, folder: Path) -> Path:
-        """Have copies of our own files where the nodes can read them, beside the attempts."""
-        files = dict(_contents(is_compiled=not self._settings.python))
-        files[dialect.FILE] = json.dumps(self._system.dialect.data()).encode()
-        return _copied(files, folder.parent.parent / ".parts" / digest_of(files))
+def _parts(folder: Path, settings: BatchConfig, system: BatchSystem) -> Path:
+    """Copy our own files to where the nodes can read them: beside the attempts of the store."""
+    files = dict(_own_files(is_compiled=not settings.python))
+    files[dialect.FILE] = json.dumps(system.dialect.to_data()).encode()
+    place = folder.parent.parent / ".parts" / digest_of(files)
+    if not place.exists():
+        with Beside(place) as beside:
+            for name, content in files.items():
+                Path(beside, name).parent.mkdir(parents=True, exist_ok=True)
+                Path(beside, name).write_bytes(content)
+    return place
 
 
 @functools.cache
-def _contents(*, is_compiled: bool) -> Mapping[str, bytes]:
-    """Return our own files for the nodes."""
+def _own_files(*, is_compiled: bool) -> Mapping[str, bytes]:
+    """Return our own files, compiled if the nodes have the Python of this machine."""
     files = dict(own_files())
     if is_compiled:
         compiled = (compiled_node() / "__pycache__").glob(f"*.{sys.implementation.cache_tag}.pyc")
         files |= {f"__pycache__/{one.name}": one.read_bytes() for one in compiled}
     return files
-
-
-def _copied(contents: Mapping[str, bytes], place: Path) -> Path:
-    """Have copies of files in a folder of their own."""
-    if not place.exists():
-        with Beside(place) as beside:
-            for name, content in contents.items():
-                Path(beside, name).parent.mkdir(parents=True, exist_ok=True)
-                Path(beside, name).write_bytes(content)
-    return place
 
 
 PILOT = "pilot"
@@ -396,9 +373,9 @@ class PilotSending:
         """Take it back; False: it may have begun."""
         if self._waiting.pop(attempt.marker, None) is None and not self._handed.take_back(attempt):
             return False
-        found = self._handed.pilot_of(attempt)
-        if found is not None and found[0].name not in self._pilots:
-            self._handed.end_if_empty(found[0])
+        folder = self._handed.pilot_of(attempt)
+        if folder is not None and folder.name not in self._pilots:
+            self._handed.end_if_empty(folder)
         for pilot in self._pilots.values():
             pilot.parcels = [one for one in pilot.parcels if one.attempt.marker != attempt.marker]
         return True
@@ -443,7 +420,7 @@ class PilotSending:
             has_room = pilot.nodes >= parcel.nodes and pilot.cores >= parcel.cores
             if has_room and pilot.is_open():
                 return pilot
-        name = f"rw-{secrets.token_hex(8)}"
+        name = _new_name()
         # Beside the folders of the tasks, in that of the run.
         folder = parcel.attempt.folder.parent.parent / ".pilots" / name
         for inner in (INBOX, TAKEN):
@@ -530,43 +507,42 @@ class Handed:
             (folder / INBOX / OVER).touch()
         self.remove_waiting(folder.name)
 
-    def pilot_of(self, attempt: Attempt) -> tuple[Path, str] | None:
-        """Return the folder of the pilot that an attempt was given to, and its name there."""
-        said = self._read(attempt.folder)
-        return (Path(said[PILOT]), str(said["order"])) if PILOT in said else None
+    def pilot_of(self, attempt: Attempt) -> Path | None:
+        """Return the folder of the pilot that an attempt was given to; None: to none."""
+        note = self._read(attempt.folder)
+        return Path(note[PILOT]) if PILOT in note else None
+
+    def _orders(self, attempt: Attempt, *inner: str) -> list[Path]:
+        """Return where a pilot may have the order of an attempt; empty: there is no pilot."""
+        note = self._read(attempt.folder)
+        return [Path(note[PILOT], name, note["order"]) for name in inner] if PILOT in note else []
 
     def take_back(self, attempt: Attempt) -> bool:
-        """Take an order out of the inbox that it is in; False: it is not there any more."""
-        if (found := self.pilot_of(attempt)) is None:
-            return False
-        folder, name = found
+        """Take an order out of the inbox of its pilot; False: it is not there any more."""
         try:
-            (folder / INBOX / name).unlink()
+            for order in (orders := self._orders(attempt, INBOX)):
+                order.unlink()
         except OSError:
             return False
-        return True
+        return bool(orders)
 
     def is_with_pilot(self, attempt: Attempt) -> bool:
         """Return whether a pilot has it, or will have it."""
-        if (found := self.pilot_of(attempt)) is None:
-            return False
-        folder, name = found
-        return any((folder / place / name).exists() for place in (TAKEN, INBOX))
+        return any(order.exists() for order in self._orders(attempt, TAKEN, INBOX))
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Have a pilot that waits in the queue again not begin once more with what it had."""
-        if (found := self.pilot_of(attempt)) is not None:
-            folder, name = found
+        """Keep a pilot that waits in the queue again from starting an attempt once more."""
+        for order in self._orders(attempt, TAKEN):
             with contextlib.suppress(OSError):
-                (folder / TAKEN / name).unlink(missing_ok=True)
-        # If it has just begun all the same.
+                order.unlink(missing_ok=True)
+        # It may have just begun all the same.
         self.ask_to_end(attempt)
 
     def ask_to_end(self, attempt: Attempt) -> None:
-        """Have a pilot end one order and nothing else."""
-        if (found := self.pilot_of(attempt)) is not None:
+        """Have a pilot end one attempt and nothing else."""
+        if (folder := self.pilot_of(attempt)) is not None:
             with contextlib.suppress(OSError):
-                (found[0] / INBOX / f"{attempt.marker}.end").touch()
+                (folder / INBOX / f"{attempt.marker}.end").touch()
 
 
 def script_text(settings: BatchConfig, label: str, command: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from rankwise.backends.base import Unreachable
 from rankwise.documents.site_models import BatchConfig, ComputeConfig
 from rankwise.errors import ComputeFailure
 from rankwise.node.dialect import Dialect
@@ -26,10 +27,6 @@ CALL_SECONDS = 60.0
 _MIB = 1 << 20
 # What ending a task may take after its own limit, so that it is the runner who ends it.
 _MORE_SECONDS = 60
-
-
-class Unreachable(ComputeFailure):
-    """The batch system does not answer. Whether a job was taken is not known: look for its name."""
 
 
 class QueueFull(ComputeFailure):

@@ -16,6 +16,7 @@ from rankwise.backends.base import (
     Attempt,
     BackendFacts,
     Submission,
+    Unreachable,
     Update,
     Updates,
     cancelled,
@@ -23,7 +24,7 @@ from rankwise.backends.base import (
     not_run,
     words_of,
 )
-from rankwise.backends.kubernetes.client import ApiClient, ApiRefused, ClusterAway
+from rankwise.backends.kubernetes.client import ApiClient, ApiRefused
 from rankwise.backends.kubernetes.delivery import (
     PodPackage,
     find_head,
@@ -246,7 +247,7 @@ class KubernetesBackend(ActiveBackend):
             for job in others_of(one.attempt.folder, head.address):
                 self._cluster.create(job)
             one.has_others = False
-        except ClusterAway as failure:
+        except Unreachable as failure:
             self._troubles.append(_in_words(str(failure)))
         except OSError as error:
             self._troubles.append(f"{one.attempt.folder} cannot be read; waiting: {error}")
@@ -392,7 +393,7 @@ class KubernetesBackend(ActiveBackend):
             return
         try:
             self._cluster.suspend(one.job, {_CANCELLED: "true"})
-        except ClusterAway as away:
+        except Unreachable as away:
             # It may run on. The engine asks again until it has ended.
             self._troubles.append(_in_words(str(away)))
             return
@@ -421,7 +422,7 @@ _CANCELLED = "rankwise.dev/cancelled"
 
 def _why_later(failure: Exception) -> str:
     """Say why something cannot be made now, but perhaps later; empty: it never will be."""
-    if isinstance(failure, ClusterAway):
+    if isinstance(failure, Unreachable):
         return _in_words(str(failure))
     is_refused = isinstance(failure, ApiRefused) and failure.code == _FORBIDDEN
     if is_refused and "exceeded quota" in str(failure):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rankwise.backends.base import Unreachable
 from rankwise.backends.kubernetes.objects import CONTAINER
 from rankwise.documents.site_models import KubernetesConfig
 from rankwise.errors import ComputeFailure
@@ -69,13 +70,6 @@ _ANSWER_SECONDS = 15.0
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _BUSY = 401, 403, 404, 409, 410, 429
 _SERVER_FAULT = 500
 _EXTRA = "pip install 'rankwise[kubernetes]'"
-
-
-class ClusterAway(ComputeFailure):
-    """Nobody answers now; later, somebody may."""
-
-    seconds: float | None = None
-    """After how long to ask again, as the server says."""
 
 
 class ApiRefused(ComputeFailure):
@@ -203,7 +197,7 @@ class ApiClient:
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Return what becomes of pods from a version on, until the server ends it.
 
-        Gone: from there it is not known. ClusterAway: the line has broken.
+        Gone: from there it is not known. Unreachable: the line has broken.
         """
         with self._in_words():
             found = self._ready().watch(
@@ -252,8 +246,8 @@ class ApiClient:
             except Gone as gone:
                 # Of a long list, the rest is too old by now: from its beginning, then.
                 if is_last:
-                    raise ClusterAway(str(gone)) from gone
-            except ClusterAway as away:
+                    raise Unreachable(str(gone)) from gone
+            except Unreachable as away:
                 if is_last:
                     raise
                 time.sleep(min(away.seconds or _PAUSES[number], _LONGEST_PAUSE))
@@ -273,10 +267,10 @@ class ApiClient:
             code = error.response.status_code
             raise _failure(code, str(error), _retry_after(error.response)) from error
         except httpx2.HTTPError as error:
-            raise ClusterAway(f"{type(error).__name__}: {error}".strip(": ")) from error
+            raise Unreachable(f"{type(error).__name__}: {error}".strip(": ")) from error
         except ValueError as error:
             # What is in between answers in its place, with a page for people.
-            raise ClusterAway(f"the answer is not understood: {error}") from error
+            raise Unreachable(f"the answer is not understood: {error}") from error
 
 
 def _api_failure(error: Any) -> Exception:
@@ -290,7 +284,7 @@ def _failure(code: int, message: str, seconds: float | None) -> Exception:
     if code == _GONE:
         return Gone(message)
     if code == _BUSY or code >= _SERVER_FAULT:
-        away = ClusterAway(f"the API server answers {code}: {message}")
+        away = Unreachable(f"the API server answers {code}: {message}")
         away.seconds = seconds
         return away
     return ApiRefused(code, f"the API server answers {code}: {message}")

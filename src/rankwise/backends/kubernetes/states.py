@@ -322,5 +322,5 @@ def _without_a_word(pods: Sequence[PodState], said: Sequence[str]) -> AttemptEnd
         knows = f"pod {pods[0].name} is {pods[0].phase or 'gone'}"
     words = [*said, *(line for pod in ended for line in _words(pod))]
     last = words[-1] if words else ""
-    reason = f"it left no account of how it ended; {knows}"
+    reason = f"it left no record of how it ended; {knows}"
     return lost_end(f"{reason}: {last}" if last else reason)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from rankwise.backends.base import words_of
-from rankwise.backends.kubernetes.client import ApiClient, ClusterAway, Gone
+from rankwise.backends.base import Unreachable, words_of
+from rankwise.backends.kubernetes.client import ApiClient, Gone
 from rankwise.backends.kubernetes.states import PodState, read_pod
 from rankwise.errors import ComputeFailure
 from rankwise.node.files import write_file
@@ -112,7 +112,7 @@ class LogStream:
                 self._cluster.forget()
                 continue
             except (ComputeFailure, Gone) as failure:
-                self._note_break(is_away=isinstance(failure, ClusterAway))
+                self._note_break(is_away=isinstance(failure, Unreachable))
             except Exception as error:  # Whatever it is, a run waits for what comes.
                 self._note_words(f"rankwise: {error!r}")
                 self._note_break(is_away=True)

@@ -9,116 +9,86 @@ import io
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import tarfile
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from rankwise.backends.base import Unreachable
 from rankwise.backends.orders import MAIN, digest_of, own_files, start_words
 from rankwise.errors import ComputeFailure
 from rankwise.node.agent import BEGIN, DATA, END
 from rankwise.plan import Resources
 
 _ANSWER = re.compile(f"{BEGIN}([A-Za-z0-9_=-]*){END}".encode())
-# What a login may have to say before anything of ours comes.
+# A login may print this much (a message of the day, a profile) before anything of ours.
 _NOISE_BYTES = 1 << 20
-
-
-class LineAway(ComputeFailure):
-    """Nobody answers: what was asked for may have been done or not."""
+_CHUNK_BYTES = 1 << 20
+Sink = IO[bytes] | None
+"""A file for what a command writes; None: it is returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What came of a command over there."""
+class CommandResult:
+    """How a command ended, and what it wrote."""
 
     exit_code: int
     output: bytes
     errors: str
+    is_late: bool = False
+    """Whether it took too long and was killed."""
+
+    @property
+    def last_line(self) -> str:
+        """Return the last line of its errors, or else of its output, for people."""
+        text = self.errors.strip() or self.output.decode(errors="replace").strip()
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {self.exit_code}"
 
 
 class HostConnection(Protocol):
     """One machine, and how to get there."""
 
     name: str
-    """As people call it."""
+    """For people."""
 
     def call(
-        self,
-        command: str,
-        *,
-        data: bytes = b"",
-        body: IO[bytes] | None = None,
-        seconds: float = 60.0,
-        into: IO[bytes] | None = None,
-    ) -> Said:
-        """Run a line for the shell there, with `data` and then `body` as its standard input.
+        self, command: str, *, given: Iterable[bytes] = (), seconds: float = 60.0, into: Sink = None
+    ) -> CommandResult:
+        """Run a line in the shell there, with `given` as its standard input.
 
-        What it writes goes `into` a file if there is one, byte by byte as it is. LineAway: it
-        could not be reached, or the line was cut. ComputeFailure: it never will be.
+        Unreachable: no answer, or the connection broke. ComputeFailure: it cannot be reached.
         """
 
     def is_there(self) -> bool | None:
-        """Return whether there still is such a machine; None: only a call can tell."""
+        """Return whether the machine still exists; None: only a call can find out."""
 
     def close(self) -> None:
         """Keep no connection for later."""
 
 
-def pack(request: Mapping[str, Any]) -> str:
-    """Write a request as one word of a command line."""
-    return base64.urlsafe_b64encode(json.dumps(request).encode()).decode()
-
-
-def read_answer(line: HostConnection, said: Said) -> dict[str, Any]:
-    """Find the answer in what a call has written; LineAway: there is none."""
-    found = _ANSWER.search(said.output)
-    if found is None:
-        raise LineAway(f"{line.name} does not answer: {last_words(said)}")
-    data: dict[str, Any] = json.loads(base64.urlsafe_b64decode(found[1]))
-    if "error" in data:
-        raise ComputeFailure(f"{line.name}: {data['error']}")
-    return data
-
-
-def find_data(line: HostConnection, said: Said, file: IO[bytes]) -> None:
-    """Go to where the stream begins in what a call has written; LineAway: there is none."""
-    file.seek(0)
-    before, mark, _ = file.read(_NOISE_BYTES).partition(DATA)
-    if not mark or said.exit_code:
-        raise LineAway(f"{line.name} does not answer: {last_words(said)}")
-    file.seek(len(before) + len(mark))
-
-
-def last_words(said: Said) -> str:
-    """Return the last line of what went wrong."""
-    text = said.errors.strip() or said.output.decode(errors="replace").strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit code {said.exit_code}"
+def chunks_of(file: IO[bytes]) -> Iterator[bytes]:
+    """Return what is left in a file, piece by piece."""
+    return iter(lambda: file.read(_CHUNK_BYTES), b"")
 
 
 def exchange(
-    words: Sequence[str],
-    *,
-    data: bytes = b"",
-    body: IO[bytes] | None = None,
-    seconds: float = 60.0,
-    into: IO[bytes] | None = None,
-) -> Said | None:
-    """Call a command with `data` and then `body` as its input; None: it took too long.
+    words: Sequence[str], *, given: Iterable[bytes] = (), seconds: float = 60.0, into: Sink = None
+) -> CommandResult:
+    """Run a command with `given` as its input; after `seconds` it is killed.
 
     ComputeFailure: there is no such command.
     """
+    # Errors go to a file: two pipes that are read in turn can block each other.
     with tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
                 words,
-                stdin=subprocess.PIPE if data or body is not None else subprocess.DEVNULL,
+                stdin=subprocess.PIPE if given else subprocess.DEVNULL,
                 stdout=into if into is not None else subprocess.PIPE,
                 stderr=errors,
                 # Ctrl-C is for the client, which has things to end elsewhere.
@@ -126,7 +96,8 @@ def exchange(
             )
         except OSError as error:
             raise ComputeFailure(f"{words[0]} cannot be started: {error.strerror}") from None
-        feeder = _feed(process, data, body)
+        feeder = threading.Thread(target=_feed, args=(process, given), daemon=True)
+        feeder.start()
         timer = threading.Timer(seconds, process.kill)
         timer.daemon = True
         timer.start()
@@ -139,37 +110,31 @@ def exchange(
             if process.stdout is not None:
                 process.stdout.close()
         feeder.join()
-        if is_late and code < 0:
-            return None
         errors.seek(0)
-        return Said(exit_code=code, output=output, errors=errors.read().decode(errors="replace"))
+        text = errors.read().decode(errors="replace")
+        # A command that ended by itself just before the timer has a result that counts.
+        is_late = is_late and code < 0
+        text = f"no answer in {seconds:g} s" if is_late else text
+        return CommandResult(exit_code=code, output=output, errors=text, is_late=is_late)
 
 
-def _feed(
-    process: subprocess.Popen[bytes], data: bytes, body: IO[bytes] | None
-) -> threading.Thread:
-    """Hand over what is to be sent, while what comes back is read."""
-
-    def feed() -> None:
-        if process.stdin is None:
-            return
-        # Whoever does not want all of it has left, or says why.
+def _feed(process: subprocess.Popen[bytes], given: Iterable[bytes]) -> None:
+    """Write to a process, while what it writes is read."""
+    if process.stdin is not None:
+        # A process that does not read all of it has ended, and says why.
         with contextlib.suppress(OSError), process.stdin as stream:
-            stream.write(data)
-            if body is not None:
-                shutil.copyfileobj(body, stream, 1 << 20)
-
-    feeder = threading.Thread(target=feed, daemon=True)
-    feeder.start()
-    return feeder
+            for chunk in given:
+                stream.write(chunk)
 
 
 LEAST_PYTHON = (3, 10)
 _SEND_SECONDS = 3600.0
 _TOO_OLD = "rankwise-too-old:"
 _FOREIGN = "rankwise-foreign:"
-# Runs by any Python 3: makes a folder that is ours, unpacks our files into it, and starts one of
-# them. Under its real name: others could have a link lead elsewhere later.
+# By this code a shell says that there is no such command.
+_NOT_FOUND_CODE = 127
+# Runs on any Python 3, to report one that is too old: makes a folder that is ours, unpacks our
+# files into it, and starts one of them. By its real path: others could change a link later.
 _INSTALL = (
     "import os,sys,tarfile;"
     "v=sys.version_info;"
@@ -187,10 +152,10 @@ _INSTALL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What a machine says of itself."""
+    """What a machine has."""
 
     root: str
-    """The folder there that is ours."""
+    """Our folder there."""
     python: str
     version: str
     host: str
@@ -209,7 +174,7 @@ class HostFacts:
 
 
 class Machine:
-    """Asks one machine, over its line."""
+    """Our agent on one machine, called over its connection."""
 
     def __init__(
         self, line: HostConnection, *, folder: str, python: str = "", init: Sequence[str] = ()
@@ -226,77 +191,102 @@ class Machine:
         return self.line.name
 
     def reach(self) -> HostFacts:
-        """Put our files there, and have it say what it has.
+        """Install our files there, and return what the machine has; only once.
 
-        LineAway: it does not answer. ComputeFailure: it cannot be used, and why.
+        Unreachable: it does not answer. ComputeFailure: it cannot be used, and why.
         """
         if self.found is None:
             digest, parts = _parts()
             words = [self._python, "-I", "-S", "-c", _INSTALL, self._folder, f"parts-{digest}"]
-            said = self.line.call(self._shell(words), data=parts)
-            if _TOO_OLD in said.errors:
-                has = said.errors.partition(_TOO_OLD)[2].split()[0]
-                least = ".".join(map(str, LEAST_PYTHON))
-                raise ComputeFailure(
-                    f"{self.name}: {self._python} is Python {has} there, and {least} or newer is "
-                    f'needed; name another one with python = "…" in its table'
-                )
-            if said.exit_code == 127:
-                raise ComputeFailure(
-                    f"{self.name}: there is no {self._python} ({last_words(said)}); name the "
-                    f'machine\'s Python with python = "…" in its table'
-                )
-            if _FOREIGN in said.errors:
-                folder = said.errors.partition(_FOREIGN)[2].splitlines()[0]
-                raise ComputeFailure(
-                    f"{self.name}: {folder} is not yours alone there: it belongs to another user, "
-                    f"or others may write into it, and programs are run from it; chmod go-w it, or "
-                    f'name another one with folder = "…" in its table'
-                )
-            data = read_answer(self.line, said)
+            result = self.line.call(self._shell(words), given=[parts])
+            if reason := self._refusal(result):
+                raise ComputeFailure(f"{self.name}: {reason}")
+            data = self._answer(result)
             self.found = HostFacts(**{**data, "gpus": tuple(data["gpus"])})
             self._agent = f"{self.found.root}/parts-{digest}"
         return self.found
 
+    def _refusal(self, result: CommandResult) -> str:
+        """Return why our files could not be installed; empty: none of the known reasons."""
+        if _TOO_OLD in result.errors:
+            has = result.errors.partition(_TOO_OLD)[2].split()[0]
+            return (
+                f"{self._python} is Python {has} there, and {'.'.join(map(str, LEAST_PYTHON))} or "
+                f'newer is needed; name another one with python = "…" in its table'
+            )
+        if result.exit_code == _NOT_FOUND_CODE:
+            return (
+                f"there is no {self._python} ({result.last_line}); name the machine's Python with "
+                f'python = "…" in its table'
+            )
+        if _FOREIGN in result.errors:
+            folder = result.errors.partition(_FOREIGN)[2].splitlines()[0]
+            return (
+                f"{folder} is not yours alone there: it belongs to another user, or others may "
+                f"write into it, and programs are run from it; chmod go-w it, or name another one "
+                f'with folder = "…" in its table'
+            )
+        return ""
+
     def ask(
         self, verb: str, request: Mapping[str, Any], *, seconds: float = 60.0
     ) -> dict[str, Any]:
-        """Have the agent there do something, and give its answer."""
-        return read_answer(self.line, self.line.call(self._words(verb, request), seconds=seconds))
+        """Have the agent do something, and return its answer."""
+        return self._answer(self.line.call(self._words(verb, request), seconds=seconds))
 
-    def start(self, request: Mapping[str, Any], head: bytes, body: IO[bytes]) -> dict[str, Any]:
-        """Send a parcel, and have it started."""
-        said = self.line.call(
-            self._words("start", request), data=head, body=body, seconds=_SEND_SECONDS
-        )
-        return read_answer(self.line, said)
+    def start(self, request: Mapping[str, Any], package: Iterable[bytes]) -> dict[str, Any]:
+        """Send an attempt, and have it started."""
+        words = self._words("start", request)
+        return self._answer(self.line.call(words, given=package, seconds=_SEND_SECONDS))
 
     def fetch(self, marker: str, into: IO[bytes]) -> None:
-        """Get what an attempt has left, as a tar; the file is at its beginning then."""
+        """Write what an attempt has left into a file, as a tar; the file is at its begin then."""
         words = self._words("fetch", {"marker": marker})
-        said = self.line.call(words, seconds=_SEND_SECONDS, into=into)
-        find_data(self.line, said, into)
+        result = self.line.call(words, seconds=_SEND_SECONDS, into=into)
+        into.seek(0)
+        # A login may print something first: the agent marks where the tar begins.
+        before, mark, _ = into.read(_NOISE_BYTES).partition(DATA)
+        if not mark or result.exit_code:
+            raise self._no_answer(result)
+        into.seek(len(before) + len(mark))
 
     def send_program(self, source: Path, name: str) -> None:
         """Put a program there, for all attempts."""
         root = self.reach().root
         place = shlex.quote(f"{root}/bin/{name}")
-        line = f"mkdir -p {shlex.quote(root)}/bin && cat > {place}.new && chmod 700 {place}.new"
+        # Moved into place: an attempt may start the program meanwhile.
+        line = (
+            f"mkdir -p {shlex.quote(root)}/bin && cat > {place}.new && chmod 700 {place}.new"
+            f" && mv {place}.new {place}"
+        )
         with source.open("rb") as body:
-            said = self.line.call(
-                f"{line} && mv {place}.new {place}", body=body, seconds=_SEND_SECONDS
-            )
-        if said.exit_code:
-            raise ComputeFailure(f"{self.name}: {name} could not be sent: {last_words(said)}")
+            result = self.line.call(line, given=chunks_of(body), seconds=_SEND_SECONDS)
+        if result.exit_code:
+            raise ComputeFailure(f"{self.name}: {name} could not be sent: {result.last_line}")
+
+    def _answer(self, result: CommandResult) -> dict[str, Any]:
+        """Return the agent's answer among what a call has written; Unreachable: there is none."""
+        found = _ANSWER.search(result.output)
+        if found is None:
+            raise self._no_answer(result)
+        data: dict[str, Any] = json.loads(base64.urlsafe_b64decode(found[1]))
+        if "error" in data:
+            raise ComputeFailure(f"{self.name}: {data['error']}")
+        return data
+
+    def _no_answer(self, result: CommandResult) -> Unreachable:
+        return Unreachable(f"{self.name} does not answer: {result.last_line}")
 
     def _words(self, verb: str, request: Mapping[str, Any]) -> str:
         found = self.reach()
-        asked = pack({"root": found.root, **request})
-        words = [*start_words(found.python, self._agent), "agent", verb, asked]
+        asked = json.dumps({"root": found.root, **request})
+        # One word of a command line, whatever login shell reads it.
+        packed = base64.urlsafe_b64encode(asked.encode()).decode()
+        words = [*start_words(found.python, self._agent), "agent", verb, packed]
         return self._shell(words) if verb == "start" else f"exec {shlex.join(words)}"
 
     def _shell(self, words: Sequence[str]) -> str:
-        """Write a line that any login shell hands on to a plain one, with `init` before it."""
+        """Return a line that any login shell passes on to a plain one, with `init` before it."""
         if not self._init:
             return f"exec {shlex.join(words)}"
         return f"exec /bin/sh -c {shlex.quote(self._init + 'exec ' + shlex.join(words))}"
@@ -304,12 +294,17 @@ class Machine:
 
 @functools.cache
 def _parts() -> tuple[str, bytes]:
-    """Give our own files for the other side as a tar, and a name for what is in them."""
+    """Return a digest of our own files for the other side, and the files as a tar."""
     contents = own_files()
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as parcel:
+    with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, content in contents.items():
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(content), 0o600
-            parcel.addfile(member, io.BytesIO(content))
+            add_file(archive, name, content)
     return digest_of(contents), packed.getvalue()
+
+
+def add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    """Add a file that only its owner may read."""
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(content), 0o600
+    archive.addfile(member, io.BytesIO(content))

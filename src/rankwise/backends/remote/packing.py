@@ -5,21 +5,22 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
-import io
 import json
 import os
 import re
 import sys
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from rankwise import records
 from rankwise.backends.base import Submission
 from rankwise.backends.orders import make_order, write_order
-from rankwise.backends.remote.connection import HostFacts
+from rankwise.backends.remote.connection import HostFacts, add_file, chunks_of
+from rankwise.backends.remote.tracked import Tracked
 from rankwise.errors import ComputeFailure
 from rankwise.files import copy_code
 from rankwise.node.agent import FETCHED, WHOLE
@@ -31,6 +32,23 @@ from rankwise.runtimes.container import Container
 from rankwise.runtimes.uv import texts_of
 
 _END = "end.json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HostPolicy:
+    """How one backend treats its machines."""
+
+    backend: str
+    tracked: Tracked
+    python: str = ""
+    is_shared: bool = False
+    """Whether the machines see the files of this one, under the same names."""
+    patience: float = 600.0
+    """For how many seconds a machine may be silent before what was not sent goes elsewhere."""
+    look_seconds: float = 0.4
+    """How long a machine may wait for something new before it answers."""
+    is_tracked: bool = True
+    """Whether folders there are recorded: an instance that is deleted takes its folders with it."""
 
 
 class AttemptMirror:
@@ -91,20 +109,15 @@ class AttemptMirror:
         self._known[path] = [inode, offset + len(data)]
 
     def _continue(self, path: str, inode: int, data: bytes) -> None:
-        """Go on where an earlier client has stopped, if that is what it was."""
+        """Go on where an earlier client has stopped, if its file begins as this one does."""
         place = self._place(path)
         size = place.stat().st_size
         with place.open("r+b") as file:
-            if file.read(len(data)) == data[:size]:
-                file.seek(0)
-                file.write(data)
-                have = max(size, len(data))
-            else:
-                file.truncate(0)
-                file.seek(0)
-                file.write(data)
-                have = len(data)
-        self._known[path] = [inode, have]
+            if file.read(len(data)) != data[:size]:
+                file.truncate(size := 0)
+            file.seek(0)
+            file.write(data)
+        self._known[path] = [inode, max(size, len(data))]
 
     def unpack(self, file: IO[bytes]) -> None:
         """Take in the rest of what an attempt has left, its end last of all and for good.
@@ -114,15 +127,17 @@ class AttemptMirror:
         is_whole = False
         with tarfile.open(fileobj=file, mode="r|") as parcel:
             for member in parcel:
-                if not self._is_inside(member):
+                if not _is_inside(member):
                     continue
                 if member.name == FETCHED:
-                    self._note_left(parcel, member)
                     is_whole = True
+                    if json.loads(data := _content(parcel, member)):
+                        (self._folder / FETCHED).write_bytes(data)
                 elif member.name == _END:
                     if not is_whole:
                         raise EOFError("its end came too early")
-                    self._take_end(parcel, member)
+                    # Synced: the copy over there is removed once this one is here.
+                    write_file(f"{self._folder}/{_END}", _content(parcel, member), is_synced=True)
                 else:
                     self._take(parcel, member)
         if not is_whole:
@@ -135,13 +150,6 @@ class AttemptMirror:
         except FileNotFoundError:
             return []
         return found
-
-    def _note_left(self, parcel: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        content = parcel.extractfile(member)
-        assert content is not None
-        data = content.read()
-        if json.loads(data):
-            (self._folder / FETCHED).write_bytes(data)
 
     def _take(self, parcel: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         """Write a file here; one that was left out is a link that leads out of the folder."""
@@ -166,20 +174,22 @@ class AttemptMirror:
         if place.is_symlink() or place.is_file():
             place.unlink()
 
-    def _take_end(self, parcel: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        content = parcel.extractfile(member)
-        assert content is not None
-        write_file(f"{self._folder}/{_END}", content.read(), is_synced=True)
-
-    def _is_inside(self, member: tarfile.TarInfo) -> bool:
-        """Return whether a file belongs into the folder: the other side is not ours to trust."""
-        path = Path(member.name)
-        return not path.is_absolute() and ".." not in path.parts and not member.isdev()
-
     def _place(self, path: str) -> Path:
         if ".." in Path(path).parts or path.startswith("/"):
             raise ValueError(f"{path} is no name for a log")
         return self._folder / path
+
+
+def _is_inside(member: tarfile.TarInfo) -> bool:
+    """Return whether a file belongs into the folder: the other side is not ours to trust."""
+    path = Path(member.name)
+    return not path.is_absolute() and ".." not in path.parts and not member.isdev()
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    content = archive.extractfile(member)
+    assert content is not None  # both are plain files, as the agent writes them
+    return content.read()
 
 
 # What the other side can make ready; more than these would be left out there without a word.
@@ -208,66 +218,53 @@ class _ContainerThere(Container):
         return ("--user", f"{self.uid}:{self.gid}")
 
 
-class HostPackage:
-    """What is sent: the values of secrets first, then a tar. To be closed."""
+@contextlib.contextmanager
+def packed(
+    job: Submission, found: HostFacts, *, policy: HostPolicy, gpus: Sequence[str] = ()
+) -> Iterator[Iterator[bytes]]:
+    """Return an attempt as it is sent: the values of secrets first, then a tar.
 
-    def __init__(
-        self,
-        job: Submission,
-        found: HostFacts,
-        *,
-        python: str = "",
-        is_shared: bool = False,
-        gpus: Sequence[str] = (),
-    ) -> None:
-        secrets = json.dumps(dict(job.secrets)).encode()
-        self.head = b"%d\n%s" % (len(secrets), secrets)
-        self.body: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  it is read when it is sent
-        try:
-            self._pack(job, found, python or found.python, gpus, is_shared=is_shared)
-        except BaseException:
-            self.close()
-            raise
+    ComputeFailure, OSError: it cannot be made. The values never come to a disk here.
+    """
+    values = json.dumps(dict(job.secrets)).encode()
+    with tempfile.TemporaryFile() as file:
+        _pack(file, job, found, policy, gpus)
+        file.seek(0)
+        yield chain([b"%d\n%s" % (len(values), values)], chunks_of(file))
 
-    def _pack(
-        self,
-        job: Submission,
-        found: HostFacts,
-        python: str,
-        gpus: Sequence[str],
-        *,
-        is_shared: bool,
-    ) -> None:
-        here, source = job.attempt.folder, job.task.code or job.task.folder
-        there = f"{found.root}/attempts/{job.attempt.marker}"
-        is_copied = bool(job.task.code) or not is_shared
-        work = f"{there}/nodes/node0" if is_copied else source
-        runtime, prepared = _runtime(job.task.runtime, job.runtime, found, python)
-        runtime |= {"tools": job.task.tools, "tools_python": TOOLS_PYTHON}
-        moved = dataclasses.replace(
-            job,
-            attempt=dataclasses.replace(job.attempt, folder=Path(there)),
-            task=_moved(job.task, source, work) if is_copied else job.task,
-            runtime=prepared,
-        )
-        node = NodeOrder(name=found.host, address="127.0.0.1", folder=work)
-        order = make_order(moved, [node], gpus=gpus)
-        # Those who look at what was left find it here, under the names that it has here.
-        place = str(here / "nodes" / "node0") if is_copied else source
-        kept = order.replace(folder=str(here), nodes=[node.replace(folder=place)])
-        write_order(kept, here)
-        with tarfile.open(fileobj=self.body, mode="w") as parcel:
-            _add(parcel, records.ORDER, to_json(order.data()))
-            _add(parcel, "runtime.json", json.dumps(runtime))
-            if is_copied:
-                with tempfile.TemporaryDirectory(prefix=".sending-", dir=here) as copy:
-                    copy_code(Path(source), Path(copy))
-                    parcel.add(copy, "nodes/node0", filter=_writable)
-            _add(parcel, WHOLE, "")
-        self.body.seek(0)
 
-    def close(self) -> None:
-        self.body.close()
+def _pack(
+    file: IO[bytes], job: Submission, found: HostFacts, policy: HostPolicy, gpus: Sequence[str]
+) -> None:
+    here, source = job.attempt.folder, job.task.code or job.task.folder
+    there = f"{found.root}/attempts/{job.attempt.marker}"
+    # A task without code of its own works in place, where the host sees our files.
+    is_copied = bool(job.task.code) or not policy.is_shared
+    work = f"{there}/nodes/node0" if is_copied else source
+    runtime, prepared = _runtime(
+        job.task.runtime, job.runtime, found, policy.python or found.python
+    )
+    runtime |= {"tools": job.task.tools, "tools_python": TOOLS_PYTHON}
+    moved = dataclasses.replace(
+        job,
+        attempt=dataclasses.replace(job.attempt, folder=Path(there)),
+        task=_moved(job.task, source, work) if is_copied else job.task,
+        runtime=prepared,
+    )
+    node = NodeOrder(name=found.host, address="127.0.0.1", folder=work)
+    order = make_order(moved, [node], gpus=gpus)
+    # Checks and metrics find what was left here, under the names that it has here.
+    place = str(here / "nodes" / "node0") if is_copied else source
+    write_order(order.replace(folder=str(here), nodes=[node.replace(folder=place)]), here)
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        add_file(archive, records.ORDER, to_json(order.data()).encode())
+        add_file(archive, "runtime.json", json.dumps(runtime).encode())
+        if is_copied:
+            with tempfile.TemporaryDirectory(prefix=".sending-", dir=here) as copy:
+                copy_code(Path(source), Path(copy))
+                archive.add(copy, "nodes/node0", filter=_writable)
+        # Last of all: without it, the agent takes what came for a part.
+        add_file(archive, WHOLE, b"")
 
 
 def _writable(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -275,13 +272,6 @@ def _writable(member: tarfile.TarInfo) -> tarfile.TarInfo:
     if member.isdir():
         member.mode |= 0o700
     return member
-
-
-def _add(parcel: tarfile.TarFile, name: str, text: str) -> None:
-    content = text.encode()
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = len(content), 0o600
-    parcel.addfile(member, io.BytesIO(content))
 
 
 def _runtime(

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from rankwise.backends.base import Unreachable
 from rankwise.backends.batch.slurm import Slurm, read_details
 from rankwise.backends.batch.submitting import script_text
 from rankwise.backends.batch.system import (
@@ -30,7 +31,6 @@ from rankwise.backends.batch.system import (
     Ending,
     JobState,
     Needs,
-    Unreachable,
     open_system,
 )
 from rankwise.documents.site import find_site
