@@ -70,7 +70,7 @@ class Watched:
         settings = SlurmConfig(mode=mode)  # type: ignore[arg-type]  # one of the modes
         choice = ComputeConfig(name="it", backend="slurm", batch=settings)
         updates: Updates = SimpleQueue()
-        self.compute = BatchBackend(choice, updates, environment={})
+        self.compute = BatchBackend(choice, updates)
         self.watching = Watching(self.compute, updates)
         self.attempt = Attempt(label="run-1/task/1", marker="rw-1", folder=folder)
         self.secrets = folder / "secrets.json"

@@ -51,11 +51,11 @@ def test_nodes_are_read_with_their_gpus() -> None:
     found = slurm.read_nodes(
         "n1|test*|4|4000|(null)|idle\nn2|gpu|64|512000+|gpu:a100:4(S:0-1),gpu:2|mix\n"
     )
-    assert [(node.partition, node.is_default, node.gpus) for node in found] == [
-        ("test", True, 0),
-        ("gpu", False, 6),
+    assert [(node.name, is_default, node.gpus) for node, is_default in found] == [
+        ("n1", True, 0),
+        ("n2", False, 6),
     ]
-    assert found[1].memory == 512000
+    assert found[1][0].memory == 512000
 
 
 @pytest.mark.parametrize(("said", "number"), [("12\n", "12"), ("12;cluster\n", "12")])

@@ -26,9 +26,7 @@ def test_what_was_not_sent_is_over_when_it_is_cancelled(
     # There is no room in the queue for anything.
     settings = SlurmConfig(max_queued=0)
     updates: Updates = SimpleQueue()
-    compute = BatchBackend(
-        ComputeConfig(name="slurm", backend="slurm", batch=settings), updates, environment={}
-    )
+    compute = BatchBackend(ComputeConfig(name="slurm", backend="slurm", batch=settings), updates)
     watching = Watching(compute, updates)
     attempt = Attempt(label="run-1/task/1", marker="rw-1", folder=folder)
     worker = Process(name="worker", role="worker", command="true")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rankwise.backends.base import is_clear
-from rankwise.backends.batch.slurm import Slurm, options_of, state_of
+from rankwise.backends.batch.slurm import Slurm, state_of
 from rankwise.backends.batch.states import judge as judge_job
 from rankwise.backends.batch.submitting import script_text
 from rankwise.backends.batch.system import FORGOTTEN, JobState, Needs, needs_of
@@ -121,7 +121,7 @@ def test_a_node_gives_a_core_to_each_process_as_far_as_it_has_them() -> None:
 
 def test_options_say_what_the_site_file_says_and_its_own_come_last() -> None:
     choice = SlurmConfig(partition="p", time="5", options=("--exclusive",))
-    options = options_of(choice, Needs(nodes=2, cores=4, memory=100, gpus=1, minutes=9))
+    options = Slurm(choice).options(Needs(nodes=2, cores=4, memory=100, gpus=1, minutes=9))
     assert options[-1] == "--exclusive"
     wanted = {"--nodes=2", "--cpus-per-task=4", "--mem=100M", "--gpus-per-node=1"}
     assert wanted | {"--partition=p", "--time=5"} <= set(options)

@@ -37,8 +37,8 @@ runpy.run_path({str(RUNNER)!r}, run_name="__main__")
 
 
 def process_of(starter: Starter) -> psutil.Process:
-    assert starter.pid is not None
-    return psutil.Process(starter.pid)
+    assert starter.process is not None
+    return psutil.Process(starter.process.pid)
 
 
 def attempt_in(folder: Path, line: str, **more: Any) -> Attempt:
@@ -94,7 +94,7 @@ def test_it_ends_with_a_client_that_is_killed(tmp_path: Path) -> None:
         "import sys, time\nfrom pathlib import Path\n"
         "from rankwise.backends.local import Starter\n"
         "starter = Starter()\nstarter.start(Path(sys.argv[1]), {})\n"
-        "print(starter.pid, flush=True)\ntime.sleep(60)\n"
+        "print(starter.process.pid, flush=True)\ntime.sleep(60)\n"
     )
     attempt = attempt_in(tmp_path, WAIT)
     line = [sys.executable, "-c", text, str(attempt.folder)]

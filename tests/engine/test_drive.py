@@ -528,7 +528,7 @@ def test_a_batch_system_that_gives_no_answer_does_not_delay_tasks_elsewhere(
     monkeypatch.setattr(batch_backend, "open_system", lambda choice: SlowQueue())
     compute = FakeCompute(always("passed"))
     choice = ComputeConfig(name="slow", backend="slurm", batch=SlurmConfig())
-    other = BatchBackend(choice, compute.updates, environment={})
+    other = BatchBackend(choice, compute.updates)
     computes: dict[str, Backend] = {"local": compute, "slow": other}
     own = [task("a"), task("b", "a"), task("c", "b")]
     slow = dataclasses.replace(task("slow"), compute="slow", folder=str(tmp_path))

@@ -338,7 +338,7 @@ def test_amounts() -> None:
 
 def test_a_task_of_one_node_is_one_pod() -> None:
     layout = layout_of(one_task(resources=Resources(cores=2)))
-    assert (layout.pods, layout.head.role, layout.head.nodes) == (1, "worker", (0,))
+    assert (layout.others, layout.head.role, layout.head.nodes) == ((), "worker", (0,))
     assert layout.head.claim == Resources(cores=2)
 
 

@@ -171,7 +171,7 @@ def test_why_pods_do_not_start() -> None:
     assert hold_up([pod(phase="Running")]) == ""
     pulled = pod(waiting="ImagePullBackOff", waiting_message='Back-off pulling image "x"')
     assert pull_trouble([pulled]) == (
-        'the image cannot be had: ImagePullBackOff: Back-off pulling image "x"'
+        'the image cannot be pulled: ImagePullBackOff: Back-off pulling image "x"'
     )
     assert refusal([pulled]) == ""
     refused = pod(

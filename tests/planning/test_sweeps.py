@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.backends.batch.slurm import options_of
+from rankwise.backends.base import claim_of
+from rankwise.backends.batch.slurm import Slurm
 from rankwise.backends.batch.system import needs_of
 from rankwise.backends.remote.backend import fits
 from rankwise.documents.site_models import SlurmConfig
@@ -69,6 +70,6 @@ def test_a_trial_has_a_host_to_itself(tmp_path: Path) -> None:
 
 def test_a_trial_has_its_nodes_in_slurm_to_itself(tmp_path: Path) -> None:
     trial = _tasks(tmp_path, "cluster")[0]
-    assert "--exclusive" in options_of(SlurmConfig(), needs_of(trial, most_cores=4))
+    assert "--exclusive" in Slurm(SlurmConfig()).options(needs_of(trial, most_cores=4))
     shared = _tasks(tmp_path, "cluster", "parallel: true\n")[0]
-    assert "--exclusive" not in options_of(SlurmConfig(), needs_of(shared, most_cores=4))
+    assert "--exclusive" not in Slurm(SlurmConfig()).options(needs_of(shared, most_cores=4))

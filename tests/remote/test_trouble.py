@@ -208,11 +208,11 @@ def test_an_end_is_told_also_where_its_folder_cannot_be_removed_at_once(
     ask = Machine.ask
     refused: list[str] = []
 
-    def refuse_once(self: Machine, verb: str, request: Any, *, seconds: float = 60.0) -> Any:
+    def refuse_once(self: Machine, verb: str, request: Any) -> Any:
         if verb == "remove" and not refused:
             refused.append(verb)
             raise ComputeFailure("the machine is out of order")
-        return ask(self, verb, request, seconds=seconds)
+        return ask(self, verb, request)
 
     monkeypatch.setattr(Machine, "ask", refuse_once)
     (tmp_path / "go").touch()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -336,33 +335,29 @@ def open_computes(
     site: Site,
     updates: Updates,
     *,
-    secrets: Iterable[str] = (),
+    secrets: Collection[str] = (),
     store: Path | None = None,
     run: str = "",
 ) -> dict[str, Backend]:
-    """Make the computes ready that the site file has under these names.
+    """Open the backends that the site file has under these names.
 
-    However many names this machine has, it is one compute, and what one task uses of it no other
-    can. Where they are told to have different amounts, it has the greatest. `secrets` are the
-    names of variables that must not leave this machine by themselves. What is made elsewhere for
-    `run` is written down in the `store`. What they hear goes into `updates`.
+    This machine is one backend, however many names it has, with the greatest of their amounts:
+    what one task uses no other can. `secrets` are the names of variables that stay on this machine.
+    What is made elsewhere for `run` is recorded in the `store`. All report to `updates`.
     """
     choices = {name: site.compute(name) for name in names}
-    computes: dict[str, Backend] = {}
     own = {name: choice for name, choice in choices.items() if choice.backend == LOCAL}
-    if own:
-        computes |= dict.fromkeys(own, _local(own, updates))
+    backends: dict[str, Backend] = dict.fromkeys(own, _local(own, updates)) if own else {}
     for name in choices.keys() - own.keys():
-        computes[name] = _elsewhere(
-            choices[name], updates, tuple(secrets), store or Path.cwd(), run
-        )
-    return computes
+        backends[name] = _elsewhere(choices[name], updates, secrets, store or Path.cwd(), run)
+    return backends
 
 
 def _elsewhere(
-    choice: ComputeConfig, updates: Updates, secrets: tuple[str, ...], store: Path, run: str
+    choice: ComputeConfig, updates: Updates, secrets: Collection[str], store: Path, run: str
 ) -> Backend:
-    """Open one that is not this machine; each is loaded only by those who have it."""
+    """Open a backend that is not this machine."""
+    # Imported late: each needs modules, and perhaps packages, that the others do without.
     if choice.backend == KUBERNETES:
         from rankwise.backends.kubernetes.backend import KubernetesBackend
 
@@ -380,14 +375,12 @@ def _elsewhere(
         return ProviderBackend(choice, updates, tracked, run)
     from rankwise.backends.batch.backend import BatchBackend
 
-    return BatchBackend(choice, updates, environment=os.environ, secrets=secrets)
+    return BatchBackend(choice, updates, secrets)
 
 
 def _local(choices: Mapping[str, ComputeConfig], updates: Updates) -> Backend:
     from rankwise.backends.local import LocalBackend
 
-    found = machine()
-    told = [
-        UNLIMITED if choice.oversubscribe else choice.capacity(found) for choice in choices.values()
-    ]
-    return LocalBackend(largest(told), updates, gpus=visible_gpus())
+    found, ours = machine(), choices.values()
+    amounts = [UNLIMITED if one.oversubscribe else one.capacity(found) for one in ours]
+    return LocalBackend(largest(amounts), updates, gpus=visible_gpus())

@@ -15,16 +15,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rankwise.backends.base import (
-    UNLIMITED,
-    Attempt,
-    BackendFacts,
-    Unreachable,
-    Update,
-    Updates,
-    claim_of,
-    words_of,
-)
+from rankwise.backends import base
+from rankwise.backends.base import Attempt, Unreachable, Update, Updates
 from rankwise.backends.remote.backend import RemoteBackend, fits
 from rankwise.backends.remote.connection import (
     CommandResult,
@@ -127,9 +119,7 @@ def _find(entry: TrackedInstance) -> dict[str, str] | None:
         return None
     found = capture(entry.about["capture"], output, entry.name)
     if found is None:
-        raise ComputeFailure(
-            f"{entry.name} exists, but the output of `list` lacks something that `capture` needs"
-        )
+        raise ComputeFailure(f"{entry.name} exists, but `list` does not print all of `capture`")
     return found
 
 
@@ -192,7 +182,7 @@ def give_all_back(entries: Sequence[TrackedInstance], tracked: Tracked) -> dict[
         try:
             why = give_back(entry, tracked)
         except Exception as error:  # Whatever it is, the instance may cost money.
-            why = words_of(error)
+            why = base.words_of(error)
         if why:
             troubles[entry.name] = why
 
@@ -340,15 +330,15 @@ class ProviderBackend(RemoteBackend):
         self._choice, self._tracked, self._run = choice, tracked, run
         self._command = choice.command
 
-    def facts(self) -> BackendFacts:
+    def facts(self) -> base.BackendFacts:
         """Return what an instance should have; any task may be submitted, and waits here."""
-        capacity = self._choice.capacity(UNLIMITED)
-        return BackendFacts(capacity=capacity, room=UNLIMITED, makes_runtimes=True)
+        capacity = self._choice.capacity(base.UNLIMITED)
+        return base.BackendFacts(capacity=capacity, room=base.UNLIMITED, makes_runtimes=True)
 
     def _pick(self, task: Task) -> tuple[Host, Resources] | None:
         """Return an instance that has room, or have one made."""
         most = self.facts().capacity
-        claim = claim_of(task, Resources(cores=1e9) if math.isinf(most.cores) else most)
+        claim = base.claim_of(task, Resources(cores=1e9) if math.isinf(most.cores) else most)
         if not fits(claim, most):
             raise ComputeFailure("needs more than the site file says that an instance has")
         usable = [host for host in self._hosts.values() if not host.failure]
@@ -396,8 +386,7 @@ class ProviderBackend(RemoteBackend):
         found = capture(dict(self._command.capture), output, name)
         if found is None:
             raise ComputeFailure(
-                f"{self._choice.name}: the output of `create` lacks something that `capture` "
-                f"needs: {result.last_line}"
+                f"{self._choice.name}: `create` does not print all of `capture`: {result.last_line}"
             )
         self._note(name, {**about, "state": "made", "values": found})
         values = {"name": name, **found}
@@ -405,10 +394,8 @@ class ProviderBackend(RemoteBackend):
         return self._machine(name, values)
 
     def _note(self, name: str, about: Mapping[str, Any]) -> None:
-        backend = self._choice.name
-        self._tracked.put(
-            TrackedInstance(name=name, kind="instance", compute=backend, run=self._run, about=about)
-        )
+        made = {"kind": "instance", "compute": self._choice.name, "run": self._run}
+        self._tracked.put(TrackedInstance(name=name, **made, about=about))
 
     def _wait_until_ready(self, values: Mapping[str, str]) -> None:
         if not self._command.ready:
@@ -418,9 +405,8 @@ class ProviderBackend(RemoteBackend):
         pause = _READY_SECONDS
         while (result := exchange(words, seconds=_CALL_SECONDS)).exit_code:
             if time.monotonic() > deadline or self._is_closed:
-                raise ComputeFailure(
-                    f"{values['name']} was made, but is not ready: {result.last_line}"
-                )
+                name = values["name"]
+                raise ComputeFailure(f"{name} was made, but is not ready: {result.last_line}")
             time.sleep(pause)
             pause = min(pause * 1.5, _LATEST_READY_SECONDS)
 

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from rankwise.backends.base import Attempt, Submission, Updates
 from rankwise.backends.batch import system as batch
 from rankwise.backends.batch.slurm import Slurm, is_accounting_on
+from rankwise.backends.batch.system import BatchSystem
 from rankwise.backends.cloud import fill, new_name
 from rankwise.backends.kubernetes.backend import KubernetesBackend
 from rankwise.backends.kubernetes.client import ApiClient
@@ -26,7 +27,7 @@ from rankwise.backends.remote.tracked import FOLDER, Tracked
 from rankwise.backends.ssh import machine_at
 from rankwise.documents import site_models as site_file
 from rankwise.documents.site import Site
-from rankwise.documents.site_models import ComputeConfig, SlurmConfig
+from rankwise.documents.site_models import BatchConfig, ComputeConfig, SlurmConfig
 from rankwise.errors import ComputeFailure, InputError, RankwiseError
 from rankwise.plan import Process, Resources, Task
 from rankwise.records import AttemptEnd
@@ -284,7 +285,7 @@ def _controller(system: Slurm) -> tuple[Finding, dict[str, str]]:
     return Finding(f"slurmctld of {name} answers: Slurm {version}"), settings
 
 
-def _nodes_of(system: batch.BatchSystem, choice: ComputeConfig) -> Finding:
+def _nodes_of(system: BatchSystem, choice: ComputeConfig) -> Finding:
     try:
         nodes = system.nodes()
     except ComputeFailure as failure:
@@ -326,9 +327,7 @@ def _plugins(system: Slurm, choice: SlurmConfig) -> Finding:
     return Finding(what)
 
 
-def _trial_of_job(
-    system: batch.BatchSystem, choice: ComputeConfig, store: Path
-) -> Iterator[Finding]:
+def _trial_of_job(system: BatchSystem, choice: ComputeConfig, store: Path) -> Iterator[Finding]:
     """Submit a small job that writes into the folder that should be shared."""
     folder = Path(choice.batch.shared) if choice.batch.shared else store
     place = folder / f".doctor-{secrets.token_hex(4)}"
@@ -344,9 +343,7 @@ def _trial_of_job(
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _send_trial(
-    system: batch.BatchSystem, settings: site_file.BatchConfig, place: Path, remedy: str
-) -> Finding:
+def _send_trial(system: BatchSystem, settings: BatchConfig, place: Path, remedy: str) -> Finding:
     from rankwise.backends.batch.submitting import script_text
 
     seen, log = place / "seen", place / "log"
@@ -385,7 +382,7 @@ def _send_trial(
     return fault(f"a job ended as {state.word}, and left nothing in {place.parent}", remedy)
 
 
-def _end_of(system: batch.BatchSystem, job: str, seen: Path) -> batch.JobState | None:
+def _end_of(system: BatchSystem, job: str, seen: Path) -> batch.JobState | None:
     """Wait until a job is over or has written its file; None: the system forgot the job."""
     deadline = time.monotonic() + _JOB_TRIAL_SECONDS
     state = None

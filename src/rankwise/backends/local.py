@@ -19,15 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankwise import records
+from rankwise.backends import orders
 from rankwise.backends.base import Attempt, BackendFacts, Submission, Update, Updates
-from rankwise.backends.orders import (
-    compiled_node,
-    gpus_of,
-    make_folders,
-    make_order,
-    start_words,
-    write_order,
-)
 from rankwise.errors import ComputeFailure
 from rankwise.launch.cores import available_cores
 from rankwise.node.order import NodeOrder
@@ -46,13 +39,9 @@ class Starter:
     """Starts runners, which outlive it, and ends with the client, whatever happens to that."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        """None: it was not needed yet."""
         self._end: Callable[[], object] = lambda: None
-
-    @property
-    def pid(self) -> int | None:
-        """Return its own process number; None: it was not needed yet."""
-        return self._process.pid if self._process is not None else None
 
     def start(self, folder: Path, secrets: Mapping[str, str]) -> int:
         """Start the runner of an attempt and give its process number.
@@ -61,16 +50,16 @@ class Starter:
         """
         # What is wrong with the folder is said here, where somebody hears it.
         (folder / "runner.log").open("ab").close()
-        if self._process is None or self._process.poll() is not None:
+        if self.process is None or self.process.poll() is not None:
             self.close()
-            self._process = _start()
+            self.process = _start()
             # Also if whoever has it forgets to close it.
-            self._end = weakref.finalize(self, _end, self._process)
+            self._end = weakref.finalize(self, _end, self.process)
         line = json.dumps({"start": str(folder), "secrets": dict(secrets)})
         try:
-            answer = self._ask(self._process, f"{line}\n".encode())
+            answer = self._ask(self.process, f"{line}\n".encode())
         except (OSError, ValueError) as error:
-            self._process.kill()
+            self.process.kill()
             self.close()
             raise StarterGone(str(error)) from error
         if answer < 0:
@@ -89,12 +78,12 @@ class Starter:
     def close(self) -> None:
         """End it; what it has started goes on."""
         self._end()
-        self._process = None
+        self.process = None
 
 
 def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [*start_words(sys.executable, compiled_node()), "starter"],
+        [*orders.start_words(sys.executable, orders.compiled_node()), "starter"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
@@ -166,8 +155,8 @@ class LocalBackend:
             gpus = tuple(self._free_gpus[: task.resources.gpus])
         try:
             nodes = _make_nodes(attempt.folder, task)
-            order = make_order(job, nodes, gpus=gpus, defaults=_LOOPBACK)
-            write_order(order, attempt.folder)
+            order = orders.make_order(job, nodes, gpus=gpus, defaults=_LOOPBACK)
+            orders.write_order(order, attempt.folder)
             pid = self._start_runner(attempt.folder, job.secrets)
         except OSError as error:
             raise ComputeFailure(
@@ -192,7 +181,7 @@ class LocalBackend:
             self._tell(Update(attempt=attempt, is_absent=True))
             return
         self._tell(Update(attempt=attempt, has_started=True))
-        given = gpus_of(attempt.folder)
+        given = orders.gpus_of(attempt.folder)
         gpus = tuple(name for name in self._free_gpus if name in given)
         self._watch(_Started(attempt=attempt, gpus=gpus))
 
@@ -310,7 +299,7 @@ def _is_over(one: _Started) -> bool:
 
 def _make_nodes(folder: Path, task: Task) -> list[NodeOrder]:
     """Make the folders of the nodes, with the code in them."""
-    places = make_folders(folder, task)
+    places = orders.make_folders(folder, task)
     shares = _share_cores(available_cores(), task.nodes)
     return [
         NodeOrder(

@@ -9,6 +9,7 @@ import os
 import py_compile
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from rankwise import node, records
@@ -127,7 +128,8 @@ def make_order(
         **runtime.environment,
         **task.environment,
     }
-    shares = _share_gpus(task, gpus)
+    left = iter(gpus)
+    shares = {one.name: [*islice(left, one.resources.gpus)] for one in task.processes}
     return Order(
         attempt=attempt.label,
         marker=attempt.marker,
@@ -172,16 +174,6 @@ def _process_order(
         environment=own,
         gpus=gpus,
     )
-
-
-def _share_gpus(task: Task, gpus: Sequence[str]) -> dict[str, list[str]]:
-    """Return each process the GPUs that it claims."""
-    left = list(gpus)
-    shares = {}
-    for process in task.processes:
-        shares[process.name] = left[: process.resources.gpus]
-        del left[: process.resources.gpus]
-    return shares
 
 
 def gpus_of(folder: Path) -> tuple[str, ...]:

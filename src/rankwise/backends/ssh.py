@@ -14,14 +14,8 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rankwise.backends.base import (
-    UNLIMITED,
-    BackendFacts,
-    Unreachable,
-    Updates,
-    claim_of,
-    largest,
-)
+from rankwise.backends import base
+from rankwise.backends.base import Unreachable, Updates
 from rankwise.backends.remote.backend import RemoteBackend, fits
 from rankwise.backends.remote.connection import CommandResult, Machine, Sink, exchange
 from rankwise.backends.remote.host import Host
@@ -135,9 +129,7 @@ def _socket_for(words: Sequence[str]) -> Path:
     status = folder.lstat()
     is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     if not is_ours or status.st_mode & 0o077:
-        raise ComputeFailure(
-            f"{folder} is not yours alone; remove it, or set TMPDIR to a folder of your own"
-        )
+        raise ComputeFailure(f"{folder} is not yours alone; remove it, or set another TMPDIR")
     return socket
 
 
@@ -172,15 +164,15 @@ class SshBackend(RemoteBackend):
     def open_machine(self, name: str) -> Machine:
         return machine_at(self._choice, name)
 
-    def facts(self) -> BackendFacts:
+    def facts(self) -> base.BackendFacts:
         """Return what hosts have; all are asked at once, the first time."""
         self._ask()
         found = [host.has for host in self._hosts.values() if host.has is not None]
         if not found:
-            capacity = self._choice.capacity(UNLIMITED)
-            return BackendFacts(capacity=capacity, room=UNLIMITED, makes_runtimes=True)
-        room = UNLIMITED if self._choice.oversubscribe else sum(found[1:], found[0])
-        return BackendFacts(capacity=largest(found), room=room, makes_runtimes=True)
+            capacity = self._choice.capacity(base.UNLIMITED)
+            return base.BackendFacts(capacity=capacity, room=base.UNLIMITED, makes_runtimes=True)
+        room = base.UNLIMITED if self._choice.oversubscribe else sum(found[1:], found[0])
+        return base.BackendFacts(capacity=base.largest(found), room=room, makes_runtimes=True)
 
     def _ask(self) -> None:
         """Ask all hosts what they have; those that do not answer are left out."""
@@ -208,7 +200,7 @@ class SshBackend(RemoteBackend):
             host.failure = str(failure)
             return
         unlimited = self._choice.oversubscribe
-        host.has = UNLIMITED if unlimited else self._choice.capacity(found.resources)
+        host.has = base.UNLIMITED if unlimited else self._choice.capacity(found.resources)
 
     def _pick(self, task: Task) -> tuple[Host, Resources] | None:
         """Return the host with most free cores, of those that have enough of everything."""
@@ -218,8 +210,8 @@ class SshBackend(RemoteBackend):
             reasons = (host.failure for host in self._hosts.values())
             raise ComputeFailure("; ".join(dict.fromkeys(reasons)))
         # What a silent host has is not known: it is tried.
-        amounts = [(host, host.has or UNLIMITED) for host in usable]
-        claims = [(host, has, claim_of(task, has)) for host, has in amounts]
+        amounts = [(host, host.has or base.UNLIMITED) for host in usable]
+        claims = [(host, has, base.claim_of(task, has)) for host, has in amounts]
         able = [(host, has, claim) for host, has, claim in claims if fits(claim, has)]
         if not able:
             _, has, claim = claims[0]
@@ -247,7 +239,7 @@ class SshBackend(RemoteBackend):
 
 
 def _free_cores(host: Host) -> float:
-    return (host.has or UNLIMITED).cores - host.used.cores
+    return (host.has or base.UNLIMITED).cores - host.used.cores
 
 
 def machine_at(choice: ComputeConfig, host: str) -> Machine:

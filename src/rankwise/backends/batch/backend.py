@@ -6,36 +6,16 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from rankwise import records
-from rankwise.backends.base import (
-    UNLIMITED,
-    ActiveBackend,
-    Attempt,
-    BackendFacts,
-    Submission,
-    Update,
-    Updates,
-    cancelled,
-    is_clear,
-    not_run,
-    words_of,
-)
+from rankwise.backends import base
+from rankwise.backends.base import Attempt, Submission, Update, Updates
+from rankwise.backends.batch import submitting
 from rankwise.backends.batch.states import QueueWatch, judge
-from rankwise.backends.batch.submitting import (
-    LOG,
-    Handed,
-    PilotSending,
-    ReadyJob,
-    Sending,
-    hand_over,
-    make_ready,
-    take_secrets_back,
-)
 from rankwise.backends.batch.system import (
     FORGOTTEN,
     BatchNode,
@@ -67,7 +47,7 @@ class _InQueue:
     state: JobState | None = None
     state_of: float = 0.0
     """When it was asked for."""
-    parcel: ReadyJob | None = None
+    ready: submitting.ReadyJob | None = None
     """None: another client has sent it."""
     is_with_pilot: bool = False
     """Whether the job is one that it shares with others."""
@@ -103,33 +83,24 @@ class _InQueue:
         return self.has_run or (self.claimed_at is not None and self.claimed_at < self.state_of)
 
 
-class BatchBackend(ActiveBackend):
+class BatchBackend(base.ActiveBackend):
     """Sends attempts to a batch system; they outlive the client."""
 
     def __init__(
-        self,
-        choice: ComputeConfig,
-        updates: Updates,
-        *,
-        environment: Mapping[str, str],
-        secrets: Sequence[str] = (),
+        self, choice: ComputeConfig, updates: Updates, secrets: Collection[str] = ()
     ) -> None:
         self._system: BatchSystem = open_system(choice)
         super().__init__(choice.name, updates, who=self._system.title)
-        self._choice = choice
-        self._settings = choice.batch
-        self._handed = Handed(system=self._system, backend=choice.backend)
-        plain = self._system.plain_environment(environment)
-        for name in secrets:
-            plain.pop(name, None)
-        sending = Sending(self._handed, most=self._settings.max_queued, environment=plain)
-        self._pilots = (
-            PilotSending(sending, self._handed, nodes=self._settings.pilot_nodes)
-            if self._settings.mode == "pilot"
-            else None
-        )
-        # Not `or`: one that has nothing to send is false.
-        self._sending = self._pilots if self._pilots is not None else sending
+        self._choice, self._settings = choice, choice.batch
+        self._notes = submitting.SubmitNotes(system=self._system, backend=choice.backend)
+        plain = self._system.plain_environment(os.environ)
+        plain = {name: value for name, value in plain.items() if name not in secrets}
+        most = self._settings.max_queued
+        sending = submitting.Sending(self._notes, most=most, environment=plain)
+        self._sending: submitting.Sending | submitting.PilotSending = sending
+        self._pilots: submitting.PilotSending | None = None
+        if self._settings.mode == "pilot":
+            self._sending = self._pilots = submitting.PilotSending(sending, self._notes)
         self._watch = QueueWatch(self._system, self._wake)
         self._submitted: list[Submission] = []
         """Those that are sent when the engine says that there are no more. The engine's own."""
@@ -147,15 +118,15 @@ class BatchBackend(ActiveBackend):
     def _nodes(self) -> Sequence[BatchNode]:
         return self._system.nodes()
 
-    def facts(self) -> BackendFacts:
+    def facts(self) -> base.BackendFacts:
         """Return what all nodes have together; the queue takes whatever comes."""
         capacity = self._capacity(self._known_nodes())
-        return BackendFacts(capacity=capacity, room=UNLIMITED, sends_together=True)
+        return base.BackendFacts(capacity=capacity, room=base.UNLIMITED, sends_together=True)
 
     def _capacity(self, nodes: Sequence[BatchNode]) -> Resources:
         if not nodes:
             # There is no answer, or no such partition: the submit will say.
-            return UNLIMITED
+            return base.UNLIMITED
         found = Resources(
             cores=sum(node.cores for node in nodes),
             memory=sum(node.memory for node in nodes) << 20,
@@ -189,15 +160,15 @@ class BatchBackend(ActiveBackend):
             try:
                 self._sending.add(self._ready_job(job, nodes))
             except Exception as failure:  # Whatever it is, a run waits for its end.
-                self._finish(job.attempt, not_run(words_of(failure)))
+                self._finish(job.attempt, base.not_run(base.words_of(failure)))
 
-    def _ready_job(self, job: Submission, nodes: Sequence[BatchNode]) -> ReadyJob:
+    def _ready_job(self, job: Submission, nodes: Sequence[BatchNode]) -> submitting.ReadyJob:
         task = job.task
         if reason := shortfall(task.resources, self._capacity(nodes)):
             raise ComputeFailure(reason)
         if nodes and task.nodes > len(nodes):
             raise ComputeFailure(f"needs {task.nodes} nodes, found {len(nodes)}")
-        return make_ready(job, nodes, self._choice, self._system)
+        return submitting.make_ready(job, nodes, self._choice, self._system)
 
     def _known_nodes(self) -> Sequence[BatchNode]:
         with contextlib.suppress(ComputeFailure):
@@ -206,17 +177,17 @@ class BatchBackend(ActiveBackend):
 
     def _watch_again(self, attempt: Attempt, job_id: str) -> bool:
         """Watch an attempt that another client has sent, unless it never came to that."""
-        if not job_id and (job_id := self._handed.find(attempt.folder)):
+        if not job_id and (job_id := self._notes.find(attempt.folder)):
             self._tell(Update(attempt=attempt, job_id=job_id))
         elif not job_id:
-            self._handed.take_back(attempt)
+            self._notes.take_back(attempt)
             if records.abandon(attempt.folder):
                 self._take_secrets_back(attempt)
                 return False
         self._watched[attempt.marker] = one = _InQueue(
             attempt=attempt,
             job_id=job_id,
-            is_with_pilot=self._handed.pilot_of(attempt) is not None,
+            is_with_pilot=self._notes.pilot_of(attempt) is not None,
             # Without a number, the system has had it and has forgotten it.
             over_since=None if job_id else time.monotonic(),
         )
@@ -239,17 +210,17 @@ class BatchBackend(ActiveBackend):
 
     def _send(self) -> None:
         for sent in self._sending.send(len(self._watched)):
-            attempt = sent.parcel.attempt
+            attempt = sent.ready.attempt
             if sent.is_dropped:
                 self._drop(attempt)
                 continue
             if sent.refusal:
-                self._finish(attempt, not_run(sent.refusal))
+                self._finish(attempt, base.not_run(sent.refusal))
                 continue
             self._watched[attempt.marker] = _InQueue(
                 attempt=attempt,
                 job_id=sent.job_id,
-                parcel=sent.parcel,
+                ready=sent.ready,
                 is_with_pilot=self._pilots is not None,
             )
             self._tell(Update(attempt=attempt, job_id=sent.job_id))
@@ -310,8 +281,8 @@ class BatchBackend(ActiveBackend):
     def _note_waiting(self, one: _InQueue, state: JobState) -> None:
         if one.has_begun and not one.is_back:
             one.is_back, one.has_run, one.has_started = True, False, False
-            if one.parcel is not None:
-                hand_over(one.parcel)
+            if one.ready is not None:
+                submitting.hand_over(one.ready)
         why = f": {state.reason}" if state.reason else ""
         if one.is_back:
             self._tell_of_job(one, f"was put back into the queue{why}")
@@ -336,7 +307,7 @@ class BatchBackend(ActiveBackend):
         What it still has, it begins again with: it was put back into the queue meanwhile.
         """
         is_running = one.state is not None and one.state.phase is Phase.RUNNING
-        return one.is_with_pilot and is_running and not self._handed.is_with_pilot(one.attempt)
+        return one.is_with_pilot and is_running and not self._notes.is_with_pilot(one.attempt)
 
     def _in_words(self, trouble: str) -> str:
         return f"{self._system.title} does not answer; waiting: {trouble}" if trouble else ""
@@ -347,7 +318,7 @@ class BatchBackend(ActiveBackend):
         for one in list(self._watched.values()):
             one.look_for_claim()
             end = records.read_end(one.attempt.folder) if one.has_file("end.json") else None
-            if end is not None and is_clear(end):
+            if end is not None and base.is_clear(end):
                 self._note_start(one)
                 self._finish(one.attempt, end)
             elif one.over_since is not None:
@@ -366,18 +337,18 @@ class BatchBackend(ActiveBackend):
             return
         if one.state is not None and one.state.is_waiting:
             if one.asked_to_end is not None and one.state_of > one.asked_to_end:
-                self._handed.withdraw(one.attempt)
+                self._notes.withdraw(one.attempt)
                 self._drop(one.attempt)
         elif one.claimed_at is not None:
             self._note_start(one)
-        elif one.asked_to_end is not None and not self._handed.is_with_pilot(one.attempt):
+        elif one.asked_to_end is not None and not self._notes.is_with_pilot(one.attempt):
             self._drop(one.attempt)
 
     def _drop(self, attempt: Attempt) -> None:
         """Have an attempt be over that nobody has any more."""
         # If it was sent all the same, it finds that it is not wanted.
         records.abandon(attempt.folder)
-        self._finish(attempt, cancelled())
+        self._finish(attempt, base.cancelled())
 
     def _look_at_the_dead(self, one: _InQueue, end: AttemptEnd | None, now: float) -> None:
         has_begun = one.has_file(records.CLAIM)
@@ -386,7 +357,7 @@ class BatchBackend(ActiveBackend):
         assert one.over_since is not None
         if end is None and has_begun and now < one.over_since + _FILE_SECONDS:
             return  # Its record may not have arrived yet.
-        words = _words(one.attempt.folder, self._handed.log_name)
+        words = _words(one.attempt.folder, self._notes.log_name)
         verdict = judge(
             end,
             self._system.explain(one.state or FORGOTTEN, words),
@@ -403,11 +374,11 @@ class BatchBackend(ActiveBackend):
         cause = one.state.cause if one.state is not None else Cause.FORGOTTEN
         by_others = (Cause.CANCELLED, Cause.FAILED, Cause.FORGOTTEN)
         is_to_blame = cause in by_others or one.asked_to_end is not None
-        if is_to_blame or one.parcel is None or not self._handed.is_with_pilot(one.attempt):
+        if is_to_blame or one.ready is None or not self._notes.is_with_pilot(one.attempt):
             return False
-        self._handed.take_back(one.attempt)
+        self._notes.take_back(one.attempt)
         del self._watched[one.attempt.marker]
-        self._sending.add(one.parcel)
+        self._sending.add(one.ready)
         return True
 
     def _finish(self, attempt: Attempt, end: AttemptEnd) -> None:
@@ -419,7 +390,7 @@ class BatchBackend(ActiveBackend):
     def _take_secrets_back(self, attempt: Attempt) -> None:
         """Remove the values of secrets of a job that has not come to reading them."""
         try:
-            take_secrets_back(attempt)
+            submitting.take_secrets_back(attempt)
         except OSError as error:
             text = f"the values of secrets could not be removed: {error.filename}: {error.strerror}"
             self._tell(Update(attempt=attempt, text=text))
@@ -447,7 +418,7 @@ class BatchBackend(ActiveBackend):
     def _end_job(self, one: _InQueue, ending: Ending) -> None:
         if one.is_with_pilot:
             # The job has other tasks too: its pilot ends this one.
-            self._handed.ask_to_end(one.attempt)
+            self._notes.ask_to_end(one.attempt)
             return
         try:
             if one.job_id:
@@ -468,7 +439,7 @@ class BatchBackend(ActiveBackend):
 def _words(folder: Path, log: str) -> list[str]:
     """Return the last lines that a job has written for itself, not for its processes."""
     lines: list[str] = []
-    for name in (log, LOG):
+    for name in (log, submitting.LOG):
         with contextlib.suppress(OSError):
             with open_left(folder / name) as file:
                 file.seek(0, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from rankwise.backends.batch.system import (
@@ -56,10 +56,8 @@ _PHASES = {
     "CONFIGURING": Phase.STARTING,
     "RUNNING": Phase.RUNNING,
 }
-# What slurmstepd writes into the output of a job: the only word where nobody keeps accounts.
-_MEMORY_WORDS = re.compile(
-    r"[Ee]xceeded (?:job )?memory limit|oom[-_]kill|Out [Oo]f [Mm]emory|OUT_OF_MEMORY"
-)
+# What slurmstepd writes into the output of a job: the only source where accounting is off.
+_MEMORY_WORDS = re.compile(r"(?i)exceeded (job )?memory limit|oom[-_]kill|out[ _]of[ _]memory")
 _CANCELLED_WORDS = re.compile(
     r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*"
 )
@@ -155,6 +153,8 @@ def _known(text: str) -> str:
 
 
 def _number(text: str) -> int:
+    # `512000+`: nodes of this line have at least as much.
+    text = text.rstrip("+")
     return int(text) if text.isdecimal() else 0
 
 
@@ -162,31 +162,18 @@ NODE_FORMAT = "%N|%P|%c|%m|%G"
 _GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionNode(BatchNode):
-    """One node of a partition."""
+def read_nodes(text: str) -> list[tuple[BatchNode, bool]]:
+    """Return what `sinfo --Node` prints in NODE_FORMAT, a line for each node and partition.
 
-    partition: str
-    is_default: bool
-    """Whether it is the partition of jobs that name none."""
-
-
-def read_nodes(text: str) -> list[PartitionNode]:
-    """Read what `sinfo --Node` prints in NODE_FORMAT; a node has a line for each partition."""
+    With each, whether that is the default partition: that of jobs that name none.
+    """
     found = []
     for line in text.splitlines():
         name, partition, cores, memory, extras = [*line.split("|"), *[""] * 5][:5]
         if cores:
-            found.append(
-                PartitionNode(
-                    name=name,
-                    partition=partition.rstrip("*"),
-                    is_default=partition.endswith("*"),
-                    cores=_number(cores.rstrip("+")),
-                    memory=_number(memory.rstrip("+")),
-                    gpus=sum(map(int, _GPUS.findall(extras))),
-                )
-            )
+            gpus = sum(map(int, _GPUS.findall(extras)))
+            size = {"cores": _number(cores), "memory": _number(memory), "gpus": gpus}
+            found.append((BatchNode(name=name, **size), partition.endswith("*")))
     return found
 
 
@@ -237,7 +224,25 @@ class Slurm(BatchSystem):
 
     def options(self, needs: Needs) -> list[str]:
         """Return sbatch's options that say where a job runs and on what; the site's come last."""
-        return options_of(self._settings, needs)
+        settings = self._settings
+        options = [
+            f"--nodes={needs.nodes}",
+            "--ntasks-per-node=1",
+            f"--cpus-per-task={needs.cores}",
+            # What was appended before a job was put back into the queue tells why it was.
+            "--open-mode=append",
+            "--export=ALL",
+        ]
+        options += ["--exclusive"] if needs.is_alone else []
+        options += [f"--mem={needs.memory}M"] if needs.memory else []
+        options += [f"--gpus-per-node={needs.gpus}"] if needs.gpus else []
+        wanted = {
+            name: getattr(settings, name) for name in ("partition", "account", "qos", "constraint")
+        }
+        wanted["time"] = settings.time or (str(needs.minutes) if needs.minutes else "")
+        options += [f"--{name}={value}" for name, value in wanted.items() if value]
+        # The memory of whole nodes; the site's own options come before: tasks of any size share it.
+        return [*options, *settings.options, *(["--mem=0"] if needs.is_pilot else [])]
 
     def submit(self, job: BatchJob) -> str:
         """Submit a script and return the job's number."""
@@ -312,14 +317,13 @@ class Slurm(BatchSystem):
         if ending is Ending.GENTLY:
             self.call([*quiet, "--state=RUNNING", "--batch", "--signal=TERM", job_id])
 
-    def nodes(self) -> list[PartitionNode]:
-        """Return the nodes of the partition; without a name, that of jobs that name none."""
+    def nodes(self) -> list[BatchNode]:
+        """Return the nodes of the partition of the site file, or else of the default one."""
         partition = self._settings.partition
         which = [f"--partition={partition}"] if partition else []
         found = read_nodes(self.call(["sinfo", "--noheader", "--Node", "-o", NODE_FORMAT, *which]))
-        if not partition and any(node.is_default for node in found):
-            return [node for node in found if node.is_default]
-        return found
+        default = [node for node, is_default in found if is_default and not partition]
+        return default or [node for node, _ in found]
 
     def configuration(self) -> dict[str, str]:
         """Return how this Slurm is configured."""
@@ -368,23 +372,3 @@ class Slurm(BatchSystem):
 def _queue_command(which: str) -> list[str]:
     """Return the one call that tells the states of many jobs."""
     return ["squeue", "--noheader", "--array", "--states=all", "-o", QUEUE_FORMAT, which]
-
-
-def options_of(choice: SlurmConfig, needs: Needs) -> list[str]:
-    """Give sbatch's options that say where a job runs and on what; the site's own come last."""
-    options = [
-        f"--nodes={needs.nodes}",
-        "--ntasks-per-node=1",
-        f"--cpus-per-task={needs.cores}",
-        # What was appended before a job was put back into the queue tells why it was.
-        "--open-mode=append",
-        "--export=ALL",
-    ]
-    options += ["--exclusive"] if needs.is_alone else []
-    options += [f"--mem={needs.memory}M"] if needs.memory else []
-    options += [f"--gpus-per-node={needs.gpus}"] if needs.gpus else []
-    wanted = {name: getattr(choice, name) for name in ("partition", "account", "qos", "constraint")}
-    wanted["time"] = choice.time or (str(needs.minutes) if needs.minutes else "")
-    options += [f"--{name}={value}" for name, value in wanted.items() if value]
-    # The memory of whole nodes; the site's own options come before: tasks of any size share it.
-    return [*options, *choice.options, *(["--mem=0"] if needs.is_pilot else [])]

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rankwise.backends.base import (
-    cancelled,
-    is_clear,
-    lost,
-    not_run,
-    out_of_memory,
-    times_of,
-    words_of,
-)
+from rankwise.backends import base
 from rankwise.backends.batch.system import BatchSystem, Cause, JobState
 from rankwise.records import AttemptEnd
 from rankwise.store import State
@@ -38,36 +29,36 @@ def judge(
     `system` is the title of the batch system; `words` are the lines of the job's own output;
     `is_wanted` means that we have cancelled it ourselves.
     """
-    if end is not None and is_clear(end):
+    if end is not None and base.is_clear(end):
         return end
     who = f"{system} job {job_id}" if job_id else f"{system} job"
-    times = times_of(end)
+    times = base.times_of(end)
     if job.cause is Cause.OUT_OF_MEMORY:
         reason = f"out of memory: {who} used more than it had asked for"
         reason += f" ({job.line})" if job.line else ""
-        return out_of_memory(reason, end.culprit if end is not None else None, **times)
+        return base.out_of_memory(reason, end.culprit if end is not None else None, **times)
     if job.cause is Cause.TIME_LIMIT:
         reason = f"{who} reached its time limit in {system}"
         code = _TIMED_OUT_CODE
         return AttemptEnd(outcome=State.TIMED_OUT, exit_code=code, reason=reason, **times)
     if is_wanted and (end is None or end.outcome == State.CANCELLED):
-        return cancelled(**times)
+        return base.cancelled(**times)
     if job.cause is Cause.CANCELLED:
         by = f" ({job.reason})" if job.reason else ""
-        return cancelled(f"{who} was cancelled in {system}{by}, not by rankwise", **times)
+        return base.cancelled(f"{who} was cancelled in {system}{by}, not by rankwise", **times)
     if job.cause in _LOST:
         where = f": {job.nodes}" if job.nodes else ""
-        return lost(f"{who} {_LOST[job.cause]}{where}", **times)
+        return base.lost(f"{who} {_LOST[job.cause]}{where}", **times)
     if end is not None:
         return end
     last = f": {words[-1]}" if words else ""
     if not has_begun and job.cause not in (Cause.FORGOTTEN, Cause.COMPLETED):
         # A module, the site's own lines, or the batch system itself has failed before our part.
         last = last or (f": {job.reason}" if job.reason else "")
-        return not_run(f"{who} ended before anything was started{last}")
+        return base.not_run(f"{who} ended before anything was started{last}")
     is_known = job.cause is not Cause.FORGOTTEN
     knows = f"{system} says {job.word}" if is_known else f"{system} has forgotten it"
-    return lost(f"{who} left no record of how it ended; {knows}{last}")
+    return base.lost(f"{who} left no record of how it ended; {knows}{last}")
 
 
 _LOST = {
@@ -83,23 +74,14 @@ _SLOWER = 1.5
 _GIVE_UP_SECONDS = 120.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueAnswer:
-    """What a batch system has said of jobs."""
-
-    asked_at: float
-    ids: Collection[str]
-    """Those that it was asked for; others may have been sent meanwhile."""
-    states: Mapping[str, JobState]
-
-
-class _Question:
+class QueueQuery:
     """One call of `states`, in a thread: it takes long to find that there is no answer."""
 
     def __init__(self, system: BatchSystem, ids: Sequence[str], poke: Callable[[], None]) -> None:
         self.asked_at = time.monotonic()
         self.ids = ids
-        self.answer: Mapping[str, JobState] = {}
+        """The jobs that were asked for; others may have been sent meanwhile."""
+        self.states: Mapping[str, JobState] = {}
         self.failure: Exception | None = None
         self._system, self._poke = system, poke
         self.is_open = True
@@ -108,7 +90,7 @@ class _Question:
 
     def _ask(self) -> None:
         try:
-            self.answer = self._system.states(self.ids)
+            self.states = self._system.states(self.ids)
         except Exception as error:
             # Also a defect in the batch system's own code: its jobs are not over because of it.
             self.failure = error
@@ -128,7 +110,7 @@ class QueueWatch:
         self._system, self._poke = system, poke
         self._pause = SOONEST_SECONDS
         self._next = 0.0
-        self._question: _Question | None = None
+        self._query: QueueQuery | None = None
         self._last: Mapping[str, JobState] = {}
 
     def hurry(self) -> None:
@@ -136,33 +118,31 @@ class QueueWatch:
         self._pause = SOONEST_SECONDS
         self._next = min(self._next, time.monotonic() + SOONEST_SECONDS)
 
-    def look(self, job_ids: Iterable[str], *, is_awaited: bool = False) -> QueueAnswer | None:
-        """Return a new answer; None: there is none yet. If it is awaited, ask now."""
+    def look(self, job_ids: Iterable[str], *, is_awaited: bool = False) -> QueueQuery | None:
+        """Return a query with a new answer; None: there is none yet. If it is awaited, ask now."""
         now = time.monotonic()
         ids = list(dict.fromkeys(job_ids))
-        if ids and (is_awaited or (self._question is None and now >= self._next)):
-            self._question = _Question(self._system, ids, self._poke)
+        if ids and (is_awaited or (self._query is None and now >= self._next)):
+            self._query = QueueQuery(self._system, ids, self._poke)
             if is_awaited:
-                self._question.thread.join(_GIVE_UP_SECONDS)
-        return self._take(self._question, now) if self._question is not None else None
+                self._query.thread.join(_GIVE_UP_SECONDS)
+        return self._take(self._query, now) if self._query is not None else None
 
-    def _take(self, question: _Question, now: float) -> QueueAnswer | None:
-        if question.is_open:
-            if now > question.asked_at + _GIVE_UP_SECONDS:
-                self._question = None
+    def _take(self, query: QueueQuery, now: float) -> QueueQuery | None:
+        if query.is_open:
+            if now > query.asked_at + _GIVE_UP_SECONDS:
+                self._query = None
                 self._note_trouble("there is no answer", now)
             return None
-        self._question = None
-        if question.failure is not None:
-            self._note_trouble(words_of(question.failure), now)
+        self._query = None
+        if query.failure is not None:
+            self._note_trouble(base.words_of(query.failure), now)
             return None
-        self._note(question.answer, now)
-        return QueueAnswer(asked_at=question.asked_at, ids=question.ids, states=question.answer)
-
-    def _note(self, found: Mapping[str, JobState], now: float) -> None:
-        is_same = found == self._last
+        # The more often nothing has changed, the longer until the next question.
+        is_same = query.states == self._last
         self._pause = min(self._pause * _SLOWER, LATEST_SECONDS) if is_same else SOONEST_SECONDS
-        self._last, self.trouble, self._next = found, "", now + self._pause
+        self._last, self.trouble, self._next = query.states, "", now + self._pause
+        return query
 
     def _note_trouble(self, text: str, now: float) -> None:
         self.trouble = text

@@ -10,10 +10,11 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rankwise.backends import orders
 from rankwise.backends.base import Attempt, Submission, Unreachable, words_of
 from rankwise.backends.batch.system import (
     INDEX,
@@ -24,15 +25,6 @@ from rankwise.backends.batch.system import (
     Needs,
     QueueFull,
     needs_of,
-)
-from rankwise.backends.orders import (
-    compiled_node,
-    digest_of,
-    make_folders,
-    make_order,
-    own_files,
-    start_words,
-    write_order,
 )
 from rankwise.documents.site_models import BatchConfig, ComputeConfig
 from rankwise.errors import ComputeFailure
@@ -56,19 +48,16 @@ class ReadyJob:
     nodes: int = 1
     cores: int = 1
     """Of each node."""
-    pilot_options: tuple[str, ...] = ()
-    pilot_script: str = ""
+    pilot: ReadyJob | None = None
     """What to send if it goes to a pilot, and there is none yet."""
-    pilot_cores: int = 0
-    """Of each node of that pilot."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What became of a parcel: it has a number now, or was refused."""
+    """What became of a ready: it has a number now, or was refused."""
 
-    parcel: ReadyJob
+    ready: ReadyJob
     job_id: str = ""
     refusal: str = ""
     is_dropped: bool = False
@@ -79,7 +68,7 @@ class Sent:
 class _Batch:
     """Parcels that go together; its name is known before it is sent."""
 
-    parcels: Sequence[ReadyJob]
+    jobs: Sequence[ReadyJob]
     name: str
     was_tried: bool = False
 
@@ -87,10 +76,12 @@ class _Batch:
 class Sending:
     """Sends what is waiting, as far as there is room."""
 
-    def __init__(self, handed: Handed, *, most: int | None, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, notes: SubmitNotes, *, most: int | None, environment: Mapping[str, str]
+    ) -> None:
         self.trouble = ""
         """Why nothing can be sent for now; empty: all is well."""
-        self._handed, self._system = handed, handed.system
+        self._notes, self._system = notes, notes.system
         self._most = most
         self._environment = environment
         self._waiting: dict[str, ReadyJob] = {}
@@ -101,11 +92,11 @@ class Sending:
         self._at_once = self._system.most_in_array
 
     def __len__(self) -> int:
-        return len(self._waiting) + (len(self._doubtful.parcels) if self._doubtful else 0)
+        return len(self._waiting) + (len(self._doubtful.jobs) if self._doubtful else 0)
 
-    def add(self, parcel: ReadyJob) -> None:
+    def add(self, ready: ReadyJob) -> None:
         """Have it wait until it can be sent."""
-        self._waiting[parcel.attempt.marker] = parcel
+        self._waiting[ready.attempt.marker] = ready
 
     def drop(self, attempt: Attempt) -> bool:
         """Take it back; False: it has been sent, or may have been.
@@ -114,7 +105,7 @@ class Sending:
         """
         if self._waiting.pop(attempt.marker, None) is not None:
             return True
-        doubtful = self._doubtful.parcels if self._doubtful is not None else ()
+        doubtful = self._doubtful.jobs if self._doubtful is not None else ()
         self._unwanted |= {attempt.marker} & {one.attempt.marker for one in doubtful}
         return False
 
@@ -147,7 +138,7 @@ class Sending:
         for one in alike:
             del self._waiting[one.attempt.marker]
         name = first.attempt.marker if len(alike) == 1 else _new_name()
-        return _Batch(parcels=alike, name=name)
+        return _Batch(jobs=alike, name=name)
 
     def _send(self, batch: _Batch) -> list[Sent]:
         dropped: list[Sent] = []
@@ -156,7 +147,7 @@ class Sending:
             number = self._system.find(batch.name) if batch.was_tried else ""
             if not number:
                 dropped = self._without_unwanted(batch)
-                if not batch.parcels:
+                if not batch.jobs:
                     self.trouble = ""
                     return dropped
                 number = self._submit(batch)
@@ -174,43 +165,42 @@ class Sending:
         except Exception as failure:  # Also a defect in the batch system's own code.
             self.trouble = ""
             why = words_of(failure)
-            return dropped + [Sent(parcel=one, refusal=why) for one in batch.parcels]
+            return dropped + [Sent(ready=one, refusal=why) for one in batch.jobs]
         self.trouble, self._at_once = "", self._system.most_in_array
-        if len(batch.parcels) == 1:
-            return [*dropped, Sent(parcel=batch.parcels[0], job_id=number)]
-        members = enumerate(batch.parcels)
-        return dropped + [
-            Sent(parcel=one, job_id=self._system.member(number, index)) for index, one in members
-        ]
+        if len(batch.jobs) == 1:
+            return [*dropped, Sent(ready=batch.jobs[0], job_id=number)]
+        ids = [self._system.member(number, index) for index in range(len(batch.jobs))]
+        members = zip(batch.jobs, ids, strict=True)
+        return dropped + [Sent(ready=one, job_id=job_id) for one, job_id in members]
 
     def _hold_back(self, batch: _Batch) -> None:
-        self._waiting = {one.attempt.marker: one for one in batch.parcels} | self._waiting
-        self._at_once = max(1, len(batch.parcels) // 2)
-        self._not_before = time.monotonic() + (_FULL_SECONDS if len(batch.parcels) == 1 else 0.0)
+        self._waiting = {one.attempt.marker: one for one in batch.jobs} | self._waiting
+        self._at_once = max(1, len(batch.jobs) // 2)
+        self._not_before = time.monotonic() + (_FULL_SECONDS if len(batch.jobs) == 1 else 0.0)
 
     def _without_unwanted(self, batch: _Batch) -> list[Sent]:
         """Leave out what was to be taken back while it was not known whether it was sent."""
-        dropped = [one for one in batch.parcels if one.attempt.marker in self._unwanted]
+        dropped = [one for one in batch.jobs if one.attempt.marker in self._unwanted]
         if dropped:
-            batch.parcels = [one for one in batch.parcels if one not in dropped]
+            batch.jobs = [one for one in batch.jobs if one not in dropped]
             # If the first job appears later, it must not be taken for this one.
             batch.name = _new_name()
-        return [Sent(parcel=one, is_dropped=True) for one in dropped]
+        return [Sent(ready=one, is_dropped=True) for one in dropped]
 
     def _submit(self, batch: _Batch) -> str:
-        first = batch.parcels[0]
+        first = batch.jobs[0]
         folder = first.attempt.folder
-        is_array = len(batch.parcels) > 1
-        for index, parcel in enumerate(batch.parcels):
-            self._handed.note(parcel.attempt, batch.name, index if is_array else None)
-            hand_over(parcel)
+        is_array = len(batch.jobs) > 1
+        for index, ready in enumerate(batch.jobs):
+            self._notes.note(ready.attempt, batch.name, index if is_array else None)
+            hand_over(ready)
         place, output = str(folder), folder / LOG
         if is_array:
             listed, output = folder / "array.txt", folder / f"array-{INDEX}.log"
-            write_file(listed, "".join(f"{one.attempt.folder}\n" for one in batch.parcels))
-            for index, parcel in enumerate(batch.parcels):
+            write_file(listed, "".join(f"{one.attempt.folder}\n" for one in batch.jobs))
+            for index, ready in enumerate(batch.jobs):
                 # What the system writes to a member is shown beside the member's own records.
-                link = parcel.attempt.folder / self._handed.log_name
+                link = ready.attempt.folder / self._notes.log_name
                 link.unlink(missing_ok=True)
                 link.symlink_to(str(output).replace(INDEX, str(index)))
             place = f"@{listed}"
@@ -222,7 +212,7 @@ class Sending:
             script=script,
             options=first.options,
             output=output,
-            count=len(batch.parcels),
+            count=len(batch.jobs),
             environment=self._environment,
         )
         return self._system.submit(job)
@@ -233,16 +223,16 @@ def _new_name() -> str:
     return f"rw-{secrets.token_hex(8)}"
 
 
-def hand_over(parcel: ReadyJob) -> None:
+def hand_over(ready: ReadyJob) -> None:
     """Write the values of secrets for the job, which removes the file as soon as it has read it.
 
     Not in the environment: Slurm keeps that of every job in files of its own, and with
     `AccountingStoreFlags=job_env` in a database for good. Others may do the same.
     """
-    if not parcel.secrets:
+    if not ready.secrets:
         return
-    take_secrets_back(parcel.attempt)
-    write_file(parcel.attempt.folder / SECRETS, json.dumps(dict(parcel.secrets)), 0o600)
+    take_secrets_back(ready.attempt)
+    write_file(ready.attempt.folder / SECRETS, json.dumps(dict(ready.secrets)), 0o600)
 
 
 def take_secrets_back(attempt: Attempt) -> None:
@@ -261,10 +251,10 @@ def make_ready(
         # The batch system chooses the nodes later: only their folders are known.
         later = [
             NodeOrder(name=f"node{number}", address="", folder=str(place))
-            for number, place in enumerate(make_folders(attempt.folder, task))
+            for number, place in enumerate(orders.make_folders(attempt.folder, task))
         ]
-        order = make_order(job, later, keeps_allocation=system.keeps_allocation)
-        write_order(order, attempt.folder)
+        order = orders.make_order(job, later, keeps_allocation=system.keeps_allocation)
+        orders.write_order(order, attempt.folder)
         parts = _parts(attempt.folder, settings, system)
     except OSError as error:
         raise ComputeFailure(
@@ -273,8 +263,8 @@ def make_ready(
     most_cores = max((node.cores for node in nodes), default=0)
     needs = needs_of(task, most_cores=most_cores, counts_gpus=choice.gpus is not None)
     run = attempt.label.partition("/")[0]
-    words = start_words(settings.python or sys.executable, parts)
-    pilot: dict[str, Any] = {}
+    words = orders.start_words(settings.python or sys.executable, parts)
+    pilot = None
     if settings.mode == "pilot":
         # Whole nodes: tasks of any size may share them.
         whole = Needs(
@@ -282,11 +272,13 @@ def make_ready(
             cores=max(most_cores, needs.cores),
             is_pilot=True,
         )
-        pilot = {
-            "pilot_cores": whole.cores,
-            "pilot_options": tuple(system.options(whole)),
-            "pilot_script": script_text(settings, run, [*words, "pilot", str(settings.pilot_idle)]),
-        }
+        pilot = ReadyJob(
+            attempt=attempt,
+            options=tuple(system.options(whole)),
+            script=script_text(settings, run, [*words, "pilot", str(settings.pilot_idle)]),
+            nodes=whole.nodes,
+            cores=whole.cores,
+        )
     return ReadyJob(
         attempt=attempt,
         options=tuple(system.options(needs)),
@@ -295,7 +287,7 @@ def make_ready(
         nodes=needs.nodes,
         # A pilot shares its nodes by cores: a task that must be alone takes all of them.
         cores=max(needs.cores, most_cores) if needs.is_alone else needs.cores,
-        **pilot,
+        pilot=pilot,
     )
 
 
@@ -303,7 +295,7 @@ def _parts(folder: Path, settings: BatchConfig, system: BatchSystem) -> Path:
     """Copy our own files to where the nodes can read them: beside the attempts of the store."""
     files = dict(_own_files(is_compiled=not settings.python))
     files[dialect.FILE] = json.dumps(system.dialect.to_data()).encode()
-    place = folder.parent.parent / ".parts" / digest_of(files)
+    place = folder.parent.parent / ".parts" / orders.digest_of(files)
     if not place.exists():
         with Beside(place) as beside:
             for name, content in files.items():
@@ -315,9 +307,10 @@ def _parts(folder: Path, settings: BatchConfig, system: BatchSystem) -> Path:
 @functools.cache
 def _own_files(*, is_compiled: bool) -> Mapping[str, bytes]:
     """Return our own files, compiled if the nodes have the Python of this machine."""
-    files = dict(own_files())
+    files = dict(orders.own_files())
     if is_compiled:
-        compiled = (compiled_node() / "__pycache__").glob(f"*.{sys.implementation.cache_tag}.pyc")
+        tag = sys.implementation.cache_tag
+        compiled = (orders.compiled_node() / "__pycache__").glob(f"*.{tag}.pyc")
         files |= {f"__pycache__/{one.name}": one.read_bytes() for one in compiled}
     return files
 
@@ -335,7 +328,7 @@ class _Pilot:
     """Of each node."""
     job_id: str = ""
     is_over: bool = False
-    parcels: list[ReadyJob] = field(default_factory=list)
+    jobs: list[ReadyJob] = field(default_factory=list)
     """Those whose number is not known yet."""
 
     @property
@@ -349,10 +342,8 @@ class _Pilot:
 class PilotSending:
     """Sends attempts to a pilot, and pilots to the queue; what is not begun can be taken back."""
 
-    def __init__(self, sending: Sending, handed: Handed, *, nodes: int) -> None:
-        self._sending = sending
-        self._handed = handed
-        self._nodes = nodes
+    def __init__(self, sending: Sending, notes: SubmitNotes) -> None:
+        self._sending, self._notes = sending, notes
         self._waiting: dict[str, ReadyJob] = {}
         self._pilots: dict[str, _Pilot] = {}
         self._count = 0
@@ -365,41 +356,41 @@ class PilotSending:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, parcel: ReadyJob) -> None:
+    def add(self, ready: ReadyJob) -> None:
         """Have it wait until it can be sent."""
-        self._waiting[parcel.attempt.marker] = parcel
+        self._waiting[ready.attempt.marker] = ready
 
     def drop(self, attempt: Attempt) -> bool:
         """Take it back; False: it may have begun."""
-        if self._waiting.pop(attempt.marker, None) is None and not self._handed.take_back(attempt):
+        if self._waiting.pop(attempt.marker, None) is None and not self._notes.take_back(attempt):
             return False
-        folder = self._handed.pilot_of(attempt)
+        folder = self._notes.pilot_of(attempt)
         if folder is not None and folder.name not in self._pilots:
-            self._handed.end_if_empty(folder)
+            self._notes.end_if_empty(folder)
         for pilot in self._pilots.values():
-            pilot.parcels = [one for one in pilot.parcels if one.attempt.marker != attempt.marker]
+            pilot.jobs = [one for one in pilot.jobs if one.attempt.marker != attempt.marker]
         return True
 
     def send(self, in_flight: int) -> list[Sent]:
         """Put what waits into the inbox of a pilot, and tell which job that is."""
         del in_flight  # However many they are, there is one job.
         done: list[Sent] = []
-        for parcel in list(self._waiting.values()):
-            pilot = self._pilot_for(parcel)
-            self._put(parcel, pilot)
-            pilot.parcels.append(parcel)
-            del self._waiting[parcel.attempt.marker]
+        for ready in list(self._waiting.values()):
+            pilot = self._pilot_for(ready)
+            self._put(ready, pilot)
+            pilot.jobs.append(ready)
+            del self._waiting[ready.attempt.marker]
         sent = self._sending.send(sum(not pilot.is_over for pilot in self._pilots.values()))
         for one in sent:
-            pilot = self._pilots[one.parcel.attempt.marker]
+            pilot = self._pilots[one.ready.attempt.marker]
             pilot.job_id, pilot.is_over = one.job_id, bool(one.refusal)
             if one.refusal:
-                done += [Sent(parcel=parcel, refusal=one.refusal) for parcel in pilot.parcels]
-                pilot.parcels.clear()
+                done += [Sent(ready=ready, refusal=one.refusal) for ready in pilot.jobs]
+                pilot.jobs.clear()
         for pilot in self._pilots.values():
             if pilot.job_id:
-                done += [Sent(parcel=parcel, job_id=pilot.job_id) for parcel in pilot.parcels]
-                pilot.parcels.clear()
+                done += [Sent(ready=ready, job_id=pilot.job_id) for ready in pilot.jobs]
+                pilot.jobs.clear()
         return done
 
     def note_over(self, job_id: str) -> None:
@@ -413,41 +404,33 @@ class PilotSending:
             if pilot.is_open():
                 with contextlib.suppress(OSError):
                     (pilot.folder / INBOX / OVER).touch()
-                self._handed.remove_waiting(pilot.attempt.marker)
+                self._notes.remove_waiting(pilot.attempt.marker)
 
-    def _pilot_for(self, parcel: ReadyJob) -> _Pilot:
+    def _pilot_for(self, ready: ReadyJob) -> _Pilot:
         for pilot in self._pilots.values():
-            has_room = pilot.nodes >= parcel.nodes and pilot.cores >= parcel.cores
+            has_room = pilot.nodes >= ready.nodes and pilot.cores >= ready.cores
             if has_room and pilot.is_open():
                 return pilot
         name = _new_name()
         # Beside the folders of the tasks, in that of the run.
-        folder = parcel.attempt.folder.parent.parent / ".pilots" / name
+        folder = ready.attempt.folder.parent.parent / ".pilots" / name
         for inner in (INBOX, TAKEN):
             (folder / inner).mkdir(parents=True)
-        pilot = _Pilot(
-            attempt=Attempt(label=name, marker=name, folder=folder),
-            nodes=max(self._nodes, parcel.nodes),
-            cores=parcel.pilot_cores,
-        )
-        self._pilots[name] = pilot
-        self._sending.add(
-            ReadyJob(
-                attempt=pilot.attempt,
-                options=parcel.pilot_options,
-                script=parcel.pilot_script,
-            )
-        )
+        assert ready.pilot is not None  # all are made so in this mode
+        attempt = Attempt(label=name, marker=name, folder=folder)
+        ready = replace(ready.pilot, attempt=attempt)
+        pilot = self._pilots[name] = _Pilot(attempt=attempt, nodes=ready.nodes, cores=ready.cores)
+        self._sending.add(ready)
         return pilot
 
-    def _put(self, parcel: ReadyJob, pilot: _Pilot) -> None:
+    def _put(self, ready: ReadyJob, pilot: _Pilot) -> None:
         self._count += 1
-        marker, folder = parcel.attempt.marker, parcel.attempt.folder
+        marker, folder = ready.attempt.marker, ready.attempt.folder
         name = f"{self._count:08}-{marker}"
         pilots = {PILOT: str(pilot.folder), "order": name}
-        self._handed.note(parcel.attempt, pilot.attempt.marker, None, **pilots)
-        hand_over(parcel)
-        order = {"folder": str(folder), "nodes": parcel.nodes, "cores": parcel.cores}
+        self._notes.note(ready.attempt, pilot.attempt.marker, None, **pilots)
+        hand_over(ready)
+        order = {"folder": str(folder), "nodes": ready.nodes, "cores": ready.cores}
         write_file(pilot.folder / INBOX / name, json.dumps(order))
 
 
@@ -459,7 +442,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handed:
+class SubmitNotes:
     """What is noted in the folder of an attempt before it is handed to a batch system."""
 
     system: BatchSystem

@@ -306,20 +306,17 @@ class Commands:
         except OSError as error:
             raise ComputeFailure(f"{name} cannot be started: {error.strerror}") from error
         self._running.add(process)
-        try:
-            with process:
-                try:
-                    said, words = process.communicate(given, timeout=CALL_SECONDS)
-                except BaseException:
-                    process.kill()
-                    raise
-        except subprocess.TimeoutExpired as error:
-            raise Unreachable(f"{name} gave no answer within {CALL_SECONDS:g} s") from error
-        finally:
-            self._running.discard(process)
+        with process:
+            try:
+                output, errors = process.communicate(given, timeout=CALL_SECONDS)
+            except subprocess.TimeoutExpired as error:
+                raise Unreachable(f"{name} gave no answer within {CALL_SECONDS:g} s") from error
+            finally:
+                process.kill()  # Harmless, if it has ended.
+                self._running.discard(process)
         if process.returncode:
-            raise failure_of(self._system, name, process.returncode, words or said)
-        return said
+            raise failure_of(self._system, name, process.returncode, errors or output)
+        return output
 
     def close(self) -> None:
         """End what is under way."""

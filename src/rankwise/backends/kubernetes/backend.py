@@ -10,39 +10,13 @@ from functools import cached_property
 from pathlib import Path
 
 from rankwise import records
-from rankwise.backends.base import (
-    UNLIMITED,
-    ActiveBackend,
-    Attempt,
-    BackendFacts,
-    Submission,
-    Unreachable,
-    Update,
-    Updates,
-    cancelled,
-    is_clear,
-    not_run,
-    words_of,
-)
+from rankwise.backends import base
+from rankwise.backends.base import Attempt, Submission, Update, Updates
+from rankwise.backends.kubernetes import delivery, states
 from rankwise.backends.kubernetes.client import ApiClient, ApiRefused
-from rankwise.backends.kubernetes.delivery import (
-    PodPackage,
-    find_head,
-    hand_over,
-    others_of,
-    parcel_for,
-)
+from rankwise.backends.kubernetes.delivery import PodPackage
 from rankwise.backends.kubernetes.objects import HEAD_PART, MANAGER, RUN, label, resources_of
-from rankwise.backends.kubernetes.states import (
-    PodState,
-    failure_of,
-    hold_up,
-    is_complete,
-    is_taken_away,
-    judge,
-    pull_trouble,
-    refusal,
-)
+from rankwise.backends.kubernetes.states import Pods, PodState
 from rankwise.backends.kubernetes.watch import LogStream, PodWatch
 from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure
@@ -89,7 +63,7 @@ class _InPods:
     asked_to_end: float | None = None
 
 
-class KubernetesBackend(ActiveBackend):
+class KubernetesBackend(base.ActiveBackend):
     """Sends attempts to a cluster; they outlive the client."""
 
     def __init__(self, choice: ComputeConfig, updates: Updates) -> None:
@@ -113,20 +87,20 @@ class KubernetesBackend(ActiveBackend):
     @cached_property
     def _found(self) -> Resources:
         if self._site.autoscale:
-            return UNLIMITED
+            return base.UNLIMITED
         try:
             nodes = self._cluster.nodes()
         except ComputeFailure:
             # Nobody answers, or we may not know: the scheduler will say.
-            return UNLIMITED
+            return base.UNLIMITED
         has = [resources_of(one, self._site.gpu_resource) for one in nodes]
         # Without any, they come when they are needed, or are not shown.
-        return sum(has, Resources()) if has else UNLIMITED
+        return sum(has, Resources()) if has else base.UNLIMITED
 
-    def facts(self) -> BackendFacts:
+    def facts(self) -> base.BackendFacts:
         """Return what all nodes have together, as far as we may know; any task may wait there."""
         capacity = self._choice.capacity(self._found)
-        return BackendFacts(capacity=capacity, room=UNLIMITED, makes_runtimes=True)
+        return base.BackendFacts(capacity=capacity, room=base.UNLIMITED, makes_runtimes=True)
 
     def place(self, folder: Path) -> Path:
         """Leave records where they would be: they are brought here."""
@@ -142,30 +116,30 @@ class KubernetesBackend(ActiveBackend):
 
     def _make_ready(self, job: Submission) -> None:
         try:
-            self._sending.append(parcel_for(job, self._choice))
+            self._sending.append(delivery.package_for(job, self._choice))
         except Exception as failure:  # Whatever it is, a run waits for its end.
-            self._finish(job.attempt, not_run(words_of(failure)))
+            self._finish(job.attempt, base.not_run(base.words_of(failure)))
 
     def _send(self) -> None:
         most = self._site.max_parallel
         while self._sending and time.monotonic() >= self._next_try:
             if most is not None and len(self._watched) >= most:
                 return
-            parcel = self._sending[0]
+            package = self._sending[0]
             try:
-                job = hand_over(parcel, self._cluster)
+                job = delivery.hand_over(package, self._cluster)
             except (ComputeFailure, OSError) as failure:
                 if text := _why_later(failure):
                     self._unsent = text
                     self._next_try = time.monotonic() + _AGAIN_SECONDS
                     return
                 self._sending.popleft()
-                self._finish(parcel.attempt, not_run(str(failure)))
+                self._finish(package.attempt, base.not_run(str(failure)))
                 continue
             self._sending.popleft()
             self._unsent = ""
-            self._take_up(parcel.attempt, job, has_others=bool(parcel.others))
-            self._tell(Update(attempt=parcel.attempt, job_id=job))
+            self._take_up(package.attempt, job, has_others=bool(package.others))
+            self._tell(Update(attempt=package.attempt, job_id=job))
 
     def _take_up(self, attempt: Attempt, job: str, *, has_others: bool) -> _InPods:
         one = _InPods(attempt=attempt, job=job, has_others=has_others)
@@ -177,7 +151,7 @@ class KubernetesBackend(ActiveBackend):
 
     def _watch_again(self, attempt: Attempt, job_id: str) -> bool:
         """Watch an attempt that another client has sent, unless it never came to that."""
-        head = find_head(attempt.marker, self._cluster)
+        head = delivery.find_head(attempt.marker, self._cluster)
         if head is None:
             if not job_id and records.read_end(attempt.folder) is None:
                 return False
@@ -224,7 +198,7 @@ class KubernetesBackend(ActiveBackend):
             pods = sorted(found.get(label(one.attempt.marker), ()), key=lambda pod: pod.name)
             self._look_at(one, pods, now)
 
-    def _look_at(self, one: _InPods, pods: list[PodState], now: float) -> None:
+    def _look_at(self, one: _InPods, pods: Pods, now: float) -> None:
         heads = [pod for pod in pods if pod.part == HEAD_PART]
         head = next((pod for pod in heads if not pod.is_gone), heads[0] if heads else None)
         if head is None:
@@ -235,26 +209,25 @@ class KubernetesBackend(ActiveBackend):
             if one.attempt.marker not in self._watched:
                 return
         if one.stream is None and (head.is_running or head.exit_code is not None):
-            one.stream = LogStream(
-                self._cluster.twin(), head.name, one.attempt.folder, poke=self._wake
-            )
+            twin = self._cluster.twin()
+            one.stream = LogStream(twin, head.name, one.attempt.folder, poke=self._wake)
         self._tell_of(one, pods)
         if (end := self._end_of(one, head, pods, now)) is not None:
             self._finish(one.attempt, end)
 
     def _make_others(self, one: _InPods, head: PodState) -> None:
         try:
-            for job in others_of(one.attempt.folder, head.address):
+            for job in delivery.others_of(one.attempt.folder, head.address):
                 self._cluster.create(job)
             one.has_others = False
-        except Unreachable as failure:
+        except base.Unreachable as failure:
             self._troubles.append(_in_words(str(failure)))
         except OSError as error:
             self._troubles.append(f"{one.attempt.folder} cannot be read; waiting: {error}")
         except ComputeFailure as failure:
-            self._finish(one.attempt, not_run(str(failure)))
+            self._finish(one.attempt, base.not_run(str(failure)))
 
-    def _tell_of(self, one: _InPods, pods: list[PodState]) -> None:
+    def _tell_of(self, one: _InPods, pods: Pods) -> None:
         """Tell what is new of an attempt, each thing once."""
         if one.stream is not None and one.stream.has_begun and not one.has_started:
             one.has_started = True
@@ -264,22 +237,20 @@ class KubernetesBackend(ActiveBackend):
             text = f"cannot be written here; waiting: {here}" if here else "can be written again"
             self._tell(Update(attempt=one.attempt, text=text))
             one.told_here = here
-        text = hold_up(pods) or pull_trouble(pods)
+        text = states.hold_up(pods) or states.pull_trouble(pods)
         if text and text != one.told and not one.has_started:
             one.told = text
             self._tell(Update(attempt=one.attempt, text=text))
 
     # How attempts end
 
-    def _end_of(
-        self, one: _InPods, head: PodState, pods: list[PodState], now: float
-    ) -> AttemptEnd | None:
-        """Say how an attempt has ended; None: it has not, or that is not known yet."""
+    def _end_of(self, one: _InPods, head: PodState, pods: Pods, now: float) -> AttemptEnd | None:
+        """Return how an attempt has ended; None: it has not, or that is not known yet."""
         stream = one.stream
         end = records.read_end(one.attempt.folder)
         is_whole = stream is not None and stream.is_whole
         lost = stream.lost_pods if stream is not None else {}
-        if is_whole and end is not None and is_clear(end) and not lost:
+        if is_whole and end is not None and base.is_clear(end) and not lost:
             return end
         if stream is not None and self._is_held_up(stream) and one.asked_to_end is None:
             # How it ended may be in what is still to come.
@@ -287,21 +258,21 @@ class KubernetesBackend(ActiveBackend):
             return None
         if is_whole or head.is_over or self._is_stuck(one, head, now) or _lacks_others(one, pods):
             one.over_since = one.over_since or now
-            patience = _patience_with(stream)
-            if now >= one.over_since + patience or (is_whole and one.asked_to_end is not None):
-                return judge(
-                    end,
-                    pods,
-                    is_wanted=one.asked_to_end is not None,
-                    is_out_of_memory=stream is not None and stream.is_out_of_memory,
-                    said=[*stream.said] if stream is not None else [],
-                    lost=lost,
-                )
-            return None
+            is_wanted = one.asked_to_end is not None
+            if now < one.over_since + _patience_with(stream) and not (is_whole and is_wanted):
+                return None
+            return states.judge(
+                end,
+                pods,
+                is_wanted=is_wanted,
+                is_out_of_memory=stream is not None and stream.is_out_of_memory,
+                said=[*stream.said] if stream is not None else [],
+                lost=lost,
+            )
         one.over_since = None
         if one.asked_to_end is not None:
             is_late = now > one.asked_to_end + _END_SECONDS
-            return judge(end, pods, is_wanted=True) if is_late else None
+            return states.judge(end, pods, is_wanted=True) if is_late else None
         # What has started is in the hands of its head.
         return None if one.has_started else self._hopeless(one, pods, now)
 
@@ -318,38 +289,39 @@ class KubernetesBackend(ActiveBackend):
         one.deleted_since = one.deleted_since or now
         return now >= one.deleted_since + _STUCK_SECONDS
 
-    def _hopeless(self, one: _InPods, pods: list[PodState], now: float) -> AttemptEnd | None:
+    def _hopeless(self, one: _InPods, pods: Pods, now: float) -> AttemptEnd | None:
         """Give up what will never start."""
-        refused, pulled = refusal(pods), pull_trouble(pods)
+        refused, pulled = states.refusal(pods), states.pull_trouble(pods)
         trouble, patience = refused or pulled, _REFUSAL_SECONDS if refused else _PULL_SECONDS
         if not trouble and self._site.pending_limit is not None:
-            trouble, patience = hold_up(pods), self._site.pending_limit
+            trouble, patience = states.hold_up(pods), self._site.pending_limit
         if not trouble:
             one.trouble = ""
             return None
         kind = "refused" if refused else "pulled" if pulled else "held up"
         if one.trouble != kind:
             one.trouble, one.trouble_since = kind, now
-        return not_run(trouble) if now >= one.trouble_since + patience else None
+        return base.not_run(trouble) if now >= one.trouble_since + patience else None
 
     def _look_without_pods(self, one: _InPods, now: float) -> None:
         """See what has become of an attempt that has no pod: not yet, or not any more."""
         if one.asked_to_end is not None:
-            self._finish(one.attempt, cancelled())
+            self._finish(one.attempt, base.cancelled())
             return
         if now < one.since + _NO_POD_SECONDS or now < one.looked_at + _NO_POD_SECONDS:
             return
         one.looked_at = now
         try:
-            head = find_head(one.attempt.marker, self._cluster)
+            head = delivery.find_head(one.attempt.marker, self._cluster)
         except ComputeFailure as failure:
             self._troubles.append(_in_words(str(failure)))
             return
-        if head is None or is_complete(head):
-            self._finish(one.attempt, judge(records.read_end(one.attempt.folder), ()))
-        elif why := failure_of(head):
+        if head is None or states.is_complete(head):
+            self._finish(one.attempt, states.judge(records.read_end(one.attempt.folder), ()))
+        elif why := states.failure_of(head):
             events = self._cluster.events_of(one.job)
-            self._finish(one.attempt, not_run("; ".join([f"Job {one.job}: {why}", *events[-1:]])))
+            reason = "; ".join([f"Job {one.job}: {why}", *events[-1:]])
+            self._finish(one.attempt, base.not_run(reason))
         elif (events := self._cluster.events_of(one.job)) and events[-1] != one.told:
             # A quota, or somebody who checks what is made.
             one.told = events[-1]
@@ -357,16 +329,14 @@ class KubernetesBackend(ActiveBackend):
 
     def _finish(self, attempt: Attempt, end: AttemptEnd) -> None:
         one = self._watched.pop(attempt.marker, None)
-        if one is not None:
-            if one.stream is not None:
-                one.stream.close()
-                if text := _not_brought(one.stream):
-                    self._tell(Update(attempt=attempt, text=text))
-                    end = dataclasses.replace(
-                        end, reason="; ".join(filter(None, (end.reason, text)))
-                    )
-            if one.job:
-                self._leftovers.append(one.job)
+        if one is not None and one.stream is not None:
+            one.stream.close()
+            if text := _not_brought(one.stream):
+                self._tell(Update(attempt=attempt, text=text))
+                reason = "; ".join(filter(None, (end.reason, text)))
+                end = dataclasses.replace(end, reason=reason)
+        if one is not None and one.job:
+            self._leftovers.append(one.job)
         self._tell(Update(attempt=attempt, end=end))
 
     def _tidy_up(self) -> None:
@@ -383,23 +353,21 @@ class KubernetesBackend(ActiveBackend):
 
     def _end(self, attempt: Attempt) -> None:
         """Have an attempt end: in good order if it runs, at once if it waits."""
-        waiting = next((one for one in self._sending if one.attempt == attempt), None)
-        if waiting is not None:
+        for waiting in [one for one in self._sending if one.attempt == attempt]:
             self._sending.remove(waiting)
-            self._finish(attempt, cancelled())
-            return
+            self._finish(attempt, base.cancelled())
         one = self._watched.get(attempt.marker)
         if one is None or one.asked_to_end is not None:
             return
         try:
             self._cluster.suspend(one.job, {_CANCELLED: "true"})
-        except Unreachable as away:
+        except base.Unreachable as away:
             # It may run on. The engine asks again until it has ended.
             self._troubles.append(_in_words(str(away)))
             return
         except ComputeFailure as failure:
             self._tell(Update(text=f"could not be cancelled in good order: {failure}"))
-            self._finish(attempt, cancelled())
+            self._finish(attempt, base.cancelled())
             return
         one.asked_to_end = time.monotonic()
 
@@ -422,7 +390,7 @@ _CANCELLED = "rankwise.dev/cancelled"
 
 def _why_later(failure: Exception) -> str:
     """Say why something cannot be made now, but perhaps later; empty: it never will be."""
-    if isinstance(failure, Unreachable):
+    if isinstance(failure, base.Unreachable):
         return _in_words(str(failure))
     is_refused = isinstance(failure, ApiRefused) and failure.code == _FORBIDDEN
     if is_refused and "exceeded quota" in str(failure):
@@ -430,11 +398,11 @@ def _why_later(failure: Exception) -> str:
     return ""
 
 
-def _lacks_others(one: _InPods, pods: list[PodState]) -> bool:
+def _lacks_others(one: _InPods, pods: Pods) -> bool:
     """Return whether a pod is gone before all were there: none ends by itself until then."""
     others = [pod for pod in pods if pod.part != HEAD_PART]
     return not one.has_started and any(
-        pod.exit_code is not None or pod.is_deleted or pod.is_gone or is_taken_away(pod)
+        pod.exit_code is not None or pod.is_deleted or pod.is_gone or states.is_taken_away(pod)
         for pod in others
     )
 

@@ -118,14 +118,16 @@ class ApiClient:
 
     def release(self, job: str) -> None:
         """Let a Job begin that was made suspended."""
-        body = {"spec": {"suspend": False}}
-        self._ask(lambda client: client.patch(kind("Job"), job, body))
+        self._patch(job, {"spec": {"suspend": False}})
 
     def suspend(self, job: str, annotations: Mapping[str, str]) -> None:
-        """Have the pods of a Job end, in their own time; the Job stays, with a word why."""
+        """Have the pods of a Job end, in their own time; the Job stays, with the annotations."""
         body = {"metadata": {"annotations": dict(annotations)}, "spec": {"suspend": True}}
         with _unless_gone():
-            self._ask(lambda client: client.patch(kind("Job"), job, body))
+            self._patch(job, body)
+
+    def _patch(self, job: str, body: Mapping[str, Any]) -> None:
+        self._ask(lambda client: client.patch(kind("Job"), job, body))
 
     def delete_job(self, name: str) -> None:
         """Remove a Job, and by and by all that it owns; one that is gone is no trouble."""
@@ -181,12 +183,10 @@ class ApiClient:
         return bool((answer.get("status") or {}).get("allowed"))
 
     def _list(self, name: str, labels: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
-        resource = kind(name)
-
         def ask(client: Client) -> tuple[list[dict[str, Any]], str]:
-            listed = client.list(resource, labels=dict(labels), chunk_size=500)
-            found = [dict(one) for one in listed]
-            return found, listed.resourceVersion
+            # In pieces: one answer with thousands of pods takes the server too long.
+            listed = client.list(kind(name), labels=dict(labels), chunk_size=500)
+            return [dict(one) for one in listed], listed.resourceVersion
 
         return self._ask(ask)
 
@@ -213,9 +213,8 @@ class ApiClient:
     def log(self, pod: str, *, since: int | None) -> Iterator[str]:
         """Return the lines of a pod's log, those to come too, until it ends or the line breaks."""
         with self._in_words():
-            yield from self._ready().log(
-                pod, container=CONTAINER, follow=True, since=since, newlines=False
-            )
+            options: Any = {"container": CONTAINER, "follow": True, "newlines": False}
+            yield from self._ready().log(pod, since=since, **options)
 
     # Asking
 
@@ -321,9 +320,8 @@ def _connect(choice: KubernetesConfig) -> Client:
     except ImportError as error:
         raise ComputeFailure(f"lightkube is not installed: {_EXTRA}") from error
     try:
-        config = (
-            KubeConfig.from_file(choice.kubeconfig) if choice.kubeconfig else KubeConfig.from_env()
-        )
+        file = choice.kubeconfig
+        config = KubeConfig.from_file(file) if file else KubeConfig.from_env()
         single = config.get(context_name=choice.context or None)
         if single is None:
             raise ConfigError("it has no current context")

@@ -10,22 +10,14 @@ import json
 import secrets
 import tarfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.kubernetes import objects
 from rankwise.backends.kubernetes.client import ApiClient
-from rankwise.backends.kubernetes.objects import (
-    HEAD_PART,
-    MARKER,
-    PART,
-    PodLayout,
-    layout_of,
-    objects_for,
-    owned,
-)
 from rankwise.backends.orders import MAIN, make_order, own_files, write_order
 from rankwise.documents.site_models import ComputeConfig, KubernetesConfig
 from rankwise.errors import ComputeFailure
@@ -74,35 +66,31 @@ def _too_much(job: Submission, packed: int, total: int) -> str:
 
 
 def pod_order(job: Submission, choice: KubernetesConfig) -> Order:
-    """Say what the runner in the head has to do; where the pods are, the head will know."""
+    """Return the order of the runner in the head, which learns later where the other pods are."""
     folder = Path(choice.mount) / "work" / "attempt"
     inner = dataclasses.replace(job, attempt=dataclasses.replace(job.attempt, folder=folder))
-    places = [work_folder(job, choice, number) for number in range(job.task.nodes)]
-    order = make_order(inner, _nodes(job, places))
+    if choice.code != "configmap":
+        place = choice.code_path
+    else:
+        place = f"{folder}/nodes/node%d" if job.task.code else job.task.folder
+    order = make_order(inner, _nodes(job, place))
     # What the client's machine has in its environment is not there.
     return order.replace(unset=[], brings_files=choice.code == "configmap")
 
 
-def _nodes(job: Submission, places: Sequence[str]) -> list[NodeOrder]:
-    layout = layout_of(job.task)
+def _nodes(job: Submission, place: str) -> list[NodeOrder]:
+    """Return the nodes of a task; %d in the folder stands for the node's number."""
+    layout = objects.layout_of(job.task)
     return [
-        NodeOrder(name=f"node{number}", address="", folder=place, is_apart=is_apart(layout, number))
-        for number, place in enumerate(places)
+        NodeOrder(
+            name=f"node{number}",
+            address="",
+            folder=place.replace("%d", str(number)),
+            # A launcher's own node starts no ranks beside the launcher.
+            is_apart=bool(layout.others) and number in layout.head.nodes,
+        )
+        for number in range(job.task.nodes)
     ]
-
-
-def work_folder(job: Submission, choice: KubernetesConfig, node: int) -> str:
-    """Name the folder in a pod in which processes work."""
-    if choice.code != "configmap":
-        return choice.code_path
-    if job.task.code:
-        return f"{choice.mount}/work/attempt/nodes/node{node}"
-    return job.task.folder
-
-
-def is_apart(layout: PodLayout, node: int) -> bool:
-    """Return whether a node is there for a launcher alone, which starts no ranks beside itself."""
-    return bool(layout.others) and node in layout.head.nodes
 
 
 def copy_of_code(job: Submission, choice: KubernetesConfig) -> Path | None:
@@ -144,7 +132,7 @@ def own_part() -> bytes:
     main = _MAIN.replace("MAIN", MAIN).replace("NAMES", repr([*own]))
     files = {MAIN: main.encode(), **{f"node/{name}": content for name, content in own.items()}}
     raw = io.BytesIO()
-    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(raw, "w") as archive:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name, _NEVER_CHANGES), content, zipfile.ZIP_DEFLATED)
     return raw.getvalue()
@@ -182,26 +170,22 @@ class PodPackage:
     others: tuple[dict[str, Any], ...]
     """Jobs that need to know where the head is."""
 
-    @property
-    def name(self) -> str:
-        return str(self.head["metadata"]["name"])
 
-
-def parcel_for(job: Submission, choice: ComputeConfig) -> PodPackage:
+def package_for(job: Submission, choice: ComputeConfig) -> PodPackage:
     """Make everything that an attempt needs there; ComputeFailure: it cannot be."""
     attempt, site = job.attempt, choice.kubernetes
     try:
         code = copy_of_code(job, site)
         delivery = deliver(job, site, code)
-        # Here as well: checks look for files by it.
-        places = [f"{attempt.folder}/nodes/node{number}" for number in range(job.task.nodes)]
-        write_order(make_order(job, _nodes(job, places)), attempt.folder)
+        # Beside the records as well: checks find files by it.
+        nodes = _nodes(job, f"{attempt.folder}/nodes/node%d")
+        write_order(make_order(job, nodes), attempt.folder)
     except OSError as error:
         raise ComputeFailure(
             f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"
         ) from error
     values = {f"secret.{name}": value for name, value in job.secrets.items()}
-    objects = objects_for(
+    made = objects.objects_for(
         job.task,
         choice,
         run=attempt.label.partition("/")[0],
@@ -212,32 +196,33 @@ def parcel_for(job: Submission, choice: ComputeConfig) -> PodPackage:
         secrets={"key": secrets.token_hex(_KEY_BYTES), **values},
         has_frames=True,
     )
-    jobs = [one for one in objects if one["kind"] == "Job"]
-    head = next(one for one in jobs if one["metadata"]["labels"][PART] == HEAD_PART)
+    jobs = [one for one in made if one["kind"] == "Job"]
+    head = next(one for one in jobs if one["metadata"]["labels"][objects.PART] == objects.HEAD_PART)
     return PodPackage(
         attempt=attempt,
         head={**head, "spec": {**head["spec"], "suspend": True}},
-        rest=tuple(one for one in objects if one["kind"] != "Job"),
+        rest=tuple(one for one in made if one["kind"] != "Job"),
         others=tuple(one for one in jobs if one is not head),
     )
 
 
-def hand_over(parcel: PodPackage, cluster: ApiClient) -> str:
-    """Make the objects of an attempt, and let its head begin; gives the name of its Job.
+def hand_over(package: PodPackage, cluster: ApiClient) -> str:
+    """Make the objects of an attempt, and let its head begin; return the name of its Job.
 
-    ComputeFailure: nothing has begun, and nothing is left.
+    ComputeFailure, OSError: nothing has begun, and nothing is left.
     """
-    head = cluster.create(parcel.head)
+    # The head's Job first: it owns all else, and so all else is removed with it.
+    head = cluster.create(package.head)
+    name = str(head["metadata"]["name"])
     try:
-        others = owned(parcel.others, head)
-        write_file(parcel.attempt.folder / OTHERS, json.dumps(others))
-        for one in owned(parcel.rest, head):
+        write_file(package.attempt.folder / OTHERS, json.dumps(objects.owned(package.others, head)))
+        for one in objects.owned(package.rest, head):
             cluster.create(one)
-        cluster.release(parcel.name)
+        cluster.release(name)
     except (ComputeFailure, OSError):
-        cluster.delete_job(parcel.name)
+        cluster.delete_job(name)
         raise
-    return parcel.name
+    return name
 
 
 def others_of(folder: Path, head_address: str) -> list[dict[str, Any]]:
@@ -256,5 +241,5 @@ def others_of(folder: Path, head_address: str) -> list[dict[str, Any]]:
 
 def find_head(marker: str, cluster: ApiClient) -> Mapping[str, Any] | None:
     """Find the Job of an attempt's head, by its label; None: there is none."""
-    found = cluster.jobs({MARKER: marker, PART: HEAD_PART})
+    found = cluster.jobs({objects.MARKER: marker, objects.PART: objects.HEAD_PART})
     return found[0] if found else None

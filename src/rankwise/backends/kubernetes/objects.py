@@ -53,10 +53,6 @@ class PodLayout:
     head: PodGroup
     others: tuple[PodGroup, ...] = ()
 
-    @property
-    def pods(self) -> int:
-        return self.head.count + sum(group.count for group in self.others)
-
 
 def layout_of(task: Task) -> PodLayout:
     """Say which pods a task has."""
@@ -68,7 +64,7 @@ def layout_of(task: Task) -> PodLayout:
         nodes.setdefault(role, []).append(node)
     claims = _claims(task, nodes)
     groups = [
-        PodGroup(role=role, nodes=tuple(where), claim=claims[role]) for role, where in nodes.items()
+        PodGroup(role=role, nodes=tuple(its), claim=claims[role]) for role, its in nodes.items()
     ]
     own = next((group for group in groups if _is_launcher(group, task)), None)
     others = tuple(group for group in groups if group is not own)
@@ -104,9 +100,8 @@ def _claims(task: Task, nodes: Mapping[str, list[int]]) -> dict[str, Resources]:
 
 
 def _part(whole: Resources, count: int) -> Resources:
-    return Resources(
-        cores=whole.cores / count, memory=whole.memory // count, gpus=whole.gpus // count
-    )
+    cores, memory, gpus = whole.cores / count, whole.memory // count, whole.gpus // count
+    return Resources(cores=cores, memory=memory, gpus=gpus)
 
 
 def job_name(attempt: str, role: str) -> str:
@@ -290,27 +285,24 @@ class _Making:
             MARKER: label(attempt),
         }
 
-    def _metadata(self, name: str, **labels: str) -> dict[str, Any]:
-        metadata: dict[str, Any] = {"name": name, "labels": {**self._labels, **labels}}
+    def _object(self, kind: str, name: str, *, api: str = "v1", **content: Any) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"name": name, "labels": dict(self._labels)}
         if self._site.namespace:
             metadata["namespace"] = self._site.namespace
         if self._site.annotations:
             metadata["annotations"] = dict(self._site.annotations)
-        return metadata
+        return {"apiVersion": api, "kind": kind, "metadata": metadata, **content}
 
     def config_map(self, order: str, parts: Mapping[str, bytes]) -> dict[str, Any]:
-        return {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": self._metadata(self.name),
-            "data": {"order.json": order, **self._accounts()},
-            "binaryData": {
-                name: base64.b64encode(content).decode() for name, content in parts.items()
-            },
-        }
+        return self._object(
+            "ConfigMap",
+            self.name,
+            data={"order.json": order, **self._accounts()},
+            binaryData={name: _base64(content) for name, content in parts.items()},
+        )
 
     def _accounts(self) -> dict[str, str]:
-        """Return the user a name: Open MPI starts nothing for somebody who has none."""
+        """Return files that give the user a name: Open MPI starts nothing for one without."""
         if not (user := self._site.user):
             return {}
         home = f"{self._site.mount}/work/home"
@@ -320,50 +312,34 @@ class _Making:
         }
 
     def secret(self, values: Mapping[str, str]) -> dict[str, Any]:
-        return {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": "Opaque",
-            "metadata": self._metadata(self.name),
-            "data": {
-                name: base64.b64encode(value.encode(errors="surrogateescape")).decode()
-                for name, value in values.items()
-            },
-        }
+        data = {name: _base64(value) for name, value in values.items()}
+        return self._object("Secret", self.name, type="Opaque", data=data)
 
     def service(self) -> dict[str, Any]:
-        """Return pods names where the cluster has names, also before they are ready."""
-        return {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": self._metadata(self.name),
-            "spec": {
-                "clusterIP": "None",
-                "publishNotReadyAddresses": True,
-                "selector": {MARKER: label(self._attempt)},
-                "ports": [{"name": "head", "port": self._site.port}],
-            },
+        """Return what gives pods names where the cluster has names, also before they are ready."""
+        spec = {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {MARKER: label(self._attempt)},
+            "ports": [{"name": "head", "port": self._site.port}],
         }
+        return self._object("Service", self.name, spec=spec)
 
     def job(self, group: PodGroup, part: str, head_address: str = "") -> dict[str, Any]:
-        metadata = self._metadata(
-            job_name(self._attempt, group.role), **{PART: part, ROLE: label(group.role)}
-        )
+        job = self._object("Job", job_name(self._attempt, group.role), api="batch/v1")
+        metadata = job["metadata"]
+        metadata["labels"] |= {PART: part, ROLE: label(group.role)}
         pod = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
-        return {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": metadata,
-            "spec": {
-                "completionMode": "Indexed",
-                "completions": group.count,
-                "parallelism": group.count,
-                # To start again is the engine's part: all pods of a task together, or none.
-                "backoffLimit": 0,
-                "ttlSecondsAfterFinished": self._site.keep_seconds,
-                "template": {"metadata": pod, "spec": self._pod(group, part, head_address)},
-            },
+        job["spec"] = {
+            "completionMode": "Indexed",
+            "completions": group.count,
+            "parallelism": group.count,
+            # To start again is the engine's part: all pods of a task together, or none.
+            "backoffLimit": 0,
+            "ttlSecondsAfterFinished": self._site.keep_seconds,
+            "template": {"metadata": pod, "spec": self._pod(group, part, head_address)},
         }
+        return job
 
     def _pod(self, group: PodGroup, part: str, head_address: str) -> dict[str, Any]:
         site = self._site
@@ -446,9 +422,7 @@ class _Making:
     def _variables(self, group: PodGroup, head_address: str) -> list[dict[str, Any]]:
         site = self._site
         values = {
-            "RANKWISE_PARTS": f"{site.mount}/parts",
-            "RANKWISE_KEYS": f"{site.mount}/keys",
-            "RANKWISE_WORK": f"{site.mount}/work",
+            **{f"RANKWISE_{name.upper()}": f"{site.mount}/{name}" for name in _FOLDERS},
             "RANKWISE_NODES": ",".join(map(str, group.nodes)),
             "RANKWISE_HEAD": head_address,
             "RANKWISE_PORT": str(site.port),
@@ -459,12 +433,9 @@ class _Making:
             # Without a name and a home of its own: it is not known to the image.
             values |= {"HOME": f"{site.mount}/work/home", "USER": "rankwise", "LOGNAME": "rankwise"}
         fields = {"RANKWISE_POD": "metadata.name", "RANKWISE_ADDRESS": "status.podIP"}
-        return [
-            *({"name": name, "value": value} for name, value in values.items()),
-            *(
-                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-                for name, path in fields.items()
-            ),
+        return [{"name": name, "value": value} for name, value in values.items()] + [
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+            for name, path in fields.items()
         ]
 
     def _resources(self, group: PodGroup) -> dict[str, Any]:
@@ -481,29 +452,32 @@ class _Making:
         """Return each volume with how it is seen in the container."""
         site = self._site
         mode = _MODE if site.user is not None else _MODE_FOR_ANY
-        found: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
-            ({"name": "parts", "configMap": {"name": self.name}}, f"{site.mount}/parts", _READ),
-            (
-                {"name": "keys", "secret": {"secretName": self.name, "defaultMode": mode}},
-                f"{site.mount}/keys",
-                _READ,
-            ),
-            ({"name": "work", "emptyDir": {}}, f"{site.mount}/work", {}),
+        keys = {"secretName": self.name, "defaultMode": mode}
+        found: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
+            ("parts", {"configMap": {"name": self.name}}, f"{site.mount}/parts", _READ),
+            ("keys", {"secret": keys}, f"{site.mount}/keys", _READ),
+            ("work", {"emptyDir": {}}, f"{site.mount}/work", {}),
             # Ranks and loaders of data share more than the 64 MiB that a container has of it.
-            ({"name": "memory", "emptyDir": {"medium": "Memory"}}, "/dev/shm", {}),
+            ("memory", {"emptyDir": {"medium": "Memory"}}, "/dev/shm", {}),
         ]
         if not self._task.code and site.code == "configmap":
-            found.append(({"name": "folder", "emptyDir": {}}, self._task.folder, {}))
+            found.append(("folder", {"emptyDir": {}}, self._task.folder, {}))
         for claim, path in site.claims.items():
             source = {"persistentVolumeClaim": {"claimName": claim}}
-            found.append(({"name": dns_name(f"claim-{claim}"), **source}, path, {}))
+            found.append((dns_name(f"claim-{claim}"), source, path, {}))
         for folder, path in site.host_paths.items():
-            source = {"hostPath": {"path": folder}}
-            found.append(({"name": dns_name(f"host-{folder}"), **source}, path, {}))
+            found.append((dns_name(f"host-{folder}"), {"hostPath": {"path": folder}}, path, {}))
         return [
-            (volume, {"name": volume["name"], "mountPath": path, **more})
-            for volume, path, more in found
+            ({"name": name, **source}, {"name": name, "mountPath": path, **more})
+            for name, source, path, more in found
         ]
 
 
+def _base64(content: bytes | str) -> str:
+    if isinstance(content, str):
+        content = content.encode(errors="surrogateescape")
+    return base64.b64encode(content).decode()
+
+
+_FOLDERS = ("parts", "keys", "work")
 _READ = {"readOnly": True}

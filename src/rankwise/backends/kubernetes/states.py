@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rankwise.backends.base import KILLED_CODE, LOST_CODE, cancelled, is_clear, not_run
-from rankwise.backends.base import lost as lost_end
-from rankwise.backends.kubernetes.objects import (
-    CONTAINER,
-    MARKER,
-    NO_PYTHON,
-    OTHER_PART,
-    PART,
-    ROLE,
-)
+from rankwise.backends import base
+from rankwise.backends.kubernetes import objects
 from rankwise.records import AttemptEnd
 from rankwise.store import State
 
@@ -70,6 +62,9 @@ class PodState:
         return f"{self.role}-{self.index}"
 
 
+Pods = Sequence[PodState]
+
+
 def read_pod(pod: Mapping[str, Any]) -> PodState:
     """Read a pod, as the API writes it."""
     metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
@@ -78,9 +73,9 @@ def read_pod(pod: Mapping[str, Any]) -> PodState:
     index = labels.get(_INDEX, annotations.get(_INDEX, "0"))
     return PodState(
         name=metadata.get("name", ""),
-        attempt=labels.get(MARKER, ""),
-        part=labels.get(PART, ""),
-        role=labels.get(ROLE, ""),
+        attempt=labels.get(objects.MARKER, ""),
+        part=labels.get(objects.PART, ""),
+        role=labels.get(objects.ROLE, ""),
         index=int(index) if str(index).isdecimal() else 0,
         phase=status.get("phase") or "",
         address=status.get("podIP") or "",
@@ -102,12 +97,12 @@ def _conditions(conditions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if one.get("type") == "PodScheduled" and one.get("status") == "False":
             found["unschedulable"] = one.get("message") or one.get("reason") or ""
         if one.get("type") == "DisruptionTarget" and one.get("status") == "True":
-            found["disrupted"] = f"{one.get('reason', '')}: {one.get('message', '')}".strip(": ")
+            found["disrupted"] = _joined(one.get("reason"), one.get("message"))
     return found
 
 
 def _container(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    own = next((one for one in statuses if one.get("name") == CONTAINER), None)
+    own = next((one for one in statuses if one.get("name") == objects.CONTAINER), None)
     state = (own or {}).get("state") or {}
     if waiting := state.get("waiting"):
         return {
@@ -126,88 +121,87 @@ def _container(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def is_complete(job: Mapping[str, Any]) -> bool:
     """Return whether all pods of a Job have succeeded, as the API sees it."""
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == "Complete" and one.get("status") == "True" for one in conditions)
+    return _condition(job, "Complete") is not None
 
 
 def failure_of(job: Mapping[str, Any]) -> str:
-    """Say why a Job has failed, as the API does; empty: it has not."""
-    for one in (job.get("status") or {}).get("conditions") or ():
-        if one.get("type") == "Failed" and one.get("status") == "True":
-            return f"{one.get('reason') or 'Failed'}: {one.get('message') or ''}".strip(": ")
-    return ""
+    """Return why a Job has failed, as the API says it; empty: it has not."""
+    failed = _condition(job, "Failed")
+    return _joined(failed.get("reason") or "Failed", failed.get("message")) if failed else ""
 
 
-_KILL = 9
+def _condition(job: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    holds = (one for one in conditions if one.get("type") == kind and one.get("status") == "True")
+    return next(holds, None)
+
+
+def _joined(reason: str | None, message: str | None) -> str:
+    """Return a reason and its message, of which either may be missing."""
+    return f"{reason or ''}: {message or ''}".strip(": ")
+
+
 _NONE: Mapping[str, str] = {}
 _TAKEN_AWAY = ("Evicted", "Preempting", "NodeLost", "Shutdown", "NodeShutdown", "Terminated")
 
 
 def judge(
     end: AttemptEnd | None,
-    pods: Sequence[PodState],
+    pods: Pods,
     *,
     is_wanted: bool = False,
     is_out_of_memory: bool = False,
     said: Sequence[str] = (),
     lost: Mapping[str, str] = _NONE,
 ) -> AttemptEnd:
-    """Say how an attempt ended that is over.
+    """Return how an attempt ended that is over.
 
-    `is_wanted` tells that we have cancelled it ourselves, `is_out_of_memory` that the kernel has
-    ended something in a pod for want of memory; `said` are the last lines of its head
-    that are no records. `lost` are the pods that were gone before their head let them go, the first
-    one first, with what the head has seen of it.
+    `is_wanted`: we have cancelled it ourselves. `is_out_of_memory`: the kernel has killed something
+    in a pod for want of memory. `said`: the last lines of the head's log that are no records.
+    `lost`: the pods that were gone before their head released them, the first one first, with what
+    the head saw of it.
     """
-    if end is not None and is_clear(end):
+    if end is not None and base.is_clear(end):
         if not lost or end.outcome != State.PASSED:
             return end
+        # The runner did not notice: what ran in that pod may not have come to its end.
         reason = f"pod {next(iter(lost))} was gone before its time"
-        end = dataclasses.replace(end, outcome=State.LOST, exit_code=LOST_CODE, reason=reason)
+        end = dataclasses.replace(end, outcome=State.LOST, exit_code=base.LOST_CODE, reason=reason)
     if end is not None and not _is_understood(end):
         said, end = (*said, f"its end is {end.outcome!r} with exit code {end.exit_code}"), None
-    started: dict[str, Any] = {}
-    if end is not None:
-        started = {"started": end.started, "ended": end.ended}
-    if (pod := _first(pods, _is_out_of_memory)) is not None:
+    times = base.times_of(end)
+    if (pod := _first(pods, lambda one: one.exit_reason == "OOMKilled")) is not None:
         reason = f"out of memory: {pod.who} used more than its limit (OOMKilled, pod {pod.name})"
-        return AttemptEnd(
-            outcome=State.CRASHED,
-            exit_code=KILLED_CODE,
-            signal=_KILL,
-            culprit=pod.who,
-            reason=reason,
-            **started,
-        )
-    if is_out_of_memory and end is not None and end.exit_code == KILLED_CODE:
+        return base.out_of_memory(reason, pod.who, **times)
+    if is_out_of_memory and end is not None and end.exit_code == base.KILLED_CODE:
         reason = f"out of memory: {end.culprit or 'a process'} used more than its pod may have"
-        return dataclasses.replace(end, outcome=State.CRASHED, signal=_KILL, reason=reason)
+        return base.out_of_memory(reason, end.culprit, **times)
     if is_wanted:
-        return cancelled(**started)
-    return _ended_by_others(end, pods, lost, started) or end or _without_a_word(pods, said)
+        return base.cancelled(**times)
+    return _ended_by_others(end, pods, lost, times) or end or _without_a_record(pods, said)
 
 
 def _ended_by_others(
     end: AttemptEnd | None,
-    pods: Sequence[PodState],
+    pods: Pods,
     lost: Mapping[str, str],
-    started: Mapping[str, Any],
+    times: Mapping[str, Any],
 ) -> AttemptEnd | None:
-    """Say who has ended it, or why it never began; None: Kubernetes does not know."""
+    """Return the end that Kubernetes knows the cause of; None: it knows none."""
     if lost and _first(pods, _is_head_deleted) is None:
-        return _lost_pod(pods, lost, started)
+        return _lost_pod(pods, lost, times)
     if (pod := _first(pods, is_taken_away)) is not None:
-        return lost_end(_taken_away(pod), **started)
+        return base.lost(_taken_away(pod), **times)
     if end is not None and end.outcome != State.CANCELLED:
         return end
-    if (pod := _first(pods, lambda one: one.exit_code == NO_PYTHON)) is not None:
-        return not_run(pod.exit_message or "the image has no Python 3.10 or newer")
+    if (pod := _first(pods, lambda one: one.exit_code == objects.NO_PYTHON)) is not None:
+        return base.not_run(pod.exit_message or "the image has no Python 3.10 or newer")
     if (pod := _first(pods, _is_head_deleted)) is not None:
-        return cancelled(f"pod {pod.name} was deleted, not by rankwise", **started)
+        return base.cancelled(f"pod {pod.name} was deleted, not by rankwise", **times)
     if (pod := _first(pods, _is_deleted)) is not None:
-        return _lost_pod(pods, {pod.name: ""}, started)
+        return _lost_pod(pods, {pod.name: ""}, times)
     if end is None and (reason := refusal(pods)):
-        return not_run(reason)
+        return base.not_run(reason)
     return None
 
 
@@ -218,25 +212,25 @@ def _is_understood(end: AttemptEnd) -> bool:
     return end.outcome in {state.value for state in State if state.is_over}
 
 
-def refusal(pods: Sequence[PodState]) -> str:
+def refusal(pods: Pods) -> str:
     """Say why pods will never start; empty: they may."""
     for pod in pods:
         if pod.waiting in REFUSED:
-            return f"pod {pod.name} cannot start: {_in_words(pod)}"
+            return f"pod {pod.name} cannot start: {_joined(pod.waiting, pod.waiting_message)}"
         is_there = pod.phase != "Failed" or not pod.reason or pod.exit_code is not None
         if not is_there and not is_taken_away(pod):
-            words = f"{pod.reason}: {pod.message}".strip(": ")
-            return f"pod {pod.name} was not admitted: {words}"
+            return f"pod {pod.name} was not admitted: {_joined(pod.reason, pod.message)}"
     return ""
 
 
-def pull_trouble(pods: Sequence[PodState]) -> str:
-    """Say why an image does not arrive, which is tried again; empty: all is well."""
-    found = next((pod for pod in pods if pod.waiting in PULLING), None)
-    return f"the image cannot be had: {_in_words(found)}" if found is not None else ""
+def pull_trouble(pods: Pods) -> str:
+    """Return why an image does not arrive, which is tried again; empty: all is well."""
+    if (pod := _first(pods, lambda one: one.waiting in PULLING)) is None:
+        return ""
+    return f"the image cannot be pulled: {_joined(pod.waiting, pod.waiting_message)}"
 
 
-def hold_up(pods: Sequence[PodState]) -> str:
+def hold_up(pods: Pods) -> str:
     """Say what pods wait for, in the scheduler's words; empty: for nothing special."""
     pods = [pod for pod in pods if pod.unschedulable and not pod.is_over]
     if not pods:
@@ -245,21 +239,11 @@ def hold_up(pods: Sequence[PodState]) -> str:
     return f"{pods[0].who}{more} is unschedulable: {pods[0].unschedulable}"
 
 
-def _in_words(pod: PodState) -> str:
-    return f"{pod.waiting}: {pod.waiting_message}".strip(": ")
-
-
-def _first(pods: Sequence[PodState], is_one: Any) -> PodState | None:
+def _first(pods: Pods, is_one: Callable[[PodState], bool]) -> PodState | None:
     return next((pod for pod in pods if is_one(pod)), None)
 
 
-def _is_out_of_memory(pod: PodState) -> bool:
-    return pod.exit_reason == "OOMKilled"
-
-
-def _lost_pod(
-    pods: Sequence[PodState], lost: Mapping[str, str], started: Mapping[str, Any]
-) -> AttemptEnd:
+def _lost_pod(pods: Pods, lost: Mapping[str, str], times: Mapping[str, Any]) -> AttemptEnd:
     """Name the pod without which a task could not go on, and why it was gone.
 
     The others of its Job are ended with it: it is the one that Kubernetes has a reason for, or else
@@ -270,7 +254,7 @@ def _lost_pod(
     pod = _first(gone, is_taken_away) or next(iter(gone), None)
     if pod is None:
         name, words = next(iter(lost.items()))
-        return lost_end(f"pod {name} is gone: {words}", **started)
+        return base.lost(f"pod {name} is gone: {words}", **times)
     if is_taken_away(pod):
         reason = _taken_away(pod)
     elif _is_deleted(pod):
@@ -279,7 +263,7 @@ def _lost_pod(
         left = "" if pod.exit_code is None else f", exit code {pod.exit_code} {pod.exit_reason}"
         says = f"Kubernetes says: {pod.phase or 'nothing'}{left}"
         reason = f"pod {pod.name} is gone: {lost[pod.name]}; {says}"
-    return lost_end(f"{pod.who}: {reason}", culprit=pod.who, **started)
+    return base.lost(f"{pod.who}: {reason}", culprit=pod.who, **times)
 
 
 def _is_deleted(pod: PodState) -> bool:
@@ -288,7 +272,7 @@ def _is_deleted(pod: PodState) -> bool:
 
 def _is_head_deleted(pod: PodState) -> bool:
     """Return whether somebody has ended the task as a whole."""
-    return pod.part != OTHER_PART and _is_deleted(pod)
+    return pod.part != objects.OTHER_PART and _is_deleted(pod)
 
 
 def is_taken_away(pod: PodState) -> bool:
@@ -298,19 +282,13 @@ def is_taken_away(pod: PodState) -> bool:
 
 def _taken_away(pod: PodState) -> str:
     on = f" on {pod.node}" if pod.node else ""
-    words = pod.disrupted or f"{pod.reason}: {pod.message}".strip(": ")
+    words = pod.disrupted or _joined(pod.reason, pod.message)
     return f"pod {pod.name}{on} was taken away: {words}"
 
 
-def _words(pod: PodState) -> list[str]:
-    """Return what a container has said last to people; frames are for us."""
-    lines = [line.strip() for line in pod.exit_message.splitlines()]
-    return [line for line in lines if line and not line.startswith("{")]
-
-
-def _without_a_word(pods: Sequence[PodState], said: Sequence[str]) -> AttemptEnd:
+def _without_a_record(pods: Pods, said: Sequence[str]) -> AttemptEnd:
     # The others leave because their head is gone.
-    pods = sorted(pods, key=lambda pod: pod.part == OTHER_PART)
+    pods = sorted(pods, key=lambda pod: pod.part == objects.OTHER_PART)
     ended = [pod for pod in pods if pod.exit_code not in (None, 0)]
     if not pods:
         knows = "Kubernetes has forgotten it"
@@ -320,7 +298,9 @@ def _without_a_word(pods: Sequence[PodState], said: Sequence[str]) -> AttemptEnd
         knows += f" ({pod.exit_reason})" if pod.exit_reason not in ("", "Error") else ""
     else:
         knows = f"pod {pods[0].name} is {pods[0].phase or 'gone'}"
-    words = [*said, *(line for pod in ended for line in _words(pod))]
+    # Of what a container wrote, frames are for us.
+    lines = (line.strip() for pod in ended for line in pod.exit_message.splitlines())
+    words = [*said, *(line for line in lines if line and not line.startswith("{"))]
     last = words[-1] if words else ""
     reason = f"it left no record of how it ended; {knows}"
-    return lost_end(f"{reason}: {last}" if last else reason)
+    return base.lost(f"{reason}: {last}" if last else reason)

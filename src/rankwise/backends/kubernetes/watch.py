@@ -53,8 +53,6 @@ class LogStream:
         """Whether the log has ended: its container has, then, whether it has said so or not."""
         self.is_out_of_memory = False
         """Whether the kernel has ended something in a pod, because it had no more memory."""
-        self.gathered = ""
-        """How many pods have come, in words."""
         self.left_out: dict[str, str] = {}
         """What is not brought here, and why."""
         self.lost_pods: dict[str, str] = {}
@@ -211,9 +209,6 @@ class LogStream:
             self.is_out_of_memory = True
         elif frame.get("note") == "pod lost":
             self.lost_pods.setdefault(str(frame["pod"]), str(frame["why"]))
-        elif "note" in frame:
-            there, wanted = frame["values"]
-            self.gathered = f"{there} of {wanted} pods are there"
         elif "left_out" in frame:
             size = f"{int(frame['size']) / 1e6:.1f} MB"
             self._leave_out(str(frame["left_out"]), str(frame.get("why") or size))

@@ -6,17 +6,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankwise.backends.base import (
-    ActiveBackend,
-    Attempt,
-    Submission,
-    Update,
-    Updates,
-    cancelled,
-    lost,
-    not_run,
-    words_of,
-)
+from rankwise.backends import base
+from rankwise.backends.base import Attempt, Submission, Update, Updates
 from rankwise.backends.remote.connection import Machine
 from rankwise.backends.remote.host import Host, sent_to
 from rankwise.backends.remote.packing import HostPolicy
@@ -28,12 +19,11 @@ from rankwise.records import AttemptEnd, end_of
 def fits(claim: Resources, free: Resources) -> bool:
     """Return whether there is enough of everything."""
     # Sums of fractions of a core are inexact: ten tenths must fit into one core.
-    return (
-        claim.cores <= free.cores + 1e-9 and claim.memory <= free.memory and claim.gpus <= free.gpus
-    )
+    has_cores = claim.cores <= free.cores + 1e-9
+    return has_cores and claim.memory <= free.memory and claim.gpus <= free.gpus
 
 
-class RemoteBackend(ActiveBackend):
+class RemoteBackend(base.ActiveBackend):
     """Sends attempts to machines, each with a thread of its own; they outlive the client."""
 
     def __init__(self, updates: Updates, policy: HostPolicy) -> None:
@@ -102,7 +92,7 @@ class RemoteBackend(ActiveBackend):
                 picked = self._pick(job.task)
             except Exception as failure:  # Whatever it is, a run waits for its end.
                 self._waiting.remove(job)
-                self._note_over(job.attempt, not_run(words_of(failure)))
+                self._note_over(job.attempt, base.not_run(base.words_of(failure)))
                 continue
             if picked is not None:
                 self._waiting.remove(job)
@@ -143,7 +133,7 @@ class RemoteBackend(ActiveBackend):
             if host is None:
                 # With the machine, all that ran there is gone.
                 if sent["is_started"] or has_ended:
-                    end = lost(f"{sent['machine']}, on which it ran, is gone")
+                    end = base.lost(f"{sent['machine']}, on which it ran, is gone")
                     self._note_over(attempt, None if has_ended else end)
                 return bool(sent["is_started"] or has_ended)
             cores, memory, gpus = sent["claim"]
@@ -162,7 +152,7 @@ class RemoteBackend(ActiveBackend):
         waiting = [job for job in self._waiting if job.attempt.marker == attempt.marker]
         for job in waiting:
             self._waiting.remove(job)
-            self._note_over(attempt, cancelled())
+            self._note_over(attempt, base.cancelled())
         if placed := self._placed.get(attempt.marker):
             placed[0].end(attempt)
 

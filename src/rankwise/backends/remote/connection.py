@@ -228,11 +228,9 @@ class Machine:
             )
         return ""
 
-    def ask(
-        self, verb: str, request: Mapping[str, Any], *, seconds: float = 60.0
-    ) -> dict[str, Any]:
+    def ask(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Have the agent do something, and return its answer."""
-        return self._answer(self.line.call(self._words(verb, request), seconds=seconds))
+        return self._answer(self.line.call(self._words(verb, request)))
 
     def start(self, request: Mapping[str, Any], package: Iterable[bytes]) -> dict[str, Any]:
         """Send an attempt, and have it started."""

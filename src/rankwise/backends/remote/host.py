@@ -14,15 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankwise.backends.base import (
-    Attempt,
-    Submission,
-    Unreachable,
-    Update,
-    cancelled,
-    lost,
-    not_run,
-)
+from rankwise.backends import base
+from rankwise.backends.base import Attempt, Submission, Unreachable, Update
 from rankwise.backends.orders import gpus_of
 from rankwise.backends.remote.connection import HostFacts, Machine
 from rankwise.backends.remote.packing import AttemptMirror, packed
@@ -121,7 +114,7 @@ class Host:
             one.asked_to_end = time.monotonic()
             if one.job is not None and not one.was_sent and not self._is_reached:
                 # To make or to reach a machine may take long, and nothing is there yet.
-                self._finish(one, cancelled())
+                self._finish(one, base.cancelled())
             self._wake.notify_all()
 
     def close(self, seconds: float) -> bool:
@@ -222,7 +215,7 @@ class Host:
             if one.was_sent and machine.ask("abandon", request)["has_begun"]:
                 one.job = None
             else:
-                self._finish_unsent(one, cancelled())
+                self._finish_unsent(one, base.cancelled())
             return
         found = machine.reach()
         with contextlib.ExitStack() as stack:
@@ -236,7 +229,7 @@ class Host:
             except (ComputeFailure, OSError) as failure:
                 if one.was_sent:  # By a call whose answer was lost: it may run.
                     raise
-                self._finish(one, not_run(_in_words(failure)))
+                self._finish(one, base.not_run(_in_words(failure)))
                 return
             self._note_sent(found, one)
             try:
@@ -248,7 +241,7 @@ class Host:
                 if machine.ask("abandon", request)["has_begun"]:
                     one.job = None
                 else:
-                    self._finish_unsent(one, not_run(str(failure)))
+                    self._finish_unsent(one, base.not_run(str(failure)))
                 return
         one.job = None
         self._backend.tell(Update(attempt=one.attempt, job_id=f"{self.name}:{answer['pid']}"))
@@ -333,9 +326,9 @@ class Host:
             raise ComputeFailure(f"{self.name}: not all of it came: its end is missing")
         end = None
         if state == "lost":
-            end = lost(_why_lost(self.name, answer))
+            end = base.lost(_why_lost(self.name, answer))
         elif state == "absent":
-            end = lost(f"its folder on {self.name} is gone")
+            end = base.lost(f"its folder on {self.name} is gone")
         one.is_over = True
         # Its end counts, also if it cannot be removed now: that is tried again.
         with contextlib.suppress(RankwiseError, OSError):
@@ -391,7 +384,7 @@ class Host:
         for one in list(self._attempts.values()):
             if one.asked_to_end is not None and now > one.asked_to_end + _END_SECONDS:
                 reason = f"cancelled; {text}, so what ran there may go on: rankwise clean ends it"
-                self._finish(one, cancelled(reason))
+                self._finish(one, base.cancelled(reason))
         is_away = isinstance(failure, Unreachable)
         is_late = now > self._away_since + self._policy.patience
         is_waited_for = is_away and any(one.was_sent for one in list(self._attempts.values()))
@@ -448,7 +441,7 @@ class Host:
             if one.is_over:
                 self._forget(one)
             else:
-                self._finish(one, lost(text))
+                self._finish(one, base.lost(text))
 
 
 @contextlib.contextmanager

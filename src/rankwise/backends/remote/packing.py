@@ -241,9 +241,8 @@ def _pack(
     # A task without code of its own works in place, where the host sees our files.
     is_copied = bool(job.task.code) or not policy.is_shared
     work = f"{there}/nodes/node0" if is_copied else source
-    runtime, prepared = _runtime(
-        job.task.runtime, job.runtime, found, policy.python or found.python
-    )
+    python = policy.python or found.python
+    runtime, prepared = _runtime(job.task.runtime, job.runtime, found, python)
     runtime |= {"tools": job.task.tools, "tools_python": TOOLS_PYTHON}
     moved = dataclasses.replace(
         job,
@@ -300,10 +299,8 @@ def _runtime(
             f'runtime "{choice.name}" is the container image {choice.image}, and {found.host} has '
             f"no {choice.engine or 'docker, podman or apptainer'}"
         )
-    executable = found.engines[engine]
-    wrap = _ContainerThere(
-        engine=engine, executable=executable, image=choice.image, uid=found.uid, gid=found.gid
-    )
+    executable, user = found.engines[engine], {"uid": found.uid, "gid": found.gid}
+    wrap = _ContainerThere(engine=engine, executable=executable, image=choice.image, **user)
     return {**runtime, "engine": executable}, dataclasses.replace(given, wrap=wrap)
 
 

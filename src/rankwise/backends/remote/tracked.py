@@ -116,15 +116,6 @@ def _age(file: Path) -> tuple[float, str]:
         return 0.0, file.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaned:
-    """What became of one thing."""
-
-    entry: TrackedInstance
-    trouble: str = ""
-    """Why it is still there; empty: it is gone."""
-
-
 def describe(entry: TrackedInstance) -> str:
     """Say what something is, for people."""
     if entry.kind == "instance":
@@ -136,32 +127,33 @@ def describe(entry: TrackedInstance) -> str:
 
 def clean(
     entries: Sequence[TrackedInstance],
-    ledger: Tracked,
+    tracked: Tracked,
     site: Site,
     *,
     needed: Callable[[TrackedInstance], str],
-) -> Iterator[Cleaned]:
-    """Return everything back that nobody needs; `needed` says who does, or nothing."""
+) -> Iterator[tuple[TrackedInstance, str]]:
+    """Remove everything that is not needed; `needed` returns by which run it is, or nothing.
+
+    With each comes why it is still there; empty: it is gone.
+    """
+    from rankwise.backends.cloud import give_back
+
     for entry in entries:
-        if who := needed(entry):
-            yield Cleaned(entry=entry, trouble=who)
-        elif entry.kind == "instance":
-            from rankwise.backends.cloud import give_back
-
-            yield Cleaned(entry=entry, trouble=give_back(entry, ledger))
-        else:
-            yield Cleaned(entry=entry, trouble=_remove_folder(entry, ledger, site))
+        trouble = needed(entry)
+        if not trouble and entry.kind == "instance":
+            trouble = give_back(entry, tracked)
+        elif not trouble:
+            trouble = _remove_folder(entry, tracked, site)
+        yield entry, trouble
 
 
-def _remove_folder(entry: TrackedInstance, ledger: Tracked, site: Site) -> str:
+def _remove_folder(entry: TrackedInstance, tracked: Tracked, site: Site) -> str:
     """End what an attempt has left on a host, and remove its folder there."""
     from rankwise.backends.ssh import machine_at
 
     choice = site.compute(entry.compute)
     if choice.backend != SSH:
-        return (
-            f"{site.file} has no [compute.{entry.compute}] of hosts any more, by which to get there"
-        )
+        return f"{site.file} has no [compute.{entry.compute}] with hosts any more"
     try:
         machine = machine_at(choice, entry.about["machine"])
         said = machine.ask("remove", {"root": entry.about["root"], "marker": entry.name})
@@ -170,5 +162,5 @@ def _remove_folder(entry: TrackedInstance, ledger: Tracked, site: Site) -> str:
         return str(failure)
     if not said["is_gone"]:
         return f"{entry.about['root']}/attempts/{entry.name} there cannot be removed"
-    ledger.drop(entry.name)
+    tracked.drop(entry.name)
     return ""
