@@ -37,7 +37,7 @@ def test_the_file_that_hands_secrets_to_a_slurm_job_is_its_owner_s_alone(
         beside.write_text("{}")
         beside.chmod(0o644)
     attempt = Attempt(label="run/task/1", marker="rw-1", folder=tmp_path)
-    submitting.hand_over(ReadyJob(attempt=attempt, options=(), script="", secrets=_VALUES))
+    submitting.write_secrets(ReadyJob(attempt=attempt, options=(), script="", secrets=_VALUES))
     place = tmp_path / SECRETS
     assert place.stat().st_mode & 0o777 == 0o600
     assert json.loads(place.read_text()) == _VALUES

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankwise.backends.base import Attempt
-from rankwise.backends.batch.submitting import ReadyJob, hand_over, take_secrets_back
+from rankwise.backends.batch.submitting import ReadyJob, remove_secrets, write_secrets
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077])
@@ -26,12 +26,14 @@ def test_the_file_with_secrets_is_for_its_owner_alone_from_the_beginning(
     before = os.umask(umask)
     try:
         for value in ("first", "second"):
-            hand_over(ReadyJob(attempt=attempt, options=(), script="", secrets={"TOKEN": value}))
+            write_secrets(
+                ReadyJob(attempt=attempt, options=(), script="", secrets={"TOKEN": value})
+            )
             (place,) = tmp_path.iterdir()
             assert json.loads(place.read_text()) == {"TOKEN": value}
             assert stat.S_IMODE(place.stat().st_mode) == 0o600
     finally:
         os.umask(before)
-    take_secrets_back(attempt)
-    take_secrets_back(attempt)
+    remove_secrets(attempt)
+    remove_secrets(attempt)
     assert [*tmp_path.iterdir()] == []

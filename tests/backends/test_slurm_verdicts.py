@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rankwise.backends.base import is_clear
+from rankwise.backends.base import is_conclusive
 from rankwise.backends.batch.slurm import Slurm, state_of
 from rankwise.backends.batch.states import judge as judge_job
 from rankwise.backends.batch.submitting import script_text
@@ -98,11 +98,11 @@ def test_a_script_that_fails_before_our_part_is_not_run() -> None:
 
 
 def test_a_runners_word_is_enough_unless_it_was_ended_itself() -> None:
-    assert is_clear(FAILED)
-    assert not is_clear(CANCELLED)
-    assert not is_clear(KILLED)
-    assert not is_clear(KILLED_BELOW_A_SHELL)
-    assert is_clear(AttemptEnd(outcome="crashed", exit_code=139, signal=11))
+    assert is_conclusive(FAILED)
+    assert not is_conclusive(CANCELLED)
+    assert not is_conclusive(KILLED)
+    assert not is_conclusive(KILLED_BELOW_A_SHELL)
+    assert is_conclusive(AttemptEnd(outcome="crashed", exit_code=139, signal=11))
 
 
 def task(**more: Any) -> Task:

@@ -182,7 +182,7 @@ def watch(world: World, cluster: ApiClient) -> Iterator[PodWatch]:
 
 
 def phases(watch: PodWatch) -> dict[str, str]:
-    watch.take_in()
+    watch.apply()
     return {name: "gone" if one.is_gone else one.phase for name, one in watch.pods.items()}
 
 
@@ -247,7 +247,7 @@ def test_a_pod_that_cannot_be_read_does_not_end_the_watching(
         world.create("pods", pod("a"))
 
         def is_told() -> bool:
-            watch.take_in()
+            watch.apply()
             return watch.trouble != ""
 
         wait_until(is_told)

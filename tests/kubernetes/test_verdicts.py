@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rankwise.backends.base import is_clear
+from rankwise.backends.base import is_conclusive
 from rankwise.backends.kubernetes.objects import NO_PYTHON
 from rankwise.backends.kubernetes.states import (
     PodState,
@@ -37,7 +37,7 @@ LOST = end("lost", reason="worker-0 is gone", culprit="worker-0", started=1.0, e
     [end("passed", 0), end("failed", 7), end("timed out", 124), end("crashed", 139, signal=11)],
 )
 def test_the_runner_s_word_is_enough_where_it_was_not_ended_itself(told: AttemptEnd) -> None:
-    assert is_clear(told)
+    assert is_conclusive(told)
     assert judge(told, [pod(exit_reason="OOMKilled")], is_wanted=True) is told
 
 
@@ -108,7 +108,7 @@ def test_a_task_of_which_all_pods_were_deleted_was_cancelled_unless_it_was_throu
     "told", [end("passed", 3), end("running", 0), end("well done", 0), end("", 0)]
 )
 def test_an_end_that_is_not_understood_is_no_success(told: AttemptEnd) -> None:
-    assert not is_clear(told)
+    assert not is_conclusive(told)
     found = judge(told, [pod("h", phase="Succeeded", exit_code=0, **HEAD)])
     assert (found.outcome, found.exit_code) == ("lost", 1)
     assert f"its end is {told.outcome!r}" in found.reason

@@ -149,7 +149,7 @@ def test_slurmctld_may_be_away_when_a_run_is_resumed(tmp_path: Path, own_slurm: 
         wait_for(shop.folder / "began")
         own_slurm.kill("slurmctld")
         resumed = Client(shop.start("resume", "job-1"))
-        resumed.wait_to_hear("nobody says yet whether it was started; asking again")
+        resumed.wait_to_hear("it is not known yet whether it was started; asking again")
         own_slurm.start_controller()
         (shop.folder / "go").touch()
         assert resumed.end() == 0, resumed.said

@@ -1,4 +1,4 @@
-"""What every compute can do, so that the engine need not know which one it is; opened by name."""
+"""The contract of backends, what they share, and opening them by the names of the site file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rankwise.store import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try at a task, as a compute knows it."""
+    """One try at a task, as a backend knows it."""
 
     label: str
     """For people: run, task and number."""
@@ -37,7 +37,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """Everything that a compute needs to start an attempt."""
+    """Everything that a backend needs to start an attempt."""
 
     attempt: Attempt
     task: Task
@@ -47,40 +47,40 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Something that a backend has heard of an attempt, or of itself."""
+    """Something new about an attempt, or about the backend itself."""
 
     attempt: Attempt | None = None
     job_id: str = ""
-    """The number that the attempt has there from now on."""
+    """The id that the attempt has there from now on."""
     has_started: bool = False
     text: str = ""
     """For people: why it waits, or who does not answer."""
     silence: str | None = None
-    """For people: why nothing is heard of an attempt that may run; empty: it is heard again."""
+    """For people: why there is no news of an attempt that may run; empty: there is again."""
     end: AttemptEnd | None = None
-    """How the attempt has ended: nothing of it is left, and nothing more comes of it."""
+    """How the attempt ended: none of its processes is left, and no other update follows."""
     is_absent: bool = False
     """Whether an attempt that was to be adopted was never started, and never will be."""
     has_looked: bool = False
-    """Whether this answers `look`: what was found came before."""
+    """Whether this answers `look`: the updates for what was found came before."""
 
 
 Updates = SimpleQueue[Update]
-"""What all backends of a run put their updates into; the engine waits for it and nothing else."""
+"""The queue of updates of all backends of a run; the engine waits for nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendFacts:
-    """What a backend says of itself."""
+    """What a backend has and does."""
 
     capacity: Resources
     """How much there is of everything, in use or not."""
     room: Resources
-    """How much all tasks together may claim; what has a queue of its own takes any."""
+    """How much all tasks together may claim; without limit if the backend has a queue."""
     makes_runtimes: bool = False
     """Whether runtimes are made where its tasks run; otherwise they are made here."""
     sends_together: bool = False
-    """Whether it sends what was submitted when it is told to `look`, those alike as one."""
+    """Whether `look` sends what was submitted, with equal attempts in one array."""
 
 
 CANCELLED_CODE, KILLED_CODE, LOST_CODE = 130, 137, 1
@@ -119,7 +119,7 @@ def out_of_memory(reason: str, culprit: str | None, **more: Any) -> AttemptEnd:
     )
 
 
-def is_clear(end: AttemptEnd) -> bool:
+def is_conclusive(end: AttemptEnd) -> bool:
     """Return whether a runner's record is conclusive: only the task's own processes ended it."""
     match end.outcome:
         case State.PASSED:
@@ -135,37 +135,70 @@ def is_clear(end: AttemptEnd) -> bool:
     return False
 
 
+def claim_of(task: Task, most: Resources) -> Resources:
+    """Return what a task takes of a machine: by default, a core for each process.
+
+    A task wider than the machine takes all of it. One that must be alone takes all cores, if their
+    number is known.
+    """
+    width = task.width or len(task.processes)
+    cores = task.resources.cores or min(float(width), most.cores)
+    if task.is_alone and math.isfinite(most.cores):
+        cores = most.cores
+    return replace(task.resources, cores=cores)
+
+
+def with_texts(task: Task, change: Callable[[str], str]) -> Task:
+    """Return a task with every text changed: commands, variables and files."""
+
+    def changed(values: Mapping[str, str]) -> dict[str, str]:
+        return {name: change(value) for name, value in values.items()}
+
+    processes = []
+    for process in task.processes:
+        old = process.command
+        command = change(old) if isinstance(old, str) else tuple(map(change, old))
+        environment = changed(process.environment)
+        processes.append(replace(process, command=command, environment=environment))
+    return replace(
+        task,
+        processes=tuple(processes),
+        environment=changed(task.environment),
+        files=changed(task.files),
+    )
+
+
 class Backend(Protocol):
     """A place where tasks run. What it has started goes on without it.
 
-    Calls return at once, but for the first `facts` and for `close`. What comes of them is told by
-    updates. Threads are the backend's own, and end with `close`. One that fails tells it as an
-    update, and goes on.
+    Calls return at once, but for the first `facts` and for `close`; updates report their results.
+    Threads are the backend's own, and end with `close`. A thread that fails reports an update, and
+    goes on.
     """
 
     def facts(self) -> BackendFacts:
-        """Return what there is; asks for it the first time, and never raises."""
+        """Return capacity and properties; asks for them the first time, and never raises."""
 
     def place(self, folder: Path) -> Path:
-        """Return the folder that an attempt can have there, if it would be this one here."""
+        """Return the folder for an attempt that would have this one on a local disk."""
 
     def submit(self, job: Submission) -> None:
-        """Have an attempt started; ComputeFailure: nothing is."""
+        """Start an attempt; ComputeFailure: nothing was or will be started."""
 
     def adopt(self, attempt: Attempt, job_id: str) -> None:
-        """Watch an attempt that another client has submitted, or tell that it is absent.
+        """Watch an attempt that another client has submitted, or report that it is absent.
 
-        Where nobody can say which, that is told as a text, and asked again.
+        While that cannot be found out, the reason is reported, and it is tried again.
         """
 
     def cancel(self, attempt: Attempt) -> None:
-        """Have an attempt end. The engine repeats this until its end is told."""
+        """End an attempt. The engine repeats this until the end is reported."""
 
     def look(self) -> None:
-        """Do now what waits to be done, tell what is over, and that this was all."""
+        """Do what is due now, and report what is over; `has_looked` comes last."""
 
     def close(self) -> None:
-        """Keep nothing for later: the run is over."""
+        """Release everything: the run is over."""
 
 
 class Unreachable(ComputeFailure):
@@ -175,70 +208,70 @@ class Unreachable(ComputeFailure):
     """After how long to ask again, as the other side says."""
 
 
-# After which time something is tried again that has failed, or that nobody could say.
+# Pauses after a failure of our own, and after a question without an answer.
 _AGAIN_SECONDS, _ASK_SECONDS = 1.0, 3.0
 
 
 def words_of(failure: Exception) -> str:
-    """Return what people are told of a failure; one that nobody expected is named."""
+    """Return the message of a failure; an unexpected one comes with its type."""
     is_expected = isinstance(failure, RankwiseError | OSError)
     return str(failure) if is_expected else repr(failure)
 
 
 class ActiveBackend(ABC):
-    """What backends share that have to ask others: a thread does whatever may take time.
+    """A backend with a thread that does whatever may take time.
 
-    All that a subclass keeps belongs to the thread, once the first order has started it.
+    The state of a subclass belongs to the thread, once the first order has started it.
     """
 
     def __init__(self, name: str, updates: Updates, *, who: str) -> None:
         self._name = name
         self._who = who
-        """Who does not answer if something is wrong, for people."""
+        """The other side, for messages that it does not answer."""
         self._trouble = ""
         self._tell = updates.put
         self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._is_asked = False
-        """Whether somebody waits for an answer to `look`."""
+        """Whether the engine waits for the answer to `look`."""
         self._unwanted: dict[str, Attempt] = {}
-        """Those that are to be cancelled, written by the engine."""
+        """Attempts to cancel, written by the engine: a repeated cancel is one order."""
         self._doubtful: list[tuple[Attempt, str]] = []
-        """Attempts of another client of which nobody says yet whether they were started."""
+        """Attempts of another client that may have been started; not known yet."""
         self._ask_at = 0.0
         self._failure = ""
 
     def adopt(self, attempt: Attempt, job_id: str) -> None:
-        """Watch an attempt that another client has submitted, or tell that it is absent."""
+        """Watch an attempt that another client has submitted, or report that it is absent."""
         self._order(lambda: self._take_over(attempt, job_id))
 
     def cancel(self, attempt: Attempt) -> None:
-        """Have an attempt end."""
+        """End an attempt."""
         if attempt.marker not in self._unwanted:
             self._unwanted[attempt.marker] = attempt
             self._order(lambda: self._end(self._unwanted.pop(attempt.marker)))
 
     def look(self) -> None:
-        """Do what waits to be done, tell what is over, and that this was all."""
+        """Do what is due, and report what is over and that this was all."""
         self._order(self._note_look)
 
     def close(self) -> None:
-        """End the thread, as soon as it is done with what it does."""
+        """End the thread, after what it is doing now."""
         self._is_closed = True
         if self._thread is not None:
             self._wake()
             self._thread.join()
 
     def _order(self, act: Callable[[], None]) -> None:
-        """Have the thread do something, and look around then."""
+        """Have the thread do something, and then what is due."""
         self._orders.put(act)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
 
     def _wake(self) -> None:
-        """Have the thread look around."""
+        """Have the thread do what is due."""
         self._order(lambda: None)
 
     # In the thread
@@ -249,7 +282,7 @@ class ActiveBackend(ABC):
             try:
                 self._carry_out(pause)
                 self._ask_again()
-                pause = self._go_on()
+                pause = self._do_due()
                 if self._doubtful:
                     pause = min(pause or _ASK_SECONDS, _ASK_SECONDS)
                 self._failure = ""
@@ -261,14 +294,14 @@ class ActiveBackend(ABC):
                 self._tell(Update(has_looked=True))
 
     def _carry_out(self, pause: float | None) -> None:
-        """Wait for orders, and carry out those that are there."""
+        """Wait for orders, and carry out all of them."""
         with contextlib.suppress(Empty):
             self._orders.get(timeout=pause)()
             while True:
                 self._orders.get_nowait()()
 
     def _note_trouble(self, text: str) -> None:
-        """Tell of a trouble once, and when it is over; empty: it is."""
+        """Report a trouble once, and its end; empty: there is none."""
         if text and not self._trouble:
             self._tell(Update(text=text))
         elif self._trouble and not text:
@@ -292,11 +325,11 @@ class ActiveBackend(ABC):
             self._ask_at = time.monotonic() + _ASK_SECONDS
             if not is_again:
                 why = words_of(failure)
-                text = f"nobody says yet whether it was started; asking again: {why}"
+                text = f"it is not known yet whether it was started; asking again: {why}"
                 self._tell(Update(attempt=attempt, text=text))
 
     def _ask_again(self) -> None:
-        """Take up what nobody could tell anything of before."""
+        """Try again to adopt what could not be found out before."""
         if self._doubtful and time.monotonic() >= self._ask_at:
             doubtful, self._doubtful = self._doubtful, []
             for attempt, job_id in doubtful:
@@ -304,22 +337,22 @@ class ActiveBackend(ABC):
 
     @abstractmethod
     def _watch_again(self, attempt: Attempt, job_id: str) -> bool:
-        """Watch what another client has submitted; False: it never came to that, and never will.
+        """Watch what another client has submitted; False: it was not started, and never will be.
 
-        ComputeFailure: nobody says which.
+        ComputeFailure: this cannot be found out now.
         """
 
     @abstractmethod
     def _end(self, attempt: Attempt) -> None:
-        """Have an attempt end, unless it was asked to already."""
+        """End an attempt, unless it was asked to already."""
 
     @abstractmethod
-    def _go_on(self) -> float | None:
-        """Do what is due; return after how many seconds there is more, None: after an order."""
+    def _do_due(self) -> float | None:
+        """Do what is due; return after how many seconds there may be more, None: after an order."""
 
 
 def largest(amounts: Sequence[Resources]) -> Resources:
-    """Return the most that there is of each, in any of them."""
+    """Return the greatest amount of each."""
     return Resources(
         cores=max(one.cores for one in amounts),
         memory=max(one.memory for one in amounts),

@@ -27,16 +27,16 @@ from rankwise.node.order import NodeOrder
 from rankwise.plan import Resources, Task
 from rankwise.store import State
 
-# A copy takes a millisecond. Only a machine that stands still takes as long as this.
+# A fork takes a millisecond: after so long, the starter hangs or the machine stands still.
 _ANSWER_SECONDS = 60.0
 
 
 class StarterGone(Exception):
-    """Nobody knows whether the runner was started."""
+    """It is not known whether the runner was started."""
 
 
 class Starter:
-    """Starts runners, which outlive it, and ends with the client, whatever happens to that."""
+    """Starts runners, which outlive it; it ends with the client, also with one that is killed."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -44,16 +44,16 @@ class Starter:
         self._end: Callable[[], object] = lambda: None
 
     def start(self, folder: Path, secrets: Mapping[str, str]) -> int:
-        """Start the runner of an attempt and give its process number.
+        """Start the runner of an attempt, and return its process id.
 
         Raises OSError if there cannot be one, StarterGone if that is not known.
         """
-        # What is wrong with the folder is said here, where somebody hears it.
+        # A fault of the folder is raised here: the runner could report it to no one.
         (folder / "runner.log").open("ab").close()
         if self.process is None or self.process.poll() is not None:
             self.close()
             self.process = _start()
-            # Also if whoever has it forgets to close it.
+            # Also without `close`: a forgotten one must not stay.
             self._end = weakref.finalize(self, _end, self.process)
         line = json.dumps({"start": str(folder), "secrets": dict(secrets)})
         try:
@@ -101,12 +101,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-# For runners that somebody else has started: their end cannot be waited for, only looked for.
+# For runners that another client has started: their ends can be polled, not awaited.
 _LOOK_SECONDS = 0.1
 _AGAIN_SECONDS = 1.0
-# The loopback has many: a launcher that finds equal addresses takes the nodes for one.
+# An address for each node: a launcher takes nodes with equal addresses for one.
 _FIRST_ADDRESS = ipaddress.IPv4Address("127.0.0.1")
-# All nodes are this machine: what looks for a network finds one that needs none.
+# All nodes are this machine: libraries that look for a network must find the loopback.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
@@ -116,7 +116,7 @@ class _Started:
     pid: int = 0
     """0: another client has started its runner."""
     handle: int | None = None
-    """None: its end cannot be waited for, only looked for."""
+    """None: its end can only be polled."""
     gpus: tuple[str, ...] = ()
     was_asked_to_end: bool = False
 
@@ -132,11 +132,11 @@ class LocalBackend:
         self._starter = Starter()
         self._watched: dict[str, _Started] = {}
         self._lock = threading.Lock()
-        """Held by whoever changes what is watched, or which GPUs are free."""
+        """Held to change what is watched, or which GPUs are free."""
         self._thread: threading.Thread | None = None
         self._poll: select.epoll
         self._bell: int
-        """Becomes readable to the thread when it is to look around."""
+        """Becomes readable when the thread has something to do."""
         self._is_asked = False
         self._is_closed = False
 
@@ -145,11 +145,11 @@ class LocalBackend:
         return BackendFacts(capacity=self._capacity, room=self._capacity)
 
     def place(self, folder: Path) -> Path:
-        """Leave attempts where they would be."""
+        """Return the same folder."""
         return folder
 
     def submit(self, job: Submission) -> None:
-        """Start an attempt's runner; its number is that of the process."""
+        """Start an attempt's runner; its process id is the id of the attempt."""
         attempt, task = job.attempt, job.task
         with self._lock:
             gpus = tuple(self._free_gpus[: task.resources.gpus])
@@ -196,7 +196,7 @@ class LocalBackend:
             self._ring()
 
     def cancel(self, attempt: Attempt) -> None:
-        """Have a runner end what it has started."""
+        """Have the runner end what it has started."""
         one = self._watched.get(attempt.marker)
         pid = records.runner_of(attempt.folder) or (one.pid if one is not None else 0)
         if one is not None and pid and not one.was_asked_to_end:
@@ -205,13 +205,13 @@ class LocalBackend:
                 os.kill(pid, signal.SIGTERM)
 
     def look(self) -> None:
-        """Tell what is over, and that this was all."""
+        """Report what is over, and that this was all."""
         self._is_asked = True
         self._have_thread()
         self._ring()
 
     def close(self) -> None:
-        """End what starts runners, and wait for them no more; they go on."""
+        """End the starter and the thread; the runners go on."""
         self._starter.close()
         if self._thread is None:
             return
@@ -225,7 +225,7 @@ class LocalBackend:
         self._poll.close()
 
     def _have_thread(self) -> None:
-        """Start the thread that waits for ends, if it is needed for the first time."""
+        """Start the thread that waits for ends, unless it runs."""
         if self._thread is None:
             self._poll, self._bell = select.epoll(), os.eventfd(0)
             self._poll.register(self._bell, select.EPOLLIN)
@@ -233,7 +233,7 @@ class LocalBackend:
             self._thread.start()
 
     def _ring(self) -> None:
-        """Have the thread look around: there is something that it cannot wait for."""
+        """Wake the thread: there is something that it cannot wait for."""
         os.eventfd_write(self._bell, 1)
 
     # In the thread
@@ -250,7 +250,7 @@ class LocalBackend:
                 time.sleep(_AGAIN_SECONDS)
 
     def _reap(self) -> None:
-        """Wait until something may be over, and tell what is."""
+        """Wait until something may be over, and report what is."""
         has_others = any(one.handle is None for one in list(self._watched.values()))
         ready = {handle for handle, _ in self._poll.poll(_LOOK_SECONDS if has_others else None)}
         if self._bell in ready:

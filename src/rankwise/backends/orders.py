@@ -1,4 +1,4 @@
-"""What a runner is told: the order of an attempt, its folders, and the runner itself."""
+"""What a runner needs: the order of an attempt, its folders, and our own files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def own_files() -> Mapping[str, bytes]:
 
 
 def digest_of(files: Mapping[str, bytes]) -> str:
-    """Name what is in files: the same name, the same files."""
+    """Return a digest: the same for the same files."""
     known = hashlib.sha256()
     for name, content in sorted(files.items()):
         known.update(f"{name} {len(content)}\n".encode() + content)
@@ -45,8 +45,8 @@ def digest_of(files: Mapping[str, bytes]) -> str:
 def compiled_node() -> Path:
     """Return the folder to start our own part from on this machine, compiled if that is possible.
 
-    The name tells what it was made from: one that is there is right, and stays as long as anything
-    may use it, also when another version is installed meanwhile.
+    Its name is the digest of its files: one that exists is right, and stays while anything may use
+    it, also when another version is installed meanwhile.
     """
     try:
         name = f"{sys.implementation.cache_tag}-{digest_of(own_files())}"
@@ -116,7 +116,7 @@ def make_order(
     defaults: Mapping[str, str] | None = None,
     keeps_allocation: bool = False,
 ) -> Order:
-    """Say what a runner has to do, with processes on these nodes.
+    """Return what a runner has to do, with processes on these nodes.
 
     `gpus` are those to be shared among them, `defaults` variables that anybody's own go before.
     With `keeps_allocation`, processes keep what srun must know of the job that they are in.

@@ -1,4 +1,4 @@
-"""A batch system as a compute: a job for each attempt, or an array for those that are alike."""
+"""A batch system as a backend: a job for each attempt, or an array for equal ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _InQueue:
         return os.path.exists(f"{self.attempt.folder}/{name}")  # noqa: PTH110  see above
 
     def look_for_claim(self) -> None:
-        """Note when its runner was first seen to have begun."""
+        """Note when its claim was first seen: its runner has begun."""
         if self.claimed_at is None and self.has_file(records.CLAIM):
             self.claimed_at = time.monotonic()
 
@@ -103,12 +103,12 @@ class BatchBackend(base.ActiveBackend):
             self._sending = self._pilots = submitting.PilotSending(sending, self._notes)
         self._watch = QueueWatch(self._system, self._wake)
         self._submitted: list[Submission] = []
-        """Those that are sent when the engine says that there are no more. The engine's own."""
+        """What `look` sends. The engine's own, not the thread's."""
         self._watched: dict[str, _InQueue] = {}
         self._unanswered = ""
-        """What was said instead of what became of a job that is gone; empty: all is well."""
+        """Why the state of a job that left the queue is not known; empty: it is."""
         self._told: dict[str, set[str]] = {}
-        """What was said of each job since it last ran."""
+        """What was reported of each job since it last ran."""
         self._has_asked = False
         self._look_pause = _LOOK_SECONDS
 
@@ -145,11 +145,11 @@ class BatchBackend(base.ActiveBackend):
     # Sending
 
     def submit(self, job: Submission) -> None:
-        """Take an attempt; `look` has it sent, with others like it."""
+        """Take an attempt; `look` sends it, with others like it."""
         self._submitted.append(job)
 
     def look(self) -> None:
-        """Send what was submitted, tell what is over, and that this was all."""
+        """Send what was submitted, and report what is over and that this was all."""
         jobs, self._submitted = self._submitted, []
         self._order(lambda: self._make_ready(jobs))
         super().look()
@@ -182,7 +182,7 @@ class BatchBackend(base.ActiveBackend):
         elif not job_id:
             self._notes.take_back(attempt)
             if records.abandon(attempt.folder):
-                self._take_secrets_back(attempt)
+                self._remove_secrets(attempt)
                 return False
         self._watched[attempt.marker] = one = _InQueue(
             attempt=attempt,
@@ -197,7 +197,7 @@ class BatchBackend(base.ActiveBackend):
 
     # Watching
 
-    def _go_on(self) -> float | None:
+    def _do_due(self) -> float | None:
         """Send what waits, and see what is over; soon again, as long as there is something."""
         self._send()
         self._ask()
@@ -228,7 +228,7 @@ class BatchBackend(base.ActiveBackend):
             self._watch.hurry()
 
     def _ask(self) -> None:
-        """Take in what is said of all of them, if there is something new."""
+        """Apply the states of all jobs, if there is a new answer."""
         ids = [one.job_id for one in self._watched.values() if one.job_id]
         answer = self._watch.look(ids, is_awaited=not self._has_asked)
         self._has_asked = self._has_asked or bool(ids)
@@ -242,14 +242,14 @@ class BatchBackend(base.ActiveBackend):
                 continue
             one.state_of = answer.asked_at
             if one.job_id in answer.states:
-                self._take_in(one, answer.states[one.job_id])
+                self._note_state(one, answer.states[one.job_id])
             else:
-                self._ask_for_the_gone(one)
+                self._ask_past(one)
             is_newer = one.end is not None and answer.asked_at > one.end_since
             if one.end is not None and is_newer and self._goes_on_without(one):
                 self._finish(one.attempt, one.end)
 
-    def _ask_for_the_gone(self, one: _InQueue) -> None:
+    def _ask_past(self, one: _InQueue) -> None:
         if one.state is not None and one.state.is_over:
             return
         try:
@@ -257,10 +257,10 @@ class BatchBackend(base.ActiveBackend):
         except ComputeFailure as failure:
             self._unanswered = str(failure)
             return  # The next time, perhaps.
-        self._take_in(one, found or FORGOTTEN)
+        self._note_state(one, found or FORGOTTEN)
 
-    def _take_in(self, one: _InQueue, state: JobState) -> None:
-        """Note how a job stands, and tell what is new about it."""
+    def _note_state(self, one: _InQueue, state: JobState) -> None:
+        """Note the state of a job, and report what is new about it."""
         one.state = state
         if state.is_over:
             one.over_since = one.over_since or time.monotonic()
@@ -282,7 +282,7 @@ class BatchBackend(base.ActiveBackend):
         if one.has_begun and not one.is_back:
             one.is_back, one.has_run, one.has_started = True, False, False
             if one.ready is not None:
-                submitting.hand_over(one.ready)
+                submitting.write_secrets(one.ready)
         why = f": {state.reason}" if state.reason else ""
         if one.is_back:
             self._tell_of_job(one, f"was put back into the queue{why}")
@@ -290,7 +290,7 @@ class BatchBackend(base.ActiveBackend):
             self._tell_of_job(one, f"is pending{why}")
 
     def _tell_of_job(self, one: _InQueue, text: str) -> None:
-        """Tell something of a job once, however many attempts share it."""
+        """Report something about a job once, however many attempts share it."""
         told = self._told.setdefault(one.job_id, set())
         if text not in told:
             told.add(text)
@@ -302,9 +302,9 @@ class BatchBackend(base.ActiveBackend):
         self._tell(Update(attempt=one.attempt, has_started=True))
 
     def _goes_on_without(self, one: _InQueue) -> bool:
-        """Return whether a pilot runs on after a task of its: then only the task has ended.
+        """Return whether a pilot runs on after one of its tasks: then only the task has ended.
 
-        What it still has, it begins again with: it was put back into the queue meanwhile.
+        A pilot that was put back into the queue begins again with what it still has.
         """
         is_running = one.state is not None and one.state.phase is Phase.RUNNING
         return one.is_with_pilot and is_running and not self._notes.is_with_pilot(one.attempt)
@@ -313,26 +313,26 @@ class BatchBackend(base.ActiveBackend):
         return f"{self._system.title} does not answer; waiting: {trouble}" if trouble else ""
 
     def _look(self) -> None:
-        """See which attempts are over, from their files and from what the system has said."""
+        """Find out which attempts are over, from their files and the states of their jobs."""
         now = time.monotonic()
         for one in list(self._watched.values()):
             one.look_for_claim()
             end = records.read_end(one.attempt.folder) if one.has_file("end.json") else None
-            if end is not None and base.is_clear(end):
+            if end is not None and base.is_conclusive(end):
                 self._note_start(one)
                 self._finish(one.attempt, end)
             elif one.over_since is not None:
-                self._look_at_the_dead(one, end, now)
+                self._judge_over(one, end, now)
             elif end != one.end:
                 # None: the job was put back into the queue, and has begun again.
                 one.end, one.end_since = end, now
                 self._watch.hurry()
             elif one.is_with_pilot:
-                self._look_at_the_pilots(one)
+                self._look_at_pilot(one)
             self._insist_on_end(one, now)
 
-    def _look_at_the_pilots(self, one: _InQueue) -> None:
-        """See whether a pilot has begun with an attempt, or dropped it as it was asked to."""
+    def _look_at_pilot(self, one: _InQueue) -> None:
+        """Find out whether a pilot has begun with an attempt, or dropped it on request."""
         if one.has_started:
             return
         if one.state is not None and one.state.is_waiting:
@@ -345,12 +345,12 @@ class BatchBackend(base.ActiveBackend):
             self._drop(one.attempt)
 
     def _drop(self, attempt: Attempt) -> None:
-        """Have an attempt be over that nobody has any more."""
+        """End an attempt that neither the queue nor a pilot has."""
         # If it was sent all the same, it finds that it is not wanted.
         records.abandon(attempt.folder)
         self._finish(attempt, base.cancelled())
 
-    def _look_at_the_dead(self, one: _InQueue, end: AttemptEnd | None, now: float) -> None:
+    def _judge_over(self, one: _InQueue, end: AttemptEnd | None, now: float) -> None:
         has_begun = one.has_file(records.CLAIM)
         if one.is_with_pilot and not has_begun and self._send_again(one):
             return
@@ -370,7 +370,7 @@ class BatchBackend(base.ActiveBackend):
         self._finish(one.attempt, verdict)
 
     def _send_again(self, one: _InQueue) -> bool:
-        """Return an attempt to another pilot whose own has left before it began with it."""
+        """Send an attempt to another pilot if its own ended before it began with it."""
         cause = one.state.cause if one.state is not None else Cause.FORGOTTEN
         by_others = (Cause.CANCELLED, Cause.FAILED, Cause.FORGOTTEN)
         is_to_blame = cause in by_others or one.asked_to_end is not None
@@ -383,14 +383,14 @@ class BatchBackend(base.ActiveBackend):
 
     def _finish(self, attempt: Attempt, end: AttemptEnd) -> None:
         self._watched.pop(attempt.marker, None)
-        self._take_secrets_back(attempt)
+        self._remove_secrets(attempt)
         self._look_pause = _LOOK_SECONDS
         self._tell(Update(attempt=attempt, end=end))
 
-    def _take_secrets_back(self, attempt: Attempt) -> None:
-        """Remove the values of secrets of a job that has not come to reading them."""
+    def _remove_secrets(self, attempt: Attempt) -> None:
+        """Remove the values of secrets that the job has not read."""
         try:
-            submitting.take_secrets_back(attempt)
+            submitting.remove_secrets(attempt)
         except OSError as error:
             text = f"the values of secrets could not be removed: {error.filename}: {error.strerror}"
             self._tell(Update(attempt=attempt, text=text))
@@ -398,7 +398,7 @@ class BatchBackend(base.ActiveBackend):
     # Ending
 
     def _end(self, attempt: Attempt) -> None:
-        """Have an attempt end: in good order if it runs, at once if it waits."""
+        """End an attempt: with SIGTERM if it runs, at once if it waits."""
         if self._sending.drop(attempt):
             self._drop(attempt)
             return
@@ -410,7 +410,7 @@ class BatchBackend(base.ActiveBackend):
             self._end_job(one, Ending.GENTLY)
 
     def _insist_on_end(self, one: _InQueue, now: float) -> None:
-        """Kill what does not end when it is asked to."""
+        """Kill what does not end after SIGTERM."""
         if one.asked_to_end is not None and now > one.asked_to_end + _END_SECONDS:
             one.asked_to_end = now
             self._end_job(one, Ending.NOW)
@@ -427,7 +427,7 @@ class BatchBackend(base.ActiveBackend):
             self._tell(Update(text=f"could not be cancelled, trying again: {failure}"))
 
     def close(self) -> None:
-        """Let pilots go: the run is over."""
+        """End the pilots: the run is over."""
         self._is_closed = True
         # The thread may wait for an answer that is not wanted any more.
         self._system.close()
@@ -437,7 +437,7 @@ class BatchBackend(base.ActiveBackend):
 
 
 def _words(folder: Path, log: str) -> list[str]:
-    """Return the last lines that a job has written for itself, not for its processes."""
+    """Return the last lines of a job's own output, not of its processes."""
     lines: list[str] = []
     for name in (log, submitting.LOG):
         with contextlib.suppress(OSError):

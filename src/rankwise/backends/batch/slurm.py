@@ -85,7 +85,7 @@ def read_submitted(text: str) -> str:
 
 
 def read_queue(text: str) -> dict[str, JobState]:
-    """Read what squeue prints in QUEUE_FORMAT."""
+    """Return the jobs in the output of squeue in QUEUE_FORMAT."""
     found = {}
     for line in text.splitlines():
         number, word, reason, nodes, name = [*line.split("|", 4), "", "", "", ""][:5]
@@ -96,7 +96,7 @@ def read_queue(text: str) -> dict[str, JobState]:
 
 
 def read_details(text: str) -> dict[str, str]:
-    """Read one line of `scontrol --oneliner show`; values may have spaces in them."""
+    """Return the values of a line of `scontrol --oneliner show`; they may have spaces."""
     marks = list(_KEY.finditer(text))
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     found: dict[str, str] = {}
@@ -107,7 +107,7 @@ def read_details(text: str) -> dict[str, str]:
 
 
 def read_shown(text: str) -> JobState | None:
-    """Read what `scontrol show job` says of one job."""
+    """Return the job in the output of `scontrol show job`; None: there is none."""
     details = read_details(text)
     if "JobState" not in details:
         return None
@@ -121,7 +121,7 @@ def read_shown(text: str) -> JobState | None:
 
 
 def read_account(text: str) -> dict[str, JobState]:
-    """Read what sacct prints in ACCOUNT_FORMAT, of jobs but not of their steps."""
+    """Return the jobs, without their steps, in the output of sacct in ACCOUNT_FORMAT."""
     found = {}
     for line in text.splitlines():
         fields = [*line.split("|", 5), "", "", "", "", ""]
@@ -135,13 +135,13 @@ def read_account(text: str) -> dict[str, JobState]:
 
 
 def read_settings(text: str) -> dict[str, str]:
-    """Read what `scontrol show config` prints."""
+    """Return the settings in the output of `scontrol show config`."""
     pairs = (line.partition("=") for line in text.splitlines())
     return {name.strip(): value.strip() for name, sign, value in pairs if sign}
 
 
 def is_accounting_on(settings: Mapping[str, str]) -> bool:
-    """Tell from the settings whether sacct can be asked."""
+    """Return whether sacct can be asked, by the settings."""
     kind = settings.get("AccountingStorageType", "")
     return bool(kind) and kind not in ("accounting_storage/none", "(null)")
 
@@ -229,7 +229,7 @@ class Slurm(BatchSystem):
             f"--nodes={needs.nodes}",
             "--ntasks-per-node=1",
             f"--cpus-per-task={needs.cores}",
-            # What was appended before a job was put back into the queue tells why it was.
+            # The output before a job was put back into the queue shows why it was.
             "--open-mode=append",
             "--export=ALL",
         ]
@@ -294,7 +294,7 @@ class Slurm(BatchSystem):
             raise
 
     def accounts(self, *which: str) -> dict[str, JobState]:
-        """Ask the accounting for jobs; empty if it is off."""
+        """Return jobs that the accounting knows; none if it is off."""
         command = ["sacct", "--noheader", "--parsable2", "--allocations"]
         try:
             return read_account(self.call([*command, f"--format={ACCOUNT_FORMAT}", *which]))
@@ -308,7 +308,7 @@ class Slurm(BatchSystem):
         return is_accounting_on(self.configuration())
 
     def cancel(self, job_id: str, ending: Ending) -> None:
-        """Have a job ended."""
+        """End a job."""
         quiet = ("scancel", "--quiet")
         if ending is Ending.NOW:
             self.call([*quiet, job_id])
@@ -370,5 +370,5 @@ class Slurm(BatchSystem):
 
 
 def _queue_command(which: str) -> list[str]:
-    """Return the one call that tells the states of many jobs."""
+    """Return the command that lists the states of jobs."""
     return ["squeue", "--noheader", "--array", "--states=all", "-o", QUEUE_FORMAT, which]

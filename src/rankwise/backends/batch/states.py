@@ -29,7 +29,7 @@ def judge(
     `system` is the title of the batch system; `words` are the lines of the job's own output;
     `is_wanted` means that we have cancelled it ourselves.
     """
-    if end is not None and base.is_clear(end):
+    if end is not None and base.is_conclusive(end):
         return end
     who = f"{system} job {job_id}" if job_id else f"{system} job"
     times = base.times_of(end)
@@ -114,7 +114,7 @@ class QueueWatch:
         self._last: Mapping[str, JobState] = {}
 
     def hurry(self) -> None:
-        """Ask soon: something has changed, or is about to."""
+        """Ask soon: something has changed, or will."""
         self._pause = SOONEST_SECONDS
         self._next = min(self._next, time.monotonic() + SOONEST_SECONDS)
 

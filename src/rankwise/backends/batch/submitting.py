@@ -1,4 +1,4 @@
-"""From attempts to jobs: what is put beside them, arrays, secrets and pilots, and nothing twice."""
+"""From attempts to jobs: scripts, arrays, secrets and pilots; nothing is submitted twice."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ReadyJob:
     attempt: Attempt
     options: tuple[str, ...]
     script: str
-    """All of it but the last word, which names the attempt."""
+    """All but the last word, which is the folder of the attempt."""
     nodes: int = 1
     cores: int = 1
     """Of each node."""
@@ -66,7 +66,7 @@ class Sent:
 
 @dataclass(slots=True, kw_only=True)
 class _Batch:
-    """Parcels that go together; its name is known before it is sent."""
+    """Attempts that are submitted as one; its name is known before that."""
 
     jobs: Sequence[ReadyJob]
     name: str
@@ -87,7 +87,7 @@ class Sending:
         self._waiting: dict[str, ReadyJob] = {}
         self._doubtful: _Batch | None = None
         self._unwanted: set[str] = set()
-        """Those of the doubtful that are not sent, unless they have been."""
+        """Markers in the doubtful batch that are dropped, unless the batch turns out to be sent."""
         self._not_before = 0.0
         self._at_once = self._system.most_in_array
 
@@ -95,13 +95,13 @@ class Sending:
         return len(self._waiting) + (len(self._doubtful.jobs) if self._doubtful else 0)
 
     def add(self, ready: ReadyJob) -> None:
-        """Have it wait until it can be sent."""
+        """Queue it until it can be sent."""
         self._waiting[ready.attempt.marker] = ready
 
     def drop(self, attempt: Attempt) -> bool:
-        """Take it back; False: it has been sent, or may have been.
+        """Remove an attempt before it is sent; False: it has been sent, or may have been.
 
-        What became of one that may have been, `send` tells.
+        Which of the two it was, `send` reports later.
         """
         if self._waiting.pop(attempt.marker, None) is not None:
             return True
@@ -110,7 +110,7 @@ class Sending:
         return False
 
     def send(self, in_flight: int) -> list[Sent]:
-        """Send what can be sent now, and tell what became of it."""
+        """Send what can be sent now, and return the results."""
         done: list[Sent] = []
         while len(self) and time.monotonic() >= self._not_before:
             room = self._at_once if self._most is None else self._most - in_flight
@@ -126,7 +126,7 @@ class Sending:
         return done
 
     def _next_batch(self, most: int) -> _Batch | None:
-        """Take the first that waits, with those that are like it."""
+        """Return the first that waits, with all that are equal to it."""
         if most < 1 or not self._waiting:
             return None
         first = next(iter(self._waiting.values()))
@@ -179,7 +179,7 @@ class Sending:
         self._not_before = time.monotonic() + (_FULL_SECONDS if len(batch.jobs) == 1 else 0.0)
 
     def _without_unwanted(self, batch: _Batch) -> list[Sent]:
-        """Leave out what was to be taken back while it was not known whether it was sent."""
+        """Leave out what was cancelled while it was not known whether it was sent."""
         dropped = [one for one in batch.jobs if one.attempt.marker in self._unwanted]
         if dropped:
             batch.jobs = [one for one in batch.jobs if one not in dropped]
@@ -193,7 +193,7 @@ class Sending:
         is_array = len(batch.jobs) > 1
         for index, ready in enumerate(batch.jobs):
             self._notes.note(ready.attempt, batch.name, index if is_array else None)
-            hand_over(ready)
+            write_secrets(ready)
         place, output = str(folder), folder / LOG
         if is_array:
             listed, output = folder / "array.txt", folder / f"array-{INDEX}.log"
@@ -223,19 +223,19 @@ def _new_name() -> str:
     return f"rw-{secrets.token_hex(8)}"
 
 
-def hand_over(ready: ReadyJob) -> None:
-    """Write the values of secrets for the job, which removes the file as soon as it has read it.
+def write_secrets(ready: ReadyJob) -> None:
+    """Write the values of secrets for the job, which removes the file once it has read it.
 
     Not in the environment: Slurm keeps that of every job in files of its own, and with
     `AccountingStoreFlags=job_env` in a database for good. Others may do the same.
     """
     if not ready.secrets:
         return
-    take_secrets_back(ready.attempt)
+    remove_secrets(ready.attempt)
     write_file(ready.attempt.folder / SECRETS, json.dumps(dict(ready.secrets)), 0o600)
 
 
-def take_secrets_back(attempt: Attempt) -> None:
+def remove_secrets(attempt: Attempt) -> None:
     """Remove the values of secrets that no job has read; raises OSError."""
     # With those of a client that was killed while it wrote them.
     for place in (attempt.folder / SECRETS, *attempt.folder.glob(f".{SECRETS}*")):
@@ -316,7 +316,7 @@ def _own_files(*, is_compiled: bool) -> Mapping[str, bytes]:
 
 
 PILOT = "pilot"
-"""The key that names the pilot's folder, in what is noted of an attempt."""
+"""The key of the pilot's folder, in the record of an attempt."""
 OVER, CLOSED, INBOX, TAKEN = "over", "closed", "inbox", "taken"
 
 
@@ -329,7 +329,7 @@ class _Pilot:
     job_id: str = ""
     is_over: bool = False
     jobs: list[ReadyJob] = field(default_factory=list)
-    """Those whose number is not known yet."""
+    """Attempts in its inbox that do not know its job id yet."""
 
     @property
     def folder(self) -> Path:
@@ -340,7 +340,7 @@ class _Pilot:
 
 
 class PilotSending:
-    """Sends attempts to a pilot, and pilots to the queue; what is not begun can be taken back."""
+    """Sends attempts to pilots, and pilots to the queue; what has not begun can be removed."""
 
     def __init__(self, sending: Sending, notes: SubmitNotes) -> None:
         self._sending, self._notes = sending, notes
@@ -357,11 +357,11 @@ class PilotSending:
         return len(self._waiting)
 
     def add(self, ready: ReadyJob) -> None:
-        """Have it wait until it can be sent."""
+        """Queue it until it can be sent."""
         self._waiting[ready.attempt.marker] = ready
 
     def drop(self, attempt: Attempt) -> bool:
-        """Take it back; False: it may have begun."""
+        """Remove an attempt that has not begun; False: it may have begun."""
         if self._waiting.pop(attempt.marker, None) is None and not self._notes.take_back(attempt):
             return False
         folder = self._notes.pilot_of(attempt)
@@ -372,7 +372,7 @@ class PilotSending:
         return True
 
     def send(self, in_flight: int) -> list[Sent]:
-        """Put what waits into the inbox of a pilot, and tell which job that is."""
+        """Put what waits into the inbox of a pilot, and return the pilot's job of each."""
         del in_flight  # However many they are, there is one job.
         done: list[Sent] = []
         for ready in list(self._waiting.values()):
@@ -394,12 +394,12 @@ class PilotSending:
         return done
 
     def note_over(self, job_id: str) -> None:
-        """Put nothing more into a pilot that has ended."""
+        """Note that a pilot has ended: it gets nothing more."""
         for pilot in self._pilots.values():
             pilot.is_over |= pilot.job_id == job_id
 
     def close(self) -> None:
-        """Have pilots end: there is nothing more to do."""
+        """End the pilots: there is nothing more to do."""
         for pilot in self._pilots.values():
             if pilot.is_open():
                 with contextlib.suppress(OSError):
@@ -429,7 +429,7 @@ class PilotSending:
         name = f"{self._count:08}-{marker}"
         pilots = {PILOT: str(pilot.folder), "order": name}
         self._notes.note(ready.attempt, pilot.attempt.marker, None, **pilots)
-        hand_over(ready)
+        write_secrets(ready)
         order = {"folder": str(folder), "nodes": ready.nodes, "cores": ready.cores}
         write_file(pilot.folder / INBOX / name, json.dumps(order))
 
@@ -443,7 +443,7 @@ def _entries(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitNotes:
-    """What is noted in the folder of an attempt before it is handed to a batch system."""
+    """Records in the folders of attempts, written before they are submitted."""
 
     system: BatchSystem
     backend: str
@@ -454,7 +454,7 @@ class SubmitNotes:
         return f"{self.backend}.log"
 
     def note(self, attempt: Attempt, name: str, index: int | None, **more: str) -> None:
-        """Write under which name an attempt is handed over, and as which member of an array."""
+        """Record under which name an attempt is submitted, and as which member of an array."""
         said = {"name": name, "index": index, **more}
         write_file(attempt.folder / f"{self.backend}.json", json.dumps(said))
 
@@ -466,7 +466,7 @@ class SubmitNotes:
         return said if isinstance(said, dict) else {}
 
     def find(self, folder: Path) -> str:
-        """Return the number of an attempt that may have been handed over; empty: it was not.
+        """Return the job id of an attempt that may have been submitted; empty: it was not.
 
         Unreachable: the system does not answer.
         """
@@ -476,7 +476,7 @@ class SubmitNotes:
         return number if index is None or not number else self.system.member(number, index)
 
     def remove_waiting(self, name: str) -> None:
-        """Remove a job from the queue by its name: its number may never have been heard."""
+        """Remove a job from the queue by its name: its id may have been lost."""
         with contextlib.suppress(ComputeFailure):
             if number := self.system.find(name):
                 self.system.cancel(number, Ending.IF_WAITING)
@@ -501,7 +501,7 @@ class SubmitNotes:
         return [Path(note[PILOT], name, note["order"]) for name in inner] if PILOT in note else []
 
     def take_back(self, attempt: Attempt) -> bool:
-        """Take an order out of the inbox of its pilot; False: it is not there any more."""
+        """Remove an order from the inbox of its pilot; False: it is not there any more."""
         try:
             for order in (orders := self._orders(attempt, INBOX)):
                 order.unlink()
@@ -531,8 +531,8 @@ class SubmitNotes:
 def script_text(settings: BatchConfig, label: str, command: Sequence[str]) -> str:
     """Return the script: modules, the site's own lines, and then our part in place of the shell.
 
-    What it is to work on is still missing at its end. A line that fails ends it: what would come
-    after needs it. Modules are there in login shells.
+    Its last word, the attempt, is still missing. A line that fails ends it: the next ones need it.
+    `module` is defined in login shells.
     """
     lines = ["#!/bin/bash -l" if settings.modules else "#!/bin/bash", f"# {label}, by rankwise"]
     if settings.modules or settings.init:

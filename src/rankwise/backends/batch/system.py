@@ -1,4 +1,4 @@
-"""What a batch system must do to run tasks and tests: the contract, and what it speaks of.
+"""The contract of batch systems that run tasks and tests, and its data.
 
 One is found by the entry point `rankwise.batch_systems` under the name that `backend = "NAME"` has
 in rankwise.toml. `slurm.py` is one of them; CONTRIBUTING has a worked example of another.
@@ -81,7 +81,7 @@ class JobState:
     cause: Cause | None = None
     """Why it is over; None: it is not."""
     word: str = ""
-    """The system's own word for the state."""
+    """The system's own name for the state."""
     reason: str = ""
     """Why it waits, or why it ended so; empty: the system does not say."""
     line: str = ""
@@ -151,8 +151,8 @@ class BatchJob:
 class BatchSystem(Protocol):
     """The commands of a batch system. Calls may come from several threads.
 
-    ComputeFailure says in the system's own words what it does not do. Its subclass Unreachable
-    says that there was no answer: the same call may succeed later.
+    ComputeFailure has the message with which the system refused. Its subclass Unreachable: there
+    was no answer, and the same call may succeed later.
     """
 
     Settings: ClassVar[type[BatchConfig]] = BatchConfig
@@ -190,7 +190,7 @@ class BatchSystem(Protocol):
         return f"{job_id}_{index}"
 
     def cancel(self, job_id: str, ending: Ending) -> None:
-        """Have a job ended; returns at once, and leaves alone what is over."""
+        """End a job; returns at once, and leaves alone what is over."""
 
     def nodes(self) -> Sequence[BatchNode]:
         """Return the nodes that jobs may get; empty: the system does not say."""

@@ -1,4 +1,4 @@
-"""A Kubernetes cluster as a compute: a Job for each role of an attempt, and no operator."""
+"""A Kubernetes cluster as a backend: a Job for each role of an attempt, without an operator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOG_SECONDS = 20.0
 _AWAY_SECONDS = 120.0
 # How long a pod may take to end when it is deleted; longer than it is given.
 _STUCK_SECONDS = 120.0
-# How long it may take until what has ended a pod is told.
+# How long the API may take to report what has ended a pod.
 _STATE_SECONDS = 3.0
 # For how long an image is tried to be had, and a container to be made.
 _PULL_SECONDS, _REFUSAL_SECONDS = 45.0, 5.0
@@ -76,7 +76,7 @@ class KubernetesBackend(base.ActiveBackend):
         self._unsent = ""
         """Why nothing can be sent for now; empty: all is well."""
         self._troubles: list[str] = []
-        """What else was wrong since that was last told."""
+        """What else was wrong since the last report."""
         self._watch: PodWatch | None = None
         self._watched: dict[str, _InPods] = {}
         self._leftovers: list[str] = []
@@ -91,25 +91,25 @@ class KubernetesBackend(base.ActiveBackend):
         try:
             nodes = self._cluster.nodes()
         except ComputeFailure:
-            # Nobody answers, or we may not know: the scheduler will say.
+            # No answer, or no permission: the scheduler reports what does not fit.
             return base.UNLIMITED
         has = [resources_of(one, self._site.gpu_resource) for one in nodes]
         # Without any, they come when they are needed, or are not shown.
         return sum(has, Resources()) if has else base.UNLIMITED
 
     def facts(self) -> base.BackendFacts:
-        """Return what all nodes have together, as far as we may know; any task may wait there."""
+        """Return what all nodes have together, if they may be listed; the cluster has a queue."""
         capacity = self._choice.capacity(self._found)
         return base.BackendFacts(capacity=capacity, room=base.UNLIMITED, makes_runtimes=True)
 
     def place(self, folder: Path) -> Path:
-        """Leave records where they would be: they are brought here."""
+        """Return the same folder: the records are brought here."""
         return folder
 
     # Sending
 
     def submit(self, job: Submission) -> None:
-        """Have an attempt sent."""
+        """Send an attempt, as soon as there is room."""
         if reason := shortfall(job.task.resources, self.facts().capacity):
             raise ComputeFailure(reason)
         self._order(lambda: self._make_ready(job))
@@ -127,7 +127,7 @@ class KubernetesBackend(base.ActiveBackend):
                 return
             package = self._sending[0]
             try:
-                job = delivery.hand_over(package, self._cluster)
+                job = delivery.create_objects(package, self._cluster)
             except (ComputeFailure, OSError) as failure:
                 if text := _why_later(failure):
                     self._unsent = text
@@ -170,11 +170,11 @@ class KubernetesBackend(base.ActiveBackend):
 
     # Watching
 
-    def _go_on(self) -> float | None:
+    def _do_due(self) -> float | None:
         """Send what waits, and see what is over; soon again, as long as there is something."""
         self._send()
         if self._watch is not None:
-            self._watch.take_in()
+            self._watch.apply()
             self._troubles.append(_in_words(self._watch.trouble))
         self._look()
         self._tidy_up()
@@ -182,7 +182,7 @@ class KubernetesBackend(base.ActiveBackend):
         return _LOOK_SECONDS if self._sending or self._watched or self._leftovers else None
 
     def _note_troubles(self) -> None:
-        """Tell what was wrong since the last time, if that is new."""
+        """Report what was wrong since the last time, if that is new."""
         unsent = self._unsent if self._sending else ""
         self._note_trouble(next(filter(None, [unsent, *self._troubles]), ""))
         self._troubles.clear()
@@ -228,7 +228,7 @@ class KubernetesBackend(base.ActiveBackend):
             self._finish(one.attempt, base.not_run(str(failure)))
 
     def _tell_of(self, one: _InPods, pods: Pods) -> None:
-        """Tell what is new of an attempt, each thing once."""
+        """Report what is new about an attempt, each thing once."""
         if one.stream is not None and one.stream.has_begun and not one.has_started:
             one.has_started = True
             self._tell(Update(attempt=one.attempt, has_started=True))
@@ -250,7 +250,7 @@ class KubernetesBackend(base.ActiveBackend):
         end = records.read_end(one.attempt.folder)
         is_whole = stream is not None and stream.is_whole
         lost = stream.lost_pods if stream is not None else {}
-        if is_whole and end is not None and base.is_clear(end) and not lost:
+        if is_whole and end is not None and base.is_conclusive(end) and not lost:
             return end
         if stream is not None and self._is_held_up(stream) and one.asked_to_end is None:
             # How it ended may be in what is still to come.
@@ -274,23 +274,23 @@ class KubernetesBackend(base.ActiveBackend):
             is_late = now > one.asked_to_end + _END_SECONDS
             return states.judge(end, pods, is_wanted=True) if is_late else None
         # What has started is in the hands of its head.
-        return None if one.has_started else self._hopeless(one, pods, now)
+        return None if one.has_started else self._refused(one, pods, now)
 
     def _is_held_up(self, stream: LogStream) -> bool:
-        """Return whether more will come than a log that has ended: we do not get at it now."""
+        """Return whether more is to come that cannot be read or written now."""
         is_away = stream.is_away and self._watch is not None and bool(self._watch.trouble)
         return stream.is_held_up or (is_away and not stream.is_whole)
 
     def _is_stuck(self, one: _InPods, head: PodState, now: float) -> bool:
-        """Return whether a head was to end, and its node does not say that it has: it is gone."""
+        """Return whether a deleted head never ends: its node is gone."""
         if not head.is_deleted:
             one.deleted_since = None
             return False
         one.deleted_since = one.deleted_since or now
         return now >= one.deleted_since + _STUCK_SECONDS
 
-    def _hopeless(self, one: _InPods, pods: Pods, now: float) -> AttemptEnd | None:
-        """Give up what will never start."""
+    def _refused(self, one: _InPods, pods: Pods, now: float) -> AttemptEnd | None:
+        """Return the end of an attempt that will never start; None: it may."""
         refused, pulled = states.refusal(pods), states.pull_trouble(pods)
         trouble, patience = refused or pulled, _REFUSAL_SECONDS if refused else _PULL_SECONDS
         if not trouble and self._site.pending_limit is not None:
@@ -304,7 +304,7 @@ class KubernetesBackend(base.ActiveBackend):
         return base.not_run(trouble) if now >= one.trouble_since + patience else None
 
     def _look_without_pods(self, one: _InPods, now: float) -> None:
-        """See what has become of an attempt that has no pod: not yet, or not any more."""
+        """Find out about an attempt that has no pod: not yet, or not any more."""
         if one.asked_to_end is not None:
             self._finish(one.attempt, base.cancelled())
             return
@@ -323,7 +323,7 @@ class KubernetesBackend(base.ActiveBackend):
             reason = "; ".join([f"Job {one.job}: {why}", *events[-1:]])
             self._finish(one.attempt, base.not_run(reason))
         elif (events := self._cluster.events_of(one.job)) and events[-1] != one.told:
-            # A quota, or somebody who checks what is made.
+            # A quota, or an admission webhook.
             one.told = events[-1]
             self._tell(Update(attempt=one.attempt, text=f"Job {one.job}: {events[-1]}"))
 
@@ -340,7 +340,7 @@ class KubernetesBackend(base.ActiveBackend):
         self._tell(Update(attempt=attempt, end=end))
 
     def _tidy_up(self) -> None:
-        """Remove what attempts have made that are over: all that they have is their head's."""
+        """Remove the objects of attempts that are over: the head's Job owns all of them."""
         while self._leftovers:
             try:
                 self._cluster.delete_job(self._leftovers[0])
@@ -352,7 +352,7 @@ class KubernetesBackend(base.ActiveBackend):
     # Ending
 
     def _end(self, attempt: Attempt) -> None:
-        """Have an attempt end: in good order if it runs, at once if it waits."""
+        """End an attempt: with SIGTERM if it runs, at once if it waits."""
         for waiting in [one for one in self._sending if one.attempt == attempt]:
             self._sending.remove(waiting)
             self._finish(attempt, base.cancelled())
@@ -366,7 +366,7 @@ class KubernetesBackend(base.ActiveBackend):
             self._troubles.append(_in_words(str(away)))
             return
         except ComputeFailure as failure:
-            self._tell(Update(text=f"could not be cancelled in good order: {failure}"))
+            self._tell(Update(text=f"could not be ended with SIGTERM: {failure}"))
             self._finish(attempt, base.cancelled())
             return
         one.asked_to_end = time.monotonic()
@@ -389,7 +389,7 @@ _CANCELLED = "rankwise.dev/cancelled"
 
 
 def _why_later(failure: Exception) -> str:
-    """Say why something cannot be made now, but perhaps later; empty: it never will be."""
+    """Return why something cannot be created now, but may be later; empty: it never will be."""
     if isinstance(failure, base.Unreachable):
         return _in_words(str(failure))
     is_refused = isinstance(failure, ApiRefused) and failure.code == _FORBIDDEN
@@ -408,18 +408,18 @@ def _lacks_others(one: _InPods, pods: Pods) -> bool:
 
 
 def _patience_with(stream: LogStream | None) -> float:
-    """Say for how long the last of a log may be on its way."""
+    """Return for how long the last of a log may be on its way."""
     if stream is None or stream.is_whole or stream.is_at_end:
         return _STATE_SECONDS
     return _AWAY_SECONDS if stream.is_away else _LOG_SECONDS
 
 
 def _not_brought(stream: LogStream) -> str:
-    """Say what is not here of what an attempt has made."""
+    """Return which files of an attempt could not be brought here, for people."""
     listed = [f"{path} ({why})" for path, why in stream.left_out.items()]
     more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
     text = "not brought here, and gone with its pod: " + ", ".join(listed[:_LISTED]) + more
-    lost = f"{stream.missing} records that nobody read in time are gone with the log of its pod"
+    lost = f"{stream.missing} records are gone with the log of its pod: they were not read in time"
     return "; ".join([*([text] if listed else []), *([lost] if stream.missing else [])])
 
 

@@ -1,7 +1,8 @@
-"""Kinds of objects as lightkube calls them: plain dictionaries, whatever fields a server has.
+"""The API of a cluster, by lightkube, with objects as plain dictionaries.
 
-Not its own classes for them: those refuse answers with fields that they miss, and their decoder
-(msgspec) crashes when two threads need a class for the first time at once."""
+Not with lightkube's own classes: those refuse answers with fields that they do not know, and their
+decoder (msgspec) crashes when two threads need a class for the first time at once.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ _EXTRA = "pip install 'rankwise[kubernetes]'"
 
 
 class ApiRefused(ComputeFailure):
-    """The API has answered, and will answer so again."""
+    """The API has refused, and will refuse again."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -81,7 +82,7 @@ class ApiRefused(ComputeFailure):
 
 
 class Gone(Exception):
-    """What was watched is too old to go on from; all must be listed anew."""
+    """The version to watch from is too old: everything must be listed again."""
 
 
 class ApiClient:
@@ -96,13 +97,13 @@ class ApiClient:
         return str(self._ready().namespace)
 
     def twin(self) -> ApiClient:
-        """Return one with connections of its own, for a thread that holds one for long."""
+        """Return a client with connections of its own, for a thread that holds one for long."""
         return ApiClient(self._choice)
 
     # Objects
 
     def create(self, thing: Mapping[str, Any]) -> dict[str, Any]:
-        """Make an object; where an earlier answer was lost, it is there already."""
+        """Create an object, or return the one of an earlier call whose answer was lost."""
         of_kind = kind(thing["kind"])
         name = thing["metadata"]["name"]
         try:
@@ -117,11 +118,11 @@ class ApiClient:
         return {**made, "apiVersion": thing["apiVersion"], "kind": thing["kind"]}
 
     def release(self, job: str) -> None:
-        """Let a Job begin that was made suspended."""
+        """Start a Job that was created suspended."""
         self._patch(job, {"spec": {"suspend": False}})
 
     def suspend(self, job: str, annotations: Mapping[str, str]) -> None:
-        """Have the pods of a Job end, in their own time; the Job stays, with the annotations."""
+        """End the pods of a Job with SIGTERM first; the Job stays, with the annotations."""
         body = {"metadata": {"annotations": dict(annotations)}, "spec": {"suspend": True}}
         with _unless_gone():
             self._patch(job, body)
@@ -130,7 +131,7 @@ class ApiClient:
         self._ask(lambda client: client.patch(kind("Job"), job, body))
 
     def delete_job(self, name: str) -> None:
-        """Remove a Job, and by and by all that it owns; one that is gone is no trouble."""
+        """Remove a Job, and then all that it owns; one that is gone is no error."""
         from lightkube.types import CascadeType
 
         with _unless_gone():
@@ -142,11 +143,11 @@ class ApiClient:
         return self._list("Job", labels)[0]
 
     def pods(self, labels: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
-        """Return pods, and the version of the world that this is true of."""
+        """Return pods, and the version from which to watch them."""
         return self._list("Pod", labels)
 
     def events_of(self, name: str) -> list[str]:
-        """Return what is told of an object, the latest last; nothing if we may not know."""
+        """Return warnings about an object, the latest last; none if events may not be listed."""
         fields: Any = {"involvedObject.name": name}
         try:
             found = self._ask(lambda client: [*client.list(kind("Event"), fields=fields)])
@@ -159,7 +160,7 @@ class ApiClient:
         ]
 
     def nodes(self) -> list[Mapping[str, str]]:
-        """Return what each node has for pods; ComputeFailure: we may not know."""
+        """Return what each node has for pods; ComputeFailure: nodes may not be listed."""
         found = self._ask(lambda client: [*client.list(kind("Node"))])
         return [
             (one.get("status") or {}).get("allocatable") or {}
@@ -168,12 +169,12 @@ class ApiClient:
         ]
 
     def version(self) -> str:
-        """Say that the cluster answers, and to whom."""
+        """Return the address of the API server, once it has answered."""
         self._ask(lambda client: next(iter(client.list(kind("Job"), chunk_size=1)), None))
         return str(self._ready().config.cluster.server)
 
     def may(self, verb: str, resource: str, group: str = "") -> bool:
-        """Ask whether we may do something in the namespace."""
+        """Return whether we may do something in the namespace."""
         name, _, part = resource.partition("/")
         what = {"verb": verb, "group": group, "resource": name, "subresource": part}
         review = kind("SelfSubjectAccessReview")(
@@ -195,9 +196,9 @@ class ApiClient:
     def watch(
         self, labels: Mapping[str, str], version: str, *, seconds: int
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Return what becomes of pods from a version on, until the server ends it.
+        """Return changes of pods from a version on, until the server ends it.
 
-        Gone: from there it is not known. Unreachable: the line has broken.
+        Gone: the version is too old. Unreachable: the connection broke.
         """
         with self._in_words():
             found = self._ready().watch(
@@ -211,7 +212,7 @@ class ApiClient:
                 yield event, dict(pod)
 
     def log(self, pod: str, *, since: int | None) -> Iterator[str]:
-        """Return the lines of a pod's log, those to come too, until it ends or the line breaks."""
+        """Return the lines of a pod's log, also future ones, until it or the connection ends."""
         with self._in_words():
             options: Any = {"container": CONTAINER, "follow": True, "newlines": False}
             yield from self._ready().log(pod, since=since, **options)
@@ -224,14 +225,14 @@ class ApiClient:
         return self._client
 
     def forget(self) -> None:
-        """Begin anew: with the files as they are now, and new lines."""
+        """Close the connections: the next call reads the kubeconfig again."""
         if self._client is not None:
             with contextlib.suppress(Exception):
                 self._client.close()
         self._client = None
 
     def _ask(self, question: Callable[[Client], _T]) -> _T:
-        """Ask, and ask again where that may help."""
+        """Call the API, again after an error that may pass."""
         for number in range(_TRIES):
             is_last = number == _TRIES - 1
             try:
@@ -254,7 +255,7 @@ class ApiClient:
 
     @contextlib.contextmanager
     def _in_words(self) -> Iterator[None]:
-        """Make errors of ours of those of the library."""
+        """Replace errors of the library by ours."""
         import httpx2
         from lightkube.core.exceptions import ApiError
 

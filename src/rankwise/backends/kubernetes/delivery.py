@@ -1,4 +1,4 @@
-"""What pods are given, and in which order their objects are made."""
+"""What pods get, and in which order their objects are created."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _nodes(job: Submission, place: str) -> list[NodeOrder]:
 
 
 def copy_of_code(job: Submission, choice: KubernetesConfig) -> Path | None:
-    """Copy people's code into the attempt, as it is now; None: pods have it from elsewhere.
+    """Copy the user's code into the attempt, as it is now; None: pods have it from elsewhere.
 
     ComputeFailure: there is no such folder, or too much in it.
     """
@@ -115,7 +115,7 @@ def pack(folder: Path) -> bytes:
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Leave out who owns it and when; in the pod it is another's, and as old as the pod."""
+    """Leave out owners and times: the same contents must make the same archive."""
     if not (entry.isfile() or entry.isdir() or entry.issym()):
         return None
     entry.uid = entry.gid = 0
@@ -155,8 +155,8 @@ os.execv(sys.executable, [*words, *sys.argv[1:]])
 OTHERS = "kubernetes.json"
 """The file with the Jobs that are made once the head has an address."""
 _KEY_BYTES = 32
-# An address that is nobody's (RFC 5737), in the place of the head's.
-_NOBODY = "192.0.2.1"
+# An address for documentation (RFC 5737), until that of the head is known.
+_UNKNOWN_ADDRESS = "192.0.2.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ class PodPackage:
 
 
 def package_for(job: Submission, choice: ComputeConfig) -> PodPackage:
-    """Make everything that an attempt needs there; ComputeFailure: it cannot be."""
+    """Return all objects of an attempt; ComputeFailure: they cannot be made."""
     attempt, site = job.attempt, choice.kubernetes
     try:
         code = copy_of_code(job, site)
@@ -190,7 +190,7 @@ def package_for(job: Submission, choice: ComputeConfig) -> PodPackage:
         choice,
         run=attempt.label.partition("/")[0],
         attempt=attempt.marker,
-        head_address=_NOBODY,
+        head_address=_UNKNOWN_ADDRESS,
         order=delivery.order,
         parts=delivery.parts,
         secrets={"key": secrets.token_hex(_KEY_BYTES), **values},
@@ -206,7 +206,7 @@ def package_for(job: Submission, choice: ComputeConfig) -> PodPackage:
     )
 
 
-def hand_over(package: PodPackage, cluster: ApiClient) -> str:
+def create_objects(package: PodPackage, cluster: ApiClient) -> str:
     """Make the objects of an attempt, and let its head begin; return the name of its Job.
 
     ComputeFailure, OSError: nothing has begun, and nothing is left.
@@ -233,13 +233,13 @@ def others_of(folder: Path, head_address: str) -> list[dict[str, Any]]:
     place = folder / OTHERS
     try:
         text = place.read_text()
-        found: list[dict[str, Any]] = json.loads(text.replace(_NOBODY, head_address))
+        found: list[dict[str, Any]] = json.loads(text.replace(_UNKNOWN_ADDRESS, head_address))
     except (FileNotFoundError, ValueError) as error:
         raise ComputeFailure(f"{place} does not say which pods there are to be: {error}") from error
     return found
 
 
 def find_head(marker: str, cluster: ApiClient) -> Mapping[str, Any] | None:
-    """Find the Job of an attempt's head, by its label; None: there is none."""
+    """Return the Job of an attempt's head, found by its label; None: there is none."""
     found = cluster.jobs({objects.MARKER: marker, objects.PART: objects.HEAD_PART})
     return found[0] if found else None

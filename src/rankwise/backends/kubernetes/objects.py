@@ -16,12 +16,12 @@ from rankwise.errors import ComputeFailure
 from rankwise.plan import Resources, Task
 
 HEAD = "head"
-"""What the first pod is called where no role of the task is in it."""
+"""The role of the first pod if no process of the task is in it."""
 _WORKER = "worker"
 # Room for the number of a pod, and for what Kubernetes puts behind its name.
 _MOST_LETTERS = 63
 _MOST_FOR_JOBS = 50
-# The head of a task has nothing to do but to look after the others.
+# A head without processes of the task only supervises the other pods.
 HEAD_CLAIM = Resources(cores=0.05, memory=64 << 20)
 HEAD_LIMIT = Resources(cores=1, memory=512 << 20)
 
@@ -32,7 +32,7 @@ class PodGroup:
 
     role: str
     nodes: tuple[int, ...]
-    """Which node of the task each of them is, by its index; none: it is no node, but a head."""
+    """The node of the task that each pod is; none: the pod is no node, but a head."""
     claim: Resources = Resources()
     """Of one pod."""
 
@@ -55,7 +55,7 @@ class PodLayout:
 
 
 def layout_of(task: Task) -> PodLayout:
-    """Say which pods a task has."""
+    """Return the pods of a task."""
     roles = _roles(task)
     if task.nodes == 1:
         return PodLayout(head=PodGroup(role=roles[0], nodes=(0,), claim=task.resources))
@@ -72,7 +72,7 @@ def layout_of(task: Task) -> PodLayout:
 
 
 def _roles(task: Task) -> dict[int, str]:
-    """Name each node after the first process there; launchers start ranks where there is none."""
+    """Return the role of each node: that of its first process; without one, ranks are started."""
     found = {process.node: process.role for process in reversed(task.processes)}
     return {node: found.get(node, _WORKER) for node in range(task.nodes)}
 
@@ -83,7 +83,7 @@ def _is_launcher(group: PodGroup, task: Task) -> bool:
 
 
 def _claims(task: Task, nodes: Mapping[str, list[int]]) -> dict[str, Resources]:
-    """Share out what a task claims: what processes do not claim is that of nodes without any."""
+    """Return the claim of a pod of each role; nodes without processes share what is left."""
     if len(nodes) == 1:
         [(role, where)] = nodes.items()
         return {role: _part(task.resources, len(where))}
@@ -105,17 +105,17 @@ def _part(whole: Resources, count: int) -> Resources:
 
 
 def job_name(attempt: str, role: str) -> str:
-    """Name the Job of a role; its pods are called so as well, with their numbers."""
+    """Return the name of a role's Job; its pods have it too, with their numbers."""
     return dns_name(f"{attempt}-{role}", _MOST_FOR_JOBS)
 
 
 def service_name(attempt: str) -> str:
-    """Name the Service under which the pods of an attempt are known, and what else it has."""
+    """Return the name of an attempt's Service, ConfigMap and Secret."""
     return dns_name(attempt, _MOST_FOR_JOBS)
 
 
 def dns_name(text: str, most: int = _MOST_LETTERS) -> str:
-    """Make a name that Kubernetes takes; what has to be cut is told apart by a digest."""
+    """Return a valid name for an object; one that has to be cut ends with a digest."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if not name or not name[0].isalpha():
         name = f"rw-{name}".strip("-")
@@ -126,7 +126,7 @@ def dns_name(text: str, most: int = _MOST_LETTERS) -> str:
 
 
 def label(text: str) -> str:
-    """Make a value that Kubernetes takes for a label."""
+    """Return a valid value for a label."""
     value = re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:_MOST_LETTERS]
     return value.strip("-_.")
 
@@ -139,13 +139,13 @@ for _power, _letter in enumerate("kMGTPE", 1):
 
 
 def number_in(text: str) -> float:
-    """Read an amount; 0 for what is none."""
+    """Return a quantity as a number; 0 for an invalid one."""
     found = _QUANTITY.fullmatch(text.strip())
     return float(found[1]) * _UNITS[found[2]] if found and found[2] in _UNITS else 0.0
 
 
 def resources_of(amounts: Mapping[str, str], gpu: str) -> Resources:
-    """Read what a node has."""
+    """Return what a node has."""
     return Resources(
         cores=number_in(amounts.get("cpu", "0")),
         memory=int(number_in(amounts.get("memory", "0"))),
@@ -154,7 +154,7 @@ def resources_of(amounts: Mapping[str, str], gpu: str) -> Resources:
 
 
 def quantities(claim: Resources, gpu: str) -> dict[str, str]:
-    """Write what is claimed; what does not matter is left out."""
+    """Return a claim as quantities; what is not claimed is left out."""
     found = {}
     if claim.cores:
         thousandths = max(1, round(claim.cores * 1000))
@@ -174,7 +174,7 @@ def _size(size: int) -> str:
 
 
 NO_PYTHON = 78
-"""The exit code of an image without one: nothing that a program of the user's would choose."""
+"""The exit code of an image without Python: one that programs do not use."""
 
 # $1 is where our files are, $2 which part the pod has.
 START = f"""\
@@ -201,12 +201,12 @@ HEAD_PART, OTHER_PART = "head", "other"
 CONTAINER = "main"
 # Our own part ends what it has started when it is asked to, which takes two graces of the runner.
 _END_SECONDS = 30
-# With a user of our own, files are the group's, too.
+# With `user`, fsGroup makes the group able to read; without, the image's user is not known.
 _MODE, _MODE_FOR_ANY = 0o440, 0o444
 
 
 def image_of(task: Task, choice: ComputeConfig) -> str:
-    """Name the image that a task runs in; ComputeFailure: nobody says which."""
+    """Return the image that a task runs in; ComputeFailure: none is set."""
     if task.runtime.kind == "container":
         return task.runtime.image
     if choice.kubernetes.image:
@@ -237,7 +237,7 @@ def objects_for(
     contents of the ConfigMap (see `delivery`), `secrets` those of the Secret. With `has_frames` the
     head writes what a client reads, otherwise what people do. ComputeFailure: there is no image.
     """
-    made = _Making(task, choice, run=run, attempt=attempt, has_frames=has_frames)
+    made = _ObjectMaker(task, choice, run=run, attempt=attempt, has_frames=has_frames)
     address = head_address or f"{made.head_job}-0.{made.name}"
     return [
         made.config_map(order, parts or {}),
@@ -249,7 +249,7 @@ def objects_for(
 
 
 def owned(objects: Sequence[dict[str, Any]], owner: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Have the cluster remove objects together with another one: the Job of the head."""
+    """Return objects that the cluster removes together with their owner: the head's Job."""
     reference = {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -263,7 +263,7 @@ def owned(objects: Sequence[dict[str, Any]], owner: Mapping[str, Any]) -> list[d
     ]
 
 
-class _Making:
+class _ObjectMaker:
     """The objects of one attempt."""
 
     def __init__(
@@ -367,7 +367,7 @@ class _Making:
         return pod | {key: value for key, value in optional.items() if value}
 
     def _affinity(self) -> dict[str, Any]:
-        """Keep pods of other tasks away from the nodes of one that must be alone."""
+        """Return what keeps other tasks away from the nodes of one that must be alone."""
         if not self._task.is_alone:
             return {}
         others = [
@@ -381,7 +381,7 @@ class _Making:
         return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
     def _aliases(self, head_address: str) -> list[dict[str, Any]]:
-        """Have other pods know the head by its name: some launchers tell it to their daemons."""
+        """Return what resolves the head's name in other pods: some launchers pass it to daemons."""
         try:
             ipaddress.ip_address(head_address)
         except ValueError:

@@ -12,7 +12,7 @@ from rankwise.backends.kubernetes import objects
 from rankwise.records import AttemptEnd
 from rankwise.store import State
 
-# What no patience helps against, but for the first two: those are tried again a few times.
+# Reasons to wait: images are tried again for a while, all others never succeed.
 PULLING = ("ErrImagePull", "ImagePullBackOff")
 REFUSED = (
     *("InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "RegistryUnavailable"),
@@ -36,9 +36,9 @@ class PodState:
     """Of the pod itself: `Evicted`, `NodeLost`, …"""
     message: str = ""
     unschedulable: str = ""
-    """The scheduler's words."""
+    """Why, as the scheduler says it."""
     disrupted: str = ""
-    """Who ends it, if that is neither us nor itself: preemption, eviction, a node that is gone."""
+    """What ends it, if neither we nor it did: preemption, eviction, a node that is gone."""
     waiting: str = ""
     waiting_message: str = ""
     is_running: bool = False
@@ -48,7 +48,7 @@ class PodState:
     """Of the container: `OOMKilled`, `Error`, `Completed`, …"""
     exit_message: str = ""
     is_deleted: bool = False
-    """Whether somebody has asked for its end."""
+    """Whether its deletion was requested."""
     is_gone: bool = False
     """Whether the API does not know it any more."""
 
@@ -58,7 +58,7 @@ class PodState:
 
     @property
     def who(self) -> str:
-        """Name it as a process of its role would be named."""
+        """Return the name that a process of its role would have."""
         return f"{self.role}-{self.index}"
 
 
@@ -66,7 +66,7 @@ Pods = Sequence[PodState]
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodState:
-    """Read a pod, as the API writes it."""
+    """Return the state of a pod from the API."""
     metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
     labels = metadata.get("labels") or {}
     annotations = metadata.get("annotations") or {}
@@ -161,7 +161,7 @@ def judge(
     `lost`: the pods that were gone before their head released them, the first one first, with what
     the head saw of it.
     """
-    if end is not None and base.is_clear(end):
+    if end is not None and base.is_conclusive(end):
         if not lost or end.outcome != State.PASSED:
             return end
         # The runner did not notice: what ran in that pod may not have come to its end.
@@ -213,7 +213,7 @@ def _is_understood(end: AttemptEnd) -> bool:
 
 
 def refusal(pods: Pods) -> str:
-    """Say why pods will never start; empty: they may."""
+    """Return why pods will never start; empty: they may."""
     for pod in pods:
         if pod.waiting in REFUSED:
             return f"pod {pod.name} cannot start: {_joined(pod.waiting, pod.waiting_message)}"
@@ -231,7 +231,7 @@ def pull_trouble(pods: Pods) -> str:
 
 
 def hold_up(pods: Pods) -> str:
-    """Say what pods wait for, in the scheduler's words; empty: for nothing special."""
+    """Return what pods wait for, as the scheduler says it; empty: for nothing special."""
     pods = [pod for pod in pods if pod.unschedulable and not pod.is_over]
     if not pods:
         return ""
@@ -244,9 +244,9 @@ def _first(pods: Pods, is_one: Callable[[PodState], bool]) -> PodState | None:
 
 
 def _lost_pod(pods: Pods, lost: Mapping[str, str], times: Mapping[str, Any]) -> AttemptEnd:
-    """Name the pod without which a task could not go on, and why it was gone.
+    """Return the end of a task that lost a pod, with the pod and why it was gone.
 
-    The others of its Job are ended with it: it is the one that Kubernetes has a reason for, or else
+    The other pods of its Job end with it: it is the one that Kubernetes has a reason for, or else
     the one that was gone first.
     """
     known = {pod.name: pod for pod in pods}
@@ -271,12 +271,12 @@ def _is_deleted(pod: PodState) -> bool:
 
 
 def _is_head_deleted(pod: PodState) -> bool:
-    """Return whether somebody has ended the task as a whole."""
+    """Return whether the task as a whole was ended from outside."""
     return pod.part != objects.OTHER_PART and _is_deleted(pod)
 
 
 def is_taken_away(pod: PodState) -> bool:
-    """Return whether Kubernetes says that somebody has ended a pod, and why."""
+    """Return whether Kubernetes has ended a pod, and says why."""
     return pod.reason in _TAKEN_AWAY or bool(pod.disrupted)
 
 

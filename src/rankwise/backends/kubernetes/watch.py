@@ -1,4 +1,4 @@
-"""What comes from a cluster while attempts run: the states of pods, and the log of the head."""
+"""What a cluster sends while attempts run: the states of pods, and the log of the head."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rankwise.node.mirror import Frame, Taker, from_line
 NUMBER = ".frames"
 """The file with the number of the last frame that was taken in."""
 _SOONEST_SECONDS, _LATEST_SECONDS = 0.2, 5.0
-# What was written while the line was broken is asked for with some seconds to spare.
+# After a broken connection, the log is asked for from some seconds earlier: clocks differ.
 _MORE_SECONDS = 30
 _SAID_LINES = 20
-# What begins so and is no frame is the beginning of one whose writer was killed.
+# A line that begins so and is no frame: the writer of a frame was killed.
 _FRAME = '{"n":'
 _NOTE_SECONDS = 0.2
-# What no patience helps against: such a file cannot be here.
+# Errors that do not pass: such a file cannot be written here.
 _NEVER = (
     *(errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ELOOP),
     *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY),
@@ -50,21 +50,21 @@ class LogStream:
         self.is_whole = False
         """Whether the last frame has arrived."""
         self.is_at_end = False
-        """Whether the log has ended: its container has, then, whether it has said so or not."""
+        """Whether the log has ended, and so its container, even if no frame says so."""
         self.is_out_of_memory = False
-        """Whether the kernel has ended something in a pod, because it had no more memory."""
+        """Whether the kernel has killed a process in a pod for want of memory."""
         self.left_out: dict[str, str] = {}
         """What is not brought here, and why."""
         self.lost_pods: dict[str, str] = {}
-        """Pods that were gone before they were let go, and what their head has seen of it."""
+        """Pods that were gone before their head released them, and what the head saw."""
         self.missing = 0
-        """How many frames the cluster has kept no longer than we were away."""
+        """How many frames the cluster has dropped before they were read."""
         self.said: deque[str] = deque(maxlen=_SAID_LINES)
         """The last lines that were no frames."""
         self.is_away = False
-        """Whether the cluster does not answer, or the node that has the log: it may, later."""
+        """Whether the cluster, or the node with the log, does not answer now."""
         self.trouble_here = ""
-        """Why what has come cannot be written here; it is tried again."""
+        """Why what has arrived cannot be written here; it is tried again."""
         self._cluster = cluster
         self._pod = pod
         self._folder = folder
@@ -79,7 +79,7 @@ class LogStream:
 
     @property
     def is_held_up(self) -> bool:
-        """Return whether more comes once there is room for it here."""
+        """Return whether more comes once this disk has room."""
         return not self.is_whole and bool(self.trouble_here)
 
     def close(self) -> None:
@@ -150,14 +150,14 @@ class LogStream:
             self._note_number()
 
     def _note_gap(self, count: int) -> None:
-        """Ask for what is missing; if all was asked for, there is no more of it."""
+        """Ask for what is missing, unless all was asked for: then it is lost."""
         if not self._asks_for_all:
             raise _Gap
         self.missing += count
         self._taker.note_gap()
 
     def _keep(self, frame: Frame) -> bool:
-        """Write what a frame brings; False: it could not be written until we are to end."""
+        """Write the content of a frame; False: it could not be written before `close`."""
         try:
             return self._insist(lambda: self._taker.take(frame))
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -165,9 +165,9 @@ class LogStream:
             return True
 
     def _insist(self, write: Callable[[], None]) -> bool:
-        """Write something, again and again where there is no room for it; False: we are to end.
+        """Write something, again and again while the disk is full; False: `close` was called.
 
-        Nothing more is read meanwhile: the cluster keeps it. OSError: it will never be.
+        Meanwhile no more is read: the cluster keeps it. OSError: it can never be written.
         """
         pause = _SOONEST_SECONDS
         while True:
@@ -204,7 +204,7 @@ class LogStream:
             self._poke()
 
     def _hear(self, frame: Frame) -> None:
-        """Take in what is told, beside what is in files."""
+        """Note what a frame reports that is no file."""
         if frame.get("note") == "out of memory":
             self.is_out_of_memory = True
         elif frame.get("note") == "pod lost":
@@ -217,7 +217,7 @@ class LogStream:
             self._is_over.set()
 
     def _note_words(self, line: str) -> None:
-        """Keep what is for people: what our part says in trouble."""
+        """Keep a line that is no frame: an error message of our part, for people."""
         if line in self.said or not line.strip() or line.startswith(_FRAME):
             return
         self.said.append(line)
@@ -239,14 +239,14 @@ _SOONEST_WATCH_SECONDS, _LATEST_WATCH_SECONDS = 0.2, 10.0
 
 
 class PodWatch:
-    """What is known of the pods with some labels; pokes who is to take it in."""
+    """The states of pods with some labels; `poke` reports that there is something new."""
 
     def __init__(
         self, cluster: ApiClient, labels: Mapping[str, str], *, poke: Callable[[], None]
     ) -> None:
         self.pods: dict[str, PodState] = {}
         self.has_listed = False
-        """Whether all pods are known that there were."""
+        """Whether all pods were listed once."""
         self.trouble = ""
         self._cluster = cluster
         self._labels = labels
@@ -257,8 +257,8 @@ class PodWatch:
         self._thread = threading.Thread(target=self._go, daemon=True, name="pods")
         self._thread.start()
 
-    def take_in(self) -> None:
-        """Take in what was heard."""
+    def apply(self) -> None:
+        """Apply what the thread has received."""
         self._list_anyway()
         with contextlib.suppress(queue.Empty):
             while True:

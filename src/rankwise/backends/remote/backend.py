@@ -57,7 +57,7 @@ class RemoteBackend(base.ActiveBackend):
     # For the engine
 
     def place(self, folder: Path) -> Path:
-        """Leave attempts where they would be: what they write elsewhere is mirrored there."""
+        """Return the same folder: what attempts write elsewhere is mirrored there."""
         return folder
 
     def submit(self, job: Submission) -> None:
@@ -85,7 +85,7 @@ class RemoteBackend(base.ActiveBackend):
 
     # In the thread
 
-    def _go_on(self) -> None:
+    def _do_due(self) -> None:
         """Send what waits, to machines that have room."""
         for job in list(self._waiting):
             try:

@@ -238,7 +238,7 @@ class Machine:
         return self._answer(self.line.call(words, given=package, seconds=_SEND_SECONDS))
 
     def fetch(self, marker: str, into: IO[bytes]) -> None:
-        """Write what an attempt has left into a file, as a tar; the file is at its begin then."""
+        """Write what an attempt has left into a file, as a tar, and go to its start."""
         words = self._words("fetch", {"marker": marker})
         result = self.line.call(words, seconds=_SEND_SECONDS, into=into)
         into.seek(0)
@@ -249,7 +249,7 @@ class Machine:
         into.seek(len(before) + len(mark))
 
     def send_program(self, source: Path, name: str) -> None:
-        """Put a program there, for all attempts."""
+        """Install a program there, for all attempts."""
         root = self.reach().root
         place = shlex.quote(f"{root}/bin/{name}")
         # Moved into place: an attempt may start the program meanwhile.

@@ -106,7 +106,7 @@ class Host:
         )
 
     def end(self, attempt: Attempt) -> None:
-        """Have an attempt end."""
+        """End an attempt."""
         with self._wake:
             one = self._attempts.get(attempt.marker)
             if one is None or one.asked_to_end is not None:

@@ -54,7 +54,7 @@ class HostPolicy:
 class AttemptMirror:
     """The files of one attempt here, in step with those over there.
 
-    Logs grow in place and move as they do over there: those who follow them know them by inode.
+    Logs grow in place and move as they do over there: readers follow them by inode.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,11 +63,11 @@ class AttemptMirror:
         """By name: the inode over there, and how many bytes of it are here."""
 
     def known(self) -> dict[str, list[int]]:
-        """Say what is here already."""
+        """Return what is here already."""
         return self._known
 
     def take(self, pieces: Sequence[Sequence[Any]]) -> None:
-        """Put pieces of logs where they belong; those that were moved have moved here as well."""
+        """Write pieces of logs; a log that was moved over there is moved here first."""
         for path, inode, *_ in pieces:
             self._follow(path, inode)
         for path, inode, offset, _, text in pieces:
@@ -109,7 +109,7 @@ class AttemptMirror:
         self._known[path] = [inode, offset + len(data)]
 
     def _continue(self, path: str, inode: int, data: bytes) -> None:
-        """Go on where an earlier client has stopped, if its file begins as this one does."""
+        """Continue the file of an earlier client, if it begins as this one does."""
         place = self._place(path)
         size = place.stat().st_size
         with place.open("r+b") as file:
@@ -120,7 +120,7 @@ class AttemptMirror:
         self._known[path] = [inode, max(size, len(data))]
 
     def unpack(self, file: IO[bytes]) -> None:
-        """Take in the rest of what an attempt has left, its end last of all and for good.
+        """Write the other files that an attempt has left; its end comes last, and is synced.
 
         OSError: not all could be written here. EOFError, TarError: not all has come.
         """
@@ -144,7 +144,7 @@ class AttemptMirror:
             raise EOFError("what was fetched has no end")
 
     def left_there(self) -> list[str]:
-        """Name the files that could not be read over there, each with the reason."""
+        """Return the files that could not be read over there, each with the reason."""
         try:
             found: list[str] = json.loads((self._folder / FETCHED).read_bytes())
         except FileNotFoundError:
@@ -152,7 +152,7 @@ class AttemptMirror:
         return found
 
     def _take(self, parcel: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        """Write a file here; one that was left out is a link that leads out of the folder."""
+        """Write a file here, but for a link that leads out of the folder."""
         if hasattr(tarfile, "data_filter"):
             try:
                 tarfile.data_filter(member, str(self._folder))
@@ -192,7 +192,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return content.read()
 
 
-# What the other side can make ready; more than these would be left out there without a word.
+# What the other side can make; it ignores all other fields of a runtime.
 _KNOWN = (
     *("name", "kind", "python", "requirements", "lock", "lock_digest", "modules", "image"),
     "engine",
@@ -276,7 +276,7 @@ def _writable(member: tarfile.TarInfo) -> tarfile.TarInfo:
 def _runtime(
     choice: RuntimeChoice, given: PreparedRuntime, found: HostFacts, python: str
 ) -> tuple[dict[str, Any], PreparedRuntime]:
-    """Say what is to be made ready there, and how commands are started in it."""
+    """Return the runtime to make there, and how commands are started in it."""
     data = dataclasses.asdict(choice)
     empty = dataclasses.asdict(RuntimeChoice())
     more = [name for name in data if name not in _KNOWN and data[name] != empty[name]]
@@ -316,7 +316,7 @@ def _lock_of(choice: RuntimeChoice) -> tuple[str, str]:
 
 
 def _moved(task: Task, source: str, work: str) -> Task:
-    """Put the folder there for the one here, wherever a task names it."""
+    """Return a task with the folder there for the one here, wherever its texts have it."""
     places = {place.rstrip("/") for place in (source, os.path.realpath(source))} - {""}
     # Our interpreter first, which may be in the folder; what is below it is no interpreter.
     folders = sorted(map(re.escape, places), key=len, reverse=True)

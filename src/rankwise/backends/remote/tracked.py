@@ -1,4 +1,4 @@
-"""What we have made elsewhere and must take back, and `rankwise clean`."""
+"""Records of what we have made elsewhere and must remove, and `rankwise clean`."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Tracked:
         self._folder = folder
 
     def put(self, entry: TrackedInstance) -> None:
-        """Write it down for good; StoreFailure: it cannot be."""
+        """Record something, synced to the disk; StoreFailure: it cannot be."""
         data = {name: getattr(entry, name) for name in ("kind", "compute", "run")}
         text = json.dumps({**data, "about": dict(entry.about)})
         try:
-            # Templates may have somebody's tokens in them.
+            # Templates may have a user's tokens in them.
             write_file(str(self._path(entry.name)), text, 0o600, is_synced=True)
             self._settle()
         except OSError as error:
@@ -54,14 +54,14 @@ class Tracked:
             ) from error
 
     def drop(self, name: str) -> None:
-        """Take out what is gone."""
+        """Remove the record of something that is gone."""
         with contextlib.suppress(OSError):
             self._path(name).unlink(missing_ok=True)
 
     def get(self, name: str) -> TrackedInstance | None:
-        """Return what is known of one thing; None: it is gone, or never was.
+        """Return the record of one thing; None: it is gone, or never was.
 
-        StoreFailure: that cannot be read, and so nobody knows.
+        StoreFailure: the record cannot be read.
         """
         path = self._path(name)
         try:
@@ -71,12 +71,12 @@ class Tracked:
         except (OSError, ValueError, TypeError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise StoreFailure(
-                f"{path}: {why}; it says what is on another machine: make it readable, or remove "
-                f"it once that is known to be gone"
+                f"{path}: {why}; it records what is on another machine: make it readable, or "
+                f"remove it once that is gone"
             ) from error
 
     def entries(self, *, compute: str = "", run: str = "") -> Iterator[TrackedInstance]:
-        """Return all that is elsewhere, the oldest first; StoreFailure, at last: some is unread."""
+        """Return all records, the oldest first; StoreFailure, at last: some cannot be read."""
         try:
             files = [file for file in self._folder.iterdir() if file.suffix == ".json"]
         except FileNotFoundError:
@@ -101,7 +101,7 @@ class Tracked:
         return self._folder / f"{name}.json"
 
     def _settle(self) -> None:
-        """Have the name of a file on the disk as well, and not only what is in it."""
+        """Sync the folder: the name of a new file is its content."""
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -117,10 +117,10 @@ def _age(file: Path) -> tuple[float, str]:
 
 
 def describe(entry: TrackedInstance) -> str:
-    """Say what something is, for people."""
+    """Return what something is, for people."""
     if entry.kind == "instance":
         known = ", ".join(f"{key} {value}" for key, value in entry.about["values"].items())
-        state = known or "its id was never heard: it may be there or not"
+        state = known or "its id was lost: it may exist or not"
         return f"instance {entry.name} of {entry.compute}, made for {entry.run} ({state})"
     return f"folder {entry.name} on {entry.about['machine']} ({entry.compute}), of {entry.run}"
 
