@@ -83,6 +83,7 @@ class BackendFacts:
     """Whether `look` sends what was submitted, with equal attempts in one array."""
 
 
+# As a shell reports them: 128 and the number of the signal.
 CANCELLED_CODE, KILLED_CODE, LOST_CODE = 130, 137, 1
 _TERM, _KILL = 15, 9
 
@@ -141,8 +142,10 @@ def claim_of(task: Task, most: Resources) -> Resources:
     A task wider than the machine takes all of it. One that must be alone takes all cores, if their
     number is known.
     """
+    # A launcher is one process, and starts as many ranks as the width says.
     width = task.width or len(task.processes)
     cores = task.resources.cores or min(float(width), most.cores)
+    # Of an unlimited backend, there is no number that would be all of it.
     if task.is_alone and math.isfinite(most.cores):
         cores = most.cores
     return replace(task.resources, cores=cores)
@@ -248,6 +251,7 @@ class ActiveBackend(ABC):
 
     def cancel(self, attempt: Attempt) -> None:
         """End an attempt."""
+        # The engine repeats a cancel: one order at a time is enough.
         if attempt.marker not in self._unwanted:
             self._unwanted[attempt.marker] = attempt
             self._order(lambda: self._end(self._unwanted.pop(attempt.marker)))
@@ -258,6 +262,7 @@ class ActiveBackend(ABC):
 
     def close(self) -> None:
         """End the thread, after what it is doing now."""
+        # Read by the thread after each order: the wake-up below is the last one.
         self._is_closed = True
         if self._thread is not None:
             self._wake()
@@ -282,6 +287,7 @@ class ActiveBackend(ABC):
             try:
                 self._carry_out(pause)
                 self._ask_again()
+                # After the orders: a submit and what follows from it are one step.
                 pause = self._do_due()
                 if self._doubtful:
                     pause = min(pause or _ASK_SECONDS, _ASK_SECONDS)
@@ -289,6 +295,7 @@ class ActiveBackend(ABC):
             except Exception as error:  # Whatever it is, a run waits for ends.
                 pause = _AGAIN_SECONDS
                 self._note_failure(f"{self._name}: {error!r}; trying again")
+            # Also after a failure: the engine waits for this answer.
             if self._is_asked:
                 self._is_asked = False
                 self._tell(Update(has_looked=True))
@@ -296,6 +303,7 @@ class ActiveBackend(ABC):
     def _carry_out(self, pause: float | None) -> None:
         """Wait for orders, and carry out all of them."""
         with contextlib.suppress(Empty):
+            # The first may be long in coming; all others are there already.
             self._orders.get(timeout=pause)()
             while True:
                 self._orders.get_nowait()()
@@ -323,6 +331,7 @@ class ActiveBackend(ABC):
         except Exception as failure:  # Whatever it is, it may run.
             self._doubtful.append((attempt, job_id))
             self._ask_at = time.monotonic() + _ASK_SECONDS
+            # Once is enough: the attempt waits for hours if the other side is silent.
             if not is_again:
                 why = words_of(failure)
                 text = f"it is not known yet whether it was started; asking again: {why}"
@@ -360,6 +369,7 @@ def largest(amounts: Sequence[Resources]) -> Resources:
     )
 
 
+# Memory and GPUs are integers, which have no infinity.
 UNLIMITED = Resources(cores=math.inf, memory=sys.maxsize, gpus=sys.maxsize)
 
 
@@ -378,6 +388,7 @@ def open_computes(
     what one task uses no other can. `secrets` are the names of variables that stay on this machine.
     What is made elsewhere for `run` is recorded in the `store`. All report to `updates`.
     """
+    # All names first: a wrong one must not leave open what others have opened.
     choices = {name: site.compute(name) for name in names}
     own = {name: choice for name, choice in choices.items() if choice.backend == LOCAL}
     backends: dict[str, Backend] = dict.fromkeys(own, _local(own, updates)) if own else {}

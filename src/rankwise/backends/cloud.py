@@ -73,6 +73,7 @@ def _in_text(rule: str, output: str, name: str) -> str | None:
 
 def _in_json(rule: str, output: str, name: str) -> str | None:
     data = _json_in(output)
+    # A listing has all instances of the account, also those of other people.
     if isinstance(data, list):
         own = [one for one in data if name in json.dumps(one)]
         data = own[0] if own else None
@@ -86,6 +87,7 @@ def _in_json(rule: str, output: str, name: str) -> str | None:
 def _json_in(output: str) -> Any:
     """Return the JSON that may follow progress messages and warnings; None: there is none."""
     decoder = json.JSONDecoder()
+    # A progress message may begin with a bracket too: the first that is JSON counts.
     for found in re.finditer(r"^\s*([{\[])", output, re.MULTILINE):
         try:
             return decoder.raw_decode(output, found.start(1))[0]
@@ -95,6 +97,7 @@ def _json_in(output: str) -> Any:
 
 
 _CALL_SECONDS = 600.0
+# Providers answer with errors while an instance is still changing.
 _TRIES, _AGAIN_SECONDS = 3, 1.0
 _READY_SECONDS, _LATEST_READY_SECONDS = 0.2, 10.0
 
@@ -143,6 +146,7 @@ def give_back(entry: TrackedInstance, tracked: Tracked) -> str:
     """
     try:
         values = {"name": entry.name, **entry.about["values"]}
+        # The client was killed between `create` and its answer: the id is not known here.
         if names_in(entry.about["delete"]) - values.keys():
             found = _find(entry)
             if found is None:
@@ -218,6 +222,7 @@ class ProviderConnection:
         """Run a line there."""
         before = after = out = ""
         if is_copied := bool(self._command.send and given):
+            # A name that was not used before: an earlier call may still read its file.
             place = self._place("in", seconds)
             self._left.append(place)
             with _file_of(given) as source:
@@ -389,6 +394,7 @@ class ProviderBackend(RemoteBackend):
                 f"{self._choice.name}: `create` does not print all of `capture`: {result.last_line}"
             )
         self._note(name, {**about, "state": "made", "values": found})
+        # Only now: `ready` may need the id that `create` has printed.
         values = {"name": name, **found}
         self._wait_until_ready(values)
         return self._machine(name, values)
@@ -419,6 +425,7 @@ class ProviderBackend(RemoteBackend):
         """Return an instance that an earlier client has made; None: it is gone."""
         if name not in self._hosts:
             entry = self._tracked.get(name)
+            # One that is only `wanted` was never reached, and so runs nothing.
             if entry is None or entry.about["state"] != "made":
                 return None
             machine = self._machine(name, {"name": name, **entry.about["values"]})

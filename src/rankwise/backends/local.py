@@ -55,6 +55,7 @@ class Starter:
             self.process = _start()
             # Also without `close`: a forgotten one must not stay.
             self._end = weakref.finalize(self, _end, self.process)
+        # In one line, through a pipe: the values of secrets come to no file and no command line.
         line = json.dumps({"start": str(folder), "secrets": dict(secrets)})
         try:
             answer = self._ask(self.process, f"{line}\n".encode())
@@ -70,6 +71,7 @@ class Starter:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(line)
+        # A starter that hangs must not hang the run.
         ready, _, _ = select.select([process.stdout], [], [], _ANSWER_SECONDS)
         if not ready:
             raise TimeoutError("no answer")
@@ -154,6 +156,7 @@ class LocalBackend:
         with self._lock:
             gpus = tuple(self._free_gpus[: task.resources.gpus])
         try:
+            # Folders and order first: the runner reads them as soon as it is started.
             nodes = _make_nodes(attempt.folder, task)
             order = orders.make_order(job, nodes, gpus=gpus, defaults=_LOOPBACK)
             orders.write_order(order, attempt.folder)
@@ -162,6 +165,7 @@ class LocalBackend:
             raise ComputeFailure(
                 f"{attempt.label} could not be started in {attempt.folder}: {error.strerror}"
             ) from error
+        # Before it is watched: its end must be the last update.
         self._tell(Update(attempt=attempt, job_id=str(pid), has_started=True))
         self._watch(_Started(attempt=attempt, pid=pid, handle=_handle(pid), gpus=gpus))
 
@@ -198,6 +202,7 @@ class LocalBackend:
     def cancel(self, attempt: Attempt) -> None:
         """Have the runner end what it has started."""
         one = self._watched.get(attempt.marker)
+        # The claim has the process id also of a runner that another client has started.
         pid = records.runner_of(attempt.folder) or (one.pid if one is not None else 0)
         if one is not None and pid and not one.was_asked_to_end:
             one.was_asked_to_end = True
@@ -219,6 +224,7 @@ class LocalBackend:
         self._ring()
         self._thread.join()
         self._thread = None
+        # After the thread has ended: it waits for these handles.
         handles = [one.handle for one in self._watched.values() if one.handle is not None]
         for handle in (*handles, self._bell):
             os.close(handle)
@@ -227,6 +233,7 @@ class LocalBackend:
     def _have_thread(self) -> None:
         """Start the thread that waits for ends, unless it runs."""
         if self._thread is None:
+            # One wait for all runners, without polling: an idle client uses no CPU.
             self._poll, self._bell = select.epoll(), os.eventfd(0)
             self._poll.register(self._bell, select.EPOLLIN)
             self._thread = threading.Thread(target=self._work, name="local", daemon=True)
@@ -255,6 +262,7 @@ class LocalBackend:
         ready = {handle for handle, _ in self._poll.poll(_LOOK_SECONDS if has_others else None)}
         if self._bell in ready:
             os.eventfd_read(self._bell)
+        # Read before the ends: what is over at this moment must be reported first.
         is_asked, self._is_asked = self._is_asked, False
         try:
             for one in list(self._watched.values()):
@@ -266,6 +274,7 @@ class LocalBackend:
 
     def _finish(self, one: _Started) -> None:
         end = records.end_of(one.attempt.folder)
+        # A runner that was killed has left processes behind.
         if end.outcome == State.LOST:
             from rankwise.node.processes import sweep_marked
 
@@ -274,6 +283,7 @@ class LocalBackend:
             self._poll.unregister(one.handle)
             os.close(one.handle)
         with self._lock:
+            # GPUs are free again before the end is reported: the next task may start at once.
             del self._watched[one.attempt.marker]
             self._free_gpus += one.gpus
         self._tell(Update(attempt=one.attempt, end=end))
@@ -282,6 +292,7 @@ class LocalBackend:
 def _handle(pid: int) -> int | None:
     """Return what becomes readable when a process ends; None: it is gone, or we have no room."""
     try:
+        # Unlike the process id, the handle cannot come to mean another process.
         return os.pidfd_open(pid) if pid else None
     except OSError:
         return None
@@ -319,6 +330,7 @@ def _share_cores(cores: Sequence[int], nodes: int) -> list[Sequence[int]]:
     """
     if nodes == 1:
         return [()]
+    # Bound to disjoint cores: nodes would otherwise take all cores twice.
     count = len(cores)
     edges = [number * count // nodes for number in range(nodes + 1)]
     return [cores[begin : max(end, begin + 1)] for begin, end in itertools.pairwise(edges)]

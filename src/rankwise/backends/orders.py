@@ -35,6 +35,7 @@ def own_files() -> Mapping[str, bytes]:
 
 def digest_of(files: Mapping[str, bytes]) -> str:
     """Return a digest: the same for the same files."""
+    # With names and lengths: a byte that moves from one file to the next must change it.
     known = hashlib.sha256()
     for name, content in sorted(files.items()):
         known.update(f"{name} {len(content)}\n".encode() + content)
@@ -52,6 +53,7 @@ def compiled_node() -> Path:
         name = f"{sys.implementation.cache_tag}-{digest_of(own_files())}"
         place = cache_folder() / "nodes" / name
         if not place.exists():
+            # Moved into place when it is whole: several clients may do this at a time.
             with Beside(place) as beside:
                 _compile(Path(beside), place)
     except (OSError, RankwiseError, py_compile.PyCompileError):
@@ -164,6 +166,7 @@ def _process_order(
     command = job.runtime.wrap(
         process.command,
         folder=nodes[process.node].folder,
+        # The runner keeps logs and records of all processes in this folder.
         mounts=[str(job.attempt.folder)],
         names=[*_OWN_NAMES, *environment, *own, *job.task.secrets],
         gpus=process.resources.gpus,

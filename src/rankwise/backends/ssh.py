@@ -66,8 +66,10 @@ class SshConnection:
 
     def __init__(self, host: str, *, options: Sequence[str] = (), config: str = "") -> None:
         self.name = host
+        # The site file's options come before ours: ssh takes the first value of each.
         own = ["-F", config] if config else []
         settings = [word for one in _OPTIONS for word in ("-o", one)]
+        # Other options may lead to another machine or user: they get a connection of their own.
         self._socket = _socket_for([host, *own, *options])
         self._words = [
             *("ssh", *own, *options, *settings, "-o", f"ControlPath={self._socket}", "-T"),
@@ -78,9 +80,11 @@ class SshConnection:
         self, command: str, *, given: Iterable[bytes] = (), seconds: float = 60.0, into: Sink = None
     ) -> CommandResult:
         """Run a line there."""
+        # `-T` and BatchMode: no terminal and no question, whatever the user's configuration says.
         result = exchange([*self._words, command], given=given, seconds=seconds, into=into)
         if result.is_late:
             raise Unreachable(f"{self.name} gave {result.errors}")
+        # 255 is ssh's own code; a program there that ends with it looks the same.
         if result.exit_code == _AWAY_CODE or result.exit_code < 0:
             raise self._failure(result.errors)
         return result
@@ -124,6 +128,7 @@ def _socket_for(words: Sequence[str]) -> Path:
     sockets = [Path(place, f"rankwise-ssh-{os.getuid()}", name) for place in places if place]
     socket = next((one for one in sockets if _is_fit_for_ssh(one)), sockets[-1])
     folder = socket.parent
+    # Another user could have made this folder first, to answer in a host's place.
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     status = folder.lstat()
@@ -139,6 +144,7 @@ def _is_fit_for_ssh(socket: Path) -> bool:
     return has_room and _PLAIN_PATH.fullmatch(text) is not None
 
 
+# Room for two tries, each with the limit that ssh has.
 _REACH_SECONDS = 2.0 * CONNECT_SECONDS
 _CLOSE_SECONDS = 10.0
 _AGAIN_SECONDS = 1.0
@@ -199,6 +205,7 @@ class SshBackend(RemoteBackend):
         except RankwiseError as failure:
             host.failure = str(failure)
             return
+        # Then tasks may claim more than there is: they share what they find.
         unlimited = self._choice.oversubscribe
         host.has = base.UNLIMITED if unlimited else self._choice.capacity(found.resources)
 

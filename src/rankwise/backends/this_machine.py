@@ -155,6 +155,7 @@ def _extras() -> Iterator[Finding]:
 
 
 def _programs() -> Iterator[Finding]:
+    # Only what is found on PATH: none of these is started, some take seconds.
     there = [name for name in (*_PROGRAMS, *_CONTAINERS) if shutil.which(name)]
     if there:
         yield Finding(f"also here: {', '.join(there)}")

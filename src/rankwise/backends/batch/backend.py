@@ -138,6 +138,7 @@ class BatchBackend(base.ActiveBackend):
         """Return a folder that all nodes see."""
         if not self._settings.shared:
             return folder
+        # The digest keeps stores of several users or checkouts apart.
         *above, run, task, number = folder.parts
         store = hashlib.sha256("/".join(above).encode()).hexdigest()[:8]
         return Path(self._settings.shared) / f"rankwise-{store}" / run / task / number
@@ -150,6 +151,7 @@ class BatchBackend(base.ActiveBackend):
 
     def look(self) -> None:
         """Send what was submitted, and report what is over and that this was all."""
+        # Taken here, in the engine's thread, which also fills it.
         jobs, self._submitted = self._submitted, []
         self._order(lambda: self._make_ready(jobs))
         super().look()
@@ -210,6 +212,7 @@ class BatchBackend(base.ActiveBackend):
 
     def _send(self) -> None:
         for sent in self._sending.send(len(self._watched)):
+            # Dropped before it was sent, refused, or in the queue from now on.
             attempt = sent.ready.attempt
             if sent.is_dropped:
                 self._drop(attempt)
@@ -238,6 +241,7 @@ class BatchBackend(base.ActiveBackend):
             return
         self._unanswered = ""
         for one in list(self._watched.values()):
+            # Sent after the question: the answer cannot have it.
             if one.job_id not in answer.ids:
                 continue
             one.state_of = answer.asked_at
@@ -267,6 +271,7 @@ class BatchBackend(base.ActiveBackend):
             if self._pilots is not None:
                 self._pilots.note_over(one.job_id)
             return
+        # It may have been over: a requeued job comes back to life.
         one.over_since = None
         if state.is_waiting:
             self._note_waiting(one, state)
@@ -275,6 +280,7 @@ class BatchBackend(base.ActiveBackend):
                 one.claimed_at = None  # That claim was put aside, or soon will be.
             one.has_run, one.is_back = True, False
             self._told.pop(one.job_id, None)
+            # A running pilot says nothing about each of its tasks: their claims do.
             if not one.has_started and not one.is_with_pilot:
                 self._note_start(one)
 
@@ -371,6 +377,7 @@ class BatchBackend(base.ActiveBackend):
 
     def _send_again(self, one: _InQueue) -> bool:
         """Send an attempt to another pilot if its own ended before it began with it."""
+        # Ended by a user, or broken: another pilot would end in the same way.
         cause = one.state.cause if one.state is not None else Cause.FORGOTTEN
         by_others = (Cause.CANCELLED, Cause.FAILED, Cause.FORGOTTEN)
         is_to_blame = cause in by_others or one.asked_to_end is not None
@@ -443,6 +450,7 @@ def _words(folder: Path, log: str) -> list[str]:
         with contextlib.suppress(OSError):
             with open_left(folder / name) as file:
                 file.seek(0, 2)
+                # Only the end: such a file may have gigabytes.
                 file.seek(max(0, file.tell() - _WORD_BYTES))
                 text = file.read().decode(errors="replace")
             lines += [line.strip() for line in text.splitlines() if line.strip()]

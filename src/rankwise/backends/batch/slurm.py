@@ -88,6 +88,7 @@ def read_queue(text: str) -> dict[str, JobState]:
     """Return the jobs in the output of squeue in QUEUE_FORMAT."""
     found = {}
     for line in text.splitlines():
+        # Our names and Slurm's values have no `|`; a short line is filled up.
         number, word, reason, nodes, name = [*line.split("|", 4), "", "", "", ""][:5]
         if word:
             details = {"reason": _known(reason), "nodes": _known(nodes), "name": name.strip()}
@@ -100,6 +101,7 @@ def read_details(text: str) -> dict[str, str]:
     marks = list(_KEY.finditer(text))
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     found: dict[str, str] = {}
+    # Where there is no key at all, there is still an end.
     for mark, end in zip(marks, ends, strict=False):
         # A command at the end of the line may have words that look like keys.
         found.setdefault(mark[1], text[mark.end() : end].strip())
@@ -126,6 +128,7 @@ def read_account(text: str) -> dict[str, JobState]:
     for line in text.splitlines():
         fields = [*line.split("|", 5), "", "", "", "", ""]
         number, state, code, nodes, reason, name = fields[:6]
+        # `12.batch` and `12.0` are steps.
         if state and "." not in number:
             # `CANCELLED by 1000`
             word, _, rest = state.partition(" ")
@@ -248,6 +251,7 @@ class Slurm(BatchSystem):
         """Submit a script and return the job's number."""
         options = [f"--job-name={job.name}", *job.options]
         options += [f"--array=0-{job.count - 1}"] if job.count > 1 else []
+        # Slurm's own pattern for the index of a member.
         options.append(f"--output={str(job.output).replace(INDEX, '%a')}")
         return self.submit_script(job.script, options, environment=job.environment)
 
@@ -273,6 +277,7 @@ class Slurm(BatchSystem):
     def past(self, job_id: str) -> JobState | None:
         """Return how a job ended: slurmctld knows more than the queue, and sacct for longer."""
         found = self.show(job_id)
+        # Asked last: slurmdbd answers slowly, and jobs appear there some seconds late.
         if found is None and self._has_accounting:
             found = self.accounts(f"--jobs={job_id}").get(job_id)
         return found
@@ -309,6 +314,7 @@ class Slurm(BatchSystem):
 
     def cancel(self, job_id: str, ending: Ending) -> None:
         """End a job."""
+        # Quiet: a job that is over already is no error.
         quiet = ("scancel", "--quiet")
         if ending is Ending.NOW:
             self.call([*quiet, job_id])
@@ -322,6 +328,7 @@ class Slurm(BatchSystem):
         partition = self._settings.partition
         which = [f"--partition={partition}"] if partition else []
         found = read_nodes(self.call(["sinfo", "--noheader", "--Node", "-o", NODE_FORMAT, *which]))
+        # Without a default partition, sbatch needs a name: then all nodes are as good a guess.
         default = [node for node, is_default in found if is_default and not partition]
         return default or [node for node, _ in found]
 
@@ -334,6 +341,7 @@ class Slurm(BatchSystem):
         memory = next((line for line in lines if _MEMORY_WORDS.search(line)), "")
         if state.cause is Cause.OUT_OF_MEMORY:
             return replace(state, line=memory)
+        # A more exact state than these needs no explanation.
         if state.word not in ("", "FAILED", "CANCELLED", "COMPLETED"):
             return state
         found = [match[1] for line in lines if (match := _CANCELLED_WORDS.search(line))]

@@ -41,6 +41,7 @@ def judge(
         reason = f"{who} reached its time limit in {system}"
         code = _TIMED_OUT_CODE
         return AttemptEnd(outcome=State.TIMED_OUT, exit_code=code, reason=reason, **times)
+    # Before the system's own cause: after our cancel, it says `cancelled` as well.
     if is_wanted and (end is None or end.outcome == State.CANCELLED):
         return base.cancelled(**times)
     if job.cause is Cause.CANCELLED:
@@ -122,6 +123,7 @@ class QueueWatch:
         """Return a query with a new answer; None: there is none yet. If it is awaited, ask now."""
         now = time.monotonic()
         ids = list(dict.fromkeys(job_ids))
+        # One question at a time: a controller that is slow must not be asked twice.
         if ids and (is_awaited or (self._query is None and now >= self._next)):
             self._query = QueueQuery(self._system, ids, self._poke)
             if is_awaited:
@@ -129,6 +131,7 @@ class QueueWatch:
         return self._take(self._query, now) if self._query is not None else None
 
     def _take(self, query: QueueQuery, now: float) -> QueueQuery | None:
+        # Its thread cannot be ended; its answer, if it comes, is dropped.
         if query.is_open:
             if now > query.asked_at + _GIVE_UP_SECONDS:
                 self._query = None
@@ -146,5 +149,6 @@ class QueueWatch:
 
     def _note_trouble(self, text: str, now: float) -> None:
         self.trouble = text
+        # A controller in trouble is asked less and less often, down to once in 15 s.
         self._pause = min(max(self._pause, 1.0) * _SLOWER, LATEST_SECONDS)
         self._next = now + self._pause

@@ -133,6 +133,7 @@ class Sending:
         alike = [
             one
             for one in self._waiting.values()
+            # Only these differ between members of an array: the folder is looked up by the index.
             if (one.options, one.script) == (first.options, first.script)
         ][:most]
         for one in alike:
@@ -175,6 +176,7 @@ class Sending:
 
     def _hold_back(self, batch: _Batch) -> None:
         self._waiting = {one.attempt.marker: one for one in batch.jobs} | self._waiting
+        # A full queue may have room for a smaller array; a single job has to wait.
         self._at_once = max(1, len(batch.jobs) // 2)
         self._not_before = time.monotonic() + (_FULL_SECONDS if len(batch.jobs) == 1 else 0.0)
 
@@ -196,6 +198,7 @@ class Sending:
             write_secrets(ready)
         place, output = str(folder), folder / LOG
         if is_array:
+            # One file for all members: the job reads its line by its index.
             listed, output = folder / "array.txt", folder / f"array-{INDEX}.log"
             write_file(listed, "".join(f"{one.attempt.folder}\n" for one in batch.jobs))
             for index, ready in enumerate(batch.jobs):
@@ -260,6 +263,7 @@ def make_ready(
         raise ComputeFailure(
             f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"
         ) from error
+    # Unknown nodes: what is claimed goes out as it is, and the system may refuse it.
     most_cores = max((node.cores for node in nodes), default=0)
     needs = needs_of(task, most_cores=most_cores, counts_gpus=choice.gpus is not None)
     run = attempt.label.partition("/")[0]
@@ -375,6 +379,7 @@ class PilotSending:
         """Put what waits into the inbox of a pilot, and return the pilot's job of each."""
         del in_flight  # However many they are, there is one job.
         done: list[Sent] = []
+        # A pilot has room for any number: it queues what does not fit at once.
         for ready in list(self._waiting.values()):
             pilot = self._pilot_for(ready)
             self._put(ready, pilot)
@@ -414,6 +419,7 @@ class PilotSending:
         name = _new_name()
         # Beside the folders of the tasks, in that of the run.
         folder = ready.attempt.folder.parent.parent / ".pilots" / name
+        # Before the pilot is sent: orders may be put there while it waits in the queue.
         for inner in (INBOX, TAKEN):
             (folder / inner).mkdir(parents=True)
         assert ready.pilot is not None  # all are made so in this mode
@@ -426,8 +432,10 @@ class PilotSending:
     def _put(self, ready: ReadyJob, pilot: _Pilot) -> None:
         self._count += 1
         marker, folder = ready.attempt.marker, ready.attempt.folder
+        # The pilot begins with the first name: in the order of the queue.
         name = f"{self._count:08}-{marker}"
         pilots = {PILOT: str(pilot.folder), "order": name}
+        # The record first: after a kill, it says which inbox may have the order.
         self._notes.note(ready.attempt, pilot.attempt.marker, None, **pilots)
         write_secrets(ready)
         order = {"folder": str(folder), "nodes": ready.nodes, "cores": ready.cores}
@@ -484,6 +492,7 @@ class SubmitNotes:
     def end_if_empty(self, folder: Path) -> None:
         """End the pilot of a client that is gone, if it has nothing more to do."""
         left = [path.name for inner in (INBOX, TAKEN) for path in _entries(folder / inner)]
+        # Hidden names are files that are being written; `.end` files are requests, not orders.
         if any(not name.startswith(".") and not name.endswith(".end") for name in left):
             return
         with contextlib.suppress(OSError):
@@ -534,6 +543,7 @@ def script_text(settings: BatchConfig, label: str, command: Sequence[str]) -> st
     Its last word, the attempt, is still missing. A line that fails ends it: the next ones need it.
     `module` is defined in login shells.
     """
+    # A login shell only if needed: its profiles may be slow, or fail.
     lines = ["#!/bin/bash -l" if settings.modules else "#!/bin/bash", f"# {label}, by rankwise"]
     if settings.modules or settings.init:
         lines.append("set -e")

@@ -234,6 +234,7 @@ def needs_of(task: Task, *, most_cores: int = 0, counts_gpus: bool = False) -> N
     Where no cores are claimed, there is one for each process, as far as a node has so many. With
     `counts_gpus` they are only counted, since the batch system does not know of them.
     """
+    # Rounded up: a batch system gives whole cores.
     claimed = math.ceil(task.resources.cores / task.nodes)
     width = math.ceil((task.width or len(task.processes)) / task.nodes)
     gpus = 0 if counts_gpus else math.ceil(task.resources.gpus / task.nodes)
@@ -299,6 +300,7 @@ class Commands:
                 start_new_session=True,
             )
         except FileNotFoundError as error:
+            # By far the most frequent reason: the command needs a module, or another machine.
             title = self._system.title
             raise ComputeFailure(
                 f"{name} is not on PATH: this machine has no {title}, or it needs a module"
@@ -326,6 +328,7 @@ class Commands:
 
 def failure_of(system: BatchSystem, name: str, code: int, words: str) -> ComputeFailure:
     """Return an error that has what a command said before it left with a code."""
+    # In one line: messages stand in tables and in the status of a task.
     text = "; ".join(line.strip() for line in words.splitlines() if line.strip())
     text = text or f"{name} left with exit code {code}"
     if system.is_away(text):

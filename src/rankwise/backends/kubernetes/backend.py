@@ -190,6 +190,7 @@ class KubernetesBackend(base.ActiveBackend):
     def _look(self) -> None:
         if self._watch is None or not self._watch.has_listed:
             return
+        # Sorted once: with thousands of pods, a search for each attempt takes too long.
         found: dict[str, list[PodState]] = {}
         for pod in self._watch.pods.values():
             found.setdefault(pod.attempt, []).append(pod)
@@ -200,15 +201,18 @@ class KubernetesBackend(base.ActiveBackend):
 
     def _look_at(self, one: _InPods, pods: Pods, now: float) -> None:
         heads = [pod for pod in pods if pod.part == HEAD_PART]
+        # A Job may have replaced a pod that was deleted before it began.
         head = next((pod for pod in heads if not pod.is_gone), heads[0] if heads else None)
         if head is None:
             self._look_without_pods(one, now)
             return
+        # Only then can they reach the head, also where the cluster has no DNS.
         if head.address and one.has_others and one.asked_to_end is None:
             self._make_others(one, head)
             if one.attempt.marker not in self._watched:
                 return
         if one.stream is None and (head.is_running or head.exit_code is not None):
+            # A log is open for as long as the task runs.
             twin = self._cluster.twin()
             one.stream = LogStream(twin, head.name, one.attempt.folder, poke=self._wake)
         self._tell_of(one, pods)
@@ -271,6 +275,7 @@ class KubernetesBackend(base.ActiveBackend):
             )
         one.over_since = None
         if one.asked_to_end is not None:
+            # The kubelet kills a pod after its grace: this is for a node that does not answer.
             is_late = now > one.asked_to_end + _END_SECONDS
             return states.judge(end, pods, is_wanted=True) if is_late else None
         # What has started is in the hands of its head.
@@ -298,6 +303,7 @@ class KubernetesBackend(base.ActiveBackend):
         if not trouble:
             one.trouble = ""
             return None
+        # Each kind of trouble has a patience of its own, which begins with it.
         kind = "refused" if refused else "pulled" if pulled else "held up"
         if one.trouble != kind:
             one.trouble, one.trouble_since = kind, now
@@ -316,6 +322,7 @@ class KubernetesBackend(base.ActiveBackend):
         except ComputeFailure as failure:
             self._troubles.append(_in_words(str(failure)))
             return
+        # The Job's TTL, or a user, has removed the pods or all of it.
         if head is None or states.is_complete(head):
             self._finish(one.attempt, states.judge(records.read_end(one.attempt.folder), ()))
         elif why := states.failure_of(head):

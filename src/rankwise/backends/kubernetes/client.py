@@ -112,6 +112,7 @@ class ApiClient:
             if refusal.code != _CONFLICT:
                 raise
             made = self._ask(lambda client: client.get(of_kind, name))
+            # Markers are unique: the same labels are those of our own earlier call.
             labels = made["metadata"].get("labels") or {}
             if labels != thing["metadata"].get("labels"):
                 raise
@@ -170,6 +171,7 @@ class ApiClient:
 
     def version(self) -> str:
         """Return the address of the API server, once it has answered."""
+        # What every run does: without this permission, nothing else helps.
         self._ask(lambda client: next(iter(client.list(kind("Job"), chunk_size=1)), None))
         return str(self._ready().config.cluster.server)
 
@@ -233,6 +235,7 @@ class ApiClient:
 
     def _ask(self, question: Callable[[Client], _T]) -> _T:
         """Call the API, again after an error that may pass."""
+        # Rolling updates of the API server and its load balancers take some seconds.
         for number in range(_TRIES):
             is_last = number == _TRIES - 1
             try:
@@ -283,6 +286,7 @@ def _api_failure(error: Any) -> Exception:
 def _failure(code: int, message: str, seconds: float | None) -> Exception:
     if code == _GONE:
         return Gone(message)
+    # The server is overloaded, restarting or without its storage.
     if code == _BUSY or code >= _SERVER_FAULT:
         away = Unreachable(f"the API server answers {code}: {message}")
         away.seconds = seconds

@@ -111,6 +111,7 @@ def pack(folder: Path) -> bytes:
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(folder.rglob("*")):
             archive.add(path, path.relative_to(folder).as_posix(), recursive=False, filter=_plain)
+    # Without a time: equal code makes an equal ConfigMap.
     return gzip.compress(raw.getvalue(), mtime=0)
 
 
@@ -200,6 +201,7 @@ def package_for(job: Submission, choice: ComputeConfig) -> PodPackage:
     head = next(one for one in jobs if one["metadata"]["labels"][objects.PART] == objects.HEAD_PART)
     return PodPackage(
         attempt=attempt,
+        # Suspended until everything that it needs is there: then one patch starts it.
         head={**head, "spec": {**head["spec"], "suspend": True}},
         rest=tuple(one for one in made if one["kind"] != "Job"),
         others=tuple(one for one in jobs if one is not head),
@@ -232,6 +234,7 @@ def others_of(folder: Path, head_address: str) -> list[dict[str, Any]]:
     """
     place = folder / OTHERS
     try:
+        # Recorded here: also another client can make these Jobs.
         text = place.read_text()
         found: list[dict[str, Any]] = json.loads(text.replace(_UNKNOWN_ADDRESS, head_address))
     except (FileNotFoundError, ValueError) as error:

@@ -57,6 +57,7 @@ class PodLayout:
 def layout_of(task: Task) -> PodLayout:
     """Return the pods of a task."""
     roles = _roles(task)
+    # One pod: its head starts all processes itself.
     if task.nodes == 1:
         return PodLayout(head=PodGroup(role=roles[0], nodes=(0,), claim=task.resources))
     nodes: dict[str, list[int]] = {}
@@ -66,6 +67,7 @@ def layout_of(task: Task) -> PodLayout:
     groups = [
         PodGroup(role=role, nodes=tuple(its), claim=claims[role]) for role, its in nodes.items()
     ]
+    # The launcher's pod has room for the head; pods of workers may be killed for memory.
     own = next((group for group in groups if _is_launcher(group, task)), None)
     others = tuple(group for group in groups if group is not own)
     return PodLayout(head=own or PodGroup(role=HEAD, nodes=(), claim=HEAD_CLAIM), others=others)
@@ -116,6 +118,7 @@ def service_name(attempt: str) -> str:
 
 def dns_name(text: str, most: int = _MOST_LETTERS) -> str:
     """Return a valid name for an object; one that has to be cut ends with a digest."""
+    # RFC 1035: letters, digits and dashes, and a letter first.
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if not name or not name[0].isalpha():
         name = f"rw-{name}".strip("-")
@@ -157,6 +160,7 @@ def quantities(claim: Resources, gpu: str) -> dict[str, str]:
     """Return a claim as quantities; what is not claimed is left out."""
     found = {}
     if claim.cores:
+        # The API knows no smaller part of a core.
         thousandths = max(1, round(claim.cores * 1000))
         found["cpu"] = f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
     if claim.memory:
@@ -318,6 +322,7 @@ class _ObjectMaker:
     def service(self) -> dict[str, Any]:
         """Return what gives pods names where the cluster has names, also before they are ready."""
         spec = {
+            # Headless: names lead to the pods themselves.
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": {MARKER: label(self._attempt)},
@@ -344,10 +349,13 @@ class _ObjectMaker:
     def _pod(self, group: PodGroup, part: str, head_address: str) -> dict[str, Any]:
         site = self._site
         pod: dict[str, Any] = {
+            # A container that is started again would have lost its files.
             "restartPolicy": "Never",
             "subdomain": self.name,
             "terminationGracePeriodSeconds": _END_SECONDS,
+            # Programs of users get no access to the API.
             "automountServiceAccountToken": False,
+            # Otherwise each Service of the namespace adds variables to every process.
             "enableServiceLinks": False,
             "securityContext": self._pod_security(),
             "containers": [self._container(group, part, head_address)],
@@ -445,6 +453,7 @@ class _ObjectMaker:
             claim = dataclasses.replace(claim, gpus=0)
         requests = quantities(claim, self._site.gpu_resource)
         is_head = group.role == HEAD and not group.nodes
+        # A guaranteed pod, with limits equal to requests, is evicted last; a head may use more.
         limits = quantities(HEAD_LIMIT, "") if is_head else requests
         return {"requests": requests, "limits": dict(limits)} if requests else {}
 

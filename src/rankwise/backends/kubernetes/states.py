@@ -70,6 +70,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodState:
     metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
     labels = metadata.get("labels") or {}
     annotations = metadata.get("annotations") or {}
+    # A label since Kubernetes 1.28, before that an annotation only.
     index = labels.get(_INDEX, annotations.get(_INDEX, "0"))
     return PodState(
         name=metadata.get("name", ""),
@@ -102,6 +103,7 @@ def _conditions(conditions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _container(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    # Clusters may inject containers of their own, such as proxies.
     own = next((one for one in statuses if one.get("name") == objects.CONTAINER), None)
     state = (own or {}).get("state") or {}
     if waiting := state.get("waiting"):
@@ -200,6 +202,7 @@ def _ended_by_others(
         return base.cancelled(f"pod {pod.name} was deleted, not by rankwise", **times)
     if (pod := _first(pods, _is_deleted)) is not None:
         return _lost_pod(pods, {pod.name: ""}, times)
+    # After all causes from outside: those explain a refusal, too.
     if end is None and (reason := refusal(pods)):
         return base.not_run(reason)
     return None
@@ -250,6 +253,7 @@ def _lost_pod(pods: Pods, lost: Mapping[str, str], times: Mapping[str, Any]) -> 
     the one that was gone first.
     """
     known = {pod.name: pod for pod in pods}
+    # In the order in which the head lost them.
     gone = [known[name] for name in lost if name in known]
     pod = _first(gone, is_taken_away) or next(iter(gone), None)
     if pod is None:

@@ -68,6 +68,7 @@ class LogStream:
         self._cluster = cluster
         self._pod = pod
         self._folder = folder
+        # Frames have numbers: what an earlier client has written is not written again.
         self._taker = Taker(str(folder))
         self._poke = poke
         self._last = _number(folder)
@@ -96,6 +97,7 @@ class LogStream:
             try:
                 asked = None if self._asks_for_all else since
                 for line in self._cluster.log(self._pod, since=asked):
+                    # The API takes `since` in seconds before now.
                     self._heard = time.monotonic()
                     self.is_away = False
                     pause = _SOONEST_SECONDS
@@ -131,6 +133,7 @@ class LogStream:
             self._note_words(line)
             return
         is_known = frame["n"] <= self._last
+        # After a broken connection, frames may overlap, but must not be missing.
         if frame["n"] > self._last + 1:
             self._note_gap(frame["n"] - self._last - 1)
         if "path" not in frame:
@@ -259,6 +262,7 @@ class PodWatch:
 
     def apply(self) -> None:
         """Apply what the thread has received."""
+        # A watch can fall silent without an error, behind some proxies: the list makes up for it.
         self._list_anyway()
         with contextlib.suppress(queue.Empty):
             while True:
@@ -316,6 +320,7 @@ class PodWatch:
                     version = self._list(own)
                 for event, pod in own.watch(self._labels, version, seconds=_WATCH_SECONDS):
                     pause = _SOONEST_WATCH_SECONDS
+                    # To go on from here: the server ends a watch after its seconds.
                     version = pod["metadata"]["resourceVersion"]
                     self._hear(event, read_pod(pod))
                     if self._is_over.is_set():

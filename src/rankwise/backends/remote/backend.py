@@ -113,6 +113,7 @@ class RemoteBackend(base.ActiveBackend):
             host.tasks -= 1
 
     def _send_elsewhere(self, job: Submission, reason: str) -> None:
+        # The other machines may take longer to become free: people should know why it waits.
         self._tell(Update(text=reason))
         self._waiting.append(job)
         self._release(job.attempt)
@@ -158,6 +159,7 @@ class RemoteBackend(base.ActiveBackend):
 
     def close(self) -> None:
         """Give back what was made for this run, and report what could not be."""
+        # First the own thread: it could otherwise start something on a closed machine.
         super().close()
         for trouble in self._close_hosts():
             self._tell(Update(text=trouble))

@@ -109,6 +109,7 @@ def exchange(
             timer.cancel()
             if process.stdout is not None:
                 process.stdout.close()
+        # It ends with the process: writing to a closed pipe fails.
         feeder.join()
         errors.seek(0)
         text = errors.read().decode(errors="replace")
@@ -264,6 +265,7 @@ class Machine:
 
     def _answer(self, result: CommandResult) -> dict[str, Any]:
         """Return the agent's answer among what a call has written; Unreachable: there is none."""
+        # A login may print before the answer, and a wrapper after it.
         found = _ANSWER.search(result.output)
         if found is None:
             raise self._no_answer(result)
@@ -280,6 +282,7 @@ class Machine:
         asked = json.dumps({"root": found.root, **request})
         # One word of a command line, whatever login shell reads it.
         packed = base64.urlsafe_b64encode(asked.encode()).decode()
+        # The Python that installed our files, not the first on a PATH that may change.
         words = [*start_words(found.python, self._agent), "agent", verb, packed]
         return self._shell(words) if verb == "start" else f"exec {shlex.join(words)}"
 

@@ -68,6 +68,7 @@ class AttemptMirror:
 
     def take(self, pieces: Sequence[Sequence[Any]]) -> None:
         """Write pieces of logs; a log that was moved over there is moved here first."""
+        # All moves first: a rotated log must leave its name before the next one is written there.
         for path, inode, *_ in pieces:
             self._follow(path, inode)
         for path, inode, offset, _, text in pieces:
@@ -95,6 +96,7 @@ class AttemptMirror:
             # Another client has mirrored it before: the same file from its beginning.
             self._continue(path, inode, data)
             return
+        # Another file has this name there now: readers keep the old one, by its inode.
         if known[0] not in (0, inode):
             place.unlink(missing_ok=True)
         file = os.open(place, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -124,6 +126,7 @@ class AttemptMirror:
 
         OSError: not all could be written here. EOFError, TarError: not all has come.
         """
+        # A stream that was cut has no FETCHED: what came is fetched again, and nothing removed.
         is_whole = False
         with tarfile.open(fileobj=file, mode="r|") as parcel:
             for member in parcel:
@@ -213,6 +216,7 @@ class _ContainerThere(Container):
     gid: int
 
     def _user(self) -> tuple[str, ...]:
+        # Rootless podman maps our user to root in the container, unless it is told otherwise.
         if self.engine == "podman" and self.uid != 0:
             return ("--userns", "keep-id")
         return ("--user", f"{self.uid}:{self.gid}")
@@ -311,6 +315,7 @@ def _lock_of(choice: RuntimeChoice) -> tuple[str, str]:
         texts = texts_of(path)
     except OSError as error:
         raise ComputeFailure(f'runtime "{choice.name}": {path}: {error.strerror}') from error
+    # The machine has none of the files that a lock file includes.
     lines = [line for text in texts for line in text.splitlines()]
     return path.name, "".join(f"{line}\n" for line in lines if not _INCLUDES.match(line))
 
@@ -319,6 +324,7 @@ def _moved(task: Task, source: str, work: str) -> Task:
     """Return a task with the folder there for the one here, wherever its texts have it."""
     places = {place.rstrip("/") for place in (source, os.path.realpath(source))} - {""}
     # Our interpreter first, which may be in the folder; what is below it is no interpreter.
+    # The longer path first, where one begins with the other.
     folders = sorted(map(re.escape, places), key=len, reverse=True)
     known = "|".join([rf"{re.escape(sys.executable)}(?!/)", *folders])
     pattern = re.compile(f"{_BEFORE_PATH}(?P<path>{known}){_BEHIND_PATH}")

@@ -78,6 +78,7 @@ class Tracked:
     def entries(self, *, compute: str = "", run: str = "") -> Iterator[TrackedInstance]:
         """Return all records, the oldest first; StoreFailure, at last: some cannot be read."""
         try:
+            # A file that is being written has another suffix until it is whole.
             files = [file for file in self._folder.iterdir() if file.suffix == ".json"]
         except FileNotFoundError:
             return
@@ -156,6 +157,7 @@ def _remove_folder(entry: TrackedInstance, tracked: Tracked, site: Site) -> str:
         return f"{site.file} has no [compute.{entry.compute}] with hosts any more"
     try:
         machine = machine_at(choice, entry.about["machine"])
+        # Also ends what still runs there: the marker finds its processes.
         said = machine.ask("remove", {"root": entry.about["root"], "marker": entry.name})
         machine.line.close()
     except RankwiseError as failure:
