@@ -22,7 +22,7 @@ from rankwise.plan import Plan, Resources, Restart, RuntimeChoice, Task
 from rankwise.runtimes.base import PreparedRuntime
 from rankwise.store import ResultRow, State, Store
 from rankwise.store.rows import Event
-from tests.backends.test_put_back import QueueStandIn
+from tests.backends.test_batch_systems import QueueStandIn
 from tests.engine.driven import Ends, FakeCompute, always, drive, end, prepared, states, task
 
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import py_compile
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sshd import Sshd
 
 from rankwise.backends.base import Attempt
+from rankwise.backends.cloud import ProviderConnection
 from rankwise.backends.doctor import check_compute
+from rankwise.backends.remote.connection import Machine
+from rankwise.backends.remote.tracked import Tracked
+from rankwise.backends.ssh import SshConnection
 from rankwise.documents.site import find_site
-from rankwise.errors import ComputeFailure
+from rankwise.documents.site_models import CommandConfig
+from rankwise.errors import ComputeFailure, InputError
 from rankwise.plan import Resources
 from rankwise.records import AttemptEnd
 from tests.backends.places import NAME, Place, Watching, output_of, provider_table
@@ -116,3 +127,202 @@ def _refusal(place: Place, **more: object) -> str:
     [(_, end)] = _run(place, "true", **more)
     assert end.outcome == "not run"
     return end.reason
+
+
+# The tables of hosts and of providers in a site file
+
+_CLOUD = """\
+[compute.it]
+backend = "command"
+create = "cloud create --name ${{name}}"
+run = ["cloud", "run", "${{id}}", "${{command}}"]
+delete = "cloud delete ${{id}}"
+capture = { id = "$.id" }
+"""
+
+
+def test_hosts_are_read(tmp_path: Path) -> None:
+    (tmp_path / "rankwise.toml").write_text(
+        '[compute.it]\nbackend = "ssh"\nhosts = ["a", "me@b"]\noptions = ["-J", "gate"]\n'
+        'config = "ssh/config"\nshared = true\npatience = 60\ncores = 4\n'
+    )
+    choice = find_site(tmp_path, {}).compute("it")
+    assert choice.ssh.hosts == ("a", "me@b")
+    assert choice.ssh.options == ("-J", "gate")
+    assert choice.ssh.config == str(tmp_path / "ssh" / "config")
+    assert (choice.ssh.shared, choice.ssh.patience, choice.cores) == (True, 60.0, 4)
+
+
+def test_a_provider_is_read(tmp_path: Path) -> None:
+    (tmp_path / "rankwise.toml").write_text(f"{_CLOUD}reuse = false\ninstances = 3\n")
+    command = find_site(tmp_path, {}).compute("it").command
+    assert command.create == ("cloud", "create", "--name", "${{name}}")
+    assert dict(command.capture) == {"id": "$.id"}
+    assert (command.reuse, command.instances, command.list) == (False, 3, ())
+
+
+def test_a_name_in_a_command_line_is_one_word_with_blanks_or_without(tmp_path: Path) -> None:
+    (tmp_path / "rankwise.toml").write_text(
+        _CLOUD.replace("${{name}}", "'a ${{ name }}' ${{ name }}")
+    )
+    command = find_site(tmp_path, {}).compute("it").command
+    assert command.create == ("cloud", "create", "--name", "a ${{name}}", "${{name}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('[compute.it]\nbackend = "ssh"\n', ':1: `hosts` is missing in `compute.it`'),
+        ('[compute.it]\nbackend = "ssh"\nhosts = ["-oX"]\n', ":3: `compute.it.hosts[1]` must be a host, not '-oX'"),
+        (
+            '[compute.it]\nbackend = "ssh"\nhosts = ["a"]\noptions = ["-o", "controlpath=x"]\n',
+            ':4: `compute.it.options[2]` cannot be `controlpath=x`, which rankwise sets itself',
+        ),
+        (_CLOUD.replace("${{command}}", "x"), ':4: `run` must have ${{command}} in it'),
+        (_CLOUD.replace("delete ${{id}}", "delete ${{ids}}"), ':5: `delete` has ${{ids}}, which is unknown; did you mean `id`?'),
+        (_CLOUD.replace("--name ${{name}}", "${{id}}"), ':3: `create` has ${{id}}, which is unknown; there are name'),
+        (_CLOUD.replace('"$.id"', '"$id"'), ':6: `compute.it.capture` has id = \'$id\': must go on with `.name`, `[0]`, `["name"]` or `[*]`, not \'id\''),
+        (_CLOUD.replace('"$.id"', "'id (.) (.)'"), "must have one group"),
+        (_CLOUD.replace("create =", "creat ="), 'unknown field `creat`: did you mean `create`?'),
+        (_CLOUD.replace('"cloud delete', '"cloud \\"delete'), '`compute.it.delete` is no command line: No closing quotation'),
+    ],
+)  # fmt: skip
+def test_mistakes_have_a_line_and_a_remedy(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "rankwise.toml").write_text(text)
+    with pytest.raises(InputError) as error:
+        find_site(tmp_path, {})
+    assert complaint in str(error.value)
+
+
+# Folders from which programs are run, here and on other machines: they must be ours alone
+
+
+def _foreign(folder: Path, kind: str) -> Path:
+    """Give a folder into which others can write, or which belongs to another user."""
+    place = folder / "foreign"
+    if kind == "writable":
+        place.mkdir()
+        place.chmod(0o777)
+    elif os.getuid() == 0:
+        place.mkdir(mode=0o700)
+        os.chown(place, 12345, 12345)
+    else:
+        place = Path("/usr")
+    return place
+
+
+def _instance(folder: Path, place: str, **more: tuple[str, ...]) -> Machine:
+    """Give a machine that is this one, by a provider's command line."""
+    command = CommandConfig(run=("sh", "-c", "${{command}}"), folder=place, **more)  # type: ignore[arg-type]  # command lines
+    line = ProviderConnection("it", {}, command, Tracked(folder / "elsewhere"))
+    return Machine(line, folder=place)
+
+
+@pytest.mark.parametrize("kind", ["writable", "of another user"])
+def test_a_folder_of_an_instance_that_is_not_ours_alone_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    place = _foreign(tmp_path, kind)
+    before = sorted(place.iterdir())
+    with pytest.raises(ComputeFailure, match="is not yours alone there") as refused:
+        _instance(tmp_path, str(place)).reach()
+    assert str(place) in str(refused.value)
+    assert sorted(place.iterdir()) == before, "nothing is put there"
+
+
+@pytest.mark.parametrize("kind", ["writable", "of another user"])
+def test_a_folder_of_a_host_that_is_not_ours_alone_is_refused(
+    tmp_path: Path, server: Sshd, kind: str
+) -> None:
+    place = _foreign(tmp_path, kind)
+    line = SshConnection("here", config=str(server.config))
+    with pytest.raises(ComputeFailure, match="is not yours alone there"):
+        Machine(line, folder=str(place)).reach()
+
+
+@pytest.mark.parametrize("kind", ["writable", "of another user"])
+def test_files_are_copied_into_no_folder_that_is_not_ours_alone(tmp_path: Path, kind: str) -> None:
+    """They may have the values of secrets in them."""
+    place = _foreign(tmp_path, kind)
+    copy = ("cp", "${{source}}", "${{target}}")
+    with pytest.raises(ComputeFailure, match="not yours alone"):
+        _instance(tmp_path, str(place), send=copy).reach()
+
+
+def test_a_link_of_another_is_followed_once_and_never_again(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to("real")
+    assert _instance(tmp_path, str(tmp_path / "link")).reach().root == str(tmp_path / "real")
+
+
+def test_our_folder_is_in_the_home_and_for_no_other_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rankwise.toml").write_text(
+        '[compute.it]\nbackend = "command"\ncreate = "c"\ndelete = "d"\nrun = "r ${{command}}"\n'
+    )
+    place = find_site(tmp_path, {}).compute("it").command.folder
+    monkeypatch.setenv("HOME", str(tmp_path))
+    copy = ("cp", "${{source}}", "${{target}}")
+    for machine in (_instance(tmp_path, place), _instance(tmp_path, place, send=copy)):
+        root = Path(machine.reach().root)
+        assert root.is_relative_to(tmp_path)
+        assert stat.S_IMODE(root.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("kind", ["changed", "added", "link", "compiled"])
+def test_what_a_stranger_has_put_in_the_place_of_our_files_is_not_run(
+    tmp_path: Path, kind: str
+) -> None:
+    root = tmp_path / "root"
+    _instance(tmp_path, str(root)).reach()
+    [parts] = root.glob("parts-*")
+    stranger = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
+    if kind == "changed":
+        (parts / "agent.py").write_text(stranger)
+        (parts / "start.py").write_text(stranger)
+    elif kind == "added":
+        (parts / "json.py").write_text(stranger)
+    elif kind == "compiled":
+        (tmp_path / "start.py").write_text(stranger)
+        py_compile.compile(
+            str(tmp_path / "start.py"),
+            cfile=str(parts / "__pycache__" / f"start.{sys.implementation.cache_tag}.pyc"),
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )
+    else:
+        (tmp_path / "theirs").mkdir()
+        (tmp_path / "theirs" / "agent.py").write_text(stranger)
+        (parts / "agent.py").unlink()
+        (parts / "agent.py").symlink_to(tmp_path / "theirs" / "agent.py")
+    machine = _instance(tmp_path, str(root))
+    machine.reach()
+    assert machine.ask("look", {"attempts": {}}) == {"attempts": {}}
+    assert not (tmp_path / "ran").exists()
+    assert [one.name for one in root.glob("parts-*")] == [parts.name]
+    assert not (parts / "json.py").exists()
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose name leaves room for that of a socket."""
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("kind", ["writable", "of another user", "link"])
+def test_a_connection_is_kept_in_no_folder_that_is_not_ours_alone(
+    short: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Who can write there could answer in the place of a host."""
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    place = short / f"rankwise-ssh-{os.getuid()}"
+    if kind == "link":
+        (short / "real").mkdir(mode=0o700)
+        place.symlink_to("real")
+    elif kind == "of another user" and os.getuid() != 0:
+        place.symlink_to("/usr")
+    else:
+        _foreign(short, kind).rename(place)
+    with pytest.raises(ComputeFailure, match="is not yours alone"):
+        SshConnection("here")

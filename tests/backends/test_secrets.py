@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from rankwise.backends.base import Attempt
 from rankwise.backends.batch import submitting
-from rankwise.backends.batch.submitting import SECRETS, ReadyJob
+from rankwise.backends.batch.submitting import SECRETS, ReadyJob, remove_secrets, write_secrets
 from rankwise.backends.kubernetes.objects import objects_for
 from rankwise.documents.site_models import ComputeConfig, KubernetesConfig
 from rankwise.plan import Process, RuntimeChoice, Task
@@ -62,3 +63,32 @@ def test_secrets_in_pods_are_files_of_their_user_s_group(user: int | None, mode:
     assert volume["secret"]["defaultMode"] == mode
     [mount] = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == volume["name"]]
     assert mount["readOnly"] is True
+
+
+# The values of secrets on their way to a Slurm job: in a file that only we can read
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+def test_the_file_with_secrets_is_for_its_owner_alone_from_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    def forbid(*given: object, **more: object) -> None:
+        pytest.fail("its mode is changed when it is there already")
+
+    for name in ("chmod", "fchmod"):
+        monkeypatch.setattr(os, name, forbid)
+    attempt = Attempt(label="run/task/1", marker="rw-1", folder=tmp_path)
+    before = os.umask(umask)
+    try:
+        for value in ("first", "second"):
+            write_secrets(
+                ReadyJob(attempt=attempt, options=(), script="", secrets={"TOKEN": value})
+            )
+            (place,) = tmp_path.iterdir()
+            assert json.loads(place.read_text()) == {"TOKEN": value}
+            assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+    remove_secrets(attempt)
+    remove_secrets(attempt)
+    assert [*tmp_path.iterdir()] == []
