@@ -13,8 +13,9 @@ import psutil
 import pytest
 from sshd import Sshd
 
-from rankwise.backends.base import Attempt
+from rankwise.backends.base import Attempt, Unreachable
 from rankwise.backends.cloud import ProviderConnection, give_all_back
+from rankwise.backends.remote import host
 from rankwise.backends.remote.connection import Machine
 from rankwise.backends.remote.host import SENT
 from rankwise.backends.remote.tracked import Tracked, TrackedInstance
@@ -219,3 +220,27 @@ def test_an_end_is_told_also_where_its_folder_cannot_be_removed_at_once(
     [end] = watching.until_over(attempt)
     watching.compute.close()
     assert (end.outcome, refused) == ("passed", ["remove"])
+
+
+def test_an_end_is_reported_once_though_its_machine_falls_silent_before_all_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = _cloud(tmp_path)
+    watching = Watching(place.open(), place.updates)
+    attempt = _started(place, watching)
+    ask, silence = Machine.ask, ["is silent"]
+
+    def fall_silent(self: Machine, verb: str, request: Any) -> Any:
+        if verb == "remove" and silence:
+            raise Unreachable("no answer")
+        return ask(self, verb, request)
+
+    monkeypatch.setattr(Machine, "ask", fall_silent)
+    monkeypatch.setattr(host, "_END_SECONDS", 0.1)
+    watching.compute.cancel(attempt)
+    [end] = watching.until_over(attempt)
+    for _ in range(20):
+        assert watching.hear(0.1) == [], "it has ended already"
+    silence.clear()
+    watching.compute.close()
+    assert end.outcome == "cancelled"

@@ -381,7 +381,8 @@ class Host:
         now, text = time.monotonic(), _in_words(failure)
         if self._away_since is None:
             self._away_since = now
-        for one in list(self._attempts.values()):
+        ending = [one for one in list(self._attempts.values()) if not one.is_over]
+        for one in ending:
             if one.asked_to_end is not None and now > one.asked_to_end + _END_SECONDS:
                 reason = f"cancelled; {text}, so what ran there may go on: rankwise clean ends it"
                 self._finish(one, base.cancelled(reason))
