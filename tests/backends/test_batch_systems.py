@@ -20,6 +20,8 @@ from rankwise.backends.base import Attempt, Submission, Updates
 from rankwise.backends.batch import backend as batch_backend
 from rankwise.backends.batch import states
 from rankwise.backends.batch.backend import BatchBackend
+from rankwise.backends.batch.slurm import Slurm
+from rankwise.backends.batch.submitting import SubmitNotes
 from rankwise.backends.batch.system import BatchJob, BatchSystem, Ending, JobState, Phase
 from rankwise.documents.site import find_site
 from rankwise.documents.site_models import ComputeConfig, SlurmConfig
@@ -526,3 +528,25 @@ def test_a_job_that_is_sent_while_others_are_asked_for_is_not_taken_for_forgotte
     goes_on.set()
     assert watched.hear(WAITS).count("Queue job 8 is pending: Resources") <= 1
     watched.compute.close()
+
+
+def test_an_order_that_its_pilot_takes_at_this_moment_is_still_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt(label="run-1/task/1", marker="rw-1", folder=tmp_path / "attempt")
+    notes = SubmitNotes(system=Slurm(), backend="slurm")
+    notes.note(attempt, "rw-pilot", None, pilot=str(tmp_path), order="0001")
+    for name in ("inbox", "taken"):
+        (tmp_path / name).mkdir()
+    order = tmp_path / "inbox" / "0001"
+    order.touch()
+    exists = Path.exists
+
+    def exists_and_is_taken_then(path: Path) -> bool:
+        found = exists(path)
+        if exists(order):
+            order.rename(tmp_path / "taken" / "0001")
+        return found
+
+    monkeypatch.setattr(Path, "exists", exists_and_is_taken_then)
+    assert notes.is_with_pilot(attempt)

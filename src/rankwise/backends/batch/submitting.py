@@ -520,7 +520,8 @@ class SubmitNotes:
 
     def is_with_pilot(self, attempt: Attempt) -> bool:
         """Return whether a pilot has it, or will have it."""
-        return any(order.exists() for order in self._orders(attempt, TAKEN, INBOX))
+        # In this order: the pilot may move it from the inbox at this moment.
+        return any(order.exists() for order in self._orders(attempt, INBOX, TAKEN))
 
     def withdraw(self, attempt: Attempt) -> None:
         """Keep a pilot that waits in the queue again from starting an attempt once more."""
