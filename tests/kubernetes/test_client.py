@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -459,3 +461,45 @@ def test_frames_that_the_cluster_has_no_more_are_counted(tmp_path: Path) -> None
     assert stream.missing == 1
     assert not (tmp_path / "result.bin").exists()
     assert stream.left_out == {"result.bin": "a part of it was lost on the way"}
+
+
+class _ListingOnly:
+    """A cluster without pods, whose lists fail in the thread of a test."""
+
+    def __init__(self) -> None:
+        self.is_away = self.is_watched = False
+
+    def twin(self) -> _ListingOnly:
+        return self
+
+    def pods(self, labels: object) -> tuple[list[object], str]:
+        if self.is_away and threading.current_thread() is threading.main_thread():
+            raise Unreachable("no answer")
+        return [], "1"
+
+    def watch(self, labels: object, version: str, *, seconds: int) -> Iterator[object]:
+        self.is_watched = True
+        time.sleep(0.05)
+        return iter(())
+
+    def forget(self) -> None:
+        """Do nothing: it has no connections."""
+
+
+def test_a_list_of_pods_that_fails_once_is_no_trouble_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_module, "_RELIST_SECONDS", 0.0)
+    cluster = _ListingOnly()
+    watch = PodWatch(cluster, {}, poke=lambda: None)  # type: ignore[arg-type]  # all that it calls
+    try:
+        wait_until(lambda: cluster.is_watched)
+        watch.apply()
+        cluster.is_away = True
+        watch.apply()
+        assert watch.trouble == "no answer"
+        cluster.is_away = False
+        watch.apply()
+        assert watch.trouble == ""
+    finally:
+        watch.close()

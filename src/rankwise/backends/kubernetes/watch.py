@@ -250,7 +250,7 @@ class PodWatch:
         self.pods: dict[str, PodState] = {}
         self.has_listed = False
         """Whether all pods were listed once."""
-        self.trouble = ""
+        self._watch_trouble = self._list_trouble = ""
         self._cluster = cluster
         self._labels = labels
         self._poke = poke
@@ -259,6 +259,11 @@ class PodWatch:
         self._listed = 0.0
         self._thread = threading.Thread(target=self._go, daemon=True, name="pods")
         self._thread.start()
+
+    @property
+    def trouble(self) -> str:
+        """Return why pods cannot be watched or listed; empty: they can."""
+        return self._watch_trouble or self._list_trouble
 
     def apply(self) -> None:
         """Apply what the thread has received."""
@@ -270,7 +275,7 @@ class PodWatch:
 
     def _note(self, kind: str, what: object) -> None:
         if kind == "trouble":
-            self.trouble = str(what)
+            self._watch_trouble = str(what)
         elif kind == "all":
             assert isinstance(what, dict)
             for name in self.pods.keys() - what.keys():
@@ -295,8 +300,9 @@ class PodWatch:
         try:
             found, _ = self._cluster.pods(self._labels)
         except ComputeFailure as failure:
-            self.trouble = str(failure)
+            self._list_trouble = str(failure)
         else:
+            self._list_trouble = ""
             self._note("all", {pod.name: pod for pod in map(read_pod, found)})
 
     # In the thread
