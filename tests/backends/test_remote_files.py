@@ -41,7 +41,8 @@ def test_a_log_grows_here_as_it_does_there_also_when_it_is_moved(tmp_path: Path)
     here, there = tmp_path / "here", tmp_path / "there"
     log = there / _LOG
     log.parent.mkdir(parents=True)
-    mirror, follower, seen = AttemptMirror(here), LogFollower([here]), []
+    mirror, follower, seen = AttemptMirror(here), LogFollower(), []
+    follower.add(here)
     for number in range(30):
         with log.open("a") as file:
             file.write(f"line {number}\n")

@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -134,41 +134,6 @@ def is_conclusive(end: AttemptEnd) -> bool:
             return end.signal not in (_TERM, _KILL)
     # It was cancelled, perhaps by the backend, or a newer runner has written it.
     return False
-
-
-def claim_of(task: Task, most: Resources) -> Resources:
-    """Return what a task takes of a machine: by default, a core for each process.
-
-    A task wider than the machine takes all of it. One that must be alone takes all cores, if their
-    number is known.
-    """
-    # A launcher is one process, and starts as many ranks as the width says.
-    width = task.width or len(task.processes)
-    cores = task.resources.cores or min(float(width), most.cores)
-    # Of an unlimited backend, there is no number that would be all of it.
-    if task.is_alone and math.isfinite(most.cores):
-        cores = most.cores
-    return replace(task.resources, cores=cores)
-
-
-def with_texts(task: Task, change: Callable[[str], str]) -> Task:
-    """Return a task with every text changed: commands, variables and files."""
-
-    def changed(values: Mapping[str, str]) -> dict[str, str]:
-        return {name: change(value) for name, value in values.items()}
-
-    processes = []
-    for process in task.processes:
-        old = process.command
-        command = change(old) if isinstance(old, str) else tuple(map(change, old))
-        environment = changed(process.environment)
-        processes.append(replace(process, command=command, environment=environment))
-    return replace(
-        task,
-        processes=tuple(processes),
-        environment=changed(task.environment),
-        files=changed(task.files),
-    )
 
 
 class Backend(Protocol):

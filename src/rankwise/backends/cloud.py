@@ -343,7 +343,7 @@ class ProviderBackend(RemoteBackend):
     def _pick(self, task: Task) -> tuple[Host, Resources] | None:
         """Return an instance that has room, or have one made."""
         most = self.facts().capacity
-        claim = base.claim_of(task, Resources(cores=1e9) if math.isinf(most.cores) else most)
+        claim = claim_of(task, Resources(cores=1e9) if math.isinf(most.cores) else most)
         if not fits(claim, most):
             raise ComputeFailure("needs more than the site file says that an instance has")
         usable = [host for host in self._hosts.values() if not host.failure]

@@ -218,7 +218,7 @@ class SshBackend(RemoteBackend):
             raise ComputeFailure("; ".join(dict.fromkeys(reasons)))
         # What a silent host has is not known: it is tried.
         amounts = [(host, host.has or base.UNLIMITED) for host in usable]
-        claims = [(host, has, base.claim_of(task, has)) for host, has in amounts]
+        claims = [(host, has, claim_of(task, has)) for host, has in amounts]
         able = [(host, has, claim) for host, has, claim in claims if fits(claim, has)]
         if not able:
             _, has, claim = claims[0]

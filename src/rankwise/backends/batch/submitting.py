@@ -298,7 +298,7 @@ def make_ready(
 def _parts(folder: Path, settings: BatchConfig, system: BatchSystem) -> Path:
     """Copy our own files to where the nodes can read them: beside the attempts of the store."""
     files = dict(_own_files(is_compiled=not settings.python))
-    files[dialect.FILE] = json.dumps(system.dialect.to_data()).encode()
+    files[dialect.FILE] = json.dumps(system.dialect.data()).encode()
     place = folder.parent.parent / ".parts" / orders.digest_of(files)
     if not place.exists():
         with Beside(place) as beside:
