@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.backends.base import claim_of
 from rankwise.backends.batch.slurm import Slurm
 from rankwise.backends.batch.system import needs_of
 from rankwise.backends.remote.backend import fits

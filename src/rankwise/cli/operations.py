@@ -64,14 +64,14 @@ def clean_command(
         for entry in entries:
             print(describe(entry))
         return 1
-    is_well = True
-    for entry, trouble in clean(entries, ledger, find_site(Path.cwd()), needed=_needed_by(folder)):
+    code = 0
+    for entry, trouble in clean(entries, tracked, find_site(Path.cwd()), needed=_needed_by(folder)):
         if trouble:
-            is_well = False
+            code = 1
             print(f"STILL THERE: {describe(entry)}\n  {trouble}")
         else:
             print(f"gone: {describe(entry)}")
-    return 0 if is_well else 1
+    return code
 
 
 def _needed_by(folder: Path) -> Callable[[TrackedInstance], str]:
