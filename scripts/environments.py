@@ -111,6 +111,15 @@ from kubeflow_trainer_api import models
 found = len([KubeflowOrgV1TFJob, models])
 print("\\nrankwise-trial:", found, "kubeflow-training", version("kubeflow-training"))
 """
+NOTEBOOKS_PROBE = """
+from importlib.metadata import version
+import nbclient
+print("\\nrankwise-trial:", 1 + len([nbclient]), "nbclient", version("nbclient"))
+"""
+MEASURE_PROBE = """
+import numpy
+print("\\nrankwise-trial:", numpy.ones(2, int).sum(), "numpy", numpy.__version__)
+"""
 DOCS_PROBE = """
 from importlib.metadata import version
 import mkdocs
@@ -263,7 +272,29 @@ PLUGINS = _environment(
     library="MPICH",
 )
 
-EVERYTHING: Mapping[str, VirtualEnvironment] = {**ENVIRONMENTS, PLUGINS.name: PLUGINS, **RUNTIMES}
+# What the first steps of the documentation install (docs/start-*.md), and nothing else.
+FIRST_STEPS: Mapping[str, VirtualEnvironment] = {
+    made.name: made
+    for made in (
+        _environment("start-mpi", "-e", ".[mpi]", library="MPICH"),
+        _framework(
+            "start-notebooks",
+            *("-e", ".[notebooks]"),
+            library="nbclient",
+            trial=["-c", NOTEBOOKS_PROBE],
+        ),
+        _framework(
+            "start-measure", "-e", ".[measure]", library="numpy", trial=["-c", MEASURE_PROBE]
+        ),
+    )
+}
+
+EVERYTHING: Mapping[str, VirtualEnvironment] = {
+    **ENVIRONMENTS,
+    PLUGINS.name: PLUGINS,
+    **FIRST_STEPS,
+    **RUNTIMES,
+}
 
 
 class EnvironmentFailure(Exception):

@@ -13,7 +13,7 @@ import cluster
 import containers
 import pytest
 import sshd
-from environments import ENVIRONMENTS
+from environments import ENVIRONMENTS, Environment
 
 from rankwise.launch import rewriting
 from rankwise.pytest_plugin import plugin
@@ -21,7 +21,7 @@ from rankwise.pytest_plugin.options import MARKERS, POLICIES, SCHEDULERS
 from rankwise.pytest_plugin.schedulers.base import Pace, ScheduledTest
 from rankwise.pytest_plugin.schedulers.dispatcher import ScheduledSuite, make_scheduler
 from rankwise.store import State
-from tests.acceptance.conftest import require
+from tests.acceptance.conftest import require, require_environment
 from tests.acceptance.documents import Page, Stale, blocks_of, first_difference
 from tests.acceptance.harness import Outcome, Project
 from tests.support.simulate import simulate
@@ -33,6 +33,13 @@ PAGES = sorted(
     # The demo leaves pytest's cache behind, which has a page of its own.
     if ".pytest_cache" not in path.parts
 )
+_INSTALLS = re.compile(r"^pip install '\.\[(\w+)\]'", re.MULTILINE)
+FIRST_STEPS = {
+    page: found[1]
+    for page in PAGES
+    if page.startswith("docs/start-") and (found := _INSTALLS.search((ROOT / page).read_text()))
+}
+"""Pages that say what to install, with the extra of rankwise that they name."""
 KINDS = ("Tutorial", "How-to guide", "Reference", "Explanation")
 
 
@@ -59,9 +66,29 @@ def test_the_first_screen_names_both_commands_how_long_they_take_and_what_they_i
         assert any(name.lower() in one for one in script.PACKAGES)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in FIRST_STEPS])
 def test_what_a_page_shows_is_what_happens(page: str, tmp_path: Path) -> None:
     page_in(tmp_path, ROOT / page).act_out()
+
+
+@pytest.mark.parametrize(("page", "extra"), FIRST_STEPS.items())
+def test_first_steps_need_only_what_they_install(page: str, extra: str, tmp_path: Path) -> None:
+    made = require_environment(f"start-{extra}")
+    environment = Environment(
+        name=made.name,
+        folder=made.folder,
+        requirements=made.requirements,
+        library=made.library,
+        mpiexec=made.folder / "bin" / "mpiexec",
+    )
+    Page(ROOT / page, {"mpich": Project(tmp_path, environment)}).act_out()
+
+
+def test_there_are_first_steps_for_each_kind_of_reader() -> None:
+    pages = set(re.findall(r"\]\((start-[\w-]+\.md)\)", read("docs/index.md")))
+    assert {f"docs/{page}" for page in pages} == {page for page in PAGES if "/start-" in page}
+    assert len(pages) == 6
+    assert len(FIRST_STEPS) == 5
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
