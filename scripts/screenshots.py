@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
             [*line, "--store", str(store)], stdout=subprocess.PIPE, text=True
         ) as server:
             try:
-                # Somebody has to drive those that are not over, or the page says that nobody does.
+                # Without a client that drives them, the page calls these runs interrupted.
                 with (
                     driving(store / "runs" / "nightly-1", "nightly-1"),
                     driving(store / "runs" / "release-1", "release-1"),
@@ -64,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
                     take(address_of(server), target)
             finally:
                 server.terminate()
+        take_report(store, Path(folder) / "report.html", target / "report")
     return 0
 
 
@@ -94,6 +95,26 @@ def take(address: str, target: Path) -> None:
         browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for name, path, look in PICTURES:
             picture(browser, address, base + path, look, target / name)
+        browser.close()
+
+
+def take_report(store: Path, page: Path, target: Path) -> None:
+    """Take a picture of a report, which is a file."""
+    rankwise = [
+        sys.executable,
+        "-m",
+        "rankwise.cli.main",
+        "report",
+        "osu-30",
+        "--store",
+        str(store),
+    ]
+    subprocess.run([*rankwise, "--html", str(page)], check=True)
+    with sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1180, "height": 1000})
+        tab.goto(page.as_uri())
+        tab.screenshot(path=target.with_suffix(".png"))
         browser.close()
 
 
