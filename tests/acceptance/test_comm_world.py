@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.harness import Project
+from tests.acceptance.conftest import require
+from tests.acceptance.harness import Outcome, Project
 from tests.acceptance.inner import noted, run_pytest
 from tests.acceptance.pools import run_pool
 
@@ -374,3 +375,158 @@ def test_the_leak_check_looks_at_the_comm_world_of_the_test(
     leaks = ("message", "handler", "communicator")
     assert found == {f"test_{what}[{size}]" for what in leaks for size in (1, 2)}, outcome
     assert "with tag 5 on MPI.COMM_WORLD, never received" in outcome.output, outcome
+
+
+# What a test leaves behind harms no other, and `--leak-check` names it
+
+SUITE = {
+    "test_leaks.py": """
+        from mpi4py import MPI
+        from rankwise import mark
+
+
+        @mark.parallel(2)
+        def test_message(comm):
+            if comm.rank == 0:
+                comm.send("left", dest=1, tag=7)
+
+
+        @mark.parallel(2)
+        def test_communicator(comm):
+            comm.Dup()
+
+
+        @mark.parallel(2)
+        def test_handler(comm):
+            MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+
+
+        @mark.parallel(2, world=True)
+        def test_message_in_the_world(comm):
+            if comm.rank == 0:
+                MPI.COMM_WORLD.send("left", dest=1, tag=9)
+
+
+        @mark.parallel(2, world=True)
+        def test_orderly(comm):
+            comm.Dup().Free()
+            comm.Barrier()
+            assert not MPI.COMM_WORLD.iprobe()
+            assert not comm.iprobe()
+            assert MPI.COMM_WORLD.Get_errhandler() != MPI.ERRORS_ARE_FATAL
+    """
+}
+LEFT = {
+    "test_message": "a message from rank 0 with tag 7 on comm, never received",
+    "test_communicator": "a communicator from Dup, never freed",
+    "test_handler": "another error handler on MPI.COMM_WORLD",
+    "test_message_in_the_world": "a message from rank 0 with tag 9 on MPI.COMM_WORLD",
+}
+
+
+def test_what_is_left_behind_harms_nobody(
+    project_on_both: Project, temporary: Path, crew: str
+) -> None:
+    project_on_both.write(SUITE)
+    options = (f"--scheduler={crew}", "--policy=sequential")
+    outcome = run_pool(project_on_both, temporary, *options)
+    assert outcome.counts() == {"passed": 5}, str(outcome)
+
+
+def test_the_check_names_it(project_on_both: Project, temporary: Path, crew: str) -> None:
+    project_on_both.write(SUITE)
+    options = (f"--scheduler={crew}", "--policy=sequential", "--leak-check")
+    outcome = run_pool(project_on_both, temporary, *options)
+    expected = {**dict.fromkeys(LEFT, "error in teardown"), "test_orderly": "passed"}
+    assert outcome.verdicts == expected, str(outcome)
+    for left in LEFT.values():
+        assert outcome.output.count(f"the test leaves behind: {left}") == 1, str(outcome)
+
+
+def test_the_check_works_under_mpirun_too(project: Project) -> None:
+    project.write(SUITE)
+    outcome = run_pytest(project, "--leak-check", ranks=2)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
+    for left in LEFT.values():
+        assert f"the test leaves behind: {left}" in outcome.output, str(outcome)
+
+
+# A missing or mismatched MPI is explained once, with the command that mends it
+
+# Python loads it at its start from the project's folder: mpi4py is as good as not installed.
+HIDE_MPI4PY = """
+    import sys
+
+    sys.modules["mpi4py"] = None
+"""
+
+TESTS = """
+    import pytest
+
+
+    def test_without_comm():
+        pass
+
+
+    @pytest.mark.parallel(1)
+    def test_with_comm(comm):
+        pass
+"""
+
+# Far more than any of these takes: what is refused must not hang.
+LIMIT = 45.0
+
+
+def check_refusal(outcome: Outcome, *parts: str) -> None:
+    """Check that one rank has said all of this, that none ran a test, and that it is an error."""
+    assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, str(outcome)
+    assert outcome.reports == [], str(outcome)
+    assert outcome.errors.count("ERROR: ") == 1, str(outcome)
+    for part in parts:
+        assert part in outcome.errors, str(outcome)
+    assert "Traceback" not in outcome.errors, str(outcome)
+
+
+def test_mpirun_without_mpi4py_says_how_to_install_it(project: Project) -> None:
+    project.write({"test_some.py": TESTS, "sitecustomize.py": HIDE_MPI4PY})
+    outcome = project.pytest(ranks=2, limit=LIMIT)
+    check_refusal(outcome, "mpi4py is not installed", 'pip install "rankwise[mpi]"')
+
+
+def test_mpi4py_without_a_library_says_how_to_install_one(project: Project) -> None:
+    project.write({"test_some.py": TESTS})
+    missing = str(project.folder / "libmpi.so.12")
+    outcome = project.pytest(ranks=2, limit=LIMIT, environment={"MPI4PY_LIBMPI": missing})
+    check_refusal(outcome, "finds no MPI library", missing, "pip install mpich")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "library", "parts"),
+    [
+        ("mpich", "openmpi5", ("mpirun of MPICH or Intel", "mpi4py uses Open MPI 5")),
+        ("openmpi5", "mpich", ("mpirun of Open MPI", "mpi4py uses MPICH")),
+    ],
+)
+def test_the_mpirun_of_another_mpi_is_refused(
+    tmp_path: Path, launcher: str, library: str, parts: tuple[str, ...]
+) -> None:
+    project = Project(tmp_path, require(library))
+    project.write({"test_some.py": TESTS})
+    outcome = project.run(
+        [str(require(launcher).mpiexec), "-n", "2", str(project.mpi.python), "-m", "pytest"],
+        limit=LIMIT,
+    )
+    check_refusal(outcome, *parts, "`which -a mpirun mpiexec`", "`pip install mpich`")
+
+
+def test_without_mpirun_only_tests_with_comm_need_mpi4py(project: Project) -> None:
+    project.write({"test_some.py": TESTS, "sitecustomize.py": HIDE_MPI4PY})
+    outcome = project.pytest(ranks=None)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
+    assert outcome.verdicts == {
+        "test_without_comm": "passed",
+        "test_with_comm": "error in setup",
+    }, str(outcome)
+    assert "mpi4py is not installed" in outcome.output, str(outcome)
+    assert 'pip install "rankwise[mpi]"' in outcome.output, str(outcome)
+    assert "mpi.py:" not in outcome.output, str(outcome)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import signal
 import socket
 import sqlite3
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from environments import LAUNCH_VARIABLES
 
+from rankwise.documents.load import TYPES
+from tests.acceptance.conftest import require, require_environment
 from tests.acceptance.jobs import LIMIT_SECONDS, Shop, opened, wait_for
+from tests.lengths import part
 from tests.node.test_runner import without_privileges
 
 
@@ -399,3 +406,135 @@ def test_a_named_pipe_in_the_place_of_a_log_keeps_nobody_waiting(shop: Shop) -> 
     assert "it goes on" in shop.rankwise("logs").output
     assert "left with exit code 3" in shop.rankwise("explain").output
     shop.wait_until_empty()
+
+
+# Clients, ranks and runners that are killed: nothing is lost, nothing runs twice
+
+TASKS = 20
+KILLS_IN_A_RUN = 5
+
+
+def write_tasks(shop: Shop) -> list[Path]:
+    """Write documents of tasks that note in a ledger when they begin and when they end."""
+    return [
+        shop.write(
+            f"task-{number}.yaml",
+            f"""\
+            type: command
+            name: task-{number}
+            command: >-
+              echo begin {number} >> "$LEDGER"; sleep 0.05; echo end {number} >> "$LEDGER"
+            """,
+        )
+        for number in range(TASKS)
+    ]
+
+
+def run_ids(shop: Shop) -> list[str]:
+    if not (shop.folder / ".rankwise" / "store.db").exists():
+        return []
+    said = shop.rankwise("list", "--json")
+    assert said.exit_code == 0, said
+    return [run["id"] for run in json.loads(said.output)]
+
+
+def next_command(shop: Shop, documents: list[Path]) -> list[str | Path]:
+    """Take up the run that there is, or begin."""
+    if ids := run_ids(shop):
+        return ["resume", *ids, "--quiet"]
+    return ["run", *documents, "--quiet"]
+
+
+@pytest.mark.parametrize("seed", range(part(5, 10)))
+def test_a_client_may_be_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    with opened(tmp_path / "shop") as shop:
+        ledger = shop.folder / "ledger"
+        shop.variables["LEDGER"] = str(ledger)
+        documents = write_tasks(shop)
+        for _ in range(KILLS_IN_A_RUN):
+            client = shop.start(*next_command(shop, documents))
+            time.sleep(chance.uniform(0.0, 2.0))
+            os.killpg(client.pid, signal.SIGKILL)
+            client.communicate()
+        end = shop.rankwise(*next_command(shop, documents))
+        assert end.exit_code == 0, end
+        assert len(run_ids(shop)) == 1
+        lines = Counter(ledger.read_text().splitlines())
+        assert lines == {f"{what} {n}": 1 for what in ("begin", "end") for n in range(TASKS)}
+        status = json.loads(shop.rankwise("status", "--json").output)
+        assert status["counts"] == {"passed": TASKS}
+        shop.wait_until_empty()
+
+
+# Every document that `rankwise init` writes runs as it is, in a folder that holds nothing else
+
+
+@pytest.fixture
+def shop_starters(tmp_path: Path) -> Iterator[Shop]:
+    """An empty folder, and an environment of rankwise with an MPI and without any other extra."""
+    bare = require("openmpi5")
+    with opened(tmp_path / "shop") as made:
+        made.python = bare.python
+        made.variables |= {**LAUNCH_VARIABLES, "PATH": f"{bare.python.parent}:/usr/bin:/bin"}
+        yield made
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_starter_runs_as_it_is_written(shop_starters: Shop, name: str) -> None:
+    assert shop_starters.rankwise("init", name, "first.yaml").exit_code == 0
+    said = shop_starters.rankwise("run", "first.yaml")
+    assert said.exit_code == 0, said
+    shop_starters.wait_until_empty()
+
+
+def test_the_list_of_starters_says_what_each_type_is(shop_starters: Shop) -> None:
+    lines = shop_starters.rankwise("init").output.splitlines()
+    described = dict(line.split(maxsplit=1) for line in lines)
+    assert list(described) == list(TYPES)
+    assert all(words.startswith("A") for words in described.values()), described
+
+
+# The site of the documentation: made without a warning, and looked at without a network
+
+ROOT = Path(__file__).parents[2]
+_REFERENCE = re.compile(r"(?:src|href)=\"?(https?:)?//", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    environment = require_environment("docs")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [environment.python, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    # Strict: a link that leads nowhere is an error, and so is a page that no menu has.
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_page_is_there(site: Path) -> None:
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert pages <= {path.stem for path in site.glob("*.html")}
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for page in site.glob("*.html"):
+        loaded = re.findall(r"<(?:script|link|img|iframe)[^>]*>", page.read_text())
+        assert loaded
+        assert not [one for one in loaded if _REFERENCE.search(one)], page
+
+
+def test_headings_behind_code_are_headings(site: Path) -> None:
+    """A fence that mkdocs cannot read swallows the rest of its page."""
+    for source in (ROOT / "docs").glob("*.md"):
+        text = re.sub(r"^```.*?^```", "", source.read_text(), flags=re.DOTALL | re.MULTILINE)
+        wanted = len(re.findall(r"^## ", text, flags=re.MULTILINE))
+        assert (site / f"{source.stem}.html").read_text().count("<h2 id=") == wanted, source

@@ -278,3 +278,247 @@ def test_after_an_interrupt_on_all_ranks_the_end_of_the_session_may_take_its_tim
     outcome = run_pytest(project, "--scheduler=sequential", "--rank-grace=1", ranks=3)
     assert outcome.exit_code == pytest.ExitCode.INTERRUPTED, outcome
     assert "has ended the run" not in outcome.errors, outcome
+
+
+# The exit code of a run on many ranks is the one that pytest has without mpirun
+
+PASSING = {"test_it.py": "def test_it(comm): pass"}
+FAILING = {
+    "test_it.py": """
+    import rankwise
+
+    # On one rank when there is no mpirun.
+    @rankwise.mark.parallel_from_context
+    def test_it(comm):
+        assert comm.rank != comm.size - 1
+    """
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "exit_code"),
+    [
+        pytest.param(PASSING, (), pytest.ExitCode.OK, id="all passed"),
+        pytest.param(FAILING, (), pytest.ExitCode.TESTS_FAILED, id="failed on the last rank"),
+        pytest.param(
+            {"test_it.py": "import no_such_module"}, (), pytest.ExitCode.INTERRUPTED, id="no import"
+        ),
+        pytest.param(
+            {"test_it.py": "import no_such_module", "test_fine.py": "def test_fine(): pass"},
+            ("--continue-on-collection-errors",),
+            pytest.ExitCode.TESTS_FAILED,
+            id="no import, and on",
+        ),
+        pytest.param(
+            {**PASSING, "conftest.py": "def pytest_runtest_logreport(report): 1 / 0"},
+            (),
+            pytest.ExitCode.INTERNAL_ERROR,
+            id="internal error",
+        ),
+        pytest.param(PASSING, ("no_such.py",), pytest.ExitCode.USAGE_ERROR, id="no such file"),
+        pytest.param(PASSING, ("--no-such",), pytest.ExitCode.USAGE_ERROR, id="no such option"),
+        pytest.param(
+            PASSING, ("-k", "or"), pytest.ExitCode.USAGE_ERROR, id="no such keyword expression"
+        ),
+        pytest.param({}, (), pytest.ExitCode.NO_TESTS_COLLECTED, id="no tests"),
+        pytest.param(
+            PASSING, ("-k", "nothing"), pytest.ExitCode.NO_TESTS_COLLECTED, id="none selected"
+        ),
+    ],
+)
+def test_exit_codes_are_pytests(
+    project: Project, files: dict[str, str], arguments: tuple[str, ...], exit_code: int
+) -> None:
+    project.write(files)
+    alone = run_pytest(project, *arguments, ranks=None)
+    assert alone.exit_code == exit_code, alone
+    outcome = run_pytest(project, *arguments, ranks=3)
+    assert outcome.exit_code == exit_code, outcome
+
+
+def test_the_exit_code_may_be_set_by_a_plugin(project: Project) -> None:
+    project.write(
+        {
+            **PASSING,
+            "conftest.py": """
+            def pytest_sessionfinish(session):
+                session.exitstatus = 42
+            """,
+        }
+    )
+    outcome = run_pytest(project, ranks=2)
+    assert outcome.exit_code == 42, outcome
+
+
+@pytest.mark.parametrize(
+    ("arguments", "files", "said"),
+    [
+        (("no_such.py",), {}, "file or directory not found: no_such.py"),
+        (("--no-such",), {}, "unrecognized arguments: --no-such"),
+        ((), {"conftest.py": "import no_such"}, "No module named 'no_such'"),
+        (("--markers",), {}, "@pytest.mark.parallel(n, "),
+        (("--fixtures",), {}, "mpi_tmp_path -- "),
+    ],
+)
+def test_what_ends_the_run_before_it_begins_is_said_once(
+    project: Project, arguments: tuple[str, ...], files: dict[str, str], said: str
+) -> None:
+    project.write({**PASSING, **files})
+    outcome = run_pytest(project, *arguments, ranks=3)
+    assert (outcome.output + outcome.errors).count(said) == 1, outcome
+
+
+def test_a_rank_that_refuses_to_collect_says_why(project: Project) -> None:
+    project.write(
+        {
+            **PASSING,
+            "conftest.py": """
+            import pytest
+            from ledger import RANK
+
+            def pytest_collection_modifyitems():
+                if RANK == 1:
+                    raise pytest.UsageError("not here")
+            """,
+        }
+    )
+    outcome = run_pytest(project, ranks=3)
+    assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, outcome
+    assert outcome.errors.count("[rank 1 of 3] not here") == 1, outcome
+
+
+# Tests that are not plain functions: methods of unittest, doctests, coroutines
+
+
+def test_unittest_doctest_and_asyncio_bodies_run_once_on_each_of_their_ranks(
+    project: Project, scheduler: str
+) -> None:
+    project.write(
+        {
+            "pytest.ini": """
+                [pytest]
+                addopts = --doctest-modules
+                asyncio_default_fixture_loop_scope = function
+            """,
+            "log.py": '''
+                import os
+                from pathlib import Path
+
+
+                def log(name):
+                    """Note that a body has run; one short line is written whole.
+
+                    >>> log("doctest")
+                    """
+                    rank = os.environ["PMI_RANK"]
+                    with (Path(__file__).parent / "bodies.txt").open("a") as file:
+                        file.write(f"{name} {rank}\\n")
+            ''',
+            "test_unittest.py": """
+                import unittest
+
+                import pytest
+                from log import log
+
+
+                class TestMethods(unittest.TestCase):
+                    @classmethod
+                    def setUpClass(cls):
+                        cls.numbers = [1, 2]
+
+                    def setUp(self):
+                        self.total = sum(self.numbers)
+
+                    @pytest.fixture(autouse=True)
+                    def give_comm(self, comm):
+                        self.comm = comm
+
+                    def test_alone(self):
+                        log("method alone")
+                        self.assertEqual((self.total, self.comm.size), (3, 1))
+
+                    @pytest.mark.parallel(2)
+                    def test_pair(self):
+                        log("method pair")
+                        self.assertEqual(self.comm.allreduce(self.total), 6)
+
+                    @pytest.mark.parallel(2)
+                    def test_fails_on_rank_1(self):
+                        log("method fails")
+                        self.assertEqual(self.comm.rank, 0)
+
+                    @pytest.mark.parallel(2)
+                    def test_skips_itself(self):
+                        self.skipTest("not today")
+
+                    @pytest.mark.parallel(2)
+                    @unittest.expectedFailure
+                    def test_fails_as_expected(self):
+                        log("method expected")
+                        self.assertEqual(self.comm.rank, -1)
+
+
+                @pytest.mark.parallel(3)
+                class TestWhole(unittest.TestCase):
+                    def test_trio(self):
+                        log("class trio")
+            """,
+            "test_async.py": """
+                import asyncio
+
+                import pytest
+                from log import log
+
+                pytestmark = pytest.mark.asyncio
+
+
+                @pytest.mark.parallel(2)
+                async def test_pair(comm):
+                    await asyncio.sleep(0)
+                    log("async pair")
+                    assert comm.allreduce(1) == 2
+
+
+                @pytest.mark.parallel(2)
+                async def test_fails_on_rank_1(comm):
+                    await asyncio.sleep(0)
+                    log("async fails")
+                    assert comm.rank == 0
+
+
+                async def test_alone():
+                    await asyncio.sleep(0)
+                    log("async alone")
+            """,
+        }
+    )
+    outcome = project.pytest(f"--scheduler={scheduler}", ranks=3)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
+    assert outcome.verdicts == {
+        "log.log": "passed",
+        "TestMethods::test_alone": "passed",
+        "TestMethods::test_pair": "passed",
+        "TestMethods::test_fails_on_rank_1": "failed",
+        "TestMethods::test_skips_itself": "skipped",
+        "TestMethods::test_fails_as_expected": "xfailed",
+        "TestWhole::test_trio": "passed",
+        "test_pair": "passed",
+        "test_fails_on_rank_1": "failed",
+        "test_alone": "passed",
+    }, str(outcome)
+    ranks: dict[str, list[int]] = {}
+    for line in (project.folder / "bodies.txt").read_text().splitlines():
+        name, _, rank = line.rpartition(" ")
+        ranks.setdefault(name, []).append(int(rank))
+    assert {name: len(found) for name, found in ranks.items()} == {
+        "doctest": 1,
+        "method alone": 1,
+        "method pair": 2,
+        "method fails": 2,
+        "method expected": 2,
+        "class trio": 3,
+        "async pair": 2,
+        "async fails": 2,
+        "async alone": 1,
+    }
+    assert all(len(set(found)) == len(found) for found in ranks.values()), ranks

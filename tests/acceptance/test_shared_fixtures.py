@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.harness import Project
-from tests.acceptance.inner import noted
+from tests.acceptance.inner import noted, read_ledger, run_pytest
 from tests.acceptance.pools import run_pool
 
 # In static and dynamic the tests on two ranks come first, so that every rank goes through all
@@ -222,3 +222,258 @@ def test_the_same_fixture_of_another_module_is_tried(project: Project, temporary
     assert verdicts["test_first.py setup"] == "failed", str(outcome)
     assert verdicts["test_second.py call"] == "passed", str(outcome)
     assert noted(project) == ["table of test_first", "table of test_second"], str(outcome)
+
+
+# Fixtures, pytest's own and the user's, behave on each rank as they do in one process
+
+
+def test_pytests_own_fixtures_belong_to_each_rank(project: Project, scheduler: str) -> None:
+    project.write(
+        {
+            "test_own.py": """
+            import logging, os, sys
+            import rankwise
+
+            @rankwise.mark.parallel(3)
+            def test_caplog(comm, caplog):
+                logging.getLogger("it").warning("from rank %d", comm.rank)
+                assert caplog.messages == [f"from rank {comm.rank}"]
+
+            @rankwise.mark.parallel(3)
+            def test_capsys(comm, capsys):
+                print("out", comm.rank)
+                print("err", comm.rank, file=sys.stderr)
+                assert capsys.readouterr() == (f"out {comm.rank}\\n", f"err {comm.rank}\\n")
+
+            @rankwise.mark.parallel(3)
+            def test_capfd(comm, capfd):
+                os.write(1, b"%d" % comm.rank)
+                assert capfd.readouterr().out == str(comm.rank)
+
+            @rankwise.mark.parallel(3)
+            def test_tmp_path(comm, tmp_path, mpi_tmp_path):
+                (tmp_path / "mine").write_text(str(comm.rank))
+                comm.Barrier()
+                assert (tmp_path / "mine").read_text() == str(comm.rank)
+                assert len(set(comm.allgather(tmp_path))) == comm.size
+                assert len(set(comm.allgather(mpi_tmp_path))) == 1
+                assert len(set(comm.allgather(tmp_path.stat().st_ino))) == comm.size
+                (mpi_tmp_path / str(comm.rank)).touch()
+                comm.Barrier()
+                assert {p.name for p in mpi_tmp_path.iterdir()} >= {"0", "1", "2"}
+
+            @rankwise.mark.parallel(3)
+            def test_factory(comm, tmp_path_factory):
+                made = tmp_path_factory.mktemp("made")
+                assert len(set(comm.allgather(made))) == comm.size
+
+            @rankwise.mark.parallel(3)
+            def test_monkeypatch(comm, monkeypatch):
+                if comm.rank == 1:
+                    monkeypatch.setenv("ONLY_HERE", "yes")
+                assert comm.allgather("ONLY_HERE" in os.environ) == [False, True, False]
+
+            @rankwise.mark.parallel(3)
+            def test_undone(comm):
+                assert "ONLY_HERE" not in os.environ
+
+            @rankwise.mark.parallel(3)
+            def test_properties(comm, record_property, cache, pytestconfig):
+                record_property("rank", comm.rank)
+                assert pytestconfig.getoption("scheduler")
+
+            def test_single_tmp_path(tmp_path):
+                (tmp_path / "file").touch()
+            """
+        }
+    )
+    basetemp = project.folder / "temporary"
+    outcome = run_pytest(project, f"--scheduler={scheduler}", f"--basetemp={basetemp}", ranks=3)
+    assert outcome.counts() == {"passed": 9}, outcome
+
+
+# Every fixture notes its setup and its teardown; sizes differ so that tests of the same module
+# and class run on different ranks, and schedulers move between modules.
+SCOPES = {
+    "conftest.py": """
+    import pytest
+    from ledger import note
+
+    @pytest.fixture(scope="session", autouse=True)
+    def of_session():
+        note("+session")
+        yield
+        note("-session")
+    """,
+    **{
+        f"{package}/{name}": text
+        for package in ("north", "south")
+        for name, text in {
+            "__init__.py": "",
+            "conftest.py": f"""
+            import pytest
+            from ledger import note
+
+            @pytest.fixture(scope="package")
+            def of_package():
+                note("+package {package}")
+                yield
+                note("-package {package}")
+            """,
+            **{
+                f"test_{package}_{module}.py": f"""
+                import pytest, rankwise
+                from ledger import note
+
+                @pytest.fixture(scope="module")
+                def of_module(of_package):
+                    note("+module {package} {module}")
+                    yield
+                    note("-module {package} {module}")
+
+                @pytest.fixture(scope="class")
+                def of_class(of_module):
+                    note("+class {package} {module}")
+                    yield
+                    note("-class {package} {module}")
+
+                @pytest.fixture
+                def of_function(of_class):
+                    note("+function {package} {module}")
+                    yield
+                    note("-function {package} {module}")
+
+                @rankwise.mark.parallel([1, 2, 3])
+                def test_module(of_module, mpi_ranks, comm):
+                    assert comm.size == mpi_ranks
+
+                class TestClass:
+                    @rankwise.mark.parallel([3, 2, 1])
+                    @pytest.mark.parametrize("number", [1, 2])
+                    def test_class(self, of_function, number):
+                        pass
+
+                def test_without_fixtures():
+                    pass
+                """
+                for module in ("first", "second")
+            },
+        }.items()
+    },
+}
+
+
+def test_a_fixture_lives_once_for_its_scope_on_each_rank_that_needs_it(
+    project: Project, scheduler: str
+) -> None:
+    project.write(SCOPES)
+    outcome = run_pytest(project, f"--scheduler={scheduler}", ranks=4)
+    assert outcome.exit_code == pytest.ExitCode.OK, outcome
+    ledger = read_ledger(project)
+    often = {entry for entry, count in Counter(ledger).items() if count > 1}
+    assert {text.split()[0] for _, text in often} <= {"+function", "-function"}, often
+    # 3 sizes and 2 parameters, on as many ranks as the size.
+    assert noted(project).count("+function north first") == (1 + 2 + 3) * 2
+    for name in ("module north first", "package south", "class south second"):
+        ranks = {rank for rank, text in ledger if text == f"+{name}"}
+        assert 3 <= len(ranks) <= 4, name
+    for rank in range(4):
+        assert_nested([text for other, text in ledger if other == rank])
+
+
+def assert_nested(notes: list[str]) -> None:
+    """Check that everything was torn down, and nothing before what was built on it."""
+    alive: list[str] = []
+    for text in notes:
+        sign, name = text[0], text[1:]
+        if sign == "+":
+            alive.append(name)
+            continue
+        alive.remove(name)
+        scope, *place = name.split()
+        users = {"package": "module", "module": "class", "class": "function"}.get(scope)
+        orphans = [other for other in alive if other.startswith(" ".join([str(users), *place]))]
+        assert not orphans, f"{name} ended before {orphans}"
+        assert scope != "session" or not alive, f"the session ended before {alive}"
+    assert alive == []
+
+
+FAULTY = """
+    import pytest, rankwise
+    from ledger import RANK, note
+
+    @pytest.fixture(scope="session")
+    def bad_session():
+        yield
+        assert RANK != 1, "session teardown"
+
+    @pytest.fixture(scope="module")
+    def bad_module(bad_session):
+        yield
+        assert RANK != 2, "module teardown"
+
+    @pytest.fixture
+    def bad_teardown(comm):
+        yield
+        assert comm.rank != 1, "function teardown"
+
+    @pytest.fixture
+    def bad_setup(comm):
+        assert comm.rank != 1, "function setup"
+
+    @rankwise.mark.parallel(3)
+    def test_bad_setup(comm, bad_setup):
+        note("the body ran")
+        comm.Barrier()
+
+    @rankwise.mark.parallel(3)
+    def test_bad_teardown(comm, bad_teardown):
+        comm.Barrier()
+
+    @rankwise.mark.parallel(3)
+    def test_no_such_fixture(comm, missing):
+        comm.Barrier()
+
+    @rankwise.mark.parallel(3)
+    def test_wide(comm, bad_module):
+        comm.Barrier()
+
+    def test_single_setup(request):
+        request.getfixturevalue("missing")
+"""
+
+
+def test_errors_in_fixtures_are_reported_as_errors_and_hang_nobody(
+    project: Project, scheduler: str
+) -> None:
+    project.write({"test_faulty.py": FAULTY})
+    outcome = run_pytest(project, f"--scheduler={scheduler}", ranks=3)
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, outcome
+    reports = [(name.split("::")[1], when, verdict) for name, when, verdict in outcome.reports]
+    assert {name for name, when, verdict in reports if (when, verdict) == ("setup", "failed")} == {
+        "test_bad_setup",
+        "test_no_such_fixture",
+    }, outcome
+    teardowns = [
+        name for name, when, verdict in reports if (when, verdict) == ("teardown", "failed")
+    ]
+    # As in one process, the session's fixtures fail with the last test that the rank has run.
+    assert len(teardowns) == 3, outcome
+    assert {"test_bad_teardown", "test_wide"} <= set(teardowns), outcome
+    assert {name: verdict for name, when, verdict in reports if when == "call"} == {
+        "test_bad_teardown": "passed",
+        "test_wide": "passed",
+        "test_single_setup": "failed",
+    }, outcome
+    assert noted(project) == [], "a body ran although the setup had failed on one rank"
+    assert "1 failed, 2 passed, 5 errors" in outcome.output, outcome
+    for text, ranks in {
+        "AssertionError: function setup": "rank 1 of 3",
+        "AssertionError: function teardown": "rank 1 of 3",
+        "fixture 'missing' not found": "all 3 ranks",
+        "AssertionError: module teardown": "rank 2 of 3",
+        "AssertionError: session teardown": "rank 1 of 3",
+    }.items():
+        before, found, _ = outcome.output.partition(f"E       {text}")
+        assert found, text
+        assert before.rindex(f"- {ranks} -") > before.rindex("_ ERROR at "), text

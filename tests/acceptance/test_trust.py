@@ -53,7 +53,7 @@ def test_a_stranger_is_dropped_and_the_run_goes_on(project: Project, temporary: 
                         line.settimeout(20)
                         # The name of the folder may be too long for an address.
                         place = os.open(folder, os.O_RDONLY)
-                        line.connect(f"/proc/self/fd/{place}/switchboard")
+                        line.connect(f"/proc/self/fd/{place}/coordinator")
                         os.close(place)
                         line.sendall(words)
                         line.shutdown(socket.SHUT_WR)
