@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
-import logging
 import os
 import secrets
 import selectors
@@ -44,7 +43,7 @@ class WireError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where the switchboard listens: a socket file on one machine, host and port across nodes."""
+    """Where the coordinator listens: a socket file on one machine, host and port across nodes."""
 
     path: str = ""
     host: str = ""
@@ -53,7 +52,7 @@ class Address:
     def connect(self, timeout: float) -> socket.socket:
         """Open a connection.
 
-        Raises OSError when nobody listens there within `timeout` seconds.
+        Raises OSError when no process listens there within `timeout` seconds.
         """
         if self.path:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -71,7 +70,7 @@ class Address:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a line, on which nobody waits for a limited time.
+    """Return the two ends of a line, on which no wait has a limit.
 
     A module of the user's may have set such a limit for all new sockets.
     """
@@ -85,9 +84,11 @@ def tune(connection: socket.socket) -> None:
     """Have small messages sent at once, and notice within a minute that a machine is gone."""
     if connection.family == socket.AF_UNIX:
         return
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+    # Of 120 minutes, a minute: 20 s, and then 3 probes at intervals of 10 s.
+    options = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+    for name, value in options.items():
+        # Not every system has all of them.
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
@@ -195,8 +196,8 @@ class Channel:
     def open(cls, address: Address, secret: str, name: Name) -> Channel:
         """Connect and say hello.
 
-        The switchboard may still be starting: its answer is waited for, and its knowledge of the
-        secret checked, when the line is first used. Raises OSError when nobody listens there.
+        The coordinator may still be starting: its answer is waited for, and its knowledge of the
+        secret checked, when the line is first used. Raises OSError when no process listens there.
         """
         channel = cls(address.connect(_CONNECT_SECONDS))
         nonce = secrets.token_hex(16)
@@ -205,20 +206,20 @@ class Channel:
         return channel
 
     def _authenticate(self) -> None:
-        """Check that the switchboard knows the secret, and show it that we do.
+        """Check that the coordinator knows the secret, and show it that we do.
 
         Raises WireError when it does not know it, or does not answer in time.
         """
         assert self._unproven is not None
         (secret, nonce), self._unproven = self._unproven, None
         challenge, _ = self.receive()
-        if not is_proof(challenge.get("proof"), secret, nonce, "switchboard"):
-            raise WireError("the switchboard does not know the secret of this run")
+        if not is_proof(challenge.get("proof"), secret, nonce, "coordinator"):
+            raise WireError("the coordinator does not know the secret of this run")
         answer = {"kind": "answer", "proof": prove(secret, str(challenge["nonce"]), "rank")}
         try:
             self._connection.sendall(encode(answer))
         except OSError as error:
-            raise WireError(f"the switchboard is gone: {error}") from error
+            raise WireError(f"the coordinator is gone: {error}") from error
         self._connection.settimeout(None)
 
     def send(self, header: Header, body: bytes = b"") -> None:
@@ -238,12 +239,13 @@ class Channel:
         """Send what was put aside."""
         if self._unproven is not None:
             self._authenticate()
+        # Before it is sent: if that fails, it must not be sent twice.
         data, self._aside = self._aside, bytearray()
         try:
             if data:
                 _send_all(self._connection, data)
         except OSError as error:
-            raise WireError(f"the switchboard is gone: {error}") from error
+            raise WireError(f"the coordinator is gone: {error}") from error
 
     def fileno(self) -> int:
         """Let a selector wait for messages."""
@@ -263,9 +265,9 @@ class Channel:
             try:
                 data = _receive(self._connection, _RECEIVE_BYTES)
             except OSError as error:
-                raise WireError(f"the switchboard is gone: {error}") from error
+                raise WireError(f"the coordinator is gone: {error}") from error
             if not data:
-                raise WireError("the switchboard is gone")
+                raise WireError("the coordinator is gone")
             self._messages.extend(self._decoder.feed(data))
         return self._messages.popleft()
 
@@ -284,14 +286,10 @@ class Channel:
         # Python refuses to wait for centuries.
         self._connection.settimeout(seconds if seconds is None else min(seconds, _LONGEST_WAIT))
 
-    def drop(self) -> None:
-        """Let go of a line that another process goes on with."""
-        self._connection.close()
-
     def close(self) -> None:
         """Hang up; idempotent."""
         if self._unproven is not None:
-            # The switchboard tells others that a rank has left only if it knows that it was one.
+            # The coordinator tells others that a rank has left only if it knows that it was one.
             with contextlib.suppress(WireError):
                 self._authenticate()
         self._connection.close()
@@ -310,6 +308,7 @@ _RANKS_OF_A_WORLD = 1 << 20
 
 def worker_number(world: int, rank: int) -> int:
     """Return the number by which a rank of a world is known in the run."""
+    # One number, as schedulers and the coordinator of an mpirun know workers, too.
     return world * _RANKS_OF_A_WORLD + rank
 
 
@@ -367,7 +366,6 @@ def name_and_node(name: Name) -> tuple[str, str]:
 _HANDSHAKE_SECONDS = 30.0
 Event = tuple[Name, Header | None, bytes]
 """A message and who sent it; without a header: who has closed the connection."""
-_log = logging.getLogger("rankwise.exchange")
 
 
 @dataclass(slots=True, eq=False)
@@ -384,7 +382,7 @@ class _Line:
 
 
 class Exchange:
-    """Lets in those who know the secret, and passes on what they say by the name they gave."""
+    """Accepts processes that know the secret, and passes on what they say, by their names."""
 
     def __init__(
         self,
@@ -394,14 +392,14 @@ class Exchange:
         is_expected: Callable[[object], bool],
         on_message: Callable[[Name, Header, bytes], None],
         on_gone: Callable[[Name], None],
-        on_stranger: Callable[[str], None] | None = None,
+        on_stranger: Callable[[str], None],
     ) -> None:
         self._listener = listener
         self._secret = secret
         self._is_expected = is_expected
         self._on_message = on_message
         self._on_gone = on_gone
-        self._on_stranger = on_stranger or _warn
+        self._on_stranger = on_stranger
         self._selector = selectors.DefaultSelector()
         self._lines: dict[Name, _Line] = {}
         self._strangers: set[_Line] = set()
@@ -411,7 +409,7 @@ class Exchange:
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def tether(self, lifeline: socket.socket, on_end: Callable[[], None]) -> None:
-        """Call back when this line ends: whoever holds its other side is gone then."""
+        """Call back when this line ends: the process at its other side is gone then."""
         self._selector.register(lifeline, selectors.EVENT_READ, lambda _stream, _mask: on_end())
 
     def adopt(self, name: Name, connection: socket.socket) -> None:
@@ -440,6 +438,7 @@ class Exchange:
         self, is_enough: Callable[[list[Event]], bool], seconds: float | None = None
     ) -> list[Event]:
         """Return what comes until it is enough or the time is over; `deliver` deals with it."""
+        # The usual callbacks would act at once, in the middle of what waits for this answer.
         events: list[Event] = []
         usual = self._on_message, self._on_gone
         self._on_message = lambda name, header, body: events.append((name, header, body))
@@ -471,6 +470,7 @@ class Exchange:
     def send(self, name: Name, header: Header, body: bytes = b"") -> None:
         """Send a message with the next `flush`; one who has yet to connect gets it then."""
         line = self._lines.get(name)
+        # Ranks connect one after the other; what is for all of them need not wait.
         if line is None:
             self._early.setdefault(name, []).append((header, body))
             return
@@ -513,6 +513,7 @@ class Exchange:
 
     def _hang_up(self, line: _Line) -> None:
         self._strangers.discard(line)
+        # Never registered, or closed by the other side in this very step: both are fine.
         self._unsent.discard(line)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(line.connection)
@@ -537,12 +538,15 @@ class Exchange:
                 if not data:
                     self._drop(line, "it closed before it had shown the secret")
                     return
+                # The first message of a stranger may be anything: errors of it close this line
+                # alone.
                 for header, body in line.decoder.feed(data):
                     self._take(line, header, body)
                 self.flush()
         except BlockingIOError:
             pass
         except (OSError, WireError, KeyError, TypeError, ValueError, OverflowError) as error:
+            # A process with the secret is one of ours: what is wrong then is a defect, to be seen.
             if line.name is not None and not isinstance(error, OSError):
                 raise
             self._drop(line, str(error))
@@ -574,9 +578,11 @@ class Exchange:
         if header["kind"] == "hello":
             name = header["name"]
             if not self._is_expected(name):
-                raise WireError("it has a name that nobody expects")
+                raise WireError("its name is not expected")
             line.claimed, line.nonce = name, f"{header['nonce']}:{time.time_ns()}"
-            proof = prove(self._secret, header["nonce"], "switchboard")
+            # Both sides prove it, with nonces of the other: neither proof can be used a second
+            # time.
+            proof = prove(self._secret, header["nonce"], "coordinator")
             line.pending += encode({"kind": "challenge", "nonce": line.nonce, "proof": proof})
             self._flush(line)
             return
@@ -590,7 +596,3 @@ class Exchange:
         self._lines[line.name] = line
         for early, body in self._early.pop(line.name, []):
             self.send(line.name, early, body)
-
-
-def _warn(reason: str) -> None:
-    _log.warning("dropped a connection: %s", reason)

@@ -13,18 +13,10 @@ import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
+from rankwise.pytest_plugin import rank_status
 from rankwise.pytest_plugin.collection import ListedTest
 from rankwise.pytest_plugin.connections import world_and_rank
-from rankwise.pytest_plugin.rank_status import (
-    AFTER,
-    Overdue,
-    Phase,
-    RankStatus,
-    count_memory_kills,
-    describe_grace,
-    describe_overdue,
-    describe_phase,
-)
+from rankwise.pytest_plugin.rank_status import AFTER, Overdue, Phase, RankStatus
 from rankwise.pytest_plugin.schedulers.dispatcher import RunningTest
 from rankwise.pytest_plugin.serialize import RankResult, ReportedTest, unpack
 from rankwise.pytest_plugin.stacks import (
@@ -36,7 +28,7 @@ from rankwise.pytest_plugin.stacks import (
     read_crash,
 )
 from rankwise.pytest_plugin.verdict import merge_phases, write_part
-from rankwise.pytest_plugin.workers.worlds import World, _has_aborted
+from rankwise.pytest_plugin.workers.worlds import World, has_aborted
 
 _PHASES = ("setup", "call", "teardown")
 _MEANINGS: Mapping[int, str] = {
@@ -240,7 +232,7 @@ class FailureReport:
     def on_crash(self, world: World, culprit: int, running: RunningTest) -> AbortedTest:
         """Describe the end of a test that one of its ranks has not survived."""
         ranks = {world_and_rank(worker)[1]: place for place, worker in enumerate(running.workers)}
-        moment = world.box(culprit).read_status()
+        moment = world.status_of(culprit).read_status()
         phase = moment.phase if moment is not None else "call"
         ending = self._on_death(world, culprit, ranks, phase)
         ending.ended = self._results(running, running.bodies)
@@ -253,13 +245,13 @@ class FailureReport:
 
         None: there was none. `log` is what the world's processes printed outside of tests.
         """
-        moments = {rank: world.box(rank).read_status() for rank in range(world.size)}
+        moments = {rank: world.status_of(rank).read_status() for rank in range(world.size)}
         case, phase = _last_test(world, culprit, moments)
         if culprit is not None:
             ending = self._on_death(world, culprit, {rank: rank for rank in moments}, phase)
         else:
             who = "its worker process was" if world.size == 1 else f"all {world.size} ranks were"
-            headline = f"{who} ended from outside {describe_phase(phase)}"
+            headline = f"{who} ended from outside {rank_status.describe_phase(phase)}"
             ending = AbortedTest(size=world.size, phase=phase, headline=headline)
         ending.log = log
         return case, ending
@@ -277,10 +269,11 @@ class FailureReport:
     def on_overdue(
         self, world: World, one: Overdue, running: RunningTest, rank_failed: Mapping[int, bytes]
     ) -> AbortedTest:
-        """Describe a test that goes on for too long; `rank_failed` are those who have left it."""
+        """Describe a test over its limit; `rank_failed` has what ranks said that left it."""
         size = len(running.workers)
         failed = self._results(running, rank_failed)
         ended = self._results(running, running.bodies)
+        # A rank that failed may have come to its end since: its whole result says more.
         failed |= {place: ended[place] for place in ended if place in failed}
         ranks = dict(enumerate(world_and_rank(worker)[1] for worker in running.workers))
         at_it = {
@@ -292,7 +285,7 @@ class FailureReport:
         if one.why == "grace":
             who = describe_ranks(sorted(failed), size)
             verb = "failed" if any(result.failed for result in failed.values()) else "left the test"
-            headline = describe_grace(who, self._grace, verb=verb)
+            headline = rank_status.describe_grace(who, self._grace, verb=verb)
         else:
             headline = self._over_limit(one)
         return AbortedTest(
@@ -331,26 +324,27 @@ class FailureReport:
         )
 
     def _over_limit(self, one: Overdue) -> str:
-        return describe_overdue(self._tests[one.case].limit, one.phase)
+        return rank_status.describe_overdue(self._tests[one.case].limit, one.phase)
 
     def _on_death(
         self, world: World, culprit: int, ranks: Mapping[int, int], phase: Phase
     ) -> AbortedTest:
         """Describe how a rank ended; `ranks` are the places in the test of a world's ranks."""
-        moment = world.box(culprit).read_status()
+        moment = world.status_of(culprit).read_status()
         status = world.ended.get(culprit)
-        kills, self._memory_kills = self._memory_kills, count_memory_kills()
+        # Counted by the kernel for the whole machine: what was killed since the last look counts.
+        kills, self._memory_kills = self._memory_kills, rank_status.count_memory_kills()
         how = describe_status(status, out_of_memory=self._memory_kills > kills)
-        if status is None and _has_aborted(world, culprit):
+        if status is None and has_aborted(world, culprit):
             how = "called MPI_Abort"
         if phase == "ending" and status:
             # Of a process that is at its end, this is no more than its exit code.
             how = describe_status(status) if status < 0 else f"ended with exit code {status}"
         how = world.reasons.get(culprit, how)
         # Others may have crashed in the same way at the same moment.
-        fellows = {culprit: read_crash(world.box(culprit).read_crash())}
+        fellows = {culprit: read_crash(world.status_of(culprit).read_crash())}
         for rank in world.failed_ranks:
-            stack = read_crash(world.box(rank).read_crash())
+            stack = read_crash(world.status_of(rank).read_crash())
             if rank in ranks and stack and world.ended.get(rank) == status:
                 fellows[rank] = stack
         were = how.replace("was ", "were ", 1) if len(fellows) > 1 else how
@@ -358,7 +352,7 @@ class FailureReport:
         return AbortedTest(
             size=len(ranks),
             phase=phase,
-            headline=f"{who} {were} {describe_phase(phase)}",
+            headline=f"{who} {were} {rank_status.describe_phase(phase)}",
             seconds=time.monotonic() - moment.since if moment is not None else 0.0,
             crashes={ranks[rank]: stack for rank, stack in fellows.items() if stack},
             output={
@@ -379,8 +373,7 @@ _STEP_ENDS = (
     ("DUE TO TIME LIMIT", "because it had reached its time limit"),
     ("NODE FAILURE", "because a node was lost"),
     ("oom", "because it had used up its memory"),
-    ("exceeded memory limit", "because it had used up its memory"),
-    ("Exceeded job memory limit", "because it had used up its memory"),
+    ("memory limit", "because it had used up its memory"),
     ("CANCELLED", "from outside (scancel)"),
 )
 
@@ -405,7 +398,7 @@ def _last_test(
 
 def _is_at(world: World, rank: int, case: int) -> bool:
     """Return whether a rank has not gone on to another test."""
-    moment = world.box(rank).read_status()
+    moment = world.status_of(rank).read_status()
     return moment is None or moment.case == case
 
 

@@ -103,7 +103,10 @@ class Glance:
 def lines_of(glance: Glance, columns: int) -> list[str]:
     """Say it in a few lines, none of them wider than this."""
     by_age = sorted(glance.running, key=lambda one: -one[2])
-    shown = [(_place(ranks, glance.width), name, age) for ranks, name, age in by_age[:_MOST_TESTS]]
+    shown = [
+        (describe_ranks(ranks, glance.width).removesuffix(f" of {glance.width}"), name, age)
+        for ranks, name, age in by_age[:_MOST_TESTS]
+    ]
     widest = max((len(place) for place, _, _ in shown), default=0)
     lines = [
         _fit(f"{place:{widest}}  {name}", _roughly(age), columns) for place, name, age in shown
@@ -121,10 +124,6 @@ def lines_of(glance: Glance, columns: int) -> list[str]:
 
 def _roughly(seconds: float) -> str:
     return duration(seconds) if seconds >= 10 else f"{max(1, round(seconds))} s"
-
-
-def _place(ranks: Sequence[int], width: int) -> str:
-    return describe_ranks(ranks, width).removesuffix(f" of {width}")
 
 
 def _fit(text: str, end: str, columns: int) -> str:
@@ -165,18 +164,17 @@ class LiveView:
     def close(self) -> None:
         """Leave the terminal as if nothing had been there."""
         self.panel.clear()
+        # pytest writes its summary without us.
         self.terminal._tw._file = self.panel._file
 
     def _glance(self, now: float) -> Glance:
         at_work = self.dispatcher.at_work()
-        self._since = {one.case: self._since.get(one.case, now) for one in at_work}
+        self._since = {case: self._since.get(case, now) for case, _ in at_work}
         failed = [report.nodeid for report in self.terminal.getreports("failed")]
         errors = [report.nodeid for report in self.terminal.getreports("error")]
         return Glance(
             width=self.width,
-            running=[
-                (one.slots, self.names[one.case], now - self._since[one.case]) for one in at_work
-            ],
+            running=[(slots, self.names[case], now - self._since[case]) for case, slots in at_work],
             over=self.dispatcher.completed,
             total=len(self.names),
             failed=[*failed, *errors],
@@ -187,7 +185,7 @@ class LiveView:
 def live_view(
     terminal: object, dispatcher: Dispatcher, names: Sequence[str], width: int
 ) -> LiveView | None:
-    """Return the view if somebody can see it."""
+    """Return the view if the terminal can show it; it writes through the view from then on."""
     if not isinstance(terminal, TerminalReporter) or terminal.verbosity < 0:
         return None
     writer = terminal._tw

@@ -27,11 +27,7 @@ import rankwise
 from rankwise.errors import MpiMismatch, RankwiseError
 from rankwise.launch.mpi import Place, library_name, mark_as_joined, start_mpi
 from rankwise.pytest_plugin import connections
-from rankwise.pytest_plugin.collection import (
-    number_groups,
-    raise_early_end,
-    require_same_tests,
-)
+from rankwise.pytest_plugin.collection import number_groups, raise_early_end, require_same_tests
 from rankwise.pytest_plugin.connections import Channel, Header, WireError
 from rankwise.pytest_plugin.failure_report import AbortedTest, report_ending
 from rankwise.pytest_plugin.marks import limit_of, size_of
@@ -50,7 +46,7 @@ GOODBYE_SECONDS = 10.0
 
 
 class ReportingRank(Reporter):
-    """Collects what the ranks say through the switchboard."""
+    """Collects what the ranks say through the coordinator."""
 
     def __init__(
         self, session: pytest.Session, channel: Channel, *, size: int, policy: str
@@ -61,7 +57,7 @@ class ReportingRank(Reporter):
         self._interrupt: Header | None = None
         """What a rank wants that has ended the run after the last test."""
         self._leaving: set[int] = set()
-        """Ranks that have ended the run themselves: they wait for nobody in a test."""
+        """Ranks that have ended the run themselves: they wait for no other rank in a test."""
 
     # Before the first test
 
@@ -124,6 +120,7 @@ class ReportingRank(Reporter):
     def _log_errors(self, errors: Sequence[dict[str, Any]], ranks: Sequence[int]) -> None:
         for data in errors:
             report = unpack_any_report(data, self._config)
+            # Other ranks may have collected the same file, and report it under its plain name.
             report.nodeid = f"{report.nodeid} [{describe_ranks(ranks, self._size)}]"
             self._config.hook.pytest_collectreport(report=report)
 
@@ -146,6 +143,7 @@ class ReportingRank(Reporter):
                 require_same_tests(own, rank, theirs, self._size)
                 same = False
         order = b"" if same else json.dumps(own).encode()
+        # Where all digests are equal, an empty order spares the ranks the long list.
         header = {"kind": "share", "what": "order", "temporary": temporary}
         self._channel.send(header, order)
 
@@ -153,7 +151,7 @@ class ReportingRank(Reporter):
         return any(nodeid.startswith((f"{broken}::", f"{broken}/")) for broken in self._broken)
 
     def begin(self, scheduler: str) -> None:
-        """Hand the suite over to the switchboard."""
+        """Hand the suite over to the coordinator."""
         items = self._session.items
         known = self.known_durations()
         limit = limit_from(self._config)
@@ -198,7 +196,7 @@ class ReportingRank(Reporter):
                     self._fail_for(missing, patience)
                 break
             if seconds is None:
-                # Whoever says something goes on.
+                # A rank that says something goes on.
                 deadline = _after(patience)
             if header["kind"] == "overdue":
                 self._log_overdue(header, body)
@@ -209,7 +207,7 @@ class ReportingRank(Reporter):
             elif header["kind"] == "interrupt":
                 self._leaving.add(header["rank"])
                 self._interrupt = self._interrupt or header
-                # No rank waits for this one in a test: the switchboard need not end them.
+                # No rank waits for this one in a test: the coordinator need not end them.
                 self._tell({"kind": "stop"})
             elif header["kind"] in ("late", "verdict", "stopped"):
                 self.take(header, body)
@@ -217,7 +215,7 @@ class ReportingRank(Reporter):
         return sorted(missing)
 
     def take(self, header: Header, body: bytes) -> None:
-        """Report what the switchboard passes on; raises what another rank ended the run with."""
+        """Report what the coordinator passes on; raises what another rank ended the run with."""
         if header["kind"] == "interrupt":
             self._leaving.add(header["rank"])
         super().take(header, body)
@@ -231,7 +229,7 @@ class ReportingRank(Reporter):
     def _patience(self) -> float | None:
         """How long a rank may be silent at its end; None: as long as it likes.
 
-        Ranks on this machine that have run a test are looked after by the switchboard, which is
+        Ranks on this machine that have run a test are looked after by the coordinator, which is
         there first.
         """
         limits = [limit_of(item, limit_from(self._config)) for item in self._session.items]
@@ -285,13 +283,15 @@ _START = (
 )
 
 
-class SwitchboardProcess:
+class CoordinatorProcess:
     """Started before it is known where to listen; ends when rank 0 hangs up or is gone."""
 
     def __init__(self) -> None:
         self._line, theirs = connections.pair()
         with theirs:
-            self._pid = _fork(theirs) if _can_fork() else _execute(theirs)
+            self._pid = os.fork() if _can_fork() else _execute(theirs)
+            if not self._pid:
+                _become_coordinator(theirs)
         self._folder: str | None = None
 
     def open(self, hosts: list[str]) -> dict[str, Any]:
@@ -300,7 +300,7 @@ class SwitchboardProcess:
             listener, address = connections.listen_on_host(hosts[0])
         else:
             self._folder = tempfile.mkdtemp(prefix="rankwise-")
-            listener, address = connections.listen_on_file(Path(self._folder) / "switchboard")
+            listener, address = connections.listen_on_file(Path(self._folder) / "coordinator")
         secret = secrets.token_hex(32)
         folder = self._folder or ""
         settings = json.dumps({"secret": secret, "width": len(hosts), "folder": folder}).encode()
@@ -327,24 +327,17 @@ class SwitchboardProcess:
 
 
 def _can_fork() -> bool:
-    """Return whether a copy of this process is safe: MPI not started, nobody else holds a lock."""
+    """Return whether a copy of this process is safe: MPI not started, no thread holds a lock."""
     return "mpi4py.MPI" not in sys.modules and threading.active_count() == 1
 
 
-def _fork(line: socket.socket) -> int:
-    """Start it as a copy of this process, which has loaded all that it needs already."""
-    pid = os.fork()
-    if pid == 0:
-        _become_switchboard(line)
-    return pid
-
-
-def _become_switchboard(line: socket.socket) -> NoReturn:
+def _become_coordinator(line: socket.socket) -> NoReturn:
+    """Serve in this copy of rank 0, which has loaded all that is needed already."""
     from rankwise.pytest_plugin.mpirun_coordinator import serve
 
     code = 1
     try:
-        # Ctrl-C is for the ranks; the switchboard ends when rank 0 has.
+        # Ctrl-C is for the ranks; the coordinator ends when rank 0 has.
         os.setsid()
         kept = os.dup2(line.fileno(), 3)
         # What the launcher gave to rank 0 must close when rank 0 ends: it waits for that.
@@ -380,7 +373,7 @@ Settings = dict[str, Any]
 
 
 class MpirunLink:
-    """This rank's membership: the communicator of all, and the line to the switchboard."""
+    """This rank's membership: the communicator of all, and the line to the coordinator."""
 
     def __init__(self, place: Place, comm: MPI.Intracomm, library: str, hosts: list[str]) -> None:
         self.rank = place.rank
@@ -391,7 +384,7 @@ class MpirunLink:
         self.library = library
         self.is_reporter = place.rank == 0
         self.shares_host_with_reporter = hosts[place.rank] == hosts[0]
-        self._switchboard: SwitchboardProcess | None = None
+        self._coordinator: CoordinatorProcess | None = None
         self._pid = os.getpid()
         self._has_left = False
         self._last_words: LastWords | None = None
@@ -399,28 +392,29 @@ class MpirunLink:
 
     @classmethod
     def join(cls, place: Place, settle: Callable[[], Settings]) -> MpirunLink:
-        """Start MPI and connect to the switchboard, which rank 0 starts; collective.
+        """Start MPI and connect to the coordinator, which rank 0 starts; collective.
 
         What `settle` gives on rank 0 becomes the settings of all.
 
         Raises MpiMissing or MpiMismatch when the ranks cannot find each other.
         """
         # Before MPI starts: then it can be a mere copy of this process.
-        switchboard = SwitchboardProcess() if place.rank == 0 else None
+        coordinator = CoordinatorProcess() if place.rank == 0 else None
         try:
             mpi = start_mpi(place)
         except RankwiseError:
-            if switchboard is not None:
-                switchboard.stop()
+            if coordinator is not None:
+                coordinator.stop()
             raise
+        # Messages of ours must never meet those of a test.
         comm = mpi.COMM_WORLD.Dup()
         hosts = comm.allgather(mpi.Get_processor_name())
         world = cls(place, comm, library_name(mpi.Get_library_version()), hosts)
-        world._switchboard = switchboard
+        world._coordinator = coordinator
         mark_as_joined()
         world._connect(hosts, settle)
         # MPI waits for all ranks when a process ends; the others must learn before that, through
-        # the switchboard, that this one leaves.
+        # the coordinator, that this one leaves.
         atexit.register(world.leave)
         world._guard_exit()
         if not world.is_reporter:
@@ -428,15 +422,15 @@ class MpirunLink:
         return world
 
     def _connect(self, hosts: list[str], settle: Callable[[], Settings]) -> None:
-        """Get a line to the switchboard on every rank; collective.
+        """Get a line to the coordinator on every rank; collective.
 
         Raises MpiMismatch on all ranks when one of them has none.
         """
         offer: tuple[Settings, Settings] | None = None
         problem = ""
-        if self._switchboard is not None:
+        if self._coordinator is not None:
             try:
-                offer = self._switchboard.open(hosts), settle()
+                offer = self._coordinator.open(hosts), settle()
             except OSError as error:
                 problem = f"rank 0 cannot be called by the others: {error}"
         offer = self.comm.bcast(offer, root=0)
@@ -453,10 +447,11 @@ class MpirunLink:
                     self.box = StatusWriter(files)
             except (OSError, WireError) as error:
                 problem = f"rank {self.rank} cannot reach rank 0: {error}"
+        # A rank that gave up alone would leave the others waiting in their next collective call.
         problems = list(filter(None, self.comm.allgather(problem)))
         if problems:
-            if self._switchboard is not None:
-                self._switchboard.stop()
+            if self._coordinator is not None:
+                self._coordinator.stop()
             raise MpiMismatch(problems[0])
 
     def _guard_exit(self) -> None:
@@ -486,10 +481,11 @@ class MpirunLink:
             self._last_words.end()
 
     def leave(self) -> None:
-        """Say goodbye and hang up; on rank 0 also end the switchboard. Idempotent."""
+        """Say goodbye and hang up; on rank 0 also end the coordinator. Idempotent."""
         if self._has_left or os.getpid() != self._pid:
             # A copy that a test has made, and that has come to its end, is no rank.
             return
+        # Not later: what fails below is not tried again at exit.
         self._has_left = True
         if self._last_words is not None and (words := self._last_words.end()):
             with contextlib.suppress(connections.WireError):
@@ -497,11 +493,12 @@ class MpirunLink:
         with contextlib.suppress(connections.WireError):
             self.channel.send({"kind": "bye"})
         self.channel.close()
-        if self._switchboard is not None:
-            self._switchboard.stop()
+        if self._coordinator is not None:
+            self._coordinator.stop()
 
     def abort(self, code: int) -> None:
         """End all ranks at once, those that hang included; does not come back."""
+        # Its goodbye tells the coordinator that this end is meant.
         self.leave()
         # MPI ends this process as it is: what was printed last would be lost.
         for stream in (sys.stdout, sys.stderr):

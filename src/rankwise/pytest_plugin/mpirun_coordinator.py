@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import shutil
 import signal
@@ -13,18 +12,11 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from rankwise.pytest_plugin import rank_status
 from rankwise.pytest_plugin.connections import Exchange, Header, Name
-from rankwise.pytest_plugin.rank_status import (
-    AFTER,
-    HangWatch,
-    Overdue,
-    RankStatus,
-    StatusFiles,
-    describe_grace,
-    describe_overdue,
-)
+from rankwise.pytest_plugin.rank_status import AFTER, HangWatch, Overdue, RankStatus, StatusFiles
 from rankwise.pytest_plugin.schedulers.base import ScheduledTest
 from rankwise.pytest_plugin.schedulers.dispatcher import (
     Dispatcher,
@@ -50,15 +42,22 @@ _PLACES = {"closing": "in closing fixtures after", "ending": "at the end of the 
 _ABORT_SECONDS = 5.0
 
 
-class MachineWatch:
-    """Looks after the ranks of one machine."""
+class RunWatch:
+    """Looks after the ranks, and ends the run when a test exceeds its time limit.
 
-    def __init__(self, folder: Path, width: int) -> None:
-        self._boxes = [StatusFiles(folder, str(rank)) for rank in range(width)]
+    Ranks of other machines cannot be seen or ended from here: then it only knows what ranks say.
+    """
+
+    def __init__(self, folder: str, width: int) -> None:
+        self._is_one_machine = bool(folder)
+        # Without a folder these are paths that cannot exist.
+        where = Path(folder or os.devnull)
+        self._files = [StatusFiles(where, str(rank)) for rank in range(width)]
         self._pids: dict[int, int] = {}
         self._watch: HangWatch[str] = HangWatch()
         self._names: list[str] = []
         self._root = Path()
+        self._dispatcher: Dispatcher | None = None
         self._failures: dict[str, str] = {}
         self._has_ended = False
         self._has_told = False
@@ -67,17 +66,21 @@ class MachineWatch:
         self._lost: dict[int, str] = {}
         """Ranks that have ended without a word, and where; a launcher may end all others then."""
 
-    def begin(self, header: Header, body: bytes) -> None:
+    @property
+    def grace(self) -> float:
+        return self._watch.grace
+
+    def begin(self, header: Header, tests: list[list[Any]], dispatcher: Dispatcher) -> None:
         """Learn what the tests are."""
-        tests = json.loads(body)
         self._watch = HangWatch([test[3] for test in tests], grace=header["grace"])
         self._names = [test[4] for test in tests]
         self._root = Path(header["root"])
+        self._dispatcher = dispatcher
 
     def note(self, rank: int, header: Header) -> None:
         """Take in what a rank says about itself, or a failure that rank 0 has reported."""
         match header["kind"]:
-            case "here":
+            case "here" if self._is_one_machine:
                 self._pids[rank] = int(header["pid"])
             case "rank_failed":
                 self._watch.rank_failed(header["case"], rank, header["text"])
@@ -86,29 +89,33 @@ class MachineWatch:
             case "noted":
                 self._failures[header["test"]] = header["text"]
 
-    def look(self, dispatcher: Dispatcher) -> tuple[Header, bytes] | None:
-        """End the run if a test goes on for too long.
+    def look(self) -> tuple[Header, bytes] | None:
+        """End the run if a test exceeds its limit.
 
-        After the last test the reporter is free to do that: gives what it is to be told.
+        After the last test the reporter is free to do that: return what it is to be told.
         """
+        if self._dispatcher is None:
+            return None
         if self._has_ended:
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 self._kill()
             return None
         moments = {
             rank: moment
-            for rank, box in enumerate(self._boxes)
-            if (moment := box.read_status()) is not None
+            for rank, files in enumerate(self._files)
+            if (moment := files.read_status()) is not None
         }
-        self._watch.forget_all_but(self._running(dispatcher))
+        # A rank that failed in a test that is over puts no other one under the grace.
+        self._watch.forget_all_but(self._running())
         overdue = self._watch.find(list(moments.values()))
         if not overdue or self._has_told:
             return None
         one = overdue[0]
-        if one.phase in AFTER and dispatcher.finished and _REPORTER not in moments:
+        # While the reporter itself is in a test, or has to end, only this process can report.
+        if one.phase in AFTER and self._dispatcher.finished and _REPORTER not in moments:
             self._has_told = True
             return self._tell(one, moments)
-        self._end(one, moments, dispatcher)
+        self._end(one, moments)
         return None
 
     def _tell(self, one: Overdue, moments: Mapping[int, RankStatus]) -> tuple[Header, bytes]:
@@ -126,14 +133,18 @@ class MachineWatch:
     def _stacks(self, ranks: Iterable[int]) -> dict[int, Stack]:
         """Ask ranks where they are."""
         known = [rank for rank in ranks if rank in self._pids]
-        return ask_for_stacks({one: (self._pids[one], self._boxes[one].stacks) for one in known})
+        return ask_for_stacks({one: (self._pids[one], self._files[one].stacks) for one in known})
 
-    def _end(self, one: Overdue, moments: Mapping[int, RankStatus], dispatcher: Dispatcher) -> None:
+    def _end(self, one: Overdue, moments: Mapping[int, RankStatus]) -> None:
+        running = self._running().get(one.case)
         self._has_ended = True
-        lines = ["", _title(f"rankwise: {self._names[one.case]} is ended", "=")]
-        lines += self._explain(one, self._running(dispatcher).get(one.case), moments)
-        lines += self._sum_up(one.case, dispatcher)
-        _print(lines)
+        _print(
+            [
+                *("", _title(f"rankwise: {self._names[one.case]} is ended", "=")),
+                *self._explain(one, running, moments),
+                *self._sum_up(one.case),
+            ]
+        )
         self._kill()
 
     def _kill(self, *, but: int | None = None) -> None:
@@ -146,63 +157,65 @@ class MachineWatch:
     # Ranks that leave
 
     def where(self, rank: int) -> str:
-        """Say what a rank has last written down about where it is."""
-        moment = self._boxes[rank].read_status()
-        if moment is None or not self._names:
-            return ""
-        phase = _PLACES.get(moment.phase, f"in {moment.phase} of")
-        return f" {phase} {self._names[moment.case]}"
+        """Return which test a rank is at, as far as that is known."""
+        moment = self._files[rank].read_status()
+        if moment is not None and self._names:
+            phase = _PLACES.get(moment.phase, f"in {moment.phase} of")
+            return f" {phase} {self._names[moment.case]}"
+        running_tests = self._running().values()
+        cases = [running.case for running in running_tests if rank in running.at_it]
+        return f" in {self._names[cases[0]]}" if cases else ""
 
-    def note_lost(self, rank: int, dispatcher: Dispatcher) -> None:
-        """Learn that a process has ended: those that wait for it in a test get the grace."""
+    def note_lost(self, rank: int) -> None:
+        """Learn that a process has ended: ranks that wait for it in a test get the grace."""
         self._lost[rank] = self.where(rank)
-        for running in dispatcher.running_tests([rank]):
+        for case, running in self._running().items():
             if rank in running.at_it:
                 text = "its process has ended (os._exit, or exit of a C library)"
-                self.note(rank, {"kind": "rank_failed", "case": running.case, "text": text})
+                self._watch.rank_failed(case, rank, text)
 
-    def give_up(self, rank: int, reason: str, dispatcher: Dispatcher) -> None:
-        """Say that a rank has ended the run and that others wait; soon it, or else we, end them."""
+    def give_up(self, rank: int, reason: str) -> None:
+        """Report that a rank has ended the run and others wait; soon it, or else we, end them."""
         self._has_ended = True
         self._kill_at = time.monotonic() + _ABORT_SECONDS
         stacks = self._stacks(one for one in self._pids if one != rank)
-        size = len(self._boxes)
+        size = len(self._files)
         who = describe_ranks([rank], size)
         _print(
             [
                 *("", _title(f"rankwise: {who} has ended the run: {reason}", "=")),
-                f"E   the others did not end within {self._watch.grace:g} s",
+                f"E   the others did not end within {self.grace:g} s",
                 *("", _title("where the others wait", "-")),
                 *describe_stacks(stacks, size, self._root),
-                *self._sum_up(None, dispatcher),
+                *self._sum_up(None),
             ]
         )
 
-    def mourn(self, dispatcher: Dispatcher | None) -> None:
-        """Say that the rank is gone that would have reported."""
+    def report_lost(self) -> None:
+        """Report that the rank is gone that would have reported."""
         if self._has_ended:
             return
         self._has_ended = True
-        size = len(self._boxes)
+        size = len(self._files)
         lost = self._lost or {_REPORTER: self.where(_REPORTER)}
         lines = ["", _title(f"rankwise: {describe_ranks(list(lost), size)} ended", "=")]
         for rank, where in lost.items():
             words = "ended without a word (os._exit, a signal, or exit of a C library)"
             lines.append(f"E   {describe_ranks([rank], size)} {words}{where}")
-        if dispatcher is not None:
-            lines += self._sum_up(None, dispatcher)
-        _print(lines)
+        _print([*lines, *self._sum_up(None)])
 
     def end_others(self) -> None:
-        """Have no rank wait for one that is gone: those that can end by themselves do so."""
+        """Let no rank wait for one that is gone: kill each that does not end by itself."""
         deadline = time.monotonic() + _ABORT_SECONDS
         others = [pid for rank, pid in self._pids.items() if rank != _REPORTER]
         while any(map(_exists, others)) and time.monotonic() < deadline:
             time.sleep(0.05)
         self._kill(but=_REPORTER)
 
-    def _running(self, dispatcher: Dispatcher) -> dict[int, RunningTest]:
-        found = dispatcher.running_tests(range(len(self._boxes)))
+    def _running(self) -> dict[int, RunningTest]:
+        if self._dispatcher is None:
+            return {}
+        found = self._dispatcher.running_tests(range(len(self._files)))
         return {running.case: running for running in found}
 
     def _explain(
@@ -214,9 +227,9 @@ class MachineWatch:
         texts = self._watch.failures_of(one.case)
         if one.why == "grace":
             who = describe_ranks([places[rank] for rank in texts if rank in places], size)
-            headline = describe_grace(who, self._watch.grace)
+            headline = rank_status.describe_grace(who, self._watch.grace)
         else:
-            headline = describe_overdue(self._watch.limits[one.case], one.phase)
+            headline = rank_status.describe_overdue(self._watch.limits[one.case], one.phase)
         lines = [f"E   {headline}"]
         for rank, text in sorted(texts.items()):
             if rank in places:
@@ -227,35 +240,34 @@ class MachineWatch:
         stacks = {places[rank]: stack for rank, stack in found.items()}
         title = "where the others wait" if texts else "where every rank is"
         lines += ["", _title(title, "-"), *describe_stacks(stacks, size, self._root)]
-        hint = hint_at_world(stacks, size, len(self._boxes))
+        hint = hint_at_world(stacks, size, len(self._files))
         if hint and one.why == "limit" and one.phase not in AFTER:
             lines += ["", _title("what it may wait for", "-"), hint]
         return lines
 
-    def _sum_up(self, ended: int | None, dispatcher: Dispatcher) -> list[str]:
+    def _sum_up(self, ended: int | None) -> list[str]:
+        if self._dispatcher is None:
+            return []
         lines = []
         for name, text in self._failures.items():
             lines += ["", _title(f"{name} failed before", "="), text]
-        others = [self._names[case] for case in sorted(self._running(dispatcher)) if case != ended]
-        not_run = [self._names[case] for case in dispatcher.not_started()]
-        lines += _list("not finished", others)
-        lines += _list("not run", not_run)
+        others = [self._names[case] for case in sorted(self._running()) if case != ended]
+        not_run = [self._names[case] for case in self._dispatcher.not_started()]
         failed = len(self._failures)
+        counts = (
+            f"{int(ended is not None)} ended, {failed} failed, "
+            f"{self._dispatcher.completed - failed} passed or skipped, "
+            f"{len(others)} not finished, {len(not_run)} not run: all ranks are ended now"
+        )
         return [
-            *lines,
-            "",
-            _title(
-                f"{int(ended is not None)} ended, {failed} failed, "
-                f"{dispatcher.completed - failed} passed or skipped, "
-                f"{len(others)} not finished, {len(not_run)} not run: all ranks are ended now",
-                "=",
-            ),
+            *(*lines, *_list("not finished", others), *_list("not run", not_run)),
+            *("", _title(counts, "=")),
             "`pytest --n-workers=N`, in the place of mpirun, goes on after such a test.",
         ]
 
 
 def _print(lines: list[str]) -> None:
-    # Whoever reads it may be gone.
+    # The terminal may be gone.
     with contextlib.suppress(OSError):
         print("\n".join(lines), file=sys.stderr, flush=True)
 
@@ -287,8 +299,8 @@ _GOODBYE_SECONDS = 1.0
 _INTERRUPTED = 2
 
 
-class _Plea(NamedTuple):
-    """What a rank wants that has ended the run by itself."""
+class _AbortRequest(NamedTuple):
+    """A rank has ended the run by itself, and wants all the others to end."""
 
     rank: int
     since: float
@@ -296,52 +308,43 @@ class _Plea(NamedTuple):
     code: int
 
 
-class Switchboard:
+class Coordinator:
     """Connects `width` ranks and a dispatcher; rank 0 says what the suite is."""
 
     def __init__(
-        self,
-        listener: socket.socket,
-        secret: str,
-        *,
-        width: int,
-        folder: str = "",
+        self, listener: socket.socket, secret: str, *, width: int, folder: str = ""
     ) -> None:
         self._width = width
-        # Ranks of other machines cannot be looked after from here.
-        self._machine_watch = MachineWatch(Path(folder), width) if folder else None
+        self._watch = RunWatch(folder, width)
         self._lines = Exchange(
             listener,
             secret,
             is_expected=lambda name: type(name) is int and 0 <= name < width,
             on_message=self._take,
             on_gone=self._gone,
+            on_stranger=lambda reason: _print([f"rankwise: dropped a connection: {reason}"]),
         )
         self._dispatcher: Dispatcher | None = None
         self._closed = False
-        self._names: list[str] = []
-        self._grace = 0.0
         self._has_reporter = False
         self._departed: set[Name] = set()
         """Ranks that have said goodbye: who has not and is gone was ended by something else."""
-        self._plea: _Plea | None = None
+        self._abort_request: _AbortRequest | None = None
         self._has_reporter_stopped = False
         """Whether the reporter has left the tests: then it waits for no rank in one of them."""
 
     def tether(self, lifeline: socket.socket) -> None:
-        """End when this line ends: whoever holds its other side is gone then."""
+        """End when this line ends: the process at its other side is gone then."""
         self._lines.tether(lifeline, self._end)
 
     def run(self) -> None:
         """Serve until the reporter or the lifeline is gone, then hang up."""
         while not self._closed:
-            watched = self._machine_watch is not None and self._dispatcher is not None
-            self._lines.step(_LOOK_SECONDS if watched or self._plea is not None else None)
-            if self._machine_watch is not None and self._dispatcher is not None:
-                told = self._machine_watch.look(self._dispatcher)
-                if told is not None:
-                    self._lines.send(_REPORTER, *told)
-            self._grant_if_due()
+            is_awake = self._dispatcher is not None or self._abort_request is not None
+            self._lines.step(_LOOK_SECONDS if is_awake else None)
+            if told := self._watch.look():
+                self._lines.send(_REPORTER, *told)
+            self._abort_if_due()
         self._hear_goodbye()
         is_orderly = _REPORTER in self._departed or not self._has_reporter
         if is_orderly:
@@ -349,11 +352,12 @@ class Switchboard:
             self._share({"kind": "finish"}, b"")
             self._share({"kind": "over"}, b"")
             self._lines.flush()
-        elif self._machine_watch is not None:
-            self._machine_watch.mourn(self._dispatcher)
+        else:
+            self._watch.report_lost()
+        # Closed lines are what ranks that wait for a message see: most end by themselves then.
         self._lines.close()
-        if not is_orderly and self._machine_watch is not None:
-            self._machine_watch.end_others()
+        if not is_orderly:
+            self._watch.end_others()
 
     def _hear_goodbye(self) -> None:
         """Read what the reporter has sent before it hung up."""
@@ -363,15 +367,14 @@ class Switchboard:
             if time.monotonic() > deadline:
                 return
 
-    def _grant_if_due(self) -> None:
+    def _abort_if_due(self) -> None:
         """Let a rank end all the others if it has ended the run and the reporter waits for it."""
-        plea = self._plea
-        if plea is None or time.monotonic() - plea.since <= self._grace:
+        request = self._abort_request
+        if request is None or time.monotonic() - request.since <= self._watch.grace:
             return
-        self._plea = None
-        if self._machine_watch is not None and self._dispatcher is not None:
-            self._machine_watch.give_up(plea.rank, plea.reason, self._dispatcher)
-        self._lines.send(plea.rank, {"kind": "abort", "code": plea.code})
+        self._abort_request = None
+        self._watch.give_up(request.rank, request.reason)
+        self._lines.send(request.rank, {"kind": "abort", "code": request.code})
         self._lines.flush()
 
     def _end(self) -> None:
@@ -382,21 +385,11 @@ class Switchboard:
             self._closed = True
             return
         left = rank in self._departed
-        where = "" if left else self._where(int(rank))
+        where = "" if left else self._watch.where(int(rank))
         header = {"kind": "gone", "rank": rank, "lost": not left, "where": where}
         self._lines.send(_REPORTER, header)
-        if not left and self._machine_watch is not None and self._dispatcher is not None:
-            self._machine_watch.note_lost(int(rank), self._dispatcher)
-
-    def _where(self, rank: int) -> str:
-        """Say at which test a rank is, as far as that is known."""
-        if self._machine_watch is not None and (where := self._machine_watch.where(rank)):
-            return where
-        if self._dispatcher is None:
-            return ""
-        running_tests = self._dispatcher.running_tests([rank])
-        names = [self._names[running.case] for running in running_tests if rank in running.at_it]
-        return f" in {names[0]}" if names else ""
+        if not left and self._dispatcher is not None:
+            self._watch.note_lost(int(rank))
 
     def _take(self, rank: Name, header: Header, body: bytes) -> None:
         assert isinstance(rank, int), f"{rank!r} is no rank"
@@ -404,27 +397,9 @@ class Switchboard:
         self._has_reporter = self._has_reporter or rank == _REPORTER
         match header["kind"]:
             case "begin":
-                tests = json.loads(body)
-                cases = [
-                    ScheduledTest(index=index, size=size, seconds=seconds)
-                    for index, (size, seconds, *_) in enumerate(tests)
-                ]
-                dispatcher = self._dispatcher = make_dispatcher(
-                    header["scheduler"],
-                    ScheduledSuite(cases=cases, groups=[test[2] for test in tests]),
-                    width=self._width,
-                    careful=header["careful"],
-                    strict=header["strict"],
-                    maxfail=header["maxfail"],
-                )
-                self._names = [str(name) for *_, name in tests]
-                self._grace = header.get("grace", 0.0)
-                if self._machine_watch is not None:
-                    self._machine_watch.begin(header, body)
-                dispatcher.begin()
+                dispatcher = self._dispatcher = self._begin(header, json.loads(body))
             case "here" | "rank_failed" | "repeats" | "noted":
-                if self._machine_watch is not None:
-                    self._machine_watch.note(rank, header)
+                self._watch.note(rank, header)
             case "done" if dispatcher is not None:
                 dispatcher.done(rank, header, body)
             case "logged" if dispatcher is not None:
@@ -432,7 +407,7 @@ class Switchboard:
             case "stopped" if dispatcher is not None:
                 dispatcher.halt(header)
             case "stop" if dispatcher is not None:
-                self._plea = None
+                self._abort_request = None
                 self._has_reporter_stopped |= header.get("at_once", False)
                 dispatcher.stop(at_once=header.get("at_once", False))
             case "stop":
@@ -441,8 +416,27 @@ class Switchboard:
                 self._share({**header, "kind": header["what"]}, body)
             case _:
                 self._pass_on(rank, header, body)
+        # Each message may make the dispatcher decide something, also for other ranks.
         while dispatcher is not None and dispatcher.outbox:
             self._lines.send(*dispatcher.outbox.popleft())
+
+    def _begin(self, header: Header, tests: list[list[Any]]) -> Dispatcher:
+        """Start with the first tests."""
+        cases = [
+            ScheduledTest(index=index, size=size, seconds=seconds)
+            for index, (size, seconds, *_) in enumerate(tests)
+        ]
+        dispatcher = make_dispatcher(
+            header["scheduler"],
+            ScheduledSuite(cases=cases, groups=[test[2] for test in tests]),
+            width=self._width,
+            careful=header["careful"],
+            strict=header["strict"],
+            maxfail=header["maxfail"],
+        )
+        self._watch.begin(header, tests, dispatcher)
+        dispatcher.begin()
+        return dispatcher
 
     def _pass_on(self, rank: int, header: Header, body: bytes) -> None:
         """Pass on to the reporter what is for it alone."""
@@ -453,8 +447,8 @@ class Switchboard:
             self._dispatcher.stop()
             if not self._has_reporter_stopped:
                 code = _INTERRUPTED if header["code"] is None else int(header["code"])
-                plea = _Plea(rank, time.monotonic(), header["reason"], code)
-                self._plea = self._plea or plea
+                request = _AbortRequest(rank, time.monotonic(), header["reason"], code)
+                self._abort_request = self._abort_request or request
         self._lines.send(_REPORTER, {**header, "rank": rank}, body)
 
     def _share(self, header: Header, body: bytes) -> None:
@@ -466,25 +460,23 @@ class Switchboard:
 
 def serve(descriptor: int) -> None:
     """Serve a run, as the process at the other end of the line `descriptor` says."""
-    logging.basicConfig(format="rankwise: %(message)s", stream=sys.stderr)
     with socket.socket(fileno=descriptor) as line:
         # Not what a module of the user's may have set for all new sockets.
         line.settimeout(None)
+        # Rank 0 sends this when MPI has started: only then it is known where the ranks are.
         message, descriptors, _, _ = socket.recv_fds(line, 4096, 1)
         if not message:
             return
         settings = json.loads(message)
         with socket.socket(fileno=descriptors[0]) as listener:
-            board = Switchboard(
-                listener,
-                settings["secret"],
-                width=settings["width"],
-                folder=settings.get("folder", ""),
+            folder = settings["folder"]
+            coordinator = Coordinator(
+                listener, settings["secret"], width=settings["width"], folder=folder
             )
-            board.tether(line)
+            coordinator.tether(line)
             try:
-                board.run()
+                coordinator.run()
             finally:
                 # Leave nothing behind, also if rank 0 was killed before it could tidy up.
-                if settings.get("folder"):
-                    shutil.rmtree(settings["folder"], ignore_errors=True)
+                if folder:
+                    shutil.rmtree(folder, ignore_errors=True)

@@ -44,27 +44,18 @@ class RankStatus(NamedTuple):
     since: float
 
 
-class StatusFiles(NamedTuple):
+class StatusFiles:
     """The files of one rank."""
 
-    folder: Path
-    name: str
-
-    @property
-    def moment(self) -> Path:
-        return self.folder / f"{self.name}.moment"
-
-    @property
-    def stacks(self) -> Path:
-        return self.folder / f"{self.name}.stacks"
-
-    @property
-    def crash(self) -> Path:
-        return self.folder / f"{self.name}.crash"
+    def __init__(self, folder: Path, name: str) -> None:
+        self.moment = folder / f"{name}.moment"
+        self.stacks = folder / f"{name}.stacks"
+        self.crash = folder / f"{name}.crash"
 
     def read_status(self) -> RankStatus | None:
         """Return what the rank is at; None: nothing."""
         try:
+            # Read twice: between two equal readings with an even count, nothing was being written.
             data, again = self.moment.read_bytes(), self.moment.read_bytes()
         except OSError:
             return None
@@ -108,7 +99,7 @@ class StatusWriter:
     def arm(self) -> None:
         """Have the interpreter write here what it has to say when a signal ends it.
 
-        Not to stderr, as pytest arranges when it is configured: nobody may see that.
+        Not to stderr, as pytest arranges when it is configured: that may not be shown.
         """
         faulthandler.enable(file=self._crash)
 
@@ -126,6 +117,7 @@ class StatusWriter:
         self._write(_IDLE, 0, 0.0)
 
     def _write(self, case: int, phase: int, since: float) -> None:
+        # Odd while it changes, even again when it is whole: see `_COUNT`.
         self._changes += 2
         _COUNT.pack_into(self._memory, 0, self._changes - 1)
         _MOMENT.pack_into(self._memory, _COUNT.size, case, phase, since)
@@ -161,7 +153,7 @@ class OutputTail:
             os.close(self._files.popitem()[1])
 
 
-# A phase that is over sooner is nobody's concern.
+# A phase that is over sooner is not worth a message.
 _SLOW_SECONDS = 0.3
 
 Key = tuple[int, int]
@@ -185,8 +177,10 @@ class NodeStatus:
         now = time.monotonic()
         news = []
         for key in keys:
-            moment = self._box(key).read_status()
+            moment = self._files(key).read_status()
             told = self._told.get(key)
+            # Most looks find nothing new, and short phases are over before they are worth a
+            # message.
             if moment == told:
                 continue
             if moment is not None and now - moment.since > _SLOW_SECONDS:
@@ -199,7 +193,7 @@ class NodeStatus:
 
     def final_status(self, key: Key) -> dict[str, Any]:
         """Return all that is known about a rank whose process has ended, and forget it."""
-        box = self._box(key)
+        box = self._files(key)
         moment = box.read_status()
         output = self._outputs.pop(key, None)
         said = {
@@ -215,7 +209,7 @@ class NodeStatus:
 
     def stacks(self, pids: dict[Key, int]) -> dict[str, Any]:
         """Return where ranks of one world are, and the end of what they have written."""
-        asked = {key[1]: (pid, self._box(key).stacks) for key, pid in pids.items()}
+        asked = {key[1]: (pid, self._files(key).stacks) for key, pid in pids.items()}
         stacks = ask_for_stacks(asked)
         return {
             "stacks": {
@@ -228,7 +222,7 @@ class NodeStatus:
             },
         }
 
-    def _box(self, key: Key) -> StatusFiles:
+    def _files(self, key: Key) -> StatusFiles:
         world, rank = key
         return StatusFiles(self._folder, f"{world}.{rank}")
 
@@ -278,18 +272,18 @@ class RemoteStatus:
 
     def __init__(self, ask: Callable[[Mapping[str, Any]], Answers]) -> None:
         self._ask = ask
-        self._boxes: dict[int, RemoteRank] = {}
+        self._ranks: dict[int, RemoteRank] = {}
 
-    def box(self, rank: int) -> RemoteRank:
-        return self._boxes.setdefault(rank, RemoteRank())
+    def status_of(self, rank: int) -> RemoteRank:
+        return self._ranks.setdefault(rank, RemoteRank())
 
     def note_status(self, rank: int, said: list[Any]) -> None:
         """Learn what a rank is at."""
-        self.box(rank).last_moment = read_status(said)
+        self.status_of(rank).last_moment = read_status(said)
 
     def note_end(self, rank: int, said: Mapping[str, Any]) -> None:
         """Learn what was found when a rank's process had ended."""
-        box = self.box(rank)
+        box = self.status_of(rank)
         if "crash" in said:
             box.last_moment = read_status(said["moment"])
             box.last_words = said["crash"]
@@ -303,7 +297,7 @@ class RemoteStatus:
             for rank, frames in answer["stacks"].items():
                 stacks[int(rank)] = tuple(Frame(*frame) for frame in frames)
             for rank, output in answer["outputs"].items():
-                self.box(int(rank)).output = output
+                self.status_of(int(rank)).output = output
         return stacks
 
 
@@ -413,6 +407,7 @@ def find_overdue(
     `failures` has the moment of each running test's first failure.
     """
     found: dict[int, Overdue] = {}
+    # The rank that has taken longest stands for its test.
     for moment in moments:
         since = _begun(moment, moments)
         if since is None:
@@ -506,11 +501,12 @@ def overlap(since: float, pauses: Sequence[tuple[float, float]]) -> float:
 
 def count_memory_kills() -> int:
     """Return how many processes the kernel has killed for want of memory."""
-    try:
-        with Path("/proc/vmstat").open() as file:
-            for line in file:
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
-    except OSError:
-        pass
+    return read_counter(Path("/proc/vmstat"), "oom_kill ")
+
+
+def read_counter(path: Path, name: str) -> int:
+    """Return the number behind a name in a file of the kernel's; 0: it is not there."""
+    with contextlib.suppress(OSError):
+        lines = path.read_text().splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith(name)), 0)
     return 0

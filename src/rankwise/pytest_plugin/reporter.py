@@ -239,7 +239,7 @@ class Reporter:
                 self._times.note(self._tests[index].nodeid, {ranks[0]: result})
 
     def take(self, header: Header, body: bytes) -> None:
-        """Report what the switchboard passes on.
+        """Report what the coordinator passes on.
 
         Raises KeyboardInterrupt or pytest's Exit when another rank's test did, WireError when a
         rank has left.

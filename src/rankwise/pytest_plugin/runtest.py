@@ -370,7 +370,7 @@ def _fail_for_subtests(item: pytest.Item, result: RankResult) -> None:
 
 
 class Loop:
-    """Follows the switchboard's orders on one rank; with a reporter, it also reports."""
+    """Follows the coordinator's orders on one rank; with a reporter, it also reports."""
 
     def __init__(
         self,
@@ -417,7 +417,7 @@ class Loop:
         self._session.items[:] = self._items
 
     def run(self) -> None:
-        """Work until the switchboard says that the run is over."""
+        """Work until the coordinator says that the run is over."""
         _, self._nodes = number_groups(self._items)
         while True:
             header, body = self._channel.receive()

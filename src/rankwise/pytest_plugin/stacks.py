@@ -137,6 +137,7 @@ def ask_for_stacks(
             stack = question.answer()
             if stack:
                 stacks[rank] = stack
+            # An empty stack is an answer, too: faulthandler has left the main thread out.
             if stack is not None or gone:
                 del open_questions[rank]
     return dict(sorted(stacks.items()))
@@ -175,6 +176,7 @@ def _status(path: Path) -> dict[str, str]:
 
 
 def _has_signal(mask: str) -> bool:
+    # Bit 0 is signal 1.
     return bool(int(mask, 16) >> (STACK_SIGNAL - 1) & 1)
 
 
@@ -232,8 +234,9 @@ def _unescape(text: str) -> str:
 
 def of_the_test(stack: Stack) -> Stack:
     """Leave out how the test was called; all of the stack if nothing would be left."""
+    # The innermost frame is first. What is behind the machinery has started it: the pytest
+    # command, or a script of the user's.
     machinery = [i for i, frame in enumerate(stack) if _is_machinery(frame)]
-    # What is around the machinery has started it: the pytest command, a script of the user's.
     inside = stack[: machinery[-1]] if machinery else stack
     return tuple(frame for frame in inside if not _is_machinery(frame)) or stack
 

@@ -78,11 +78,7 @@ class Timekeeper:
             self._entries.append(_Entry(nodeid, spans))
 
     def note_ended(
-        self,
-        nodeid: str,
-        ranks: Sequence[int],
-        how: str,
-        reports: Sequence[pytest.TestReport],
+        self, nodeid: str, ranks: Sequence[int], how: str, reports: Sequence[pytest.TestReport]
     ) -> None:
         """Learn that a test was ended, and when it had begun as far as that is known."""
         now = time.time()
@@ -90,6 +86,7 @@ class Timekeeper:
             entry.spans[rank][1] for entry in self._entries for rank in ranks if rank in entry.spans
         ]
         starts = [report.start for report in reports if report.start]
+        # Its ranks were busy with their tests before: it cannot have begun earlier.
         start = min(now, max([min(starts, default=now), *before]))
         self._entries.append(_Entry(nodeid, dict.fromkeys(ranks, (start, now))))
         self._states[nodeid] = how, ""

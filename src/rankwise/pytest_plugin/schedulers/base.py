@@ -71,12 +71,7 @@ class SchedulerFactory(Protocol):
     """What an entry point of the group `rankwise.schedulers` names: a class or a function."""
 
     def __call__(
-        self,
-        tests: Sequence[ScheduledTest],
-        *,
-        width: int,
-        pace: Pace,
-        domains: Sequence[int],
+        self, tests: Sequence[ScheduledTest], *, width: int, pace: Pace, domains: Sequence[int]
     ) -> Scheduler:
         """Make a scheduler for these tests on `width` ranks.
 

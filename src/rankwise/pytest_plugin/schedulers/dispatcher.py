@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from rankwise.pytest_plugin.connections import Header
+from rankwise.pytest_plugin.schedulers import base
 from rankwise.pytest_plugin.schedulers.base import (
     Assignment,
     Pace,
     ScheduledTest,
     Scheduler,
-    SchedulerFactory,
     WorldKind,
-    find_scheduler,
 )
 from rankwise.pytest_plugin.schedulers.dynamic import Dynamic
 from rankwise.pytest_plugin.schedulers.sequential import Sequential
@@ -31,7 +30,7 @@ from rankwise.pytest_plugin.schedulers.static import Static
 # Some MPIs have no more than 2,048 communicators, and tests want theirs.
 _MOST_CIRCLES = 32
 
-NOBODY = -1
+NO_WORKER = -1
 """Stands for the reporter where it is no worker."""
 
 
@@ -65,7 +64,7 @@ def make_scheduler(
             return Static(suite.cases, width, pace)
         case "dynamic":
             return Dynamic(suite.cases, width, pace, domains=domains)
-    make: SchedulerFactory = find_scheduler(name).load()
+    make: base.SchedulerFactory = base.find_scheduler(name).load()
     return make(suite.cases, width=width, pace=pace, domains=domains or [0] * width)
 
 
@@ -137,13 +136,6 @@ class RunningTest(NamedTuple):
     """What those said who were done with it."""
 
 
-class AtWork(NamedTuple):
-    """A test that runs now, and on which slots."""
-
-    case: int
-    slots: tuple[int, ...]
-
-
 class Dispatcher:
     """Runs one suite on `width` slots."""
 
@@ -208,6 +200,7 @@ class Dispatcher:
         running.seconds = max(running.seconds, header["seconds"])
         batch = self._batches[worker]
         batch.left[worker].popleft()
+        # Its session is told to stop, by maxfail or a hook: the worker runs no more of its batch.
         if header.get("leave"):
             self._abandon(batch, worker)
         if not running.waiting:
@@ -221,7 +214,7 @@ class Dispatcher:
         self._dispatch()
 
     def _leave_batch(self, batch: _Batch, worker: int) -> None:
-        """Give up a worker's slot, or all of them if it was the last and they go together."""
+        """Release a worker's slot, or all of them if it was the last and they go together."""
         del self._batches[worker]
         if batch.world_kind == "shared" and not self._scheduler.one_by_one:
             slot = batch.assignment.ranks[batch.workers.index(worker)]
@@ -236,6 +229,7 @@ class Dispatcher:
 
     def logged(self, index: int) -> None:
         """Learn that the verdict on a test has been reported."""
+        # None: the test was lost meanwhile, and runs again.
         running = self._running.pop(index, None)
         if running is not None:
             self._scheduler.release(running.slots)
@@ -279,14 +273,14 @@ class Dispatcher:
         # Batches are equal only if they are the same.
         return list(dict.fromkeys(self._batches[one] for one in workers if one in self._batches))
 
-    def at_work(self) -> list[AtWork]:
-        """Return the tests that run now; of those that travel together, the first."""
+    def at_work(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the tests that run now and their slots; of those that travel together, one."""
         found = []
         for batch in self._batches_of(self._batches):
             next_ones = {left[0] for left in batch.left.values() if left}
             case = next((one for one in batch.assignment.cases if one in next_ones), None)
             if case is not None:
-                found.append(AtWork(case=case, slots=batch.assignment.ranks))
+                found.append((case, batch.assignment.ranks))
         return found
 
     def seconds_left(self) -> float | None:
@@ -313,6 +307,7 @@ class Dispatcher:
 
     def lose(self, workers: Collection[int], blamed: Collection[int]) -> None:
         """Learn that workers are gone: what they had starts again, but for the blamed tests."""
+        # In reverse, as each of them is put back before those that are there.
         for running in reversed(self.running_tests(workers)):
             del self._running[running.case]
             if running.case in blamed:
@@ -346,6 +341,7 @@ class Dispatcher:
         self.completed += 1
         if running.failed:
             self._count_failure()
+        # The reporter has reported its own test already: no verdict has to travel.
         local = running.workers == (self._reporter,)
         if not local:
             self._send_verdict(index, running)
@@ -477,7 +473,7 @@ def make_dispatcher(
         scheduler,
         pace,
         width=width,
-        reporter=NOBODY if is_pool else 0,
+        reporter=NO_WORKER if is_pool else 0,
         maxfail=maxfail,
         acknowledged=careful,
         worlds=worlds,

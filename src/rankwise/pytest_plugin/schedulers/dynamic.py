@@ -121,6 +121,7 @@ class Dynamic:
         self._queue(again.size).appendleft(again)
 
     def take(self) -> Assignment | None:
+        # Sizes are sorted: those up to this index fit on the free slots.
         fitting = bisect_right(self._sizes, self._free.count)
         for size in reversed(self._sizes[:fitting]):
             queue = self._waiting[size]

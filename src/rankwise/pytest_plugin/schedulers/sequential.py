@@ -42,6 +42,7 @@ class Sequential:
         self._waiting.appendleft(self._cases[case])
 
     def take(self) -> Assignment | None:
+        # None: nothing has run. An empty set: all ranks of the last test are back.
         if self._busy or not self._waiting:
             return None
         size = self._waiting[0].size

@@ -95,6 +95,7 @@ class Static:
         number = self._number[case]
         self._arrived[number] = 0
         for rank in self._places[number][1]:
+            # A free rank has counted as arrived at its next test: that is no longer the next one.
             is_free = rank in self._free
             if is_free and self._queues[rank]:
                 self._leave(self._queues[rank][0])

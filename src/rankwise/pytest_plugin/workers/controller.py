@@ -18,31 +18,9 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from rankwise.errors import RankwiseError
-from rankwise.pytest_plugin import interop
-from rankwise.pytest_plugin.collection import (
-    ListedTest,
-    load_conftests,
-    make_cases,
-    name_rank,
-    raise_early_end,
-    raise_for_errors,
-    raise_interrupt,
-    require_same_tests,
-    restore_tests,
-    sort_out_garbage,
-)
-from rankwise.pytest_plugin.connections import (
-    SUPERVISOR,
-    TEMPLATE,
-    Event,
-    Exchange,
-    Header,
-    Invitation,
-    Name,
-    name_and_node,
-    name_on_node,
-    world_and_rank,
-)
+from rankwise.pytest_plugin import collection, connections, interop
+from rankwise.pytest_plugin.collection import ListedTest
+from rankwise.pytest_plugin.connections import SUPERVISOR, TEMPLATE, Event, Exchange, Header, Name
 from rankwise.pytest_plugin.failure_report import AbortedTest, report_ending
 from rankwise.pytest_plugin.interop import CombineAnyway
 from rankwise.pytest_plugin.options import grace_from, policy_from
@@ -54,11 +32,7 @@ from rankwise.pytest_plugin.reporter import (
     show_collection,
     show_notice,
 )
-from rankwise.pytest_plugin.schedulers.dispatcher import (
-    Dispatcher,
-    ScheduledSuite,
-    make_dispatcher,
-)
+from rankwise.pytest_plugin.schedulers.dispatcher import Dispatcher, ScheduledSuite, make_dispatcher
 from rankwise.pytest_plugin.serialize import unpack_any_report
 from rankwise.pytest_plugin.workers.debugger import lend_terminal
 from rankwise.pytest_plugin.workers.place import RunOptions, Workplace
@@ -73,11 +47,6 @@ if TYPE_CHECKING:
 _GOODBYE_SECONDS = 10.0
 # So long ranks may take to tear down what they have set up, after Ctrl-C.
 _INTERRUPTED_SECONDS = 3.0
-# What ranks say about their sessions as a whole, and how these may end before the first test.
-_ABOUT_SESSIONS = ("collected", "refused", "ended early", "fault")
-_ENDS_OF_SESSIONS = ("interrupt", "broken")
-# What servers say about the place that they are in.
-_ABOUT_PLACES = ("held", "here", "mpi")
 # A server asks its ranks for no longer than 2 s.
 _ANSWER_SECONDS = 4.0
 
@@ -89,7 +58,7 @@ class ControllerSession:
         self,
         config: pytest.Config,
         options: RunOptions,
-        invitation: Invitation,
+        invitation: connections.Invitation,
         folder: Path,
         *,
         place: Workplace,
@@ -190,6 +159,7 @@ class ControllerSession:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self) -> None:
+        # First of all plugins: what they do when they are configured depends on it.
         interop.refuse_in_pool(self._config, is_remote=self._options.slurm is not None)
         interop.share(self._config)
         if self._seed is not None:
@@ -232,10 +202,10 @@ class ControllerSession:
         """Leave it to the template or to ranks: here MPI is never started."""
         if session.config.option.collectonly:
             return None
-        sort_out_garbage(self._config)
+        collection.sort_out_garbage(self._config)
         data = self._await_collection(session)
-        load_conftests(self._config, data["conftests"])
-        tests = restore_tests(session, data["tests"])
+        collection.load_conftests(self._config, data["conftests"])
+        tests = collection.restore_tests(session, data["tests"])
         self._tests = tests
         session.items = list(tests)  # type: ignore[arg-type]
         report_collection(session, data["collected"], tests, data["errors"], data["deselected"])
@@ -254,7 +224,7 @@ class ControllerSession:
             if self._early_end is not None:
                 header, body = self._early_end
                 self._log_collection_errors(json.loads(body))
-                raise_early_end(session, header)
+                collection.raise_early_end(session, header)
             self._look_at_place()
             if self._worlds.warm:
                 source = next((one for one in self._collections if _is_template(one)), None)
@@ -264,6 +234,7 @@ class ControllerSession:
         data: dict[str, Any] = json.loads(body)
         if not _is_template(source):
             self._compare(data)
+        # Plugins may shuffle: tests are counted in the order of the process that has collected.
         self._pool.set_order(data["nodeids"])
         return data
 
@@ -291,9 +262,9 @@ class ControllerSession:
             if not isinstance(worker, int):
                 continue  # the template of a node that could have one
             data = json.loads(body)
-            rank = world_and_rank(worker)[1]
+            rank = connections.world_and_rank(worker)[1]
             try:
-                require_same_tests(own, rank, data["nodeids"], self._options.width)
+                collection.require_same_tests(own, rank, data["nodeids"], self._options.width)
             except pytest.UsageError:
                 errors = {one["nodeid"]: one for one in (*data["errors"], *first["errors"])}
                 self._log_collection_errors(list(errors.values()))
@@ -308,7 +279,7 @@ class ControllerSession:
             raise pytest.UsageError(str(failure)) from None
         self._raise_if_refused()
         if self._interrupted is not None:
-            raise_interrupt(self._interrupted)
+            collection.raise_interrupt(self._interrupted)
 
     def _raise_if_refused(self) -> None:
         if self._refused:
@@ -317,41 +288,32 @@ class ControllerSession:
     # Messages
 
     def _take(self, name: Name, header: Header, body: bytes) -> None:
-        kind = header["kind"]
-        if self._concerns_session(name, kind):
-            self._take_about_session(name, header, body)
-        elif isinstance(name, int):
-            self._pool.take(name, header, body)
-        elif kind in _ABOUT_PLACES:
-            self._take_for_place(name, header, body)
-        else:
-            self._take_from_server(name, header)
-
-    def _concerns_session(self, name: Name, kind: str) -> bool:
-        """Return whether this is about a session: of what happens to tests, the pool knows."""
+        # The pool knows what ends a rank's session, but only once there are tests.
         has_no_tests = _is_template(name) or self._dispatcher is None
-        return kind in _ABOUT_SESSIONS or (has_no_tests and kind in _ENDS_OF_SESSIONS)
-
-    def _take_about_session(self, name: Name, header: Header, body: bytes) -> None:
         match header["kind"]:
+            case "collected" if _is_template(name) and header["unsafe"]:
+                self._go_cold(header["unsafe"])
             case "collected":
-                if _is_template(name) and header["unsafe"]:
-                    self._go_cold(header["unsafe"])
-                else:
-                    self._collections[name] = header, body
+                self._collections[name] = header, body
             case "refused":
                 self._refused = self._refused or str(header["reason"])
-            case "interrupt":
-                self._interrupted = self._interrupted or header
             case "ended early":
                 self._early_end = self._early_end or (header, body)
-            case "broken":
-                raise RankBroken(header["reason"])
             case "fault":
                 self._note_fault(name, header)
+            case "interrupt" if has_no_tests:
+                self._interrupted = self._interrupted or header
+            case "broken" if has_no_tests:
+                raise RankBroken(header["reason"])
+            case _ if isinstance(name, int):
+                self._pool.take(name, header, body)
+            case _:
+                self._take_from_server(name, header, body)
 
-    def _take_from_server(self, name: Name, header: Header) -> None:
+    def _take_from_server(self, name: Name, header: Header, body: bytes) -> None:
         match header["kind"]:
+            case "held" | "here" | "mpi":
+                self._take_for_place(name, header, body)
             case "launcher ended" if header["world"] == NODE_SUPERVISORS:
                 self._node_supervisors_ended()
             case "stranger":
@@ -391,12 +353,13 @@ class ControllerSession:
             self._template_ended(self._unheard.pop(name))
 
     def _template_ended(self, supervisor: Name) -> None:
-        node = name_and_node(supervisor)[1]
-        template = name_on_node(TEMPLATE, node) if node else TEMPLATE
+        node = connections.name_and_node(supervisor)[1]
+        template = connections.name_on_node(TEMPLATE, node) if node else TEMPLATE
         if template in self._collections:
             # A test has ended it, or the machine; the ranks have ended with it.
             self._lines.send(supervisor, {"kind": "template"})
             self._lines.flush()
+        # What it has said last may still be on its way: judged when its line has closed.
         elif self._lines.has(template):
             self._unheard[template] = supervisor
         elif self._worlds.warm and not (self._refused or self._interrupted or self._early_end):
@@ -414,7 +377,7 @@ class ControllerSession:
             f"{why}: ranks import the tests themselves, which makes starting them slower"
         )
         for server in (SUPERVISOR, *self._place.servers()):
-            if name_and_node(server)[0] == SUPERVISOR and self._lines.has(server):
+            if connections.name_and_node(server)[0] == SUPERVISOR and self._lines.has(server):
                 self._lines.send(server, {"kind": "take over"})
         self._lines.flush()
 
@@ -424,7 +387,7 @@ class ControllerSession:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.config.option.collectonly:
             return None
-        raise_for_errors(session)
+        collection.raise_for_errors(session)
         while not self._place.is_ready:
             self._step()
             self._look_at_place()
@@ -455,7 +418,8 @@ class ControllerSession:
                 self._view.close()
             reporter.save_durations()
         if self._interrupted is not None:
-            raise_interrupt(self._interrupted)
+            collection.raise_interrupt(self._interrupted)
+        # Every test may have passed: an error at the end of a session fails the run all the same.
         if self._faults:
             details = "\n".join(self._faults)
             reporter.end_session("a worker's session ended with an error", details)
@@ -477,7 +441,7 @@ class ControllerSession:
 
     def _make_dispatcher(self, reporter: Reporter) -> Dispatcher:
         width, options = self._options.width, self._options
-        cases = make_cases(
+        cases = collection.make_cases(
             self._tests,
             reporter.known_durations(),
             width,
@@ -530,13 +494,13 @@ class ControllerSession:
 
     def on_interrupt(self, header: Header) -> None:
         assert self._dispatcher is not None
-        self._interrupted = self._interrupted or name_rank(header)
+        self._interrupted = self._interrupted or collection.name_rank(header)
         self._dispatcher.stop(at_once=True)
 
     def _note_fault(self, name: Name, header: Header) -> None:
         if header["is_interrupt"] and self._pool.is_interrupted:
             return
-        who = f"rank {world_and_rank(name)[1]}" if isinstance(name, int) else str(name)
+        who = f"rank {connections.world_and_rank(name)[1]}" if isinstance(name, int) else str(name)
         self._faults.setdefault(header["text"], []).append(who)
         if header["interrupt"] is not None and self._interrupted is None:
             self._interrupted = header["interrupt"]
@@ -551,7 +515,7 @@ class ControllerSession:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_keyboard_interrupt(self) -> Generator[None, None, None]:
-        """Give ranks a moment to tear down what they have set up."""
+        """Wait a moment for ranks to tear down what they have set up."""
         # A second Ctrl-C, or a pool that is broken: then they get none.
         with contextlib.suppress(KeyboardInterrupt, PoolFailure):
             self._pool.interrupt(signal.SIGINT)
@@ -575,12 +539,14 @@ class ControllerSession:
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         """End everything that was started."""
+        # The allocation first: servers on its nodes end what they have started.
         self._place.end()
         # It says goodbye by hanging up.
         with contextlib.suppress(PoolFailure):
             self._order_supervisor({"kind": "end"})
-            # What others say meanwhile concerns nobody any more.
+            # What others say meanwhile is of no use any more.
             self._lines.collect(lambda _: not self._lines.has(SUPERVISOR), _GOODBYE_SECONDS)
+        # One that hangs is not waited for.
         is_gone = not self._lines.has(SUPERVISOR)
         self._lines.close()
         if is_gone:
@@ -590,4 +556,4 @@ class ControllerSession:
 
 
 def _is_template(name: Name) -> bool:
-    return name_and_node(name)[0] == TEMPLATE
+    return connections.name_and_node(name)[0] == TEMPLATE

@@ -30,10 +30,17 @@ _MODES = {0: os.O_RDONLY, 1: os.O_WRONLY | os.O_APPEND, 2: os.O_WRONLY | os.O_AP
 
 
 def postpone_debugger(config: pytest.Config) -> None:
-    """Keep pytest from starting a debugger where nobody can talk to it: in the collection."""
+    """Keep pytest from starting a debugger where it has no terminal: in the collection."""
     invoke = config.pluginmanager.get_plugin(_PDB_PLUGIN)
     if invoke is not None:
         config.pluginmanager.unregister(invoke)
+
+
+def captured_streams(capture: object) -> dict[int, FDCapture]:
+    """Return what keeps the standard streams in files, by the number of the stream."""
+    streams = getattr(capture, "_global_capturing", None)
+    found = enumerate(getattr(streams, name, None) for name in ("in_", "out", "err"))
+    return {number: one for number, one in found if isinstance(one, FDCapture)}
 
 
 class RankDebugger:
@@ -94,7 +101,7 @@ class RankDebugger:
     # The terminal
 
     def _borrow(self, why: str) -> None:
-        """Ask for the terminal, and wait until it is free. Raises WireError if nobody answers."""
+        """Ask for the terminal, and wait until it is free; raises WireError."""
         number, size = self._communicators.slot
         where = f" on {describe_ranks([number], size)}" if size > 1 else ""
         words = f"{self._test} {why}{where}"
@@ -115,13 +122,8 @@ class RankDebugger:
         Those that the capture has kept are what it restores when a debugger comes back to its
         prompt by itself.
         """
-        found = [(number, number) for number in _MODES]
-        streams = getattr(capture, "_global_capturing", None)
-        for number, name in enumerate(("in_", "out", "err")):
-            stream = getattr(streams, name, None)
-            if isinstance(stream, FDCapture):
-                found.append((number, stream.targetfd_save))
-        return found
+        kept = [(number, one.targetfd_save) for number, one in captured_streams(capture).items()]
+        return [*((number, number) for number in _MODES), *kept]
 
     def _put(self, pid: int, number: int, target: int) -> None:
         # Not our controlling terminal: Ctrl-C there is for the controller to pass on.
@@ -165,8 +167,8 @@ def lend_terminal(
 def _terminal_lent(config: pytest.Config, words: str, pid: int) -> Iterator[None]:
     """Have standard streams as the user gave them, and pass Ctrl-C on.
 
-    Ctrl-C is for whoever has the terminal: the rank is no process of its foreground group. Its
-    process may not be known: 0.
+    Ctrl-C is for the rank that has the terminal, and it is in no foreground group that would get
+    it. Its process may not be known: 0.
     """
     capture = config.pluginmanager.get_plugin("capturemanager")
     if isinstance(capture, CaptureManager):
@@ -183,6 +185,7 @@ def _terminal_lent(config: pytest.Config, words: str, pid: int) -> Iterator[None
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
 
+    # pdb on the rank takes it as it does everywhere.
     before = signal.signal(signal.SIGINT, pass_on)
     try:
         yield

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from rankwise.node.processes import LIBC, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from rankwise.pytest_plugin.connections import Channel, Header, WireError
-from rankwise.pytest_plugin.rank_status import Key, NodeStatus
+from rankwise.pytest_plugin.rank_status import Key, NodeStatus, read_counter
 
 SECRET_VARIABLE = "RANKWISE_SECRET"
 MEMORY_VARIABLE = "RANKWISE_MEMORY"
@@ -59,6 +59,7 @@ class ForkRequest:
         Of the environment only what mpiexec has changed in the `usual` one is taken over: what
         the user's modules have put there stays.
         """
+        # The standard streams of the launcher are those that mpiexec reads.
         for number, target in zip(self.descriptors, (0, 1, 2), strict=False):
             os.dup2(number, target)
             os.close(number)
@@ -140,6 +141,17 @@ class ForkServer:
             self._kill_due()
             self._look()
 
+    def _when_ended(self, pid: int, then: Callable[[], None]) -> None:
+        """Call back once when a process has ended."""
+        watch = os.pidfd_open(pid)
+
+        def has_ended() -> None:
+            self._selector.unregister(watch)
+            os.close(watch)
+            then()
+
+        self._selector.register(watch, selectors.EVENT_READ, has_ended)
+
     # Orders
 
     def _take_orders(self) -> None:
@@ -149,6 +161,7 @@ class ForkServer:
                 if self._forked:
                     return
         except WireError:
+            # The controller is gone, however that came: nothing here may outlive it.
             self.end()
 
     def obey(self, header: Header) -> None:
@@ -192,7 +205,7 @@ class ForkServer:
                 self._tell({"kind": "watched", "world": key[0], "rank": key[1]})
 
     def _tell_stacks(self, header: Header) -> None:
-        assert self.node_status is not None, "the controller asks only those who have one"
+        assert self.node_status is not None, "the controller asks only servers that have one"
         asked = [(header["world"], rank) for rank in header["ranks"]]
         pids = {forked.key: forked.pid for forked in self._forked_ranks if forked.key in asked}
         said = self.node_status.stacks(pids)
@@ -228,27 +241,21 @@ class ForkServer:
 
     def _receive(self, fork_socket: socket.socket) -> None:
         line, _ = fork_socket.accept()
+        descriptors: list[int] = []
         try:
-            fork_request = self._read_request(line)
+            line.settimeout(_HANDOVER_SECONDS)
+            head, descriptors, _, _ = socket.recv_fds(line, 4, _MOST_DESCRIPTORS)
+            request = self._parse_request(line, int.from_bytes(head, "big"), descriptors)
         except (OSError, ValueError) as error:
+            for number in descriptors:
+                os.close(number)
             line.close()
             self._tell({"kind": "stranger", "reason": str(error)})
             return
-        command = self._fork_sockets[fork_socket]
-        if command:
-            self._delegate(fork_request, command)
+        if command := self._fork_sockets[fork_socket]:
+            self._delegate(request, command)
         else:
-            self._copy(fork_request)
-
-    def _read_request(self, line: socket.socket) -> ForkRequest:
-        line.settimeout(_HANDOVER_SECONDS)
-        head, descriptors, _, _ = socket.recv_fds(line, 4, _MOST_DESCRIPTORS)
-        try:
-            return self._parse_request(line, int.from_bytes(head, "big"), descriptors)
-        except (OSError, ValueError):
-            for number in descriptors:
-                os.close(number)
-            raise
+            self._copy(request)
 
     def _parse_request(self, line: socket.socket, size: int, descriptors: list[int]) -> ForkRequest:
         body = bytearray()
@@ -257,6 +264,7 @@ class ForkServer:
             if not piece:
                 raise ValueError("it closed too early")
             body += piece
+        # As in /proc/PID/environ: entries may hold any byte but the zero between them.
         world, *entries = bytes(body).split(b"\0")
         environment = dict(entry.split(b"=", 1) for entry in entries)
         shown = environment.get(SECRET_VARIABLE.encode(), b"")
@@ -285,10 +293,11 @@ class ForkServer:
 
     def _become(self, fork_request: ForkRequest | None) -> None:
         """Be a copy: nothing of the server's is this process's business."""
+        # The parent's epoll would go on to report the parent's events here.
         self._forked = True
         self._fork_request = fork_request
         self._selector.close()
-        self._line.drop()
+        self._line.close()
         for forked in self._forked_ranks:
             forked.line.close()
             if forked.watch >= 0:
@@ -334,11 +343,13 @@ class ForkServer:
         if len(data) == 4:
             self._reap(forked, int.from_bytes(data, "big", signed=True))
             return
+        # mpiexec has ended its launcher, or the launcher was killed: the rank gets a moment.
         self._selector.unregister(forked.line)
         forked.is_orphan = True
         if forked.is_copy:
             forked.kill_at = time.monotonic() + _LEAVING_SECONDS
         else:
+            # Its parent was the launcher: there is no exit status to wait for here.
             self._kill(forked)
             self._reap(forked, None)
 
@@ -347,7 +358,7 @@ class ForkServer:
             return
         try:
             status = os.waitstatus_to_exitcode(os.waitpid(forked.pid, 0)[1])
-        except ChildProcessError:  # a module of the user's lets nobody wait for children
+        except ChildProcessError:  # a module of the user's ignores SIGCHLD
             status = 0
         with contextlib.suppress(OSError):
             forked.line.sendall(status.to_bytes(4, "big", signed=True))
@@ -368,6 +379,7 @@ class ForkServer:
         # With MPICH a rank may come to its end after MPI_Abort: that is not finishing.
         by_us = forked.killed or (forked.is_orphan and status == 0)
         header = {"kind": "ended", "world": world, "rank": rank, "status": status, "by_us": by_us}
+        # After the files were read: the controller may blame a test as soon as it knows.
         self._tell({**header, **said})
 
     def _patience(self) -> float | None:
@@ -399,13 +411,7 @@ def rank_in(environment: Mapping[bytes, bytes]) -> int:
 
 def memory_of(pid: int) -> int:
     """Return how many bytes a process uses that are not shared with the one it is a copy of."""
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) << 10
-    except OSError:
-        pass
-    return 0
+    return read_counter(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") << 10
 
 
 def _cores_of_peer(line: socket.socket) -> Collection[int] | None:
@@ -436,7 +442,7 @@ def adopt_orphans() -> None:
 
 
 def exit_as_c_does(code: int) -> NoReturn:
-    """End without taking the interpreter down, which nobody would see.
+    """End without taking the interpreter down, which has no effect that can be seen.
 
     MPICH tells mpiexec in an exit handler of C's that a rank is done: `os._exit` has none.
     """
@@ -446,8 +452,17 @@ def exit_as_c_does(code: int) -> NoReturn:
 
 def kill_group(pid: int) -> None:
     """Kill a process and those of its group."""
+    # To the kernel, 0 and -1 stand for many processes, and 1 is init.
     if pid <= 1:
-        return  # not one process, but many
+        return
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             kill(pid, signal.SIGKILL)
+
+
+def write_output_to(path: Path) -> None:
+    """Have what this process prints go to a file."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for target in (1, 2):
+        os.dup2(number, target)
+    os.close(number)

@@ -17,17 +17,10 @@ import pytest
 from rankwise.launch import mpi
 from rankwise.launch.cores import available_cores, domains_of, use_cores_of_parent
 from rankwise.pytest_plugin import connections
-from rankwise.pytest_plugin.connections import (
-    SUPERVISOR,
-    TEMPLATE,
-    Exchange,
-    Header,
-    Invitation,
-    Name,
-)
+from rankwise.pytest_plugin.connections import Exchange, Header, Invitation, Name
 from rankwise.pytest_plugin.interop import settle
 from rankwise.pytest_plugin.options import BATCH_SCHEDULERS, SLURM_SCHEDULERS, STARTS_RANKS
-from rankwise.pytest_plugin.workers.supervisor import clean_command, supervise
+from rankwise.pytest_plugin.workers.supervisor import FORK_SOCKETS, clean_command, supervise
 
 if TYPE_CHECKING:
     from rankwise.pytest_plugin.failure_report import AbortedTest
@@ -50,7 +43,7 @@ class RunOptions:
     def __init__(
         self, config: pytest.Config, *, width: int | None = None, place: mpi.Place | None = None
     ) -> None:
-        """Read it; with a width, somebody else has settled what ranks are started with.
+        """Read it; with a width, what ranks are started with is settled already.
 
         If a launcher has given a place among many to this process, there are as many workers.
         """
@@ -136,7 +129,7 @@ class Workplace:
     @property
     def starter(self) -> str:
         """Which supervisor starts the worlds."""
-        return SUPERVISOR
+        return connections.SUPERVISOR
 
     @property
     def lost(self) -> Sequence[str]:
@@ -155,7 +148,7 @@ class Workplace:
 
     def servers(self) -> list[str]:
         """Return the processes that start, end and know ranks, beside our own supervisor."""
-        return [TEMPLATE]
+        return [connections.TEMPLATE]
 
     def domains(self) -> list[int]:
         """Return the number of the NUMA domain, or of the node, of each slot."""
@@ -182,7 +175,7 @@ class Workplace:
         return ""
 
     def end(self) -> None:
-        """Give back what was taken."""
+        """Return what was taken, such as an allocation."""
 
 
 class Listener(Protocol):
@@ -226,7 +219,6 @@ def start_controller(config: pytest.Config, options: RunOptions, *, collects_gar
     except pytest.UsageError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    fork_sockets = {name: connections.listen_on_file(folder / name) for name in ("warm", "cold")}
     own, theirs = connections.pair()
     template, template_end = connections.pair()
     invitation = Invitation(
@@ -249,22 +241,18 @@ def start_controller(config: pytest.Config, options: RunOptions, *, collects_gar
         template.close()
         listener.close()
         os.setsid()
-        line, template_line = connections.Channel(theirs), template_end
         supervise(
             config,
             options,
             invitation,
-            fork_sockets=fork_sockets,
-            line=line,
-            template_line=template_line,
+            line=connections.Channel(theirs),
+            template_line=template_end,
             collects_garbage=collects_garbage,
         )
         return
     theirs.close()
     template_end.close()
-    for fork_socket, _ in fork_sockets.values():
-        fork_socket.close()
-    paths = {name: address.path for name, (_, address) in fork_sockets.items()}
+    paths = {name: str(folder / name) for name in FORK_SOCKETS}
     # The other processes are at work meanwhile.
     from rankwise.pytest_plugin.workers.controller import ControllerSession
 
@@ -291,6 +279,8 @@ def _make_folder() -> Path:
         folder = Path(tempfile.mkdtemp(prefix="rankwise-"))
         try:
             with (folder / "room").open("wb") as file:
+                # Not a sparse file: a full disk is to be noticed now, with a message, not by a
+                # rank.
                 os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)
             (folder / "room").unlink()
         except OSError:

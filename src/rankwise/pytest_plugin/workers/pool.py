@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rankwise.errors import RankwiseError
+from rankwise.pytest_plugin import rank_status
 from rankwise.pytest_plugin.collection import ListedTest
 from rankwise.pytest_plugin.connections import (
     SUPERVISOR,
@@ -24,16 +25,8 @@ from rankwise.pytest_plugin.failure_report import (
     explain_step,
     name_world,
 )
-from rankwise.pytest_plugin.rank_status import (
-    AFTER,
-    HangWatch,
-    OutputTail,
-    Overdue,
-    RankStatus,
-    Setups,
-    count_memory_kills,
-)
-from rankwise.pytest_plugin.schedulers.dispatcher import NOBODY, Dispatcher, RunningTest
+from rankwise.pytest_plugin.rank_status import AFTER, HangWatch, Overdue, RankStatus, Setups
+from rankwise.pytest_plugin.schedulers.dispatcher import NO_WORKER, Dispatcher, RunningTest
 from rankwise.pytest_plugin.workers.place import Listener, Workplace
 from rankwise.pytest_plugin.workers.supervisor import read_log
 from rankwise.pytest_plugin.workers.worlds import (
@@ -42,7 +35,7 @@ from rankwise.pytest_plugin.workers.worlds import (
     WorldState,
     find_culprit,
     is_explained,
-    was_at,
+    was_running,
 )
 
 _LOOK_SECONDS = 0.1
@@ -57,7 +50,7 @@ _MOST_BAD_STEPS = 11
 _PAUSE_SECONDS = 2.0
 _DOUBT_SECONDS = 1.0
 _DOUBT_LASTS_SECONDS = 30.0
-# So often a test may be started again after all its ranks were ended by who knows whom.
+# So often a test may be started again after all its ranks were ended from outside, unexplained.
 _MOST_DOUBTS = 3
 
 
@@ -99,7 +92,6 @@ class Pool:
         self._memory_kills = 0
         self._temporary = ""
         self._order = b""
-        self._reported: set[int] = set()
         self._doubt_at = 0.0
         self._doubt_until = 0.0
         self._terminal_requests: deque[tuple[int, int, str]] = deque()
@@ -111,9 +103,10 @@ class Pool:
         """Start with the first tests."""
         self._tests = tests
         self._watch.limits = [test.limit for test in tests]
-        self._memory_kills = count_memory_kills()
+        self._memory_kills = rank_status.count_memory_kills()
         self._dispatcher = dispatcher
         self._temporary = temporary
+        # Ranks that were ready before the tests were known have waited for this.
         for world in self.worlds.alive.values():
             for rank in world.ready:
                 self._welcome(world, rank)
@@ -156,12 +149,15 @@ class Pool:
 
     def step(self) -> None:
         """Deal with what has happened, or wait a moment for something to happen."""
+        # What a message makes the dispatcher decide goes out in the same step: ranks wait for it.
         self._lines.step(_LOOK_SECONDS)
         self._deliver()
         if self._terminal_requests:
             self._lend_terminal()
         now = time.monotonic()
         for world in list(self.worlds.alive.values()):
+            # One that is gone has let go of its ranks in good order; one that only seems to have
+            # ended is looked at again when all that is on its way about it has had time to arrive.
             if world.state is WorldState.GONE:
                 self._forget(world)
             elif world.check_at is not None and now >= world.check_at and world.recheck(now):
@@ -178,9 +174,8 @@ class Pool:
         dispatcher = self._dispatcher
         while dispatcher is not None and dispatcher.outbox:
             worker, header, body = dispatcher.outbox.popleft()
-            if worker == NOBODY:
+            if worker == NO_WORKER:
                 if header["kind"] == "verdict":
-                    self._reported.add(header["case"])
                     self._watch.forget(header["case"])
                 self._listener.on_verdict(header, body)
                 continue
@@ -245,7 +240,7 @@ class Pool:
             place = {"world": world.number, "rank": rank, "pid": world.pids[rank]}
             self._tell_servers({"kind": "watch", **place, "outputs": header["outputs"]})
         else:
-            world.outputs[rank] = OutputTail(world.pids[rank], header["outputs"])
+            world.outputs[rank] = rank_status.OutputTail(world.pids[rank], header["outputs"])
             self._note_ready(world, rank)
 
     def _note_course(self, worker: int, header: Header, body: bytes) -> None:
@@ -271,9 +266,9 @@ class Pool:
         """Take in what a process says that starts, ends or knows ranks."""
         match header["kind"]:
             case "ended":
-                self._ended(header)
+                self._note_end(header)
             case "watched":
-                self._watched(header)
+                self._note_watched(header)
             case "moments":
                 self._note_statuses(header)
             case "launcher ended":
@@ -285,11 +280,11 @@ class Pool:
         if self._dispatcher is not None:
             self._dispatcher.resume()
 
-    def _watched(self, header: Header) -> None:
+    def _note_watched(self, header: Header) -> None:
         """Learn that a rank elsewhere is ready, and that its output is kept."""
         world = self.worlds.alive.get(header["world"])
         if world is not None and world.remote is not None:
-            world.outputs[header["rank"]] = world.remote.box(header["rank"])
+            world.outputs[header["rank"]] = world.remote.status_of(header["rank"])
             self._note_ready(world, header["rank"])
 
     def _note_statuses(self, header: Header) -> None:
@@ -328,7 +323,7 @@ class Pool:
         if world is not None:
             world.rank_disconnected(rank)
 
-    def _ended(self, header: Header) -> None:
+    def _note_end(self, header: Header) -> None:
         """Learn how a rank's process ended."""
         world = self.worlds.alive.get(header["world"])
         if world is None:
@@ -369,19 +364,15 @@ class Pool:
             return
         if self._dispatcher is None:
             raise PoolFailure(why)
+        left = len(self._tests) - self._dispatcher.completed
         for world in self.worlds.alive.values():
             for running in self._dispatcher.running_tests(world.workers):
                 if running.at_it:
                     ending = self._failure_report.on_lost(running, f"{why}, while this test ran")
-                    self._end_test(running.case, ending)
-        left = len(self._tests) - len(self._reported)
+                    self._listener.on_ending(running.case, ending)
+                    left -= 1
         tests = "1 test was" if left == 1 else f"{left} tests were"
         raise PoolFailure(f"{why}: {tests} not run" if left else why)
-
-    def _end_test(self, case: int, ending: AbortedTest) -> None:
-        if ending.phase not in AFTER:
-            self._reported.add(case)
-        self._listener.on_ending(case, ending)
 
     def _conclude(self, world: World) -> None:
         """Blame the tests that ended a world, and have the others run again."""
@@ -391,15 +382,16 @@ class Pool:
             return
         culprit = find_culprit(world)
         self._note_lost_node(world, culprit)
-        # If nobody here knows why, Slurm does: it says so when the step is over.
+        # What is not known here, Slurm knows: it says so when the step is over.
         is_unknown = world.remote is not None and not is_explained(world, culprit)
         running_tests = self._dispatcher.running_tests(world.workers)
-        blamed = [running for running in running_tests if was_at(world, culprit, running)]
+        blamed = [running for running in running_tests if was_running(world, culprit, running)]
         is_awaited = culprit is not None and culprit not in world.ended
         # What it has printed outside of tests is complete when mpiexec has ended.
         is_awaited = is_awaited or (world.is_launched and (is_unknown or not blamed))
         if is_awaited and time.monotonic() < world.check_until:
             return  # how it ended is still to be said
+        # From here on nothing of it may go on: what it had is about to run elsewhere.
         self._kill(world)
         endings = {
             running.case: self._failure_report.on_crash(world, culprit, running)
@@ -413,6 +405,7 @@ class Pool:
             endings = {
                 one.case: self._failure_report.on_lost(one, how, said) for one in running_tests
             }
+        # No test is to blame by itself: the world was ended from outside, or between tests.
         if not endings:
             at_it = [running for running in running_tests if running.at_it]
             endings = self._lose_patience(at_it)
@@ -420,12 +413,11 @@ class Pool:
             if again or not endings:
                 self._report_unexplained(world, culprit, again)
         for case, ending in endings.items():
-            self._end_test(case, ending)
+            self._listener.on_ending(case, ending)
         self._lose(world, list(endings))
 
     def _note_lost_node(self, world: World, culprit: int | None) -> None:
-        node = world.nodes.get(culprit, "") if culprit is not None else ""
-        if culprit is not None and node in self._place.lost:
+        if culprit is not None and (node := world.nodes.get(culprit, "")) in self._place.lost:
             world.reasons.setdefault(culprit, f"was lost with node {node}")
 
     def _lose_patience(self, running_tests: Sequence[RunningTest]) -> dict[int, AbortedTest]:
@@ -439,6 +431,7 @@ class Pool:
         return blamed
 
     def _lose(self, world: World, blamed: Sequence[int]) -> None:
+        # Before its number is forgotten: what it still says must not count for any test.
         for worker in world.workers:
             self._lines.forget(worker)
         self.worlds.remove(world)
@@ -461,7 +454,7 @@ class Pool:
             ending.headline += f"; started again, because they ran there: {names}"
             case = None
         if case is not None:
-            self._end_test(case, ending)
+            self._listener.on_ending(case, ending)
         else:
             self._report_lost(world, ending.headline, ending.log)
 
@@ -477,11 +470,12 @@ class Pool:
             self.worlds.bad_starts += 1
         tries = self.worlds.bad_starts
         if world.remote is not None:
-            # Whoever had to start it may have been away for a moment, or a node may be lost.
+            # slurmctld may have been away for a moment, or a node may be lost.
             self.worlds.not_before = time.monotonic() + _PAUSE_SECONDS * tries
         self._kill(world)
         self._lose(world, ())
         most = _MOST_BAD_STARTS if world.remote is None else _MOST_BAD_STEPS
+        # Before the tests are known, nothing can wait for another start.
         if tries >= most or self._dispatcher is None:
             limit = self._start_limit(world)
             within = f" within {limit:g} s" if time.monotonic() - world.started > limit else ""
@@ -507,6 +501,7 @@ class Pool:
             if world.state is WorldState.STARTING:
                 self._look_at_start(world, now)
             elif world.state is not WorldState.LOST and self._dispatcher is not None:
+                # A world that is told to finish is watched, too: its ranks may hang in a teardown.
                 moments = self._moments(world)
                 overdue = self._watch.find(list(moments.values()))
                 if overdue:
@@ -543,12 +538,9 @@ class Pool:
             self._lose(world, ())
 
     def _moments(self, world: World) -> Mapping[int, RankStatus]:
-        found = {}
-        for rank in range(world.size):
-            moment = world.box(rank).read_status()
-            if moment is not None and rank not in world.ended:
-                found[rank] = self._watch.without_pauses(moment)
-        return found
+        ranks = [rank for rank in range(world.size) if rank not in world.ended]
+        found = {rank: world.status_of(rank).read_status() for rank in ranks}
+        return {rank: self._watch.without_pauses(one) for rank, one in found.items() if one}
 
     def _end_overdue(
         self, world: World, overdue: Sequence[Overdue], moments: Mapping[int, RankStatus]
@@ -574,9 +566,10 @@ class Pool:
                 endings.append((one.case, ending))
         if not endings:
             return
+        # Killed before it is reported: what a hook of the user's does meanwhile may take long.
         self._kill(world)
         for case, ending in endings:
-            self._end_test(case, ending)
+            self._listener.on_ending(case, ending)
         self._lose(world, blamed)
 
     def _give_up_fixtures(self, world: World, one: Overdue, running: RunningTest) -> str:

@@ -77,7 +77,7 @@ def become_rank(command: list[str], launcher: int) -> None:
 
 
 def await_end(line: _socket.socket, process: int) -> None:
-    """Wait for the rank to end; if whoever has asked for it is gone, end it."""
+    """Wait for the rank to end; if the server that asked for it is gone, end it."""
     import contextlib
     import select
 

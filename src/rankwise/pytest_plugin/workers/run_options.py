@@ -26,7 +26,6 @@ class SlurmOptions:
     tasks: int
     """How many tasks the allocation has."""
     cores_per_task: int = 1
-    is_pool: bool = False
     options: tuple[str, ...] = ()
     """For sbatch."""
     srun_options: tuple[str, ...] = ()
@@ -67,7 +66,6 @@ def read_slurm_options(
     return SlurmOptions(
         tasks=_count_tasks(known.n_workers, environment if job else {}),
         cores_per_task=int(cores) if cores.isdecimal() and int(cores) else 1,
-        is_pool=known.scheduler == "slurm-pool",
         options=options,
         srun_options=_words("--slurm-srun-options", known.slurm_srun_options),
         exports=known.slurm_export_env,
@@ -93,7 +91,6 @@ def read_batch_options(known: argparse.Namespace) -> SlurmOptions:
         )
     return SlurmOptions(
         tasks=int(known.n_workers),
-        is_pool=known.scheduler == "batch-pool",
         uses_srun=False,
         wait=known.slurm_wait,
         address=known.slurm_address or "",

@@ -21,18 +21,10 @@ from typing import Any
 import pytest
 
 from rankwise.backends.base import Unreachable
+from rankwise.backends.batch import system as batch
 from rankwise.backends.batch.slurm import Slurm, read_details
 from rankwise.backends.batch.submitting import script_text
-from rankwise.backends.batch.system import (
-    FORGOTTEN,
-    BatchJob,
-    BatchSystem,
-    Cause,
-    Ending,
-    JobState,
-    Needs,
-    open_system,
-)
+from rankwise.backends.batch.system import BatchSystem, Cause, JobState
 from rankwise.documents.site import find_site
 from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure, RankwiseError
@@ -73,7 +65,7 @@ class Allocation:
         self._asked = now
         with contextlib.suppress(Unreachable):
             found = self.system.states([self.job]).get(self.job) or self.system.past(self.job)
-            self.state = found or replace(FORGOTTEN, word="UNKNOWN")
+            self.state = found or replace(batch.FORGOTTEN, word="UNKNOWN")
         return self.state
 
     def describe_end(self) -> str:
@@ -96,38 +88,45 @@ class Allocation:
         return f"job {self.job} {how} ({self.system.title} says {state.word}{reason})"
 
     def cancel(self) -> None:
-        """Give it back if it is ours; idempotent."""
+        """Cancel it if it is ours; idempotent."""
         if self.is_ours:
-            self.system.cancel(self.job, Ending.NOW)
+            self.system.cancel(self.job, batch.Ending.NOW)
 
 
-def submit(wishes: SlurmOptions, program: Sequence[str], line: str, name: str) -> Allocation:
-    """Ask for an allocation in which a program holds the place.
+def submit(
+    wishes: SlurmOptions, program: Sequence[str], name: str, *, line: str = "", output: str = ""
+) -> Allocation:
+    """Ask Slurm for an allocation in which a program runs, or raise ComputeFailure.
 
-    `line` is what the program needs to call us: it goes through the environment. Raises
-    ComputeFailure with Slurm's words.
+    With a `line`, it holds the place for us: that is what it needs to call us, and it gets it
+    through the environment. Without one, the whole run takes place there.
     """
-    # If a node is lost, the tests go on with the others.
-    options = [*_usual_options(wishes, name, "/dev/null"), "--no-kill", *_export(wishes, LINE)]
-    return _submit(wishes, program, options, **{LINE: line})
+    system = Slurm()
+    options = [f"--job-name={name}", f"--output={output or '/dev/null'}"]
+    # The user's come later: the last one counts. But tests don't start again unasked.
+    options += [f"--ntasks={wishes.tasks}", *wishes.options, "--no-requeue"]
+    environment = system.plain_environment()
+    if line:
+        # If a node is lost, the tests go on with the others.
+        options.append("--no-kill")
+        environment[LINE] = line
+    if wishes.exports:
+        options.append("--export=ALL")
+    else:
+        # With a list, too, the job has the variables of a login.
+        options += [f"--export={LINE}", "--get-user-env"] if line else ["--export=NONE"]
+    job = system.submit_script(make_script(wishes, program), options, environment=environment)
+    return Allocation(system, job, is_ours=True)
 
 
-def submit_run(wishes: SlurmOptions, program: Sequence[str], name: str, output: str) -> Allocation:
-    """Ask for an allocation in which the whole run takes place.
-
-    Raises ComputeFailure.
-    """
-    return _submit(wishes, program, [*_usual_options(wishes, name, output), *_export(wishes)])
-
-
-def submit_on(wishes: SlurmOptions, program: Sequence[str], line: str, name: str) -> Allocation:
+def submit_on(wishes: SlurmOptions, program: Sequence[str], name: str, line: str) -> Allocation:
     """Ask the batch system that the site file has under a name for one node; see `submit`."""
     choice = _choice(wishes.on)
-    system = open_system(choice)
-    job = BatchJob(
+    system = batch.open_system(choice)
+    job = batch.BatchJob(
         name=f"{name}-{secrets.token_hex(4)}",
         script=script_text(choice.batch, name, program) + "\n",
-        options=system.options(Needs(cores=wishes.tasks)),
+        options=system.options(batch.Needs(cores=wishes.tasks)),
         output=Path("/dev/null"),
         environment={**system.plain_environment(os.environ), LINE: line},
     )
@@ -139,31 +138,6 @@ def _choice(name: str) -> ComputeConfig:
     if not choice.is_mapped or not choice.is_batch:
         raise ComputeFailure(f"--on={name}: rankwise.toml has no batch system of this name")
     return choice
-
-
-def _submit(
-    wishes: SlurmOptions, program: Sequence[str], options: Sequence[str], **variables: str
-) -> Allocation:
-    system = Slurm()
-    environment = {**system.plain_environment(), **variables}
-    job = system.submit_script(make_script(wishes, program), options, environment=environment)
-    return Allocation(system, job, is_ours=True)
-
-
-def _usual_options(wishes: SlurmOptions, name: str, output: str) -> list[str]:
-    usual = [f"--job-name={name}", f"--output={output}", f"--ntasks={wishes.tasks}"]
-    # The user's come last: the last one counts. But tests don't start again unasked.
-    return [*usual, *wishes.options, "--no-requeue"]
-
-
-def _export(wishes: SlurmOptions, *names: str) -> list[str]:
-    """Return the options that say which variables the job has."""
-    if wishes.exports:
-        return ["--export=ALL"]
-    if names:
-        # As with NONE: those of a login, and ours.
-        return [f"--export={','.join(names)}", "--get-user-env"]
-    return ["--export=NONE"]
 
 
 def make_script(wishes: SlurmOptions, program: Sequence[str]) -> str:
@@ -218,7 +192,7 @@ def reachable_address(wishes: SlurmOptions) -> str:
         return wishes.address
     try:
         if wishes.on:
-            hosts = [node.name for node in open_system(_choice(wishes.on)).nodes()]
+            hosts = [node.name for node in batch.open_system(_choice(wishes.on)).nodes()]
         else:
             hosts = _controller_addresses()
     except RankwiseError as failure:
@@ -263,7 +237,7 @@ class DetachedRun:
         asked = value_of(("-o", "--output"), self._wishes.options)
         output = asked or "pytest-%j.out"
         try:
-            handed_in = submit_run(self._wishes, program, name, output)
+            handed_in = submit(self._wishes, program, name, output=output)
         except ComputeFailure as failure:
             raise pytest.UsageError(str(failure)) from None
         file = Path.cwd() / output.replace("%j", handed_in.job)
@@ -290,13 +264,14 @@ _SERVER_SECONDS = 15.0
 
 def main() -> int:
     """Hold the place until the controller hangs up."""
+    # It has the secret of the run: programs that are started here must not see it.
     line = json.loads(os.environ.pop(LINE))
     try:
         channel = connections.Channel.open(
             connections.Address(**line["address"]), line["secret"], HOLDER
         )
-        node = os.environ.setdefault(NODE, socket.gethostname())
-        channel.send({"kind": "held", "node": node}, json.dumps(dict(os.environ)).encode())
+        os.environ.setdefault(NODE, socket.gethostname())
+        channel.send({"kind": "held"}, json.dumps(dict(os.environ)).encode())
         with _server(line):
             channel.receive()
     except (OSError, connections.WireError) as error:
@@ -319,6 +294,7 @@ def _server(line: Mapping[str, Any]) -> Iterator[None]:
         env={**os.environ, connections.INVITATION: line["invitation"]},
         stdin=subprocess.DEVNULL,
     )
+    # A thread: this process waits for the controller meanwhile.
     watcher = threading.Thread(target=lambda: os._exit(min(abs(server.wait()), 1)), daemon=True)
     watcher.start()
     try:

@@ -16,27 +16,18 @@ from pathlib import Path
 from rankwise.backends.batch.slurm import Slurm
 from rankwise.backends.batch.system import CALL_SECONDS, Phase
 from rankwise.errors import ComputeFailure
-from rankwise.pytest_plugin.connections import (
-    INVITATION,
-    SUPERVISOR,
-    TEMPLATE,
-    Exchange,
-    Header,
-    Invitation,
-    Name,
-    name_and_node,
-    name_on_node,
-)
+from rankwise.pytest_plugin import connections
+from rankwise.pytest_plugin.connections import SUPERVISOR, TEMPLATE, Exchange, Header, Name
 from rankwise.pytest_plugin.workers import slurm_allocation
 from rankwise.pytest_plugin.workers.forkserver import MEMORY_VARIABLE
 from rankwise.pytest_plugin.workers.place import RunOptions, Workplace
 from rankwise.pytest_plugin.workers.run_options import SlurmOptions
-from rankwise.pytest_plugin.workers.slurm_allocation import HOLDER, Allocation
-from rankwise.pytest_plugin.workers.supervisor import NODE_SUPERVISORS
+from rankwise.pytest_plugin.workers.slurm_allocation import HOLDER, NODE, Allocation
+from rankwise.pytest_plugin.workers.supervisor import FORK_SOCKETS, NODE_SUPERVISORS
 
 # By what the version of a library begins with: how Slurm talks to it, the best first.
-_TALKS = (("Open MPI", ("pmix",)), ("MPICH", ("pmi2", "pmix")), ("Intel", ("pmi2", "pmix")))
-_OTHERS = ("pmix", "pmi2")
+_MPI_TYPES = (("Open MPI", ("pmix",)), ("MPICH", ("pmi2", "pmix")), ("Intel", ("pmi2", "pmix")))
+_USUAL_MPI_TYPES = ("pmix", "pmi2")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,8 +37,8 @@ class Srun:
     wishes: SlurmOptions
     job: str
     nodes: Sequence[str]
-    talk: str = ""
-    """How Slurm and the MPI library talk; empty: as the user or the site says."""
+    mpi_type: str = ""
+    """What srun takes for --mpi; empty: as the user or the site says."""
     shares: bool = False
     """Whether steps are not to wait for cores that Slurm takes for busy."""
     lost: list[str] = field(default_factory=list)
@@ -74,18 +65,18 @@ class Srun:
             # fewer cores than ranks now.
             share = ["--overlap", "--overcommit", f"--nodelist={','.join(self.left)}"]
             share.append(f"--nodes={min(size, len(self.left))}")
-        talk = [f"--mpi={self.talk}"] if self.talk else []
+        mpi_type = [f"--mpi={self.mpi_type}"] if self.mpi_type else []
         return [
             *self._usual(),
             *share,
             f"--ntasks={size}",
             *([f"--cpus-per-task={cores}"] if cores > 1 else []),
-            *talk,
+            *mpi_type,
             # The user's come last: the last one counts.
             *self.wishes.srun_options,
         ]
 
-    def of_outposts(self) -> list[str]:
+    def of_supervisors(self) -> list[str]:
         """Return what comes before the program that is to run once on each node."""
         count = len(self.nodes)
         return [
@@ -103,26 +94,27 @@ class Srun:
         ]
 
 
-def choose_talk(library: str, wishes: SlurmOptions) -> str:
-    """Choose how Slurm and an MPI library talk; empty: the user has said.
+def choose_mpi_type(library: str, wishes: SlurmOptions) -> str:
+    """Choose the kind of PMI by which Slurm and an MPI library talk; empty: the user has said.
 
     Raises ComputeFailure if this Slurm cannot.
     """
     if any(word.startswith("--mpi") for word in wishes.srun_options):
         return ""
-    wanted = next((talks for name, talks in _TALKS if library.startswith(name)), _OTHERS)
-    offered = _offered_talks()
-    for talk in wanted:
-        if talk in offered:
-            return talk
+    known = (kinds for name, kinds in _MPI_TYPES if library.startswith(name))
+    wanted = next(known, _USUAL_MPI_TYPES)
+    offered = _offered_mpi_types()
+    for mpi_type in wanted:
+        if mpi_type in offered:
+            return mpi_type
     raise ComputeFailure(
-        f"{library} needs {' or '.join(f'srun --mpi={talk}' for talk in wanted)}, and this Slurm "
+        f"{library} needs {' or '.join(f'srun --mpi={one}' for one in wanted)}, and this Slurm "
         f"has {', '.join(sorted(offered)) or 'none'} (srun --mpi=list). Another way can be named "
         'with --slurm-srun-options="--mpi=…", or mpiexec can be taken: --no-use-srun'
     )
 
 
-def _offered_talks() -> set[str]:
+def _offered_mpi_types() -> set[str]:
     import subprocess
 
     try:
@@ -138,10 +130,10 @@ def _offered_talks() -> set[str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ComputeFailure(f"srun cannot be asked for its kinds of MPI: {error}") from error
     # It has said so on stderr in some versions, and with "srun: " before each line.
-    return read_talks(said.stdout + said.stderr)
+    return read_mpi_types(said.stdout + said.stderr)
 
 
-def read_talks(text: str) -> set[str]:
+def read_mpi_types(text: str) -> set[str]:
     """Read what `srun --mpi=list` says."""
     words = set(re.findall(r"^(?:srun: )?\s*(\w+)$", text, re.MULTILINE))
     return words - {"none"}
@@ -164,14 +156,16 @@ _VERDICT_SECONDS = 10.0
 class SlurmSite(Workplace):
     """Gets an allocation, has a server on each of its nodes, and says how to start worlds."""
 
-    def __init__(self, wishes: RunOptions, invitation: Invitation, command: Sequence[str]) -> None:
+    def __init__(
+        self, wishes: RunOptions, invitation: connections.Invitation, command: Sequence[str]
+    ) -> None:
         assert wishes.slurm is not None
         self._wishes = wishes.slurm
         self._warm = wishes.warm
-        # The folder of the controller has a name that nobody can guess.
+        # The name of the controller's folder cannot be guessed.
         token = Path(invitation.folder).name.removeprefix("rankwise-")
         folder = _NODE_FOLDER.format(token)
-        fork_sockets = {name: f"{folder}/{name}" for name in ("warm", "cold")}
+        fork_sockets = {name: f"{folder}/{name}" for name in FORK_SOCKETS}
         super().__init__(fork_sockets, width=wishes.slurm.tasks)
         self._invitation = replace(invitation, folder=folder, is_distant=True)
         self._command = command
@@ -179,41 +173,42 @@ class SlurmSite(Workplace):
         self._srun = Srun(wishes=self._wishes, job="", nodes=())
         """How steps are started; it has no nodes before there is an allocation."""
         self._lines: Exchange
-        self._order_keeper: Callable[[Header], None]
+        self._order_supervisor: Callable[[Header], None]
         self._variables: Mapping[str, str] = {}
         self._present: set[str] = set()
         self._tasks: list[int] = []
         self._memory = 0
         self._is_over = False
         self._submitted = time.monotonic()
-        self._furnished = 0.0
+        self._servers_ordered = 0.0
         self._shown = ""
         self.library = ""
 
     # The beginning
 
-    def begin(self, lines: Exchange, order_keeper: Callable[[Header], None]) -> None:
-        """Ask for nodes, or take those that we have.
-
-        Raises ComputeFailure.
-        """
+    def begin(self, lines: Exchange, order_supervisor: Callable[[Header], None]) -> None:
+        """Ask for nodes, or take those of the job that we are in; raises ComputeFailure."""
         self._lines = lines
-        self._order_keeper = order_keeper
-        if self._wishes.job:
-            self._have(Allocation(Slurm(), self._wishes.job, is_ours=False))
-            # Inside of it, nobody has to be asked.
-            if nodes := os.environ.get("SLURM_JOB_NODELIST"):
-                self._variables = os.environ
-                self._furnish(nodes)
+        self._order_supervisor = order_supervisor
+        if not self._wishes.job:
+            self._use(self._submit(f"pytest-{Path.cwd().name}"))
             return
-        line = {
-            "address": asdict(self._invitation.address),
-            "secret": self._invitation.secret,
-        }
-        name = f"pytest-{Path.cwd().name}"
-        self._have(slurm_allocation.submit(self._wishes, holder_command(), json.dumps(line), name))
+        self._use(Allocation(Slurm(), self._wishes.job, is_ours=False))
+        # Inside of the job, its variables say which nodes it has; else Slurm is asked.
+        if nodes := os.environ.get("SLURM_JOB_NODELIST"):
+            self._variables = os.environ
+            self._start_servers(nodes)
 
-    def _have(self, allocation: Allocation) -> None:
+    def _submit(self, name: str) -> Allocation:
+        line = self._line_to_us()
+        return slurm_allocation.submit(self._wishes, holder_command(), name, line=line)
+
+    def _line_to_us(self, **more: object) -> str:
+        """Return what the holder of the place needs to call us."""
+        address = asdict(self._invitation.address)
+        return json.dumps({"address": address, "secret": self._invitation.secret, **more})
+
+    def _use(self, allocation: Allocation) -> None:
         self._allocation = allocation
         self.title = f"job {allocation.job} ({'submitted' if allocation.is_ours else 'found'})"
 
@@ -222,14 +217,16 @@ class SlurmSite(Workplace):
         return bool(self.library) and all(node in self._present for node in self._srun.left)
 
     def is_expected(self, name: object) -> bool:
-        """Return whether somebody of this name may call."""
-        kind, node = name_and_node(name) if isinstance(name, str) else ("", "")
+        """Return whether a process of this name may connect."""
+        kind, node = connections.name_and_node(name) if isinstance(name, str) else ("", "")
         return name == HOLDER or (kind in (SUPERVISOR, TEMPLATE) and bool(node))
 
     def servers(self) -> list[str]:
-        """Name those who start, end and know ranks."""
+        """Return the processes that start, end and know ranks."""
         return [
-            name_on_node(kind, node) for node in self._srun.left for kind in (SUPERVISOR, TEMPLATE)
+            connections.name_on_node(kind, node)
+            for node in self._srun.left
+            for kind in (SUPERVISOR, TEMPLATE)
         ]
 
     def domains(self) -> list[int]:
@@ -247,20 +244,20 @@ class SlurmSite(Workplace):
     # Messages
 
     def take(self, name: Name, header: Header, body: bytes) -> None:
-        """Take in what the holder or the keeper of a node says."""
+        """Take in what the holder of the place or the supervisor of a node says."""
         match header["kind"]:
             case "held":
                 self._variables = json.loads(body)
-                self._order_keeper({"kind": "surroundings", "environment": self._variables})
-                self._furnish(self._variables["SLURM_JOB_NODELIST"])
+                self._order_supervisor({"kind": "surroundings", "environment": self._variables})
+                self._start_servers(self._variables.get("SLURM_JOB_NODELIST", ""))
             case "here":
-                kind, node = name_and_node(name)
+                kind, node = connections.name_and_node(name)
                 if kind == SUPERVISOR:
                     self._present.add(node)
             case "mpi":
                 self._learn_library(header["library"])
 
-    def _furnish(self, nodes: str) -> None:
+    def _start_servers(self, nodes: str) -> None:
         """Have a server started on each node."""
         names = slurm_allocation.expand_nodes(nodes)
         if not self._wishes.uses_srun and len(names) > 1:
@@ -271,21 +268,21 @@ class SlurmSite(Workplace):
         self._tasks = slurm_allocation.tasks_on_nodes(names, self._variables)
         self._memory = slurm_allocation.memory_per_core(self._allocation.job, self._wishes)
         self._srun = Srun(wishes=self._wishes, job=self._allocation.job, nodes=names)
-        self._furnished = time.monotonic()
-        self._order_keeper(
+        self._servers_ordered = time.monotonic()
+        self._order_supervisor(
             {
                 "kind": "spawn",
                 "world": NODE_SUPERVISORS,
-                "launch": self._srun.of_outposts(),
+                "launch": self._srun.of_supervisors(),
                 "program": self._command,
-                "environment": {INVITATION: self._invitation.to_text()},
+                "environment": {connections.INVITATION: self._invitation.to_text()},
             }
         )
 
     def _learn_library(self, library: str) -> None:
         if not self.library and self._srun.nodes:
             if self._wishes.uses_srun:
-                self._srun.talk = choose_talk(library, self._wishes)
+                self._srun.mpi_type = choose_mpi_type(library, self._wishes)
             self.library = library
 
     # While it lasts
@@ -298,7 +295,7 @@ class SlurmSite(Workplace):
         if self.is_ready:
             return
         if self._srun.nodes:
-            if time.monotonic() - self._furnished > _START_SECONDS:
+            if time.monotonic() - self._servers_ordered > _START_SECONDS:
                 raise ComputeFailure(
                     f"the nodes of job {self._allocation.job} did not call within "
                     f"{_START_SECONDS:g} s: can they reach {self._invitation.address.host}? "
@@ -312,7 +309,7 @@ class SlurmSite(Workplace):
             raise ComputeFailure(f"{end} before the tests could start")
         if not self._allocation.is_ours and state.nodes:
             self._variables = os.environ
-            self._furnish(state.nodes)
+            self._start_servers(state.nodes)
             return
         if state.is_waiting:
             self._show(f"job {self._allocation.job} waits: {state.reason or state.word}")
@@ -344,18 +341,18 @@ class SlurmSite(Workplace):
             cores = self._wishes.cores_per_task * order["threads"]
             order["environment"][MEMORY_VARIABLE] = str(self._memory * cores)
         if not self._warm:
-            order["environment"][INVITATION] = self._invitation.to_text()
+            order["environment"][connections.INVITATION] = self._invitation.to_text()
 
     @property
     def starter(self) -> str:
         """Who starts the worlds: the keeper that is here, or, with mpiexec, the one of the node."""
         if self._wishes.uses_srun:
             return SUPERVISOR
-        return name_on_node(SUPERVISOR, self._srun.nodes[0])
+        return connections.name_on_node(SUPERVISOR, self._srun.nodes[0])
 
     def gone(self, name: Name) -> None:
         """Learn that the holder, or the server of a node, has closed its line."""
-        kind, node = name_and_node(name)
+        kind, node = connections.name_and_node(name)
         if not self._is_over and kind == SUPERVISOR and node in self._srun.left:
             self._srun.lost.append(node)
             self.on_notice(f"node {node} is lost; the tests go on with the others")
@@ -380,6 +377,7 @@ class SlurmSite(Workplace):
         deadline = time.monotonic() + _VERDICT_SECONDS
         while True:
             state = self._allocation.look(at_once=True)
+            # A job that is completing has no reason yet: that comes with its last state.
             is_ending = state is not None and state.phase is Phase.ENDING
             if not is_ending or time.monotonic() > deadline:
                 break
@@ -393,7 +391,7 @@ class SlurmSite(Workplace):
     # The end
 
     def end(self) -> None:
-        """Give back what is ours."""
+        """Cancel the allocation if it is ours."""
         if not self.title:
             return  # there is no allocation
         self._is_over = True
@@ -401,6 +399,7 @@ class SlurmSite(Workplace):
             if self._lines.has(name):
                 self._lines.send(name, {"kind": "end"})
         self._lines.flush()
+        # A holder ends by itself when its line closes, and the job with it.
         if not self._lines.has(HOLDER):
             with contextlib.suppress(ComputeFailure):
                 self._allocation.cancel()
@@ -412,31 +411,16 @@ class BatchSite(SlurmSite):
     Worlds are started there by the mpiexec of the MPI library.
     """
 
-    def begin(self, lines: Exchange, order_keeper: Callable[[Header], None]) -> None:
-        """Submit the job."""
-        self._lines = lines
-        self._order_keeper = order_keeper
-        line = {
-            "address": asdict(self._invitation.address),
-            "secret": self._invitation.secret,
-            "server": list(self._command),
-            "invitation": self._invitation.to_text(),
-        }
-        name = f"pytest-{Path.cwd().name}"
-        self._have(
-            slurm_allocation.submit_on(self._wishes, holder_command(), json.dumps(line), name)
-        )
+    def _submit(self, name: str) -> Allocation:
+        line = self._line_to_us(server=self._command, invitation=self._invitation.to_text())
+        return slurm_allocation.submit_on(self._wishes, holder_command(), name, line)
 
-    def take(self, name: Name, header: Header, body: bytes) -> None:
-        """Take in what the holder or the keeper of the node says."""
-        if header["kind"] != "held":
-            super().take(name, header, body)
-            return
-        self._variables = json.loads(body)
-        self._order_keeper({"kind": "surroundings", "environment": self._variables})
+    def _start_servers(self, _nodes: str) -> None:
+        """Note which node it is: the holder there has started the server."""
         self._tasks = [self._wishes.tasks]
-        self._srun = Srun(wishes=self._wishes, job=self._allocation.job, nodes=[header["node"]])
-        self._furnished = time.monotonic()
+        nodes = [self._variables[NODE]]
+        self._srun = Srun(wishes=self._wishes, job=self._allocation.job, nodes=nodes)
+        self._servers_ordered = time.monotonic()
 
     def look(self) -> None:
         """Find out how far it is, also whether the server has failed to start."""

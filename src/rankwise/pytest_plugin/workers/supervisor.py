@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import shutil
 import signal
 import socket
@@ -18,23 +17,11 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from rankwise.errors import RankwiseError
-from rankwise.launch.mpi import (
-    forget_job,
-    library_name,
-    load_mpi_without_start,
-    prepare_clock,
-    prevent_start,
-)
+from rankwise.launch import mpi
 from rankwise.node.processes import sweep
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.rank_status import NodeStatus
-from rankwise.pytest_plugin.workers.forkserver import (
-    SECRET_VARIABLE,
-    ForkServer,
-    adopt_orphans,
-    fork_with_parent,
-    kill_group,
-)
+from rankwise.pytest_plugin.workers import forkserver
 from rankwise.pytest_plugin.workers.worker import PoolLink, PoolSession
 
 if TYPE_CHECKING:
@@ -44,13 +31,16 @@ if TYPE_CHECKING:
 NODE_SUPERVISORS = -1
 """Stands in the place of a world's number for the step that has a server on each node."""
 
+FORK_SOCKETS = ("warm", "cold")
+"""Where launchers get a copy of the template, or a rank that imports everything itself."""
+
 _LAUNCHER = str(Path(__file__).with_name("rank_proxy.py"))
 _LOG_LINES = 40
 # So long an mpiexec may tidy up after its ranks are gone.
 _TIDY_SECONDS = 2.0
 
 
-class Supervisor(ForkServer):
+class Supervisor(forkserver.ForkServer):
     """Serves a controller at the other end of a line."""
 
     def __init__(
@@ -74,7 +64,7 @@ class Supervisor(ForkServer):
         self._launchers: dict[int, subprocess.Popen[bytes]] = {}
         self._dismissed: dict[int, float] = {}
         self._template = 0
-        adopt_orphans()
+        forkserver.adopt_orphans()
         self.open_fork_socket(cold, command)
 
     def load_mpi(self, *, finds_mpiexec: bool) -> None:
@@ -83,18 +73,18 @@ class Supervisor(ForkServer):
         Find the mpiexec that belongs to it, too, unless others start the worlds.
         """
         try:
-            version = load_mpi_without_start()
+            version = mpi.load_mpi_without_start()
             if finds_mpiexec:
                 # The template does not wait for this to be loaded.
                 from rankwise.launch.mpiexec import find_mpiexec, loaded_library
 
                 library = loaded_library()
                 self._mpiexec = find_mpiexec(version, library)
-                prepare_clock(version, library)
+                mpi.prepare_clock(version, library)
         except RankwiseError as error:
             self._tell({"kind": "refused", "reason": str(error)})
             return
-        self._tell({"kind": "mpi", "library": library_name(version)})
+        self._tell({"kind": "mpi", "library": mpi.library_name(version)})
 
     def obey(self, header: connections.Header) -> None:
         match header["kind"]:
@@ -115,21 +105,16 @@ class Supervisor(ForkServer):
 
     def start_template(self) -> bool:
         """Make the template; returns whether this process is it."""
-        pid = fork_with_parent()
+        pid = forkserver.fork_with_parent()
         if not pid:
             self._become(None)
             return True
         self._template = pid
-        watch = os.pidfd_open(pid)
-        self._selector.register(
-            watch, selectors.EVENT_READ, lambda: self._template_ended(pid, watch)
-        )
+        self._when_ended(pid, self._template_ended)
         return False
 
-    def _template_ended(self, pid: int, watch: int) -> None:
-        self._selector.unregister(watch)
-        os.close(watch)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    def _template_ended(self) -> None:
+        status = os.waitstatus_to_exitcode(os.waitpid(self._template, 0)[1])
         self._template = 0
         self._tell({"kind": "template ended", "status": status})
 
@@ -138,14 +123,12 @@ class Supervisor(ForkServer):
     def _spawn(self, header: connections.Header) -> None:
         world = int(header["world"])
         launch: Sequence[str] | None = header.get("launch")
-        from rankwise.launch.mpi import without_job
-
         if launch is not None:
             # By a batch system, which makes what it starts on its nodes know of the job.
             surroundings = self._surroundings or os.environ
             environment = {
                 name: value
-                for name, value in without_job(surroundings).items()
+                for name, value in mpi.without_job(surroundings).items()
                 if not name.startswith("SLURM_")
             }
             # It is this machine's srun that is called.
@@ -154,40 +137,33 @@ class Supervisor(ForkServer):
         elif self._mpiexec is not None:
             launch = self._mpiexec.command(header["size"])
             environment = {
-                **without_job(os.environ),
+                **mpi.without_job(os.environ),
                 **self._mpiexec.environment(),
                 **self._own_folder(world),
             }
         else:
             return
-        environment |= {**header["environment"], SECRET_VARIABLE: self._secret}
+        environment |= {**header["environment"], forkserver.SECRET_VARIABLE: self._secret}
         program = header.get("program") or [
             *(sys.executable, "-I", "-S", _LAUNCHER, header["fork_socket"], str(world))
         ]
         command = [*launch, *program]
-        output = None
-        if self._quiet:
-            output = os.open(log_path(self._folder, world), os.O_WRONLY | os.O_CREAT, 0o600)
+        log = log_path(self._folder, world).open("wb") if self._quiet else contextlib.nullcontext()
         try:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            with log as output:
+                process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
         except OSError as error:
             self._tell({"kind": "launcher ended", "world": world, "status": str(error)})
             return
-        finally:
-            if output is not None:
-                os.close(output)
         self._launchers[world] = process
-        watch = os.pidfd_open(process.pid)
-        self._selector.register(
-            watch, selectors.EVENT_READ, lambda: self._launcher_ended(world, watch)
-        )
+        self._when_ended(process.pid, lambda: self._launcher_ended(world))
 
     def _own_folder(self, world: int) -> dict[str, str]:
         """Have Open MPI keep its files apart from those of its other jobs of this user.
@@ -199,9 +175,7 @@ class Supervisor(ForkServer):
         folder.mkdir(exist_ok=True)
         return {"OMPI_MCA_orte_tmpdir_base": str(folder), "PRTE_MCA_prte_tmpdir_base": str(folder)}
 
-    def _launcher_ended(self, world: int, watch: int) -> None:
-        self._selector.unregister(watch)
-        os.close(watch)
+    def _launcher_ended(self, world: int) -> None:
         self._dismissed.pop(world, None)
         process = self._launchers.pop(world)
         self._tell({"kind": "launcher ended", "world": world, "status": process.wait()})
@@ -224,12 +198,13 @@ class Supervisor(ForkServer):
                 self._launchers[world].send_signal(signal.SIGTERM)
 
     def end(self) -> NoReturn:
+        # Ranks first: an mpiexec whose ranks are gone ends by itself, and removes its files.
         for forked in self._forked_ranks:
             self._kill(forked)
             # To its launcher this is the end, too.
             forked.line.close()
         if self._template:
-            kill_group(self._template)
+            forkserver.kill_group(self._template)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._template, 0)
         deadline = time.monotonic() + _TIDY_SECONDS
@@ -240,6 +215,7 @@ class Supervisor(ForkServer):
         # Whatever is left was started by a test or by a launcher: nothing stays behind.
         sweep(self._folder.name, is_reaper=True)
         shutil.rmtree(self._folder, ignore_errors=True)
+        # Not by way of pytest: this process is a copy of the controller.
         os._exit(0)
 
 
@@ -263,23 +239,13 @@ def supervise_node(
     """Be the supervisor of one node; comes back in its copies, the template and ranks."""
     from rankwise.pytest_plugin.workers.place import RunOptions
 
-    forget_job()
+    mpi.forget_job()
     options = RunOptions(config, width=invitation.width)
     folder = invitation.own_folder
     folder.mkdir(mode=0o700)
-    fork_sockets = {name: connections.listen_on_file(folder / name) for name in ("warm", "cold")}
     name = connections.name_on_node(connections.SUPERVISOR, connections.node_name())
     line = connections.Channel.open(invitation.address, invitation.secret, name)
-    line.send({"kind": "here", "pid": os.getpid(), "node": connections.node_name()})
-    supervise(
-        config,
-        options,
-        invitation,
-        fork_sockets=fork_sockets,
-        line=line,
-        template_line=None,
-        collects_garbage=collects_garbage,
-    )
+    supervise(config, options, invitation, line=line, collects_garbage=collects_garbage)
 
 
 def supervise(
@@ -287,9 +253,8 @@ def supervise(
     options: RunOptions,
     invitation: connections.Invitation,
     *,
-    fork_sockets: dict[str, tuple[socket.socket, connections.Address]],
     line: connections.Channel,
-    template_line: socket.socket | None,
+    template_line: socket.socket | None = None,
     collects_garbage: bool,
 ) -> None:
     """Be a supervisor; comes back in its copies, the template and ranks without one."""
@@ -298,16 +263,21 @@ def supervise(
     # As mpiexec will get it.
     usual = dict(os.environb)
     command: Sequence[str] = ()
+    # Ctrl-C reaches all of the terminal's processes; the controller decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not options.warm:
         command = clean_command(config)
         os.environ[connections.INVITATION] = invitation.to_text()
     try:
+        # Before the controller knows of this process: what it has started then connects here.
+        warm, cold = (connections.listen_on_file(folder / name)[0] for name in FORK_SOCKETS)
+        if invitation.is_distant:
+            line.send({"kind": "here", "pid": os.getpid(), "node": connections.node_name()})
         supervisor = Supervisor(
             line,
             invitation.secret,
-            warm=fork_sockets["warm"][0],
-            cold=fork_sockets["cold"][0],
+            warm=warm,
+            cold=cold,
             quiet=options.quiet,
             folder=folder,
             command=command,
@@ -316,7 +286,7 @@ def supervise(
         if invitation.is_distant:
             # Slurm ends it so when the job is over, and there is a folder to remove.
             signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
-        prevent_start()
+        mpi.prevent_start()
         fork_request = None
         # The template is what everybody waits for: it does not wait for MPI to be loaded here.
         # In an allocation that is there, those on the nodes are as soon at it.
@@ -334,18 +304,19 @@ def supervise(
 
         traceback.print_exc()
         os._exit(1)
+    # Only copies get here: they are pytest processes that Ctrl-C interrupts, as any other.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     link = PoolLink(invitation)
     server = None
     if fork_request is None:
         if options.quiet:
-            _write_to(folder / "template.log")
+            forkserver.write_output_to(folder / "template.log")
         link.join_as_template(template_line if is_template else None)
-        server = ForkServer(link.channel, invitation.secret)
+        server = forkserver.ForkServer(link.channel, invitation.secret)
         server.node_status = node_status
-        server.open_fork_socket(fork_sockets["warm"][0])
-        fork_sockets["cold"][0].close()
+        server.open_fork_socket(warm)
+        cold.close()
     else:
         fork_request.take_place(usual)
         link.join_world()
@@ -365,11 +336,3 @@ def clean_command(config: pytest.Config) -> list[str]:
     # The options of this interpreter, as `multiprocessing` passes them on: -O, -W, -X and others.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *flags, "-c", code]
-
-
-def _write_to(path: Path) -> None:
-    """Let what this process prints go to a file."""
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for target in (1, 2):
-        os.dup2(number, target)
-    os.close(number)

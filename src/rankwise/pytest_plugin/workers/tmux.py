@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.pytest_plugin.workers.forkserver import write_output_to
+
 # Own references: a test may have put something else in their place, and this runs in its middle.
 _dumps, _write = json.dumps, os.write
 
@@ -36,10 +38,7 @@ class LiveOutput:
             return
         # Nothing is captured: all of it goes to a file of its own.
         raw = log_of(folder, rank).with_suffix(f".{os.getpid()}.raw")
-        number = os.open(raw, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        for target in (1, 2):
-            os.dup2(number, target)
-        os.close(number)
+        write_output_to(raw)
         self._write({"raw": str(raw)})
 
     def _write(self, record: Mapping[str, object]) -> None:
@@ -66,7 +65,7 @@ class LiveOutput:
 
 _FOLLOW = Path(__file__).with_name("tmux_pane.py")
 _SECONDS = 10.0
-# Of a session that nobody looks at yet.
+# Of a session that is not shown in a terminal yet.
 _SIZE = ("-x", "220", "-y", "60")
 
 Run = Callable[[Sequence[str]], str]

@@ -12,36 +12,26 @@ import threading
 import traceback
 from collections.abc import Generator, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from _pytest.capture import CaptureManager, FDCapture
+from _pytest.capture import CaptureManager
 
 from rankwise.errors import RankwiseError
+from rankwise.launch import mpi
 from rankwise.launch.cores import bind_to
-from rankwise.launch.mpi import (
-    is_mpi_started,
-    load_mpi,
-    mark_as_joined,
-    place_from_environment,
-    prepare_clock,
-    send_to_pmix_at_once,
-    start_mpi,
-)
 from rankwise.launch.mpiexec import loaded_library
-from rankwise.pytest_plugin import connections, interop
-from rankwise.pytest_plugin.collection import (
-    describe_collection,
-    describe_conftests,
-    describe_interrupt,
-    describe_tests,
-)
+from rankwise.pytest_plugin import collection, connections, interop
 from rankwise.pytest_plugin.communicators import Communicators
 from rankwise.pytest_plugin.output import OwnStreams, PastCapture
 from rankwise.pytest_plugin.rank_status import StatusFiles, StatusWriter
 from rankwise.pytest_plugin.reporter import CollectionRecord
 from rankwise.pytest_plugin.worker_session import RankSession
-from rankwise.pytest_plugin.workers.debugger import RankDebugger, postpone_debugger
+from rankwise.pytest_plugin.workers.debugger import (
+    RankDebugger,
+    captured_streams,
+    postpone_debugger,
+)
 from rankwise.pytest_plugin.workers.forkserver import ForkRequest, ForkServer, exit_as_c_does
 
 if TYPE_CHECKING:
@@ -81,18 +71,19 @@ class PoolLink:
 
         Raises MpiMissing or MpiMismatch when the ranks cannot find each other.
         """
-        place = place_from_environment()
+        place = mpi.place_from_environment()
         assert place is not None, "no mpiexec has started this process"
         self.world = int(os.environ.pop(connections.WORLD))
         self.rank = place.rank
+        # Before MPI starts: its threads keep the cores that the process has then.
         if cores := os.environ.pop(connections.CORES, ""):
             bind_to(cores, place.rank)
         files = StatusFiles(self.invitation.own_folder, f"{self.world}.{self.rank}")
         self.box = StatusWriter(files)
         # A test may forget its modules, and MPI has to be ended all the same.
-        self.mpi = start_mpi(place)
+        self.mpi = mpi.start_mpi(place)
         self.comm = self.mpi.COMM_WORLD.Dup()
-        mark_as_joined()
+        mpi.mark_as_joined()
         self._call(connections.worker_number(self.world, self.rank))
 
     def _call(self, name: connections.Name) -> None:
@@ -162,17 +153,17 @@ class PoolSession(RankSession[PoolLink]):
                 self._become_rank(self._server.serve())
             self._work(session)
         except connections.WireError:
-            # The controller is gone, and there is nobody to tell.
+            # The controller is gone: there is no use in an ordinary end.
             os._exit(1)
         return True
 
     def _describe(self, session: pytest.Session) -> None:
         self._has_spoken = True
-        header, body = describe_collection(session, self._collection_errors)
+        header, body = collection.describe_collection(session, self._collection_errors)
         data = json.loads(body)
         if self._server is not None or self._link.rank == 0:
-            data["tests"] = describe_tests(session.items)
-            data["conftests"] = describe_conftests(self._config)
+            data["tests"] = collection.describe_tests(session.items)
+            data["conftests"] = collection.describe_conftests(self._config)
             data["deselected"] = self._deselected
             data["collected"] = self._record.describe(session)
         if self._server is not None:
@@ -184,12 +175,13 @@ class PoolSession(RankSession[PoolLink]):
         if self._server is not None:
             # Once for all ranks, if no module of the tests has done it.
             with contextlib.suppress(RankwiseError):
-                prepare_clock(load_mpi().Get_library_version(), loaded_library())
+                mpi.prepare_clock(mpi.load_mpi().Get_library_version(), loaded_library())
 
     def _become_rank(self, fork_request: ForkRequest | None) -> None:
         """Go on as a rank in this copy of the template."""
         assert fork_request is not None, "a template makes no templates"
-        self._link.channel.drop()
+        # The template goes on with this line; the copy gets one of its own.
+        self._link.channel.close()
         capture = self._config.pluginmanager.get_plugin("capturemanager")
         if not isinstance(capture, CaptureManager):
             fork_request.take_place(self._usual)
@@ -216,6 +208,7 @@ class PoolSession(RankSession[PoolLink]):
             self._config.pluginmanager.register(live, "rankwise-live-output")
         if not self._link.invitation.is_distant:
             RankDebugger.add_to(self._config, channel, Communicators.of(self._config))
+        # Everything that the controller needs to report a crash is there from now on.
         channel.send({"kind": "ready", "outputs": {**captured, **past.outputs}})
         header, body = channel.receive()
         if header["kind"] == "order":
@@ -235,8 +228,7 @@ class PoolSession(RankSession[PoolLink]):
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object) -> None:
         self._has_spoken = True
-        with contextlib.suppress(connections.WireError):
-            self._link.channel.send({"kind": "broken", "reason": str(excrepr)})
+        self._tell({"kind": "broken", "reason": str(excrepr)})
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_cmdline_main(self) -> Generator[None, object, object]:
@@ -265,23 +257,31 @@ class PoolSession(RankSession[PoolLink]):
     def _tell_fault(self, error: BaseException) -> None:
         """Let the controller show what went wrong after the last test, and fail for it."""
         text = "".join(traceback.format_exception(error)).strip()
-        asks = describe_interrupt(error) if isinstance(error, pytest.exit.Exception) else None
+        asks = (
+            collection.describe_interrupt(error)
+            if isinstance(error, pytest.exit.Exception)
+            else None
+        )
         fault = {
             "kind": "fault",
             "text": text,
             "interrupt": asks,
             "is_interrupt": isinstance(error, KeyboardInterrupt),
         }
-        with contextlib.suppress(connections.WireError):
-            self._link.channel.send(fault)
+        self._tell(fault)
 
     def refuse(self, reason: str) -> None:
         """Say why there is nothing to run here."""
+        self._tell({"kind": "refused", "reason": reason})
+
+    def _tell(self, header: connections.Header) -> None:
+        """Send to the controller, if it is still there."""
         with contextlib.suppress(connections.WireError):
-            self._link.channel.send({"kind": "refused", "reason": reason})
+            self._link.channel.send(header)
 
     def _leave(self) -> NoReturn:
         try:
+            # What pytest and the interpreter would do at their end; `exit_as_c_does` skips it.
             self._config._ensure_unconfigure()
             atexit._run_exitfuncs()
             for stream in (sys.stdout, sys.stderr):
@@ -291,33 +291,28 @@ class PoolSession(RankSession[PoolLink]):
             self._tell_fault(error)
         _finalize_mpi(self._link.mpi or sys.modules.get("mpi4py.MPI"))
         # Not sooner: an end before this was not asked for.
-        with contextlib.suppress(connections.WireError):
-            self._link.channel.send({"kind": "bye"})
+        self._tell({"kind": "bye"})
         exit_as_c_does(0)
 
 
 def _finalize_mpi(module: ModuleType | None) -> None:
     if module is not None and module.Is_initialized() and not module.Is_finalized():
-        send_to_pmix_at_once()
+        mpi.send_to_pmix_at_once()
         module.Finalize()
 
 
 def _captured_files(config: pytest.Config) -> dict[str, int]:
     """Return the descriptors of the files that pytest captures output in."""
-    capture: Any = config.pluginmanager.get_plugin("capturemanager")
-    streams = getattr(capture, "_global_capturing", None)
-    found = {}
-    for name, stream in (("stdout", "out"), ("stderr", "err")):
-        one = getattr(streams, stream, None)
-        if isinstance(one, FDCapture):
-            found[name] = one.tmpfile.fileno()
-    return found
+    found = captured_streams(config.pluginmanager.get_plugin("capturemanager"))
+    names = {1: "stdout", 2: "stderr"}
+    return {name: found[one].tmpfile.fileno() for one, name in names.items() if one in found}
 
 
 def why_not_copied() -> str:
     """Say why a copy of this process could not be a rank; empty: it could."""
-    if is_mpi_started():
+    if mpi.is_mpi_started():
         return "MPI was started while the tests were collected"
+    # A copy has only the thread that forks: locks that others hold stay locked for ever.
     if threading.active_count() > 1:
         names = [thread.name for thread in threading.enumerate()[1:]]
         return f"threads were started while the tests were collected ({', '.join(names)})"

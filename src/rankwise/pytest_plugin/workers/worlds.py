@@ -27,7 +27,6 @@ from rankwise.pytest_plugin.stacks import Stack, ask_for_stacks
 _IDLE_RANKS = 3
 _FINISHING_RANKS = 2
 
-
 # Other ranks of the test may be on their way out too, and what a rank said last may yet arrive.
 _SETTLE_SECONDS = 0.05
 # How long to wait for the exit status of a rank: its parent sends it, a moment after the rank has
@@ -73,8 +72,6 @@ class WorldEvent(Enum):
 def _transitions() -> dict[WorldState, dict[WorldEvent, WorldState]]:
     """Return what each event leads to in each state: every pair is there."""
     state, event = WorldState, WorldEvent
-    # Unless a line below says otherwise: an exit that was not asked for loses the world, one that
-    # was asked for leaves it as it is, and a world that is lost or gone stays that.
     unasked = dict.fromkeys(
         (
             *(event.RANK_EXITED, event.RANK_DISCONNECTED, event.MPIEXEC_EXITED),
@@ -83,38 +80,21 @@ def _transitions() -> dict[WorldState, dict[WorldEvent, WorldState]]:
         state.LOST,
     )
     told = {event.FINISH: state.FINISHING, event.INTERRUPT: state.FINISHING}
-    removed = {event.REMOVED: state.GONE}
     # A rank that has not been told anything does not finish.
     too_soon = {event.RANK_FINISHED: state.LOST, event.ALL_FINISHED: state.LOST}
-    return {
-        state.STARTING: {
-            **dict.fromkeys(event, state.STARTING),
-            **(unasked | told | removed | too_soon),
-            event.ALL_READY: state.READY,
-        },
+    # Its ranks' exits, and their goodbyes, may be told a moment later.
+    late = {event.MPIEXEC_EXITED: state.FINISHING, event.START_TIMEOUT: state.FINISHING}
+    changes: dict[WorldState, dict[WorldEvent, WorldState]] = {
+        state.STARTING: unasked | told | too_soon | {event.ALL_READY: state.READY},
         # Ranks of a world for one test exit when they are done with it, one sooner than another.
-        state.READY: {
-            **dict.fromkeys(event, state.READY),
-            **(unasked | told | removed),
-            event.ALL_FINISHED: state.GONE,
-        },
-        state.FINISHING: {
-            **dict.fromkeys(event, state.FINISHING),
-            **(unasked | removed),
-            # Its ranks' exits, and their goodbyes, may be told a moment later.
-            event.MPIEXEC_EXITED: state.FINISHING,
-            event.START_TIMEOUT: state.FINISHING,
-            event.ALL_FINISHED: state.GONE,
-        },
-        state.LOST: {
-            **dict.fromkeys(event, state.LOST),
-            **removed,
-            event.INTERRUPT: state.FINISHING,
-            event.EXPLAINED: state.FINISHING,
-            event.ALL_FINISHED: state.GONE,
-        },
-        state.GONE: dict.fromkeys(event, state.GONE),
+        state.READY: unasked | told,
+        state.FINISHING: unasked | late,
+        state.LOST: dict.fromkeys((event.INTERRUPT, event.EXPLAINED), state.FINISHING),
+        state.GONE: {},
     }
+    always = dict.fromkeys((event.ALL_FINISHED, event.REMOVED), state.GONE)
+    # Any other event leaves a world as it is.
+    return {one: dict.fromkeys(event, one) | always | changes[one] for one in state}
 
 
 TRANSITIONS = _transitions()
@@ -128,7 +108,7 @@ class World:
     size: int
     world_kind: WorldKind
     threads: int
-    box_folder: Path
+    status_folder: Path
     started: float
     slots: tuple[int, ...] = ()
     earlier_tries: int = 0
@@ -149,7 +129,7 @@ class World:
     """Where ranks are, if that is not here."""
     outputs: dict[int, OutputTail | RemoteRank] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
-    """Why ranks were ended, by those who ended them."""
+    """Why ranks were ended, as the process says that has ended them."""
     launch_ended: float | None = None
     """When its mpiexec has exited; None: it has not."""
     remote: RemoteStatus | None = None
@@ -207,12 +187,13 @@ class World:
         self._go_if_finished()
 
     def rank_exited(self, rank: int, status: int | None) -> None:
-        """Learn that a rank's process has exited; None: not by itself, or nobody knows how."""
+        """Learn that a rank's process has exited; None: not by itself, or not known how."""
         self.ended[rank] = status
         if self.has_finished(rank):
             self.on(WorldEvent.RANK_FINISHED)
             self._go_if_finished()
             return
+        # The order counts: the first one to fail is blamed, the others may only have followed.
         if status is not None and rank not in self.failed_ranks:
             self.failed_ranks.append(rank)
         if status is not None or self.state is not WorldState.LOST:
@@ -237,6 +218,7 @@ class World:
 
     def recheck(self, now: float) -> bool:
         """Return whether it is lost, now that there was time for all to be told."""
+        # Its mpiexec has exited, and a rank of which nothing was heard did not say goodbye.
         if self.state is not WorldState.LOST and self.has_ended_badly:
             self._lose(WorldEvent.STATUS_MISSING, 0.0)
         elif self.told_to_finish is not None and not self.has_ended_badly:
@@ -281,7 +263,9 @@ class World:
         if self.is_interrupted:
             return True
         is_told = self.told_to_finish is not None
+        # A rank of a world for one test need not be told: it exits when it has run that test.
         is_told = is_told or (self.world_kind == "fresh" and rank in self.last_tests)
+        # No exit code yet is as good as 0: after its goodbye a rank does nothing that can fail.
         return is_told and rank in self.goodbyes and self.ended.get(rank, 0) == 0
 
     @property
@@ -297,31 +281,26 @@ class World:
     def workers(self) -> tuple[int, ...]:
         return tuple(worker_number(self.number, rank) for rank in range(self.size))
 
-    def box(self, rank: int) -> StatusFiles | RemoteRank:
+    def status_of(self, rank: int) -> StatusFiles | RemoteRank:
         if self.remote is not None:
-            return self.remote.box(rank)
+            return self.remote.status_of(rank)
         return self.files(rank)
 
     def files(self, rank: int) -> StatusFiles:
         """Return the status files of a rank on this machine."""
-        return StatusFiles(self.box_folder, f"{self.number}.{rank}")
+        return StatusFiles(self.status_folder, f"{self.number}.{rank}")
 
     def stacks_of(self, ranks: Iterable[int]) -> dict[int, Stack]:
         """Return where ranks are, as far as they answer."""
         if self.remote is not None:
             return self.remote.stacks_of(self.number, list(ranks))
-        return ask_for_stacks(
-            {
-                rank: (self.pids[rank], self.files(rank).stacks)
-                for rank in ranks
-                if rank in self.pids
-            }
-        )
+        known = [rank for rank in ranks if rank in self.pids]
+        return ask_for_stacks({one: (self.pids[one], self.files(one).stacks) for one in known})
 
     def forget(self) -> None:
         """Let go of its files."""
         for rank in range(self.size):
-            self.box(rank).remove()
+            self.status_of(rank).remove()
         for output in self.outputs.values():
             output.close()
 
@@ -382,7 +361,7 @@ class Worlds:
             size=size,
             world_kind=world_kind,
             threads=threads,
-            box_folder=self._folder,
+            status_folder=self._folder,
             started=time.monotonic(),
             slots=tuple(slots),
             earlier_tries=self.bad_starts,
@@ -394,6 +373,7 @@ class Worlds:
             self._steps[world.number] = size * threads
         environment = {WORLD: str(world.number)}
         if self._binding.cores is not None and slots:
+            # mpiexec cannot bind to the cores of our choice on all MPIs: ranks do that themselves.
             environment[CORES] = cores_for(slots, size, self._binding.cores)
         if self._binding.set_threads and threads > 1:
             environment["OMP_NUM_THREADS"] = str(threads)
@@ -429,10 +409,8 @@ class Worlds:
     def shared(self) -> World | None:
         """Return the world of all ranks, if there is one that works."""
         working = (WorldState.STARTING, WorldState.READY)
-        for world in self.alive.values():
-            if world.world_kind == "shared" and world.state in working:
-                return world
-        return None
+        shared = (world for world in self.alive.values() if world.world_kind == "shared")
+        return next((world for world in shared if world.state in working), None)
 
     # What a dispatcher asks
 
@@ -445,6 +423,7 @@ class Worlds:
             if shared is None or shared.state is not WorldState.READY:
                 return None
             return tuple(worker_number(shared.number, slot) for slot in assignment.ranks)
+        # One that was started for these tests, when there was none for them.
         world = self._reserved.get(assignment.cases)
         if world is not None and world.state is WorldState.LOST:
             return None
@@ -453,7 +432,7 @@ class Worlds:
             if not self._has_room(test.size * test.threads, first.world_kind):
                 return None
             self._dismiss_idle(test.size)
-            slots = self._used(test, assignment.ranks)
+            slots = assignment.ranks[: test.size * test.threads]
             world = self.start(test.size, first.world_kind, threads=test.threads, slots=slots)
             self._reserved[assignment.cases] = world
         if world.state is not WorldState.READY:
@@ -466,6 +445,8 @@ class Worlds:
         """Return whether so many ranks can be started now, and would not be kept waiting."""
         if time.monotonic() < self.not_before:
             return False
+        # MPI_Finalize of many ranks takes long; without a limit, short tests would fill the
+        # machine.
         finishing = sum(
             one.size for one in self.alive.values() if one.state is WorldState.FINISHING
         )
@@ -484,7 +465,7 @@ class Worlds:
         self, world_kind: WorldKind, test: ListedTest, slots: tuple[int, ...]
     ) -> World | None:
         """Find a world that has nothing to do, for a test that may have one that was used."""
-        used = self._used(test, slots)
+        used = slots[: test.size * test.threads]
         for world in self._idle_worlds(world_kind):
             is_fit = (world.size, world.threads) == (test.size, test.threads)
             if is_fit and (self._binding.cores is None or world.slots == used):
@@ -512,9 +493,6 @@ class Worlds:
             count -= world.size
             self.dismiss(world)
 
-    def _used(self, test: ListedTest, slots: tuple[int, ...]) -> tuple[int, ...]:
-        return slots[: test.size * test.threads]
-
     def release_workers(self, workers: tuple[int, ...]) -> None:
         for world in self.alive.values():
             if world.workers == workers:
@@ -538,7 +516,7 @@ def find_culprit(world: World) -> int | None:
     if first is None or (world.ended.get(first) or 0) >= 0:
         # MPI_Abort ends all ranks with the same exit code, and not always this one first.
         for rank in (*world.failed_ranks, *world.outputs):
-            if _has_aborted(world, rank):
+            if has_aborted(world, rank):
                 return rank
     if first is None and world.disconnected:
         return world.disconnected[0]
@@ -552,17 +530,17 @@ def is_explained(world: World, culprit: int | None) -> bool:
     )
 
 
-def was_at(world: World, rank: int | None, running: RunningTest) -> bool:
-    """Return whether a rank was at this test."""
+def was_running(world: World, rank: int | None, running: RunningTest) -> bool:
+    """Return whether a rank was running this test."""
     if rank is None or worker_number(world.number, rank) not in running.workers:
         return False
-    moment = world.box(rank).read_status()
+    moment = world.status_of(rank).read_status()
     if moment is None:
         return worker_number(world.number, rank) in running.at_it
     return moment.case == running.case and moment.phase not in AFTER
 
 
-def _has_aborted(world: World, rank: int) -> bool:
+def has_aborted(world: World, rank: int) -> bool:
     """Return whether a rank's MPI has said that it was asked to end all ranks."""
     output = world.outputs[rank].read() if rank in world.outputs else {}
     return "MPI_Abort" in output.get("stderr", "")
