@@ -143,7 +143,7 @@ def test_a_proof_convinces_only_for_the_same_secret_and_nonce(
 
 def test_a_proof_cannot_be_sent_back_to_the_one_who_gave_it() -> None:
     assert not connections.is_proof(
-        connections.prove(SECRET, "n", "switchboard"), SECRET, "n", "rank"
+        connections.prove(SECRET, "n", "coordinator"), SECRET, "n", "rank"
     )
 
 
@@ -160,7 +160,7 @@ def test_the_secret_is_not_in_the_proof() -> None:
 
 
 class Peer:
-    """Plays the switchboard on one connection."""
+    """Plays the coordinator on one connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(LIMIT)
@@ -183,7 +183,7 @@ class Peer:
 
     def challenge(self, secret: str = SECRET) -> None:
         hello, _ = self.read()
-        proof = connections.prove(secret, hello["nonce"], "switchboard")
+        proof = connections.prove(secret, hello["nonce"], "coordinator")
         self.send(encode({"kind": "challenge", "nonce": "n", "proof": proof}))
 
     def welcome(self) -> Header:
@@ -194,7 +194,7 @@ class Peer:
 
 @contextmanager
 def served(play: Callable[[Peer], None], path: Path) -> Iterator[connections.Address]:
-    """Let a function play the switchboard for the first one who connects."""
+    """Let a function play the coordinator for the first one who connects."""
     listener, address = connections.listen_on_file(path)
 
     def run() -> None:
@@ -224,7 +224,7 @@ def test_a_rank_shows_the_secret_without_saying_it(tmp_path: Path) -> None:
     assert SECRET not in json.dumps(answer)
 
 
-def test_a_rank_does_not_talk_to_a_switchboard_with_another_secret(tmp_path: Path) -> None:
+def test_a_rank_does_not_talk_to_a_coordinator_with_another_secret(tmp_path: Path) -> None:
     heard_nothing: list[bool] = []
 
     def play(peer: Peer) -> None:
@@ -240,7 +240,7 @@ def test_a_rank_does_not_talk_to_a_switchboard_with_another_secret(tmp_path: Pat
 
 
 @pytest.mark.parametrize("challenge", [b"\0" * 8, b"GET / HTTP/1.0\r\n\r\n", encode({})])
-def test_a_rank_does_not_talk_to_what_is_no_switchboard(tmp_path: Path, challenge: bytes) -> None:
+def test_a_rank_does_not_talk_to_what_is_no_coordinator(tmp_path: Path, challenge: bytes) -> None:
     def play(peer: Peer) -> None:
         peer.read()
         peer.send(challenge)
@@ -252,7 +252,7 @@ def test_a_rank_does_not_talk_to_what_is_no_switchboard(tmp_path: Path, challeng
         channel.close()
 
 
-def test_a_rank_can_connect_before_the_switchboard_serves(tmp_path: Path) -> None:
+def test_a_rank_can_connect_before_the_coordinator_serves(tmp_path: Path) -> None:
     """It may still be starting: the answer is waited for when the line is first used."""
     listener, address = connections.listen_on_file(tmp_path / "s")
     channel = Channel.open(address, SECRET, name=0)
@@ -268,7 +268,7 @@ def test_a_rank_can_connect_before_the_switchboard_serves(tmp_path: Path) -> Non
 
 
 def test_a_rank_that_hangs_up_without_a_word_says_first_who_it_was(tmp_path: Path) -> None:
-    """Only of a rank that it knows can the switchboard tell others that it has left."""
+    """Only of a rank that it knows can the coordinator tell others that it has left."""
     answers: list[Header] = []
     with served(lambda peer: answers.append(peer.welcome()), tmp_path / "s") as address:
         Channel.open(address, SECRET, name=0).close()
@@ -394,6 +394,7 @@ class Hub:
         self.expected: set[object] = {0, 1, "supervisor"}
         self.messages: list[tuple[Name, Header, bytes]] = []
         self.gone: list[Name] = []
+        self.strangers: list[str] = []
         self._open: list[Any] = []
         self.exchange = Exchange(
             self.listener,
@@ -401,6 +402,7 @@ class Hub:
             is_expected=lambda name: name in self.expected,
             on_message=lambda *message: self.messages.append(message),
             on_gone=self.gone.append,
+            on_stranger=self.strangers.append,
         )
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -466,7 +468,7 @@ class Line:
     def greet(self, name: object, secret: str = SECRET) -> None:
         self.say({"kind": "hello", "name": name, "nonce": "mine"})
         challenge, _ = self.hear()
-        assert challenge["proof"] == prove(SECRET, "mine", "switchboard")
+        assert challenge["proof"] == prove(SECRET, "mine", "coordinator")
         self.say({"kind": "answer", "proof": prove(secret, challenge["nonce"], "rank")})
 
 

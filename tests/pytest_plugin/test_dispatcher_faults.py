@@ -17,7 +17,7 @@ from rankwise.pytest_plugin.collection import ListedTest
 from rankwise.pytest_plugin.connections import Header, worker_number, world_and_rank
 from rankwise.pytest_plugin.schedulers.base import Assignment, Pace, ScheduledTest, WorldKind
 from rankwise.pytest_plugin.schedulers.dispatcher import (
-    NOBODY,
+    NO_WORKER,
     Dispatcher,
     RunningTest,
     ScheduledSuite,
@@ -77,7 +77,9 @@ def dispatcher_of(
 ) -> Dispatcher:
     pace = Pace(batching=batching)
     policy = make_scheduler(scheduler, suite, width, pace, strict=False)
-    return Dispatcher(suite, policy, pace, width=width, reporter=NOBODY, worlds=worlds, **settings)
+    return Dispatcher(
+        suite, policy, pace, width=width, reporter=NO_WORKER, worlds=worlds, **settings
+    )
 
 
 def done(case: int, *, failed: bool = False) -> Header:
@@ -118,7 +120,7 @@ def test_what_was_lost_starts_again_but_for_the_test_that_is_blamed() -> None:
     assert sent(dispatcher) == [(0, "run", (2,))]
     assert dispatcher.completed == 2
     dispatcher.done(0, done(2), b"")
-    assert sent(dispatcher) == [(NOBODY, "verdict", 2), (0, "finish", None)]
+    assert sent(dispatcher) == [(NO_WORKER, "verdict", 2), (0, "finish", None)]
     assert dispatcher.finished
     assert dispatcher.completed == 3
 
@@ -141,7 +143,7 @@ def test_what_a_lost_member_had_said_is_not_part_of_the_verdict() -> None:
     for worker in (0, 1):
         dispatcher.done(worker, done(0), b"after")
     worker, header, body = dispatcher.outbox.popleft()
-    assert (worker, header["kind"], body) == (NOBODY, "verdict", b"afterafter")
+    assert (worker, header["kind"], body) == (NO_WORKER, "verdict", b"afterafter")
 
 
 def test_a_test_that_is_blamed_counts_as_a_failure() -> None:
@@ -361,7 +363,7 @@ class FakePool:
             policy,
             pace,
             width=scene.width,
-            reporter=NOBODY,
+            reporter=NO_WORKER,
             maxfail=maxfail,
             acknowledged=scene.careful,
             worlds=self.worlds,
@@ -464,7 +466,7 @@ class FakePool:
         outbox = self.dispatcher.outbox
         while outbox:
             number, header, body = outbox.popleft()
-            if number == NOBODY:
+            if number == NO_WORKER:
                 self._take_verdict(header, body)
                 continue
             world = self.worlds.alive.get(world_and_rank(number)[0])

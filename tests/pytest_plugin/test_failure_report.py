@@ -274,7 +274,9 @@ class Said:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(number=1, size=3, world_kind="shared", threads=1, box_folder=tmp_path, started=0.0)
+    return World(
+        number=1, size=3, world_kind="shared", threads=1, status_folder=tmp_path, started=0.0
+    )
 
 
 def say(world: World, rank: int, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The switchboard on real sockets, with ranks and strangers that live in this process."""
+"""The coordinator on real sockets, with ranks and strangers that live in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.connections import Channel, Header, WireError, encode
-from rankwise.pytest_plugin.mpirun_coordinator import Switchboard, serve
+from rankwise.pytest_plugin.mpirun_coordinator import Coordinator, serve
 
 SECRET = "the secret of this run"
 # Nothing here takes long; without a limit a defect would be a hang.
@@ -22,7 +22,7 @@ LIMIT = 20.0
 
 
 class Board:
-    """A switchboard in a thread, and the lines to it."""
+    """A coordinator in a thread, and the lines to it."""
 
     def __init__(self, listener: socket.socket, address: connections.Address, width: int) -> None:
         self.address = address
@@ -30,7 +30,7 @@ class Board:
         self.lifeline, theirs = socket.socketpair()
         self._listener = listener
         self._theirs = theirs
-        self._board = Switchboard(listener, SECRET, width=width)
+        self._board = Coordinator(listener, SECRET, width=width)
         self._board.tether(theirs)
         self._channels: list[Channel] = []
         self._thread = threading.Thread(target=self._board.run)
@@ -89,9 +89,12 @@ def begin(
         "careful": False,
         "strict": True,
         "maxfail": 0,
+        "grace": 5.0,
+        "root": "",
         **settings,
     }
-    return header, json.dumps(tests).encode()
+    rows = [[*test, 0.0, f"test_{number}"] for number, test in enumerate(tests)]
+    return header, json.dumps(rows).encode()
 
 
 def done(case: int) -> Header:
@@ -373,7 +376,7 @@ def test_it_is_told_the_secret_and_where_to_listen_over_its_line(tmp_path: Path)
     thread.start()
     listener, address = connections.listen_on_file(tmp_path / "s")
     with line, listener:
-        settings = json.dumps({"secret": SECRET, "width": 1}).encode()
+        settings = json.dumps({"secret": SECRET, "width": 1, "folder": ""}).encode()
         socket.send_fds(line, [settings], [listener.fileno()])
         channel = Channel.open(address, SECRET, 0)
         channel.send({"kind": "present"})

@@ -18,7 +18,7 @@ from rankwise.pytest_plugin.options import (
 )
 from rankwise.pytest_plugin.workers.run_options import SlurmOptions, read_slurm_options, value_of
 from rankwise.pytest_plugin.workers.slurm_allocation import make_script, read_memory, tasks_on_nodes
-from rankwise.pytest_plugin.workers.slurm_nodes import Srun, read_talks
+from rankwise.pytest_plugin.workers.slurm_nodes import Srun, read_mpi_types
 
 ALONE = ("-p", "no:randomly", "-p", "no:asyncio")
 
@@ -240,7 +240,7 @@ def test_memory_is_read_as_slurm_writes_it(text: str, size: int) -> None:
 
 def test_a_step_has_cores_of_its_own_until_a_node_is_lost() -> None:
     options = SlurmOptions(tasks=8, cores_per_task=2, srun_options=("--mem=1G",))
-    srun = Srun(wishes=options, job="7", nodes=["a", "b"], talk="pmi2")
+    srun = Srun(wishes=options, job="7", nodes=["a", "b"], mpi_type="pmi2")
     line = srun.of_world(3, 2, is_alone=True)
     assert {"--jobid=7", "--exact", "--ntasks=3", "--cpus-per-task=4", "--mpi=pmi2"} <= set(line)
     assert line[-1] == "--mem=1G"
@@ -254,8 +254,8 @@ def test_a_step_has_cores_of_its_own_until_a_node_is_lost() -> None:
 def test_kinds_of_mpi_are_read_from_old_and_new_slurms() -> None:
     new = "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions available: a"
     old = "srun: MPI types are...\nsrun: none\nsrun: pmi2\n"
-    assert read_talks(new) == {"pmix", "pmi2"}
-    assert read_talks(old) == {"pmi2"}
+    assert read_mpi_types(new) == {"pmix", "pmi2"}
+    assert read_mpi_types(old) == {"pmi2"}
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_pytest_rewrites_no_assertions_of_what_the_plugin_loads(tmp_path: Path) 
     assert "SourceFileLoader SourceFileLoader" in done.stdout
 
 
-def test_the_switchboard_needs_only_the_standard_library() -> None:
+def test_the_coordinator_needs_only_the_standard_library() -> None:
     """It starts without site-packages."""
     module = "rankwise.pytest_plugin.mpirun_coordinator"
     program = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); import {module}"

@@ -272,12 +272,12 @@ def test_only_what_takes_long_is_told_and_that_it_is_over(
 def test_a_moment_keeps_its_age_on_another_machine() -> None:
     remote = RemoteStatus(ask_nobody)
     remote.note_status(1, [5, "call", 100.0])
-    moment = remote.box(1).read_status()
+    moment = remote.status_of(1).read_status()
     assert moment is not None
     assert (moment.case, moment.phase) == (5, "call")
     assert time.monotonic() - moment.since == pytest.approx(100, abs=5)
     remote.note_status(1, [None])
-    assert remote.box(1).read_status() is None
+    assert remote.status_of(1).read_status() is None
 
 
 def test_the_end_of_a_rank_brings_all_that_is_known_of_it(box: Box, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_the_end_of_a_rank_brings_all_that_is_known_of_it(box: Box, tmp_path: Pa
     (tmp_path / "3.1.crash").write_text("Fatal Python error: x")
     remote = RemoteStatus(ask_nobody)
     remote.note_end(1, node_status.final_status((3, 1)))
-    known = remote.box(1)
+    known = remote.status_of(1)
     moment = known.read_status()
     assert moment is not None
     assert (moment.case, moment.phase) == (7, "teardown")
@@ -303,7 +303,7 @@ def test_a_rank_that_nobody_saw_end_keeps_what_was_said_before() -> None:
     remote = RemoteStatus(ask_nobody)
     remote.note_status(0, [2, "call", 1.0])
     remote.note_end(0, {"status": None})
-    assert remote.box(0).read_status() is not None
+    assert remote.status_of(0).read_status() is not None
 
 
 def test_stacks_come_from_all_who_answer() -> None:
@@ -320,7 +320,7 @@ def test_stacks_come_from_all_who_answer() -> None:
     stacks = remote.stacks_of(9, [0, 1])
     assert asked == [{"kind": "stacks", "world": 9, "ranks": [0, 1]}]
     assert {rank: stack[0].function for rank, stack in stacks.items()} == {0: "f", 1: "g"}
-    assert remote.box(0).read() == {"stdout": "x"}
+    assert remote.status_of(0).read() == {"stdout": "x"}
 
 
 # Which tests are over their limits: decided from moments, on a clock that stands still

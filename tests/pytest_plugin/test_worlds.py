@@ -395,7 +395,7 @@ class Life:
             size=2,
             world_kind=world_kind,
             threads=1,
-            box_folder=Path("/none"),
+            status_folder=Path("/none"),
             started=0.0,
         )
         self._chance = chance
