@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.engine.queue import Amounts, GivenUp, Queue, Queued, fits, in_thousandths
+from rankwise.engine.queue import GivenUp, Queue, Queued, fits, in_thousandths
 from rankwise.engine.verdict import RunVerdict
 from rankwise.plan import Process, Resources, Task, When
 from rankwise.store import State
 
-PLENTY = {"local": (1000, 2**40, 1000)}
+PLENTY = {"local": Resources(cores=1000, memory=2**40, gpus=1000)}
 
 
 def waiting(key: str, *needs: str, cores: float = 1, when: When = "passed") -> Queued:
-    return Queued(key=key, needs=needs, when=when, claim=(cores, 0, 0))
+    return Queued(key=key, needs=needs, when=when, claim=Resources(cores=cores))
 
 
 def keys(queue: Queue, cores: float = 1000) -> list[str]:
     """Take what can be taken now."""
     taken = []
-    queue.free["local"] = (cores, 0, 0)
+    queue.free["local"] = in_thousandths(Resources(cores=cores))
     while (task := queue.take()) is not None:
         taken.append(task.key)
         queue.enter(task)
@@ -35,7 +35,7 @@ def keys(queue: Queue, cores: float = 1000) -> list[str]:
 def test_tasks_are_given_away_in_their_order() -> None:
     queue = Queue([waiting("b"), waiting("a"), waiting("c")])
     assert keys(queue) == ["b", "a", "c"]
-    assert not queue
+    assert not queue.waiting
 
 
 def test_a_task_waits_for_all_that_it_needs() -> None:
@@ -70,7 +70,7 @@ def test_a_failure_takes_everything_with_it_that_would_have_come_after() -> None
         GivenUp(key="c", reason="needs b, which was not run"),
         GivenUp(key="e", reason="needs b, which was not run"),
     ]
-    assert not queue
+    assert not queue.waiting
 
 
 def test_a_task_that_was_put_back_has_its_old_place() -> None:
@@ -84,7 +84,7 @@ def test_a_task_that_was_put_back_has_its_old_place() -> None:
 def test_everything_can_be_given_up() -> None:
     queue = Queue([waiting("a"), waiting("b", "a")], free=PLENTY)
     assert [one.key for one in queue.give_up_all("cancelled")] == ["a", "b"]
-    assert not queue
+    assert not queue.waiting
     assert queue.take() is None
 
 
@@ -101,38 +101,38 @@ def test_of_what_is_not_claimed_there_is_always_enough() -> None:
     assert not fits((0, 2, 0), (0, 1, 0))
 
 
-ALL = (4, 2**30, 2)
+ALL = Resources(cores=4, memory=2**30, gpus=2)
 
 
 def test_a_task_that_claims_all_that_is_free_fits() -> None:
-    assert fits(ALL, ALL)
+    assert fits(in_thousandths(ALL), in_thousandths(ALL))
     queue = Queue([Queued(key="all", claim=ALL)], free={"local": ALL})
     taken = queue.take()
     assert taken is not None
     assert taken.key == "all"
 
 
-@pytest.mark.parametrize("more", [(5, 2**30, 2), (4, 2**30 + 1, 2), (4, 2**30, 3)])
-def test_a_task_that_claims_one_more_than_is_free_does_not_fit(more: Amounts) -> None:
-    assert not fits(more, ALL)
-    assert Queue([Queued(key="more", claim=more)], free={"local": ALL}).take() is None
+@pytest.mark.parametrize("more", [Resources(cores=0.001), Resources(memory=1), Resources(gpus=1)])
+def test_a_task_that_claims_one_more_than_is_free_does_not_fit(more: Resources) -> None:
+    claim = ALL + more
+    assert not fits(in_thousandths(claim), in_thousandths(ALL))
+    assert Queue([Queued(key="more", claim=claim)], free={"local": ALL}).take() is None
 
 
 @given(st.lists(st.integers(1, 4000), max_size=50), st.randoms(use_true_random=False))
 def test_what_was_claimed_in_fractions_is_free_again(
     claims: Sequence[int], chance: random.Random
 ) -> None:
-    room = in_thousandths(Resources(cores=2.3))
-    queue = Queue([], free={"local": room})
-    shares = [in_thousandths(Resources(cores=claim / 1000)) for claim in claims]
-    assert [cores for cores, *_ in shares] == claims
+    queue = Queue([], free={"local": Resources(cores=2.3)})
+    shares = [Resources(cores=claim / 1000) for claim in claims]
+    assert [in_thousandths(share)[0] for share in shares] == claims
     tasks = [Queued(key=str(number), claim=share) for number, share in enumerate(shares)]
     for task in tasks:
         queue.enter(task)
     chance.shuffle(tasks)
     for task in tasks:
         queue.leave(task)
-    assert queue.free == {"local": room}
+    assert queue.free == {"local": (2300, 0, 0)}
 
 
 @pytest.mark.parametrize(
@@ -158,13 +158,13 @@ def graphs(draw: st.DrawFn) -> list[Queued]:
 def test_every_task_runs_once_after_what_it_needs_or_is_given_up(
     tasks: Sequence[Queued], failing: set[int], chance: random.Random
 ) -> None:
-    queue = Queue(tasks, free={"local": (4, 0, 0)})
+    queue = Queue(tasks, free={"local": Resources(cores=4)})
     needs = {task.key: set(task.needs) for task in tasks}
     running: list[Queued] = []
     passed: list[str] = []
     failed: list[str] = []
     given_up: list[str] = []
-    while queue or running:
+    while queue.waiting or running:
         while (task := queue.take()) is not None:
             assert needs[task.key] <= set(passed)
             queue.enter(task)
@@ -231,7 +231,7 @@ def test_what_has_passed_before_leaves_nothing_to_those_for_failures() -> None:
     tasks = [waiting("tell", "build", when="failed"), waiting("after", "tell")]
     queue = Queue(tasks, passed=["build"])
     assert given_up(queue.idle) == {"tell": True, "after": True}
-    assert not queue
+    assert not queue.waiting
 
 
 def test_what_was_not_needed_does_not_stop_those_that_need_more_than_it() -> None:

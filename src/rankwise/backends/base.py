@@ -390,6 +390,6 @@ def _elsewhere(
 def _local(choices: Mapping[str, ComputeConfig], updates: Updates) -> Backend:
     from rankwise.backends.local import LocalBackend
 
-    found, ours = machine(), choices.values()
+    found, ours, gpus = machine(), choices.values(), visible_gpus()
     amounts = [UNLIMITED if one.oversubscribe else one.capacity(found) for one in ours]
-    return LocalBackend(largest(amounts), updates, gpus=visible_gpus())
+    return LocalBackend(largest(amounts), updates, gpus=gpus)

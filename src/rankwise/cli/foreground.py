@@ -7,7 +7,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +26,6 @@ _DONE = "afterwards"
 
 def with_recipients(plan: Plan, names: Sequence[str]) -> Plan:
     """Have the run of a plan remember who gets its result; InputError: one is unknown."""
-    if not names:
-        return plan
     from rankwise.documents.site import find_site
 
     site = find_site(Path(plan.source).parent)
@@ -120,9 +118,10 @@ def drive_shown(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) 
     sections = _sections(shown)
     with sections.inert() if shown is Shown.ALL else contextlib.nullcontext():
         if shown is Shown.ALL:
-            with _ignoring_gone_reader():
+            with contextlib.suppress(OSError):
                 show_start(make_console(), run, tasks, is_again=run.started is not None)
-        running = [one.folder for one in store.attempts(run.id) if not one.state.is_over]
+        attempts = store.attempts(run.id) if run.started is not None else []
+        running = [one.folder for one in attempts if not one.state.is_over]
         try:
             with LiveDisplay(_view(store, run, tasks, shown), running=running) as display:
                 end = drive(store, run.id, observer=display.observe)
@@ -130,11 +129,13 @@ def drive_shown(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) 
             show_left(make_console(to_stderr=True), run.id)
             raise
     now = store.run(run.id)
-    with _ignoring_gone_reader():
+    # When the reader of our output is gone, the run still matters, and its exit code.
+    with contextlib.suppress(OSError):
         if shown is Shown.ALL or (shown is Shown.NOTHING and not now.state.is_green):
             show_last(store, now, make_console(to_stderr=shown is Shown.NOTHING), sections)
-    with _ignoring_gone_reader():
+    with contextlib.suppress(OSError):
         on_run_finished(store, now)
+    leave_streams()
     return end.exit_code
 
 
@@ -145,14 +146,6 @@ def _sections(shown: Shown) -> Sections:
     if shown is Shown.EVENTS:
         return Sections()
     return sections_for(sys.stderr if shown is Shown.NOTHING else sys.stdout, os.environ)
-
-
-@contextlib.contextmanager
-def _ignoring_gone_reader() -> Iterator[None]:
-    """Go on when the reader of our output is gone: the run and its exit code matter."""
-    with contextlib.suppress(OSError):
-        yield
-    leave_streams()
 
 
 def _view(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) -> View:

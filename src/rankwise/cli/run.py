@@ -65,10 +65,12 @@ def cancel_command(run: Run = None, *, store: StoreFolder = None) -> int:
 
 def check_count(plan: Plan, *, limit: int, is_agreed: bool) -> None:
     """Ask before more cells are started than the limit; InputError: the user has not agreed."""
+    if is_agreed or len(plan.tasks) <= limit:
+        return
     from rankwise.planning.selection import cells_to_run
 
     count = len(cells_to_run(plan.tasks))
-    if count <= limit or is_agreed:
+    if count <= limit:
         return
     if sys.stdin.isatty() and sys.stderr.isatty():
         tests = sum(not task.skip for task in plan.tasks)
@@ -151,7 +153,8 @@ def _created(options: StartOptions, plan: Plan, text: str) -> Iterator[tuple[Sto
     from rankwise.store import Store
 
     check_count(plan, limit=options.limit, is_agreed=options.yes)
-    plan = with_recipients(plan, options.notify or ())
+    if options.notify:
+        plan = with_recipients(plan, options.notify)
     check_secrets(plan.tasks)
     with Store.open(options.folder) as opened:
         check_taken(opened, plan)

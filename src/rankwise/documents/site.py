@@ -139,7 +139,8 @@ class Site:
             ]
             if unknown and not has_image:
                 notices.append(self._notice(kind, unknown))
-        Faults(faults).raise_all()
+        if faults:
+            raise InputError("\n".join(dict.fromkeys(faults)))
         return tuple(notices)
 
     def stand_in(self, name: str, backend: str) -> str | None:

@@ -128,7 +128,9 @@ class Composer:
         text = event.value = self._fit(event)
         self._count(_start(event), 0, len(text))
         is_plain = not event.style
-        return self._tagged(event, resolve(text) if is_plain else text)
+        tag = _tag_of(event)
+        value = resolve(text) if is_plain else text
+        return value if tag is None else self._tagged(event, tag, value)
 
     def _fit(self, event: events.ScalarEvent) -> str:
         text = str(event.value)
@@ -142,10 +144,7 @@ class Composer:
             )
         return _UNFIT_IN_VALUES.sub("\ufffd", text)
 
-    def _tagged(self, event: events.ScalarEvent, value: Any) -> Any:
-        tag = _tag_of(event)
-        if tag is None:
-            return value
+    def _tagged(self, event: events.ScalarEvent, tag: str, value: Any) -> Any:
         if tag in ("!", _STANDARD_TAG + "str"):
             return str(event.value)
         kinds = _KIND_OF_TAG.get(tag.removeprefix(_STANDARD_TAG))
@@ -178,11 +177,13 @@ class Composer:
         section = LocatedMapping(_start(start))
         merged: list[LocatedMapping] = []
         while not isinstance(event := next(self._events), events.MappingEndEvent):
-            key, at = self._key(event), _start(event)
+            at, key = _start(event), self._key(event)
             value_event = next(self._events)
+            value_at = _start(value_event)
             value = self._node(value_event)
-            # What is not written has no place of its own: the parser names that of what follows.
-            value_at = at if value is None else _start(value_event)
+            if value is None:
+                # It is not written, and has no place: the parser names that of what follows.
+                value_at = at
             if key is None:
                 continue
             if key in section:

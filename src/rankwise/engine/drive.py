@@ -21,7 +21,7 @@ from rankwise.backends.base import (
     Updates,
     not_run,
 )
-from rankwise.engine.queue import GivenUp, Queue, Queued, in_thousandths
+from rankwise.engine.queue import GivenUp, Queue, Queued
 from rankwise.engine.reuse import EarlierTasks
 from rankwise.engine.runs import has_submitted, start_children, start_submitted
 from rankwise.engine.verdict import (
@@ -79,6 +79,7 @@ class Drive:
     ) -> None:
         self._store = store
         self._run = run
+        self._folder = store.run_folder(run)
         self._rows = rows
         """All tasks with their bodies, until the queue is filled."""
         self._computes = computes
@@ -111,7 +112,7 @@ class Drive:
         self._store.run_started(self._run, now=time.time())
         self._tell("run started")
         self._take_up()
-        while self._queue or self._running or self._parked:
+        while self._queue.waiting or self._running or self._parked:
             if not self._is_cancelled and self._is_unwanted():
                 self._is_cancelled = True
                 self._start_no_more("cancelled")
@@ -134,7 +135,7 @@ class Drive:
             self._ask_backends()
         finally:
             self._close()
-        if self._queue or self._running:
+        if self._queue.waiting or self._running:
             return False
         self._finish()
         return True
@@ -185,35 +186,35 @@ class Drive:
     def _take_up(self) -> None:
         """Find out what is still to be done, and what runners are doing already."""
         rows, self._rows = self._rows, ()
-        tasks = {row.key: row.task for row in rows}
+        tasks = {row.key: row.body for row in rows if row.body is not None}
         self._verdict = RunVerdict(tasks.values())
         for row in rows:
             if row.state.is_over:
                 self._verdict.count(row.key, row.state, row.exit_code, row.reason)
-                self._note_culprit(row.task, row.state)
+                self._note_culprit(tasks[row.key], row.state)
         names = {name for task in tasks.values() for name in task.secrets}
         if names:
             self._store.keep_out(self._secrets[name] for name in names if name in self._secrets)
         attempts = [row for row in self._store.attempts(self._run) if not row.state.is_over]
         under_way = {attempt.task for attempt in attempts}
         waiting = [
-            self._queued(row.task)
+            self._queued(tasks[row.key])
             for row in rows
-            if not (row.state.is_over or row.task.skip or row.key in under_way)
+            if not (row.state.is_over or tasks[row.key].skip or row.key in under_way)
         ]
         self._queue = Queue(
             waiting,
             passed=[row.key for row in rows if row.state is State.PASSED],
-            free={name: in_thousandths(one.room) for name, one in self._facts.items()},
+            free={name: one.room for name, one in self._facts.items()},
             widths=_widths(tasks.values()),
         )
         given_up = list(self._queue.idle)
         for row in rows:
             if row.state.is_over:
                 given_up += self._queue.over(row.key, row.state)
-            elif row.task.skip:
-                is_well = row.task.is_optional
-                given_up += self._queue.left_out(row.key, row.task.skip, is_well=is_well)
+            elif why := tasks[row.key].skip:
+                is_well = tasks[row.key].is_optional
+                given_up += self._queue.left_out(row.key, why, is_well=is_well)
         self._give_up(given_up)
         for attempt in attempts:
             self._adopt(attempt, tasks[attempt.task])
@@ -225,7 +226,7 @@ class Drive:
             needs=task.needs,
             when=task.when,
             compute=pool,
-            claim=in_thousandths(claim_of(task, self._facts[pool].capacity)),
+            claim=claim_of(task, self._facts[pool].capacity),
             lane=task.lane,
             is_optional=task.is_optional,
         )
@@ -281,9 +282,7 @@ class Drive:
         self._sending.clear()
         # What does not fit into an empty machine never will.
         while not self._running and (misfit := self._queue.take_any()) is not None:
-            cores, memory, gpus = misfit.claim
-            claim = Resources(cores=cores / 1000, memory=int(memory), gpus=int(gpus))
-            self._leave_out_if_short(misfit, claim, otherwise="needs more than there is")
+            self._leave_out_if_short(misfit, misfit.claim, otherwise="needs more than there is")
 
     def _leave_out_if_short(self, queued: Queued, claim: Resources, otherwise: str = "") -> bool:
         """Give a task up that needs more than its backend has; return whether it was."""
@@ -295,7 +294,8 @@ class Drive:
 
     def _start(self, queued: Queued) -> None:
         row = self._store.task_row(self._run, queued.key, bodies=True)
-        task, facts = row.task, self._facts[queued.compute]
+        task, facts = row.body, self._facts[queued.compute]
+        assert task is not None
         # A backend with a queue of its own takes anything, and would refuse it.
         if task.is_optional and self._leave_out_if_short(queued, task.resources):
             return
@@ -309,8 +309,7 @@ class Drive:
             self._parked.append((task.runtime, queued))
             return
         number = row.attempts + 1
-        own = self._store.run_folder(self._run) / task.key / str(number)
-        folder = self._computes[queued.compute].place(own)
+        folder = self._computes[queued.compute].place(self._folder / task.key / str(number))
         attempt = self._attempt(task.key, number, f"rw-{secrets.token_hex(8)}", folder)
         running = _Running(attempt=attempt, number=number, queued=queued, task=task)
         # The intent first: whatever happens next, it can be found out whether it was carried out.
@@ -356,9 +355,9 @@ class Drive:
             attempt.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ComputeFailure(f"{attempt.folder}: {error.strerror}") from error
+        values = {name: self._secrets[name] for name in task.secrets}
         own = PreparedRuntime() if facts.makes_runtimes else self._preparing.prepared(task.runtime)
         task, runtime = self._earlier.completed(task, own)
-        values = {name: self._secrets[name] for name in task.secrets}
         job = Submission(attempt=attempt, task=task, runtime=runtime, secrets=values)
         self._computes[task.compute].submit(job)
 
@@ -513,7 +512,8 @@ class Drive:
                 return
             self._note_culprit(task, state)
             self._over(task.key, state, end.exit_code, end.reason)
-            self._give_up(self._queue.over(task.key, state))
+            if given_up := self._queue.over(task.key, state):
+                self._give_up(given_up)
 
     def _note_culprit(self, task: Task, state: State) -> None:
         if task.ends_run and state in FAILURES and not self._is_cancelled:

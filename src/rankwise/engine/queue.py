@@ -28,7 +28,7 @@ class Queued:
     needs: Sequence[str] = ()
     when: When = "passed"
     compute: str = "local"
-    claim: Amounts = (0, 0, 0)
+    claim: Resources = Resources()
     lane: str = ""
     """Tasks of one lane are counted together; empty: they are not counted."""
     is_optional: bool = False
@@ -57,17 +57,18 @@ class Queue:
         tasks: Iterable[Queued],
         *,
         passed: Iterable[str] = (),
-        free: Mapping[str, Amounts] | None = None,
+        free: Mapping[str, Resources] | None = None,
         widths: Mapping[str, int] | None = None,
     ) -> None:
-        self.free = dict(free or {})
+        self.free = {compute: in_thousandths(room) for compute, room in (free or {}).items()}
         """What is free on each compute."""
         self._widths = widths or {}
         """How many tasks of a lane may run at once."""
         self._running: Counter[str] = Counter()
         """How many tasks of each lane run."""
-        self._tasks = {task.key: task for task in tasks}
-        self._position = {key: number for number, key in enumerate(self._tasks)}
+        self.waiting = {task.key: task for task in tasks}
+        """Tasks that were not given away or given up yet, by their keys."""
+        self._position = {key: number for number, key in enumerate(self.waiting)}
         self._followers: dict[str, list[str]] = {}
         self._missing: dict[str, int] = {}
         self._troubles: dict[str, str] = {}
@@ -76,7 +77,7 @@ class Queue:
         """Of what a task needs, what was skipped."""
         self._lines: dict[_Line, list[tuple[int, str]]] = {}
         done = set(passed)
-        for task in self._tasks.values():
+        for task in self.waiting.values():
             needs = [need for need in task.needs if need not in done]
             self._missing[task.key] = len(needs)
             for need in needs:
@@ -84,12 +85,9 @@ class Queue:
         self.idle = self._line_up_all()
         """Tasks given up at once: they wait for the failure of what has passed."""
 
-    def __len__(self) -> int:
-        return len(self._tasks)
-
     def put_back(self, task: Queued) -> None:
         """Have a task wait again that was given away, by this queue or an earlier one."""
-        self._tasks[task.key] = task
+        self.waiting[task.key] = task
         self._position.setdefault(task.key, len(self._position))
         self._line_up(task)
 
@@ -104,7 +102,7 @@ class Queue:
         if best is None:
             return None
         _, key = heapq.heappop(self._lines[best[1]])
-        return self._tasks.pop(key)
+        return self.waiting.pop(key)
 
     def _is_open(self, lane: str) -> bool:
         return lane not in self._widths or self._running[lane] < self._widths[lane]
@@ -118,7 +116,7 @@ class Queue:
         self._count(task, -1)
 
     def _count(self, task: Queued, one: int) -> None:
-        free = zip(self.free[task.compute], task.claim, strict=True)
+        free = zip(self.free[task.compute], in_thousandths(task.claim), strict=True)
         self.free[task.compute] = tuple(there - one * claimed for there, claimed in free)
         self._running[task.lane] += one
 
@@ -128,7 +126,7 @@ class Queue:
         if not lines:
             return None
         _, key = heapq.heappop(min(lines))
-        return self._tasks.pop(key)
+        return self.waiting.pop(key)
 
     def over(self, key: str, state: State) -> list[GivenUp]:
         """Let tasks go on that have waited for this one; return those that never will.
@@ -167,37 +165,37 @@ class Queue:
 
     def _decide(self, key: str) -> GivenUp | None:
         """Have a task line up if it can start now; give it up if it never will."""
-        task = self._tasks.get(key)
+        task = self.waiting.get(key)
         if task is None:
             return None
         trouble = self._troubles.get(key, "")
         if task.when == "passed" and trouble:
             # The others that it needs do not matter any more.
-            del self._tasks[key]
+            del self.waiting[key]
             return GivenUp(key=key, reason=trouble)
         if self._missing[key]:
             return None
         idle = self._idle.get(key, ())
         if task.when == "passed" and idle and len(idle) == len(task.needs):
             # Only once all are over: whether it runs must not depend on which of them ends first.
-            del self._tasks[key]
+            del self.waiting[key]
             reason = f"needs {idle[0]}, which was not needed"
             return GivenUp(key=key, reason=reason, is_well=True)
         if task.when == "failed" and not trouble:
-            del self._tasks[key]
+            del self.waiting[key]
             return GivenUp(key=key, reason="nothing has failed before it", is_well=True)
         self._line_up(task)
         return None
 
     def give_up_all(self, reason: str) -> list[GivenUp]:
         """Give up everything that still waits."""
-        given_up = [GivenUp(key=key, reason=reason) for key in self._tasks]
-        self._tasks.clear()
+        given_up = [GivenUp(key=key, reason=reason) for key in self.waiting]
+        self.waiting.clear()
         self._lines.clear()
         return given_up
 
     def _line_up(self, task: Queued) -> None:
-        line = self._lines.setdefault((task.compute, task.claim, task.lane), [])
+        line = self._lines.setdefault((task.compute, in_thousandths(task.claim), task.lane), [])
         heapq.heappush(line, (self._position[task.key], task.key))
 
 

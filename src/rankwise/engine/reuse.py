@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankwise.documents.site_models import CURRENT
@@ -42,13 +42,13 @@ def artifacts_folder(run_folder: Path, stage: str) -> Path:
     return run_folder / ARTIFACTS / stage
 
 
+@dataclass(slots=True)
 class EarlierTasks:
     """What earlier tasks, of this run and of others, leave to the tasks of one run."""
 
-    def __init__(self, store: Store, run: str) -> None:
-        self._store = store
-        self._run = run
-        self._left: dict[str, Mapping[str, _Left]] = {}
+    _store: Store
+    _run: str
+    _left: dict[str, Mapping[str, _Left]] = field(default_factory=dict)
 
     def completed(self, task: Task, runtime: PreparedRuntime) -> tuple[Task, PreparedRuntime]:
         """Return a task and its runtime with what earlier tasks have left, below the task's own.

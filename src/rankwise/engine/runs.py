@@ -55,7 +55,7 @@ def drive(store: Store, run: str, *, observer: Observer, functions: Functions = 
     with driving(store.run_folder(run), run):
         row, tasks = store.run(run), list(store.task_rows(run, bodies=True))
         if row.wanted != "cancel":
-            check_secrets(one.task for one in tasks if one.state is State.QUEUED)
+            check_secrets(one.body for one in tasks if one.body and one.state is State.QUEUED)
         site = _site_of(row)
         one = _open(store, row, tasks, site, observer=observer, functions=functions)
         # There may be very many: none is kept here while the run is driven.
@@ -97,7 +97,7 @@ def _site_of(run: RunRow) -> Site:
 
 def _computes_of(rows: Iterable[TaskRow]) -> set[str]:
     # What does not run needs nowhere to run: its compute may not even be there.
-    return {row.task.compute for row in rows if not row.task.skip}
+    return {row.body.compute for row in rows if row.body and not row.body.skip}
 
 
 def _open(
@@ -115,7 +115,7 @@ def _open(
     def say(text: str) -> None:
         observer(Event(kind="notice", run=row.id, time=time.time(), reason=text))
 
-    hidden = {name for one in tasks if not one.task.skip for name in one.task.secrets}
+    hidden = {name for one in tasks if one.body and not one.body.skip for name in one.body.secrets}
     updates: Updates = SimpleQueue()
     computes = open_computes(
         _computes_of(tasks), site, updates, secrets=hidden, store=store.folder, run=row.id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from rankwise.errors import ComputeFailure
@@ -15,16 +16,16 @@ _SLOW = ("uv", "container")
 """Kinds that may take minutes the first time."""
 
 
+@dataclass(slots=True)
 class Preparing:
     """Prepares each runtime once, the slow ones one after the other in a thread."""
 
-    def __init__(self, prepare: Callable[[RuntimeChoice], PreparedRuntime]) -> None:
-        self._prepare = prepare
-        self._made: dict[RuntimeChoice, PreparedRuntime | BaseException] = {}
-        self._asked: set[RuntimeChoice] = set()
-        self._orders: SimpleQueue[RuntimeChoice] = SimpleQueue()
-        self._news = threading.Event()
-        self._thread: threading.Thread | None = None
+    _prepare: Callable[[RuntimeChoice], PreparedRuntime]
+    _made: dict[RuntimeChoice, PreparedRuntime | BaseException] = field(default_factory=dict)
+    _asked: set[RuntimeChoice] = field(default_factory=set)
+    _orders: SimpleQueue[RuntimeChoice] = field(default_factory=SimpleQueue)
+    _news: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
 
     def is_over(self, choice: RuntimeChoice) -> bool:
         """Return whether a runtime is ready, or never will be; otherwise have it made."""

@@ -38,5 +38,4 @@ if not TYPE_CHECKING:  # A checker would take any name for one that is there.
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         room = import_module(f"{__name__}.store" if name == "Store" else f"{__name__}.rows")
-        globals().update({one: getattr(room, one) for one in __all__ if hasattr(room, one)})
-        return globals()[name]
+        return globals().setdefault(name, getattr(room, name))

@@ -229,7 +229,9 @@ class Queries:
 
     def task(self, run: str, key: str) -> Task:
         """Return a task as it was planned; raises InputError if there is none."""
-        return self.task_row(run, key, bodies=True).task
+        body = self.task_row(run, key, bodies=True).body
+        assert body is not None
+        return body
 
     def attempts(self, run: str, task: str | None = None) -> list[AttemptRow]:
         """Return the attempts of a task, or of all tasks, in the order in which they began."""

@@ -139,12 +139,6 @@ class TaskRow:
     body: Task | None = None
     """The task itself, where it was asked for."""
 
-    @property
-    def task(self) -> Task:
-        """The task itself, where it was asked for."""
-        assert self.body is not None
-        return self.body
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rankwise.reports.failures import FailureGroup, explain_run, repeated_of, results_of, seconds_of
+from rankwise.reports.failures import (
+    FailureGroup,
+    RunExplanation,
+    explain_run,
+    repeated_of,
+    results_of,
+    seconds_of,
+)
 from rankwise.reports.palette import STYLES
 from rankwise.reports.terminal.console import (
     Cell,
@@ -24,6 +31,7 @@ from rankwise.reports.terminal.console import (
 from rankwise.reports.terminal.status import count_words
 from rankwise.safe_text import clean, clip
 from rankwise.store import RunRow, State
+from rankwise.store.rows import RED
 from rankwise.wording import counted, duration, fold, label, listed, short_path
 
 if TYPE_CHECKING:
@@ -33,7 +41,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from rankwise.plan import Task
-    from rankwise.reports.failures import CaseResult, FailureExplanation, Repeated, RunExplanation
+    from rankwise.reports.failures import CaseResult, FailureExplanation, Repeated
     from rankwise.reports.measurements import Measure
     from rankwise.reports.terminal.console import Sections
     from rankwise.store import Store
@@ -249,7 +257,8 @@ def show_start(console: Console, run: RunRow, tasks: Sequence[Task], *, is_again
 
 def show_last(store: Store, run: RunRow, console: Console, sections: Sections) -> None:
     """Show how a run ended and why, in one screen; on a CI that folds, all that failed above it."""
-    if sections.are_folded and sum(store.counts(run.id).values()) > 1:
+    counts = store.counts(run.id)
+    if sections.are_folded and sum(counts.values()) > 1:
         _show_failed(store, run, console, sections)
     with sections.inert():
         if run.kind == _SUITE:
@@ -262,7 +271,7 @@ def show_last(store: Store, run: RunRow, console: Console, sections: Sections) -
                 folder=store.run_folder(run.id),
             )
         else:
-            _show_other_end(store, run, console)
+            _show_other_end(store, run, console, counts)
 
 
 def _show_failed(store: Store, run: RunRow, console: Console, sections: Sections) -> None:
@@ -274,8 +283,13 @@ def _show_failed(store: Store, run: RunRow, console: Console, sections: Sections
             show_explanation(console, one, is_brief=False)
 
 
-def _show_other_end(store: Store, run: RunRow, console: Console) -> None:
-    explained = explain_run(store, run.id, lines=10)
+def _show_other_end(
+    store: Store, run: RunRow, console: Console, counts: Mapping[State, int]
+) -> None:
+    has_red = any(counts[state] for state in RED)
+    explained = (
+        explain_run(store, run.id, lines=10) if has_red else RunExplanation(first=(), others=())
+    )
     is_red = bool(explained)
     room = room_on(console) - LINES_OF_END
     # What is shown above it leaves as much for what has failed.
@@ -287,7 +301,6 @@ def _show_other_end(store: Store, run: RunRow, console: Console) -> None:
     console.print()
     show_in_brief(console, explained, room=room)
     show_verdict(console, run)
-    counts = store.counts(run.id)
     is_large = sum(counts.values()) > 1
     if is_large:
         console.print("  ", count_words(counts), sep="")
