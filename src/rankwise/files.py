@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import fnmatch
 import hashlib
+import json
 import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.node.files import write_file
@@ -102,6 +103,15 @@ def read_left(path: Path) -> bytes:
     """Read all of what an attempt has left; raises OSError for anything but a file."""
     with open_left(path) as file:
         return file.read()
+
+
+def read_data(path: Path) -> dict[str, Any]:
+    """Return the JSON object that a runner has left; empty: there is none, or it is not whole."""
+    try:
+        data = json.loads(read_left(path))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
 
 
 def matching(patterns: Iterable[str], folder: Path) -> list[str]:

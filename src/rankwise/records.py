@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rankwise.files import read_left
+from rankwise.files import read_data, read_left
 from rankwise.node.files import give_up, is_held, write_file
 from rankwise.store import State
 from rankwise.store.rows import ProcessRow
@@ -100,13 +99,13 @@ def runner_of(folder: Path) -> int | None:
     """Return the process of the runner that is at work; None: there is none, or it is not known."""
     if claim_of(folder) is not ClaimState.HELD:
         return None
-    pid = _read(folder / CLAIM).get("pid")
+    pid = read_data(folder / CLAIM).get("pid")
     return pid if isinstance(pid, int) else None
 
 
 def read_end(folder: Path) -> AttemptEnd | None:
     """Return how an attempt has ended; None: no runner has said so."""
-    data = _read(folder / "end.json")
+    data = read_data(folder / "end.json")
     try:
         return AttemptEnd(**data) if data else None
     except TypeError:
@@ -117,7 +116,7 @@ def read_processes(folder: Path) -> list[ProcessRow]:
     """Return what is known of an attempt's processes and ranks."""
     found = []
     for place in process_folders(folder):
-        data = {**_read(place / "start.json"), **_read(place / "end.json")}
+        data = {**read_data(place / "start.json"), **read_data(place / "end.json")}
         known = {field.name: data[field.name] for field in fields(ProcessRow) if field.name in data}
         found.append(ProcessRow(**{"role": "", **known, "name": place.name}))
     return found
@@ -126,7 +125,7 @@ def read_processes(folder: Path) -> list[ProcessRow]:
 def read_usage(folder: Path) -> list[Usage]:
     """Return what an attempt has used over time, on its first node and then on others; if known."""
     places = [folder / USAGE, *(place / USAGE for place in process_folders(folder))]
-    return [usage for place in places if (usage := _usage(_read(place))) is not None]
+    return [usage for place in places if (usage := _usage(read_data(place))) is not None]
 
 
 def _usage(data: Mapping[str, Any]) -> Usage | None:
@@ -165,14 +164,6 @@ def process_folders(folder: Path) -> list[Path]:
     except OSError:
         return []
     return sorted(places, key=_order)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(read_left(path))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def _order(place: Path) -> tuple[str, int, str]:

@@ -212,12 +212,13 @@ class PlanningOptions(CommandOptions):
         self, *, fail_fast: bool = False, choice: Mapping[str, Any] | None = None
     ) -> tuple[Plan, str]:
         """Return the plan, and the text of the documents; InputError: there is none."""
+        folder = self.folder
         from rankwise.planning import plan_from
         from rankwise.planning.selection import selection
 
         names = ("only", "failed", "repeat", "shard")
         given = {name: getattr(self, name) for name in names}
-        wanted = selection(self.files, self.folder, fail_fast=fail_fast, **given)
+        wanted = selection(self.files, folder, fail_fast=fail_fast, **given)
         return plan_from(self.files, strict=self.strict, on=self.on, choice=choice, wanted=wanted)
 
 

@@ -148,7 +148,6 @@ class StartOptions(PlanningOptions):
 def _created(options: StartOptions, plan: Plan, text: str) -> Iterator[tuple[Store, str]]:
     """Create the run of a plan; InputError: it cannot be started like this."""
     from rankwise.cli.foreground import with_recipients
-    from rankwise.engine.reuse import check_taken
     from rankwise.engine.runs import check_secrets
     from rankwise.store import Store
 
@@ -157,7 +156,10 @@ def _created(options: StartOptions, plan: Plan, text: str) -> Iterator[tuple[Sto
         plan = with_recipients(plan, options.notify)
     check_secrets(plan.tasks)
     with Store.open(options.folder) as opened:
-        check_taken(opened, plan)
+        if options.begin:
+            from rankwise.engine.reuse import check_taken
+
+            check_taken(opened, plan)
         yield opened, opened.create_run(plan, text, now=time.time())
 
 
@@ -200,8 +202,8 @@ def run_command(
         show_cells(make_console(), plan)
         return 0
     with _created(options, plan, text) as (opened, run):
-        shown = chosen(quiet=quiet, as_json=json_)
-        code = drive_shown(opened, opened.run(run), plan.tasks, shown)
+        row, shown = opened.run(run), chosen(quiet=quiet, as_json=json_)
+        code = drive_shown(opened, row, plan.tasks, shown)
         files = {"junit": junit, "markdown": markdown}
         write_ci_outputs(opened, run, files, with_annotations=not json_)
         return code

@@ -391,15 +391,19 @@ class CommandJob(JobModel):
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         yield from super().conflicts(contents)
-        known = {kind: mapping_in(contents, kind) for kind in ("inputs", "outputs")}
+        resources, compute = mapping_in(contents, "resources"), mapping_in(contents, "compute")
+        known = {
+            "inputs": mapping_in(contents, "inputs"),
+            "outputs": mapping_in(contents, "outputs"),
+        }
         yield from unknown_references(contents.get("command"), ("command",), known)
-        nodes = number_in(mapping_in(contents, "resources").get("instance_count"))
+        nodes = number_in(resources.get("instance_count"))
         if contents.get("distribution") is None and nodes is not None and nodes > 1:
             yield Conflict(
                 ("resources", "instance_count"),
                 f"{nodes} nodes need a `distribution` that says how they work together",
             )
-        if mapping_in(contents, "compute").get("instance_count") is not None:
+        if compute.get("instance_count") is not None:
             yield Conflict(
                 ("compute", "instance_count"),
                 "in a command job the number of nodes is `resources.instance_count`",

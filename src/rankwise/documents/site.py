@@ -224,6 +224,8 @@ def find_site(folder: Path, environ: Mapping[str, str] = os.environ) -> Site:
     Raises InputError, with a line for each problem in them.
     """
     nearest, *others = site_files(folder, environ)
+    if nearest is None and not others:
+        return Site(file=folder.absolute() / NAME)
     faults, layers, read = Faults(), [], []
     for file in filter(None, (nearest, *others)):
         with faults.collected():

@@ -184,11 +184,7 @@ def copied(value: Any) -> Any:
 
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
-_TRUTHS = {
-    written: value
-    for word, value in (("true", True), ("false", False))
-    for written in (word, word.capitalize(), word.upper())
-}
+_TRUTHS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _WHOLE = re.compile(r"[-+]?[0-9]+")
 _OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FRACTION = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")

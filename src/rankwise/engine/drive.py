@@ -195,7 +195,9 @@ class Drive:
         names = {name for task in tasks.values() for name in task.secrets}
         if names:
             self._store.keep_out(self._secrets[name] for name in names if name in self._secrets)
-        attempts = [row for row in self._store.attempts(self._run) if not row.state.is_over]
+        attempts: list[AttemptRow] = []
+        if any(row.attempts for row in rows if not row.state.is_over):
+            attempts = [row for row in self._store.attempts(self._run) if not row.state.is_over]
         under_way = {attempt.task for attempt in attempts}
         waiting = [
             self._queued(tasks[row.key])

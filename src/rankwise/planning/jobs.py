@@ -229,8 +229,8 @@ def _code(code: models.Code | None, folder: Path) -> str:
 def plan_job(document: Document, options: PlanOptions) -> Planned:
     """Plan a job, which is one task."""
     written = compute_of(document)
-    compute = options.compute(written.target)
     check_code(document)
+    compute = options.compute(written.target)
     notices = []
     # A document written for Azure ML has a name for the cluster that no site file has.
     is_cluster = options.on is None and written.type in _ON_KUBERNETES

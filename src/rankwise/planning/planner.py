@@ -55,12 +55,9 @@ class PlanOptions:
 
         Returns notices; raises InputError as `Site.check` does.
         """
-        notices = self.site.check(
-            computes={compute: self.place_of_compute(document, keys, compute)},
-            runtimes={name: document.place(("environment",), name) for name in runtimes},
-            is_strict=self.is_strict,
-        )
-        return [*notices]
+        places = {name: document.place(("environment",), name) for name in runtimes}
+        at = f"--on {compute}" if self.on else document.place(keys, compute)
+        return [*self.site.check(computes={compute: at}, runtimes=places, is_strict=self.is_strict)]
 
     def place_of_compute(self, document: Document, keys: tuple[str, ...], name: str) -> str:
         """Say who wants a compute of this name."""
@@ -190,8 +187,9 @@ def plan_from(
         options = PlanOptions(site=site, on=on, is_strict=strict, choice=choice or {})
         with named_files(document.path):
             planned = planner_for(document.model)(document, options)
-        notices = [*filter(None, [site.notice]), *planned.notices]
-        own = [with_image(task, site) for task in planned.tasks]
+        notices = [*filter(None, [site.notice if site.layers else ""]), *planned.notices]
+        # Without a site file there is nothing but this machine, as it is.
+        own = [with_image(task, site) for task in planned.tasks] if site.layers else planned.tasks
         own = _renamed(own, taken, has_stages=document.model.type == "Pipeline")
         names.add(owner := free_name(document.model.name, names))
         owners = dict.fromkeys((task.key for task in own), owner)

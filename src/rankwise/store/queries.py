@@ -202,7 +202,9 @@ class Queries:
         found = self._database.rows(
             "SELECT state, count(*) FROM tasks WHERE run = ? GROUP BY state", (run,)
         )
-        return dict.fromkeys(State, 0) | {State(state): count for state, count in found}
+        counts = dict.fromkeys(State, 0)
+        counts.update(found)
+        return counts
 
     def task_rows(self, run: str, *, bodies: bool = False) -> Iterator[TaskRow]:
         """Return all tasks in the order of the plan, with the tasks themselves if asked.

@@ -62,11 +62,11 @@ class Writes(Changes):
                 "spec_text": spec_text,
                 "parent": parent,
             }
-            new |= {"run": run, "attempts": 0, "digest": "", "origin": ""}
-            rows = [{**new, **task} for task in tasks]
+            for task in tasks:
+                task |= {**new, "run": run, "attempts": 0, "digest": "", "origin": ""}
             self._insert("runs", [row])
-            self._insert("tasks", rows)
-            self.add_event(run, "run_created", {"tasks": len(rows)}, now=now)
+            self._insert("tasks", tasks)
+            self.add_event(run, "run_created", {"tasks": len(tasks)}, now=now)
         return run
 
     def run_started(self, run: str, *, now: float) -> bool:
