@@ -163,14 +163,16 @@ def _process_order(
     # By this variable it sees no others.
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
     own = {**process.environment, **visible}
-    command = job.runtime.wrap(
-        process.command,
-        folder=nodes[process.node].folder,
-        # The runner keeps logs and records of all processes in this folder.
-        mounts=[str(job.attempt.folder)],
-        names=[*_OWN_NAMES, *environment, *own, *job.task.secrets],
-        gpus=process.resources.gpus,
-    )
+    command = process.command
+    if job.runtime.wrap is not None:
+        command = job.runtime.wrap(
+            command,
+            folder=nodes[process.node].folder,
+            # The runner keeps logs and records of all processes in this folder.
+            mounts=[str(job.attempt.folder)],
+            names=[*_OWN_NAMES, *environment, *own, *job.task.secrets],
+            gpus=process.resources.gpus,
+        )
     return ProcessOrder(
         **{name: getattr(process, name) for name in _AS_PLANNED},
         command=command,

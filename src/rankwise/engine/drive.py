@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty
 from typing import Any
 
@@ -37,7 +36,7 @@ from rankwise.errors import ComputeFailure, InputError
 from rankwise.plan import Resources, RuntimeChoice, Task, claim_of, shortfall
 from rankwise.records import AttemptEnd, read_processes
 from rankwise.runtimes.base import PreparedRuntime
-from rankwise.runtimes.preparing import Preparing
+from rankwise.runtimes.preparing import SLOW_KINDS, Preparing
 from rankwise.store import AttemptRow, Outcome, ResultRow, State, Store, TaskRow
 from rankwise.store.rows import Event, Kind, Observer
 
@@ -79,7 +78,6 @@ class Drive:
     ) -> None:
         self._store = store
         self._run = run
-        self._folder = store.run_folder(run)
         self._rows = rows
         """All tasks with their bodies, until the queue is filled."""
         self._computes = computes
@@ -236,7 +234,9 @@ class Drive:
     def _adopt(self, row: AttemptRow, task: Task) -> None:
         """Watch what another client has started, unless it was never started."""
         running = _Running(
-            attempt=self._attempt(row.task, row.number, row.marker, row.folder),
+            attempt=Attempt(
+                label=f"{self._run}/{row.task}/{row.number}", marker=row.marker, folder=row.folder
+            ),
             number=row.number,
             queued=self._queued(task),
             task=task,
@@ -260,9 +260,6 @@ class Drive:
         self._queue.put_back(running.queued)
         if self._why_over:
             self._give_up(self._queue.give_up_all(self._why_over))
-
-    def _attempt(self, task: str, number: int, marker: str, folder: Path) -> Attempt:
-        return Attempt(label=f"{self._run}/{task}/{number}", marker=marker, folder=folder)
 
     # Starting
 
@@ -307,12 +304,16 @@ class Drive:
         except InputError as error:
             self._give_up(self._queue.left_out(task.key, str(error), is_well=False))
             return
-        if not facts.makes_runtimes and not self._preparing.is_over(task.runtime):
+        is_slow = task.runtime.kind in SLOW_KINDS and not facts.makes_runtimes
+        if is_slow and not self._preparing.is_over(task.runtime):
             self._parked.append((task.runtime, queued))
             return
         number = row.attempts + 1
-        folder = self._computes[queued.compute].place(self._folder / task.key / str(number))
-        attempt = self._attempt(task.key, number, f"rw-{secrets.token_hex(8)}", folder)
+        folder = self._computes[queued.compute].place(
+            self._store.run_folder(self._run) / task.key / str(number)
+        )
+        label, marker = f"{self._run}/{task.key}/{number}", f"rw-{secrets.token_hex(8)}"
+        attempt = Attempt(label=label, marker=marker, folder=folder)
         running = _Running(attempt=attempt, number=number, queued=queued, task=task)
         # The intent first: whatever happens next, it can be found out whether it was carried out.
         self._store.begin_attempt(

@@ -157,9 +157,9 @@ def process_of(
     environment = {**kept, **who}
     known = {**said, **environment}
     named = {"name": f"{role.name}-{number}", "role": role.name, "resources": role.resources}
+    notes += prepared.word_notes(known)
     command = prepared.for_process(known)
-    process = Process(**{**named, **more}, command=command, environment=environment)
-    return process, [*notes, *prepared.word_notes(known)]
+    return Process(**{**named, **more}, command=command, environment=environment), notes
 
 
 def share(resources: Resources, count: int) -> Resources:

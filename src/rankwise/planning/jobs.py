@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankwise.documents import jobs as models
-from rankwise.documents.common import ComputeRef
+from rankwise.documents.common import ComputeRef, RestartPolicy
 from rankwise.documents.load import Document
 from rankwise.documents.site import Site
 from rankwise.documents.site_models import KUBERNETES, LOCAL, ComputeConfig, SlurmConfig
 from rankwise.errors import InputError
 from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, task_for
 from rankwise.machine import machine
-from rankwise.plan import Resources, RuntimeChoice, Task, later
-from rankwise.planning.planner import Planned, PlanOptions, restart_of
+from rankwise.plan import Resources, Restart, RuntimeChoice, Task, later
+from rankwise.planning.planner import Planned, PlanOptions
 
 if TYPE_CHECKING:
     from rankwise.launch.mpiexec import Family
@@ -220,6 +220,13 @@ def _of_command(model: models.CommandJob, site: Site, folder: Path) -> dict[str,
         "generate_launcher": kind == "mpi",
         "timeout": model.limits.timeout,
     }
+
+
+def restart_of(written: RestartPolicy | None) -> Restart:
+    """Return how often, and after which exit codes, a task is tried again."""
+    if written is None:
+        return Restart()
+    return Restart(most=written.max, on_exit_codes=tuple(written.on_exit_codes))
 
 
 def _code(code: models.Code | None, folder: Path) -> str:

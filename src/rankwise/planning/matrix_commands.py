@@ -25,8 +25,9 @@ from rankwise.notebooks import (
     program_files,
 )
 from rankwise.plan import TOOLS_PYTHON, Process, Resources, RuntimeChoice, Task, later
+from rankwise.planning.jobs import restart_of
 from rankwise.planning.matrix_cells import CellEntry
-from rankwise.planning.planner import PlanOptions, restart_of
+from rankwise.planning.planner import PlanOptions
 from rankwise.planning.suites import SuitePlanner, plan_suite
 
 # What a notebook may take beyond its own limit: to start, to stop and to be written.

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankwise.documents import common as documents
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.load import Document, load
 from rankwise.documents.site import Site, find_site
@@ -21,7 +20,6 @@ from rankwise.plan import (
     DOCUMENTS,
     REPORTED,
     Plan,
-    Restart,
     RuntimeChoice,
     Task,
     later,
@@ -113,13 +111,6 @@ def with_image(task: Task, site: Site) -> Task:
         notes += (f"environment {task.runtime.name}: the image {image} of compute {task.compute}",)
     runtime = RuntimeChoice(name=task.runtime.name, kind="container", image=image)
     return dataclasses.replace(task, runtime=runtime, notes=notes)
-
-
-def restart_of(written: documents.RestartPolicy | None) -> Restart:
-    """Return how often, and after which exit codes, a task is tried again."""
-    if written is None:
-        return Restart()
-    return Restart(most=written.max, on_exit_codes=tuple(written.on_exit_codes))
 
 
 PLANNERS = {
@@ -245,6 +236,8 @@ def _several(documents: Sequence[Document]) -> dict[str, str]:
 
 
 def _load_all(paths: Sequence[Path]) -> list[Document]:
+    if len(paths) == 1:
+        return [load(paths[0])]
     documents, faults = [], Faults()
     for path in paths:
         with faults.collected():

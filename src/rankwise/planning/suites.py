@@ -24,8 +24,8 @@ from rankwise.launch.commandline import read_command
 from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, share, task_for
 from rankwise.launch.rewriting import NAMES, in_shell
 from rankwise.plan import Resources, Task, fill_in, later
-from rankwise.planning.jobs import facts_for, launchers_in
-from rankwise.planning.planner import Planned, PlanOptions, free_name, restart_of
+from rankwise.planning.jobs import facts_for, launchers_in, restart_of
+from rankwise.planning.planner import Planned, PlanOptions, free_name
 from rankwise.wording import code, nearest
 
 APART = {"RANKWISE_STREAMS": "apart"}

@@ -46,11 +46,6 @@ class Runtime(Protocol):
         """
 
 
-def as_it_is(command: Command, **_around: Any) -> Command:
-    """Leave a command alone: it needs nothing around it."""
-    return command
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRuntime:
     """A runtime that is ready: how commands must be started to run in it."""
@@ -60,7 +55,8 @@ class PreparedRuntime:
     environment: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     """Variables to leave out of what is inherited."""
-    wrap: Wrap = as_it_is
+    wrap: Wrap | None = None
+    """None: commands need nothing around them."""
 
 
 # The shell that finds `module` is a login shell's child, or knows where its definition lies.

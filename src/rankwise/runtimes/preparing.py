@@ -12,7 +12,7 @@ from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
 from rankwise.runtimes.base import PreparedRuntime, Runtime, Say
 
-_SLOW = ("uv", "container")
+SLOW_KINDS = ("uv", "container")
 """Kinds that may take minutes the first time."""
 
 
@@ -28,11 +28,8 @@ class Preparing:
     _thread: threading.Thread | None = None
 
     def is_over(self, choice: RuntimeChoice) -> bool:
-        """Return whether a runtime is ready, or never will be; otherwise have it made."""
-        if choice in self._made:
-            return True
-        if choice.kind not in _SLOW:
-            self._make(choice)
+        """Return whether a runtime can be had at once, or never; otherwise have it made."""
+        if choice in self._made or choice.kind not in SLOW_KINDS:
             return True
         if choice not in self._asked:
             self._asked.add(choice)
@@ -45,6 +42,8 @@ class Preparing:
 
     def prepared(self, choice: RuntimeChoice) -> PreparedRuntime:
         """Return a runtime that is over; ComputeFailure: it cannot be had."""
+        if choice not in self._made:
+            self._make(choice)
         found = self._made[choice]
         if isinstance(found, ComputeFailure):
             # A new one: each gets a traceback of its own.

@@ -39,4 +39,4 @@ if not TYPE_CHECKING:  # A checker would take any name for one that is there.
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from rankwise.store.store import Store
 
-        return Store
+        return globals().setdefault(name, Store)

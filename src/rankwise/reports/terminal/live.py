@@ -244,11 +244,9 @@ class Labels:
 
     def line(self, line: LogLine) -> str:
         """Make a line for the screen."""
-        text = clean(line.text.expandtabs(), keep_colours=self._is_coloured)
-        if not self._are_shown:
-            return f"{text}\n"
         # The folder of an attempt is in that of its task.
-        return f"{self._label(line.folder.parent.name, line.process)}{text}\n"
+        name = self._label(line.folder.parent.name, line.process) if self._are_shown else ""
+        return f"{name}{clean(line.text.expandtabs(), keep_colours=self._is_coloured)}\n"
 
     def _label(self, task: str, process: str) -> str:
         known = self._known.get((task, process))
@@ -287,10 +285,11 @@ class OutputView(_StreamView):
 
     def __init__(self, stream: TextIO, tasks: Sequence[Task]) -> None:
         super().__init__(stream)
-        self._is_coloured = has_colours(stream)
         self._with_tasks = len(tasks) > 1
+        width = label_width(tasks)
+        self._is_coloured = has_colours(stream)
         self._labels = Labels(
-            width=label_width(tasks), is_coloured=self._is_coloured, with_tasks=self._with_tasks
+            width=width, is_coloured=self._is_coloured, with_tasks=self._with_tasks
         )
 
     def event(self, event: Event) -> None:

@@ -286,15 +286,14 @@ def _show_failed(store: Store, run: RunRow, console: Console, sections: Sections
 def _show_other_end(
     store: Store, run: RunRow, console: Console, counts: Mapping[State, int]
 ) -> None:
-    has_red = any(counts[state] for state in RED)
+    is_red = any(counts[state] for state in RED)
     explained = (
-        explain_run(store, run.id, lines=10) if has_red else RunExplanation(first=(), others=())
+        explain_run(store, run.id, lines=10) if is_red else RunExplanation(first=(), others=())
     )
-    is_red = bool(explained)
+    measures = _measures(store, run)
     room = room_on(console) - LINES_OF_END
     # What is shown above it leaves as much for what has failed.
     above = room // 2 if is_red else room
-    measures = _measures(store, run)
     for show in _views(store, run, measures):
         room -= height_of(console, partial(show, console, room=above))
         show(console, room=above)
@@ -331,9 +330,9 @@ def _measures(store: Store, run: RunRow) -> Sequence[Measure]:
 
 def show_verdict(console: Console, run: RunRow) -> None:
     """Say how a run ended, in one line."""
-    text = styled((run.id, "bold"), " ", (str(run.state), STYLES[run.state]))
-    if (seconds := seconds_of(run)) is not None:
-        text.append(f" after {duration(seconds)}")
+    seconds = seconds_of(run)
+    took = f" after {duration(seconds)}" if seconds is not None else ""
+    text = styled((run.id, "bold"), " ", (str(run.state), STYLES[run.state]), took)
     if run.exit_code:
         text.append(f", exit code {run.exit_code}")
     console.print(text)
