@@ -155,6 +155,7 @@ def test_a_command_runs_in_its_folder_with_its_variables_and_secrets_stay_secret
     folder = tmp_path / "work here"
     folder.mkdir()
     code = "import json, os; print(json.dumps([os.getcwd(), dict(os.environ)]))"
+    assert runtime.wrap is not None
     command = runtime.wrap(
         (sys.executable, "-c", code), folder=str(folder), names=["TOKEN", "RANK", "NOT_SET"]
     )
@@ -177,7 +178,9 @@ def test_a_command_runs_in_its_folder_with_its_variables_and_secrets_stay_secret
 
 def test_the_exit_code_is_that_of_the_command(tmp_path: Path) -> None:
     stand_in(tmp_path, "docker")
-    command = prepare(container(), pytest.fail).wrap("exit 7", folder=str(tmp_path))
+    wrap = prepare(container(), pytest.fail).wrap
+    assert wrap is not None
+    command = wrap("exit 7", folder=str(tmp_path))
     assert subprocess.run(command, check=False, timeout=LIMIT_SECONDS).returncode == 7
 
 

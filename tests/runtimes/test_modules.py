@@ -30,7 +30,9 @@ def home(tmp_path: Path) -> Path:
 
 def run(home: Path, command: Command, *modules: str) -> subprocess.CompletedProcess[str]:
     choice = RuntimeChoice(name="m", kind="modules", modules=modules)
-    wrapped = prepare(choice, lambda text: None).wrap(command, folder=str(home))
+    wrap = prepare(choice, lambda text: None).wrap
+    assert wrap is not None
+    wrapped = wrap(command, folder=str(home))
     environment = {"PATH": os.environ["PATH"], "MODULESHOME": str(home)}
     return subprocess.run(
         wrapped, env=environment, capture_output=True, text=True, check=False, timeout=60

@@ -186,11 +186,11 @@ def plan_from(
         owners = dict.fromkeys((task.key for task in own), owner)
         parts.append(dataclasses.replace(planned, tasks=own, notices=notices, owners=owners))
     whole = together(parts)
-    chosen, said = select(_measured_apart(whole), wanted or Selection())
     first = documents[0].model
     kinds = {
         part.kind or document.model.type for part, document in zip(parts, documents, strict=True)
     }
+    chosen, said = select(_measured_apart(whole), wanted or Selection())
     others = len(documents) - 1
     plan = Plan(
         name=first.name + (f"-and-{others}-more" if others else ""),
