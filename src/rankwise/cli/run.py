@@ -156,7 +156,7 @@ def _created(options: StartOptions, plan: Plan, text: str) -> Iterator[tuple[Sto
         plan = with_recipients(plan, options.notify)
     check_secrets(plan.tasks)
     with Store.open(options.folder) as opened:
-        if options.begin:
+        if options.from_:
             from rankwise.engine.reuse import check_taken
 
             check_taken(opened, plan)
