@@ -13,8 +13,7 @@ from typing import Any
 
 from rankwise.files import read_data, read_left
 from rankwise.node.files import give_up, is_held, write_file
-from rankwise.store import State
-from rankwise.store.rows import ProcessRow
+from rankwise.store.rows import ProcessRow, State
 
 CLAIM = "claim"
 ORDER = "order.json"
