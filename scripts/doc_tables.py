@@ -187,7 +187,7 @@ def commands() -> str:
     """Write every command, with its arguments and options."""
     lines = []
     for name, command in _application().commands.items():
-        lines += [f"## {name}", ""]
+        lines += [f"### {name}", ""]
         for paragraph in (command.help or "").split("\n\n"):
             # click's mark for a paragraph that keeps its lines: the examples.
             is_example = "\b" in paragraph or paragraph.startswith("For example")

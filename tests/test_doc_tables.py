@@ -43,7 +43,7 @@ def test_every_key_of_the_site_file_is_in_its_table() -> None:
 
 
 def test_every_command_has_a_section_with_its_options() -> None:
-    found = {part.split("\n", 1)[0]: part for part in f"\n{doc_tables.commands()}".split("\n## ")}
+    found = {part.split("\n", 1)[0]: part for part in f"\n{doc_tables.commands()}".split("\n### ")}
     # Where the class of commands is, changes from one typer to the next.
     application: Any = typer.main.get_command(make_app(VERBS))
     assert VERBS.keys() <= found.keys()
