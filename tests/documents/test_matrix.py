@@ -50,8 +50,8 @@ exclude: [{when: {machine: here}, reason: no}]
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("runtimes: {}\ntests: [a]\n", "2:1: a matrix needs a runtime at least"),
-        ("runtimes: {a: current}\n", "1:1: a matrix needs a test at least"),
+        ("runtimes: {}\ntests: [a]\n", "2:1: a matrix needs at least one runtime"),
+        ("runtimes: {a: current}\n", "1:1: a matrix needs at least one test"),
         (
             "runtimes: {a: {}}\ntests: [a]\n",
             "2:15: a runtime needs one of `python`, `runtime`, `requirements`, `lock`, `image` or `modules`",
@@ -89,7 +89,7 @@ exclude: [{when: {machine: here}, reason: no}]
         ),
         (
             "runtimes: {a: current}\ntests: [{run: a, name: environment}]\n",
-            "3:18: `environment` is what rankwise itself looks at in each cell: take another name",
+            "3:18: `environment` is the name of rankwise's own task in each cell: use another name",
         ),
         (
             "runtimes: {a: {runtime: b, tests: [{run: x, name: n}]}}\ntests: [{run: a, name: n}]\n",

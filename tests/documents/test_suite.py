@@ -38,7 +38,7 @@ def test_one_line_is_a_test() -> None:
             "tests:\n- {run: a, name: x}\n- {run: b, name: x}\n",
             "4:12: a test is called `x` already",
         ),
-        ("tests: []\n", "2:1: a suite needs a test at least"),
+        ("tests: []\n", "2:1: a suite needs at least one test"),
         (
             "tests:\n- {run: a, ranks: 3, nodes: 2}\n",
             "3:22: `ranks` must be a multiple of `nodes` (2)",

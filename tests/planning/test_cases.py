@@ -234,7 +234,7 @@ def test_cases_may_be_read_in_different_ways(tmp_path: Path) -> None:
     ]
     assert parsers == [["osu", "imb"], ["imb"]]
     path.write_text(f"{head}parameters: {{a: [1, 2, 3]}}\n{wishes}")
-    with pytest.raises(InputError, match="`metrics` has nothing for the case a=3"):
+    with pytest.raises(InputError, match="no entry of `metrics` fits the case a=3"):
         plan_from([path])
 
 

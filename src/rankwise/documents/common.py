@@ -198,6 +198,7 @@ class Model(BaseModel):
 
 
 Variables = dict[values.Variable, values.Written]
+"""Environment variables."""
 TestFolder = Annotated[
     values.Text,
     Field(
@@ -212,7 +213,6 @@ TestCode = Annotated[
         examples=["./src"],
     ),
 ]
-"""Environment variables."""
 Tags = dict[values.Text, values.Written]
 
 

@@ -28,7 +28,7 @@ from rankwise.wording import code, hint
 
 AMOUNTS = ("mem", "cores", "gpus")
 """What may be compared with a number; `mem` is in GB."""
-NOT_RUN_BY_HAND = "`environment` is what rankwise itself looks at in each cell: take another name"
+_RESERVED = "`environment` is the name of rankwise's own task in each cell: use another name"
 _WORD = r"[A-Za-z][\w.+]*(-[\w.+]+)*"
 FEATURE = re.compile(rf"(?P<minus>-?)(?P<word>{_WORD})")
 COMPARISON = re.compile(
@@ -37,7 +37,7 @@ COMPARISON = re.compile(
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers and truth values as such, wherever they stand."""
+    """Return numbers and truth values instead of their texts, at any depth."""
     if isinstance(value, Scalar):
         return value.value
     if isinstance(value, Mapping):
@@ -174,8 +174,8 @@ class MatrixRuntime(Model):
         yield from runtime_conflicts(cls, contents, WAYS)
 
 
+# What a condition may ask for, and each cell has.
 AXES = ("runtime", "machine", "test")
-"""What `when` may ask for."""
 _PATTERN = re.compile(r"[*?\[]")
 
 
@@ -277,21 +277,23 @@ class Matrix(DocumentModel):
         runtimes, machines = mapping_in(contents, "runtimes"), mapping_in(contents, "machines")
         for key in ("runtimes", "machines"):
             if contents.get(key) == {}:
-                yield Conflict((key,), f"a matrix needs a {key[:-1]} at least")
+                yield Conflict((key,), f"a matrix needs at least one {key[:-1]}")
         own = [mapping_in(runtimes, name).get("tests") for name in runtimes]
         if not contents.get("tests") and not any(own):
-            yield Conflict(("tests",), "a matrix needs a test at least")
+            yield Conflict(("tests",), "a matrix needs at least one test")
         yield from _twice(contents, runtimes)
         known = {"runtime": [*runtimes], "machine": [*machines] or ["local"]}
         for key in ("exclude", "set"):
-            yield from _conditions(key, entries_in(contents, key), known)
-        yield from _additions(entries_in(contents, "add"), known)
-        yield from _unknown_patterns(contents, runtimes, known)
+            for index, entry in enumerate(entries_in(contents, key)):
+                if mapping_in(entry).get("when") == {}:
+                    yield Conflict((key, index, "when"), "`when` must ask for something")
+        yield from _unknown_names(contents, runtimes, known)
         yield from two_folders(contents)
 
 
 def _twice(contents: Mapping[str, Any], runtimes: Mapping[str, Any]) -> Iterator[Conflict]:
     """Find names of tests that are taken, also by rankwise itself."""
+    # Tests of one runtime may be called like those of another, but not like those of all.
     generic: set[str] = set()
     places: list[tuple[Any, tuple[str, ...]]] = [(contents, ())]
     places += [(one, ("runtimes", name)) for name, one in runtimes.items()]
@@ -299,51 +301,37 @@ def _twice(contents: Mapping[str, Any], runtimes: Mapping[str, Any]) -> Iterator
         yield from repeated_names(section, path, set(generic) if path else generic)
         for index, test in enumerate(entries_in(section, "tests")):
             if mapping_in(test).get("name") == LOOK:
-                yield Conflict((*path, "tests", index, "name"), NOT_RUN_BY_HAND)
+                yield Conflict((*path, "tests", index, "name"), _RESERVED)
 
 
-def _conditions(
-    key: str, entries: Sequence[Any], known: Mapping[str, Sequence[str]]
-) -> Iterator[Conflict]:
-    for index, entry in enumerate(entries):
-        condition = mapping_in(entry).get("when")
-        if condition == {}:
-            yield Conflict((key, index, "when"), "`when` must ask for something")
-        for axis, wanted in mapping_in(condition).items():
-            path = (key, index, "when", axis)
-            if axis not in AXES:
-                remedy = hint(axis, AXES, f"there are {', '.join(AXES)}")
-                yield Conflict(path, f"{code(axis)} is nothing that a cell has: {remedy}")
-            else:
-                yield from _unknown(path, axis, wanted, known)
-
-
-def _additions(entries: Sequence[Any], known: Mapping[str, Sequence[str]]) -> Iterator[Conflict]:
-    for index, entry in enumerate(entries):
-        for axis in known:
-            name = mapping_in(entry).get(axis)
-            if isinstance(name, str):
-                yield from _unknown(("add", index, axis), axis, name, known)
-
-
-def _unknown_patterns(
+def _unknown_names(
     contents: Mapping[str, Any], runtimes: Mapping[str, Any], known: Mapping[str, Sequence[str]]
 ) -> Iterator[Conflict]:
+    """Find plain names of runtimes and machines that do not exist; a pattern may fit nothing."""
+    for path, axis, wanted in _names_in(contents, runtimes):
+        if axis not in AXES:
+            remedy = hint(axis, AXES, f"there are {', '.join(AXES)}")
+            yield Conflict(path, f"{code(axis)} is nothing that a cell has: {remedy}")
+        for name in wanted if isinstance(wanted, list | tuple) else (wanted,):
+            is_plain = isinstance(name, str) and not _PATTERN.search(name)
+            # Names of tests are checked by the planner, which knows the files that patterns find.
+            if is_plain and name not in known.get(axis, [name]):
+                remedy = hint(name, known[axis], f"there are {', '.join(known[axis])}")
+                yield Conflict(path, f"there is no {axis} {code(name)}: {remedy}")
+
+
+def _names_in(
+    contents: Mapping[str, Any], runtimes: Mapping[str, Any]
+) -> Iterator[tuple[tuple[int | str, ...], str, Any]]:
+    """Yield all places with names or patterns, as their path, axis and value."""
+    for key in ("exclude", "set"):
+        for index, entry in enumerate(entries_in(contents, key)):
+            for axis, wanted in mapping_in(entry, "when").items():
+                yield (key, index, "when", axis), axis, wanted
     for name in runtimes:
-        wanted = mapping_in(runtimes, name).get("machines")
-        yield from _unknown(("runtimes", name, "machines"), "machine", wanted, known)
-    for index, test in enumerate(entries_in(contents, "tests")):
-        for axis in known:
-            key = f"{axis}s"
-            yield from _unknown(("tests", index, key), axis, mapping_in(test).get(key), known)
-
-
-def _unknown(
-    path: tuple[int | str, ...], axis: str, wanted: Any, known: Mapping[str, Sequence[str]]
-) -> Iterator[Conflict]:
-    """Find plain names that nothing has; a pattern may fit nothing."""
-    for name in wanted if isinstance(wanted, list | tuple) else (wanted,):
-        is_plain = isinstance(name, str) and not _PATTERN.search(name)
-        if is_plain and name not in known.get(axis, [name]):
-            remedy = hint(name, known[axis], f"there are {', '.join(known[axis])}")
-            yield Conflict(path, f"there is no {axis} {code(name)}: {remedy}")
+        yield ("runtimes", name, "machines"), "machine", mapping_in(runtimes, name).get("machines")
+    for axis in ("runtime", "machine"):
+        for index, entry in enumerate(entries_in(contents, "add")):
+            yield ("add", index, axis), axis, mapping_in(entry).get(axis)
+        for index, test in enumerate(entries_in(contents, "tests")):
+            yield ("tests", index, f"{axis}s"), axis, mapping_in(test).get(f"{axis}s")

@@ -196,10 +196,10 @@ class Pipeline(DocumentModel):
 
 
 def needs_of(stages: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return what each stage needs; if none says so, each needs the one before it.
+    """Return what each stage needs; if no stage has `needs`, each needs the one before it.
 
-    A stage that runs after failures only, or in any case, says nothing about those before it: what
-    comes after it needs the last ordinary stage as well.
+    A stage that runs after failures, or always, may end well though the stage before has failed:
+    so what comes after it needs the last ordinary stage as well.
     """
     said = {name: _needs(stage) for name, stage in stages.items()}
     if any(said.values()):
@@ -218,9 +218,9 @@ def _when(stage: Any) -> str:
 
 
 def in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return all stages so that each comes after what it needs, and else as they are written.
+    """Return all stages so that each comes after what it needs, else in the order of the document.
 
-    Those that are part of a cycle, or come after one, are left out.
+    Stages that are part of a circle, or come after one, are left out.
     """
     left, ordered = dict(needs), dict[str, None]()
     while name := next((one for one in left if ordered.keys() >= {*left[one]}), ""):
@@ -258,22 +258,19 @@ def _cycles(stages: Mapping[str, Any]) -> Iterator[Conflict]:
     needs = {
         name: [one for one in _needs(stage) if one in stages] for name, stage in stages.items()
     }
-    left = set(needs) - set(in_order(needs))
+    left = {*needs} - {*in_order(needs)}
     while left:
-        # Each of them has another one of them before it: going back must come round.
-        name = next(each for each in needs if each in left)
-        way = [name]
-        while True:
-            following = [one for one in needs[way[-1]] if one in left]
-            if not following:
+        # From any of them: what cannot be ordered needs something that cannot be ordered.
+        way = [next(name for name in needs if name in left)]
+        while following := next((one for one in needs[way[-1]] if one in left), ""):
+            if following in way:
+                circle = [*way[way.index(following) :], following]
+                shown = " needs ".join(map(code, circle))
+                yield Conflict(("stages", following, "needs"), f"a circle: {shown}")
                 break
-            if following[0] in way:
-                circle = [*way[way.index(following[0]) :], following[0]]
-                shown = " needs ".join(code(each) for each in circle)
-                yield Conflict(("stages", circle[0], "needs"), f"a circle: {shown}")
-                break
-            way.append(following[0])
-        left -= set(way)
+            way.append(following)
+        # Only what leads into a circle that was shown is left without a need.
+        left -= {*way}
 
 
 def _references(name: str, stage: Any, stages: Mapping[str, Any]) -> Iterator[Conflict]:
@@ -283,7 +280,8 @@ def _references(name: str, stage: Any, stages: Mapping[str, Any]) -> Iterator[Co
         "artifacts": _keeping(stages),
         "run": ["id"],
     }
-    # Checks are made when the stage is over, by a program that knows the plan only.
+    # Checks are applied when the stage is over, by the client: it knows the plan, and has no
+    # variables or folders of the stage.
     known_to_checks = {"matrix": known["matrix"]}
     for path, text in _texts(stage, ("stages", name)):
         is_check = path[2:3] == ("checks",)

@@ -170,6 +170,6 @@ class Suite(DocumentModel):
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         if contents.get("tests") == []:
-            yield Conflict(("tests",), "a suite needs a test at least")
+            yield Conflict(("tests",), "a suite needs at least one test")
         yield from repeated_names(contents, (), set())
         yield from two_folders(contents)

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import string
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,22 +66,23 @@ def stage_tasks(context: PipelineContext, name: str, stage: Stage) -> Planned:
 
 
 def _check_filled(context: PipelineContext, stage: Stage, filled: Stage) -> tuple[str, ...]:
-    """Look up the names that a stage has from its matrix; raises InputError as for others."""
-    names = {
-        key: {getattr(filled, key): context.document.place((key,), getattr(stage, key))}
-        for key in ("on", "environment")
-        if getattr(filled, key) != getattr(stage, key)
-    }
-    computes = {} if context.options.on else names.get("on", {})
+    """Look up the names that a stage has from its matrix.
+
+    Returns notices; raises InputError as `Site.check` does.
+    """
+    names: dict[str, dict[str, str]] = {"on": {}, "environment": {}}
+    for key, found in names.items():
+        if (name := getattr(filled, key)) != (written := getattr(stage, key)):
+            found[name] = context.document.place((key,), written)
     return context.options.site.check(
-        computes=computes,
-        runtimes=names.get("environment", {}),
+        computes={} if context.options.on else names["on"],
+        runtimes=names["environment"],
         is_strict=context.options.is_strict,
     )
 
 
 def _cells(stage: Stage) -> Iterator[tuple[str, Stage]]:
-    """Return the stage once for each combination of the matrix, with the values filled in."""
+    """Yield the stage once for each combination of its matrix: a name, and the stage with values."""
     taken: set[str] = set()
     for values in itertools.product(*stage.matrix.values()):
         cell = fit_name("-".join(values)) if values else ""
@@ -90,18 +92,14 @@ def _cells(stage: Stage) -> Iterator[tuple[str, Stage]]:
 
 
 def _filled(stage: Stage, matrix: Mapping[str, str]) -> Stage:
-    """Put values in for `${{…}}`, wherever it stands; checks know those of the matrix only."""
-
-    def value(found: re.Match[str]) -> str:
-        match found[1]:
-            case "artifacts":
-                return later(f"artifacts:{found[2]}")
-            case "run":
-                return later("run")
-        return of_matrix(found)
+    """Return a stage with values for `${{…}}`; checks get those of the matrix only."""
 
     def of_matrix(found: re.Match[str]) -> str:
         return matrix[found[2]] if found[1] == "matrix" else found[0]
+
+    def value(found: re.Match[str]) -> str:
+        marks = {"artifacts": f"artifacts:{found[2]}", "run": "run"}
+        return later(marks[found[1]]) if found[1] in marks else of_matrix(found)
 
     filled: Stage = _replaced(stage, value)
     return filled.model_copy(update={"checks": _replaced(stage.checks, of_matrix)})
@@ -113,24 +111,22 @@ def _replaced(data: Any, value_of: Callable[[re.Match[str]], str]) -> Any:
         return _REFERENCE.sub(value_of, data)
     if isinstance(data, dict):
         return {name: _replaced(each, value_of) for name, each in data.items()}
+    # Not a named tuple, such as the range of a count.
     if type(data) is tuple:
         return tuple(_replaced(each, value_of) for each in data)
     if isinstance(data, Model):
-        fields = {
-            name: _replaced(getattr(data, name), value_of) for name in type(data).model_fields
-        }
-        return data.model_copy(update=fields)
+        return data.model_copy(update=_replaced(dict(data), value_of))
     return data
 
 
 def _task(context: PipelineContext, name: str, cell: str, stage: Stage) -> Task:
     model = context.model
     key = f"{name}.{cell}" if cell else name
-    # Programs of ours work with folders of this machine, wherever the other stages run.
+    # Steps of rankwise's own work with folders of this machine, wherever the scripts run.
     is_script = stage.step == "run"
-    asked = context.options.on if is_script else ""
-    general = (model.on or context.options.site.default_compute) if is_script else LOCAL
-    compute = asked or stage.on or general
+    compute = stage.on or LOCAL
+    if is_script:
+        compute = context.options.compute(stage.on or model.on)
     common = Task(
         key=key,
         processes=(),
@@ -160,32 +156,28 @@ def _task(context: PipelineContext, name: str, cell: str, stage: Stage) -> Task:
 
 
 def _script(name: str, cell: str, stage: Stage) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the command of a stage that runs lines of the user's, and the files that it needs."""
+    """Return the command of a stage with lines of the user, and the files that it needs."""
     files = stage_commands.script_files(stage.run)
-    before: list[Sequence[str]] = []
-    after: list[Sequence[str]] = []
+    lines: list[Sequence[str]] = [stage_commands.script_command()]
     if stage.cache is not None:
         restore, save = cache_lines(stage.cache, stage.run)
-        before.append(restore)
-        after.append(save)
+        lines = [restore, *lines, save]
     if stage.artifacts:
-        after.append(keep_line(name, cell, stage.artifacts))
-    if not before and not after:
+        lines.append(keep_line(name, cell, stage.artifacts))
+    if len(lines) == 1:
         return stage_commands.script_command(), files
-    files[stage_commands.AROUND] = stage_commands.around(before, after)
+    files[stage_commands.AROUND] = "".join(f"{shlex.join(line)}\n" for line in lines)
     return stage_commands.script_command(stage_commands.AROUND), files
 
 
 def _with_ranks(context: PipelineContext, stage: Stage, common: Task) -> Task:
     assert stage.ranks is not None
     nodes = stage.nodes or 1
-    lines = stage.run.strip().splitlines()
-    files = {}
-    if len(lines) > 1:
+    line, files = stage.run.strip(), {}
+    if "\n" in line:
+        # The launcher starts a command: several lines become a script, which each rank runs.
         files = {stage_commands.RUN: f"{stage.run}\n"}
         line = " ".join(map(in_shell, stage_commands.script_command(stage_commands.RUN)))
-    else:
-        line = lines[0]
     runtime = context.options.site.runtime(stage.environment or context.model.environment)
     task = task_of(
         JobRequest(
@@ -257,16 +249,12 @@ def _included(context: PipelineContext, key: str, stage: Stage) -> Planned:
 
 
 def check_targets(context: PipelineContext) -> None:
-    """Raise InputError for places that cannot be deployed to, checkouts with changes, strangers."""
-    found = [
-        complaint
-        for name, stage in context.model.stages.items()
-        for complaint in (
-            *_deploys(context, name, stage),
-            *_checkouts(context, name, stage),
-            *_notices(context, stage),
-        )
-    ]
+    """Raise InputError for folders that stages must not overwrite, and for unknown recipients."""
+    found: list[str] = []
+    for name, stage in context.model.stages.items():
+        found += _deploys(context, name, stage)
+        found += _checkouts(context, name, stage)
+        found += _recipients(context, stage)
     Faults(found).raise_all()
 
 
@@ -305,7 +293,7 @@ def _checkouts(context: PipelineContext, name: str, stage: Stage) -> Iterator[st
         )
 
 
-def _notices(context: PipelineContext, stage: Stage) -> Iterator[str]:
+def _recipients(context: PipelineContext, stage: Stage) -> Iterator[str]:
     for name in stage.notify.to if stage.notify is not None else ():
         try:
             context.options.site.notify(name)
@@ -326,7 +314,7 @@ def _folder(context: PipelineContext, stage: Stage, written: str) -> Path | None
 
 
 def plan_pipeline(document: Document, options: PlanOptions) -> Planned:
-    """Plan the stages, each with what it needs."""
+    """Plan all stages; raises InputError with a line for every mistake."""
     model = document.model
     assert isinstance(model, Pipeline)
     context = PipelineContext(
@@ -358,7 +346,7 @@ def plan_pipeline(document: Document, options: PlanOptions) -> Planned:
 
 
 def _stages_from(context: PipelineContext, name: str) -> set[str]:
-    """Return a stage and all that come after it; raises InputError if there is none."""
+    """Return a stage and all that come after it; raises InputError if it does not exist."""
     stages = context.model.stages
     if name not in stages:
         remedy = hint(name, stages, f"there are {', '.join(stages)}")
@@ -383,12 +371,10 @@ def _workspace(document: Document, model: Pipeline) -> Path:
 def _check_names(context: PipelineContext) -> tuple[str, ...]:
     model, document = context.model, context.document
     stages = model.stages.values()
-    computes = {name for name in (model.on, *(stage.on for stage in stages)) if name}
-    if context.options.on:
-        computes = {context.options.on}
-    runtimes = {
-        name for name in (model.environment, *(stage.environment for stage in stages)) if name
-    }
+    asked = context.options.on
+    computes = {asked} if asked else {model.on, *(stage.on for stage in stages)} - {""}
+    runtimes = {model.environment, *(stage.environment for stage in stages)} - {""}
+    # References to the matrix of a stage are checked where they have their values.
     return context.options.site.check(
         computes={
             name: context.options.place_of_compute(document, ("on",), name)
@@ -405,7 +391,7 @@ def _check_names(context: PipelineContext) -> tuple[str, ...]:
 def _linked(
     context: PipelineContext, task: Task, stage: Stage, before: tuple[str, ...], *, is_taken: bool
 ) -> Task:
-    """Put a task after those that its stage needs."""
+    """Return a task of a stage, which comes after the tasks of the stages that it needs."""
     is_first = not task.needs
     return dataclasses.replace(
         task,
@@ -434,7 +420,7 @@ def _reuse(context: PipelineContext, task: Task, stage: Stage, *, is_taken: bool
 
 
 def _submitting(context: PipelineContext, name: str, tasks: Sequence[Task]) -> Task:
-    """Make the task that submits a stage, in the place of its own."""
+    """Return the task that submits a stage as a run of its own, in place of the stage's tasks."""
     source = str(context.document.path.absolute())
     line = detach_line(source, name, is_forced=bool(context.options.choice.get("force")))
     if context.options.on:
@@ -450,9 +436,8 @@ def _submitting(context: PipelineContext, name: str, tasks: Sequence[Task]) -> T
 
 
 def _detached(context: PipelineContext, name: str) -> Planned:
-    """Plan one stage alone, with the variables that it would have had in its pipeline."""
-    given = context.options.choice.get("environment")
-    inherited: Mapping[str, str] = given if isinstance(given, Mapping) else {}
+    """Plan one stage alone, with the variables that it would have in its pipeline."""
+    inherited: Any = context.options.choice.get("environment", {})
     stage = context.model.stages[name]
     planned = stage_tasks(context, name, stage)
     tasks = [

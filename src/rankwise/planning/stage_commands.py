@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,14 +28,8 @@ def script_files(text: str) -> dict[str, str]:
 
 
 def script_command(name: str = STAGE) -> tuple[str, ...]:
-    """Give the command that runs one of the files."""
+    """Return the command that runs one of the files."""
     return (*_BASH, f"{later('folder')}/{name}")
-
-
-def around(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]) -> str:
-    """Write what is done before and after a stage's own lines, if those succeed."""
-    lines = [*map(shlex.join, before), shlex.join(script_command()), *map(shlex.join, after)]
-    return "".join(f"{line}\n" for line in lines)
 
 
 Line = tuple[str, ...]
@@ -48,7 +41,7 @@ def program(name: str, *arguments: str) -> Line:
 
 
 _OF_RUN = ("--store", later("store"), "--run", later("run"))
-# The fields of each step that stand in its line as they are, and those that are options there.
+# For each step, the fields that are arguments of its program, and those that are options.
 _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "checkout": (("repository",), {"--ref": "ref", "--into": "into", "--clean": "clean"}),
     "runtime": (
@@ -82,7 +75,7 @@ def step_line(stage: Stage) -> Line:
 
 
 def _option(name: str, value: Any) -> list[str]:
-    """Return the words of an option that has a value, several, or is only there."""
+    """Return the words of an option with a value, with several, or with none, as a flag."""
     match value:
         case bool():
             return [name] if value else []

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rankwise.documents.load import Document
 from rankwise.documents.sweep import Range, Sweep, Values
@@ -27,9 +28,9 @@ class SweepCase:
     """One combination of values."""
 
     values: Mapping[str, str]
-    """Of the parameters, in their order, or the names of the values where they have some."""
+    """Of the parameters, in their order; of values with names, the names."""
     texts: Mapping[str, str] = field(default_factory=dict)
-    """The values that have names, as commands have them."""
+    """What commands get for values with names."""
     nodes: int = 1
     ranks_per_node: int | None = None
     timeout: float | None = None
@@ -41,20 +42,20 @@ class SweepCase:
 
     @property
     def all_values(self) -> dict[str, str]:
-        """Return everything that a command may refer to, but for the trial."""
-        shown = {**self.names, **self.texts}
-        return {name: shown[name] for name in self.names}
+        """Return everything that a command may refer to, except for the trial."""
+        return {name: self.texts.get(name, value) for name, value in self.names.items()}
 
     @property
     def names(self) -> dict[str, str]:
-        """Return everything by which a case is known, but for the trial."""
+        """Return everything that conditions may refer to, except for the trial."""
         own = {"nodes": self.nodes, "ranks_per_node": self.ranks_per_node or 1, "ranks": self.ranks}
         return {**self.values, **{name: str(value) for name, value in own.items()}}
 
     @property
     def name(self) -> str:
-        """Say it in one line: what differs from other cases of any size."""
+        """Return the case in one line, by which it is compared with earlier runs."""
         shown = dict(self.values)
+        # One node is left out, so that names stay when a document adds larger cases.
         if self.ranks_per_node is not None:
             shown |= {"ranks": str(self.ranks)}
         if self.nodes > 1:
@@ -63,7 +64,7 @@ class SweepCase:
 
 
 def cases_of(model: Sweep) -> tuple[list[SweepCase], dict[str, int]]:
-    """Return the cases in their order, equal ones once; and for each reason, how many are out."""
+    """Return the cases in order, without repetitions, and how many each reason has left out."""
     excluded = dict.fromkeys((one.reason for one in model.exclude), 0)
     found: dict[str, SweepCase] = {}
     for case in itertools.chain(_combinations(model), _added(model)):
@@ -77,11 +78,11 @@ def cases_of(model: Sweep) -> tuple[list[SweepCase], dict[str, int]]:
 
 
 def kept_apart(tasks: Sequence[Task], owners: Mapping[str, str], word: str) -> list[Task]:
-    """Give cases other names where several sweeps of a run have the same.
+    """Return the tasks, with other names for cases that several sweeps of a run have.
 
-    Otherwise what one of them measures would be taken for trials of the other. Those that are
-    alone with their names keep them, so that they are compared with earlier runs. `owners` says
-    from where each task is, by its key, and `word` what that is: `stage` or `document`.
+    Otherwise measurements of one sweep would be taken for trials of the other. Unique names are
+    kept, because cases are compared with earlier runs by them. `owners` has the stage or document
+    of each task by its key, and `word` is which of the two.
     """
     having: dict[str, set[str]] = {}
     for task in tasks:
@@ -146,7 +147,7 @@ def _values(given: Values) -> Sequence[str]:
 
 
 def _texts(model: Sweep, values: Mapping[str, str]) -> dict[str, str]:
-    """Return the values that are meant by their names; who writes another means it as it is."""
+    """Return what the names of values stand for; a value that is no name is taken as it is."""
     every = [*model.parameters.items(), *(entry for group in model.zip for entry in group.items())]
     return {
         name: given.get(values[name], values[name])
@@ -156,7 +157,7 @@ def _texts(model: Sweep, values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _changed(case: SweepCase, model: Sweep) -> SweepCase:
-    """Change what settings say, one after another."""
+    """Return a case with all settings that fit it, one after another."""
     for setting in model.set:
         if fits(setting.when, case.names):
             values = {**case.values, **setting.parameters}
@@ -172,12 +173,12 @@ def _changed(case: SweepCase, model: Sweep) -> SweepCase:
 
 _REFERENCE = re.compile(r"\$\{\{\s*([^{}]{1,200}?)\s*\}\}")
 _MARK = "parameter:"
-# What the shell takes as it is: a command with such values is the same command for all of them.
+# What the shell does not change: a command with other such values has the same plan.
 _PLAIN = re.compile(r"[\w./:=,+@%^-]*")
 
 
 def plan_sweep(document: Document, options: PlanOptions) -> Planned:
-    """Plan a sweep; raises InputError if it is larger than its budget, or empty."""
+    """Plan a sweep; raises InputError if it is empty, or larger than its budget."""
     model = document.model
     assert isinstance(model, Sweep)
     compute = options.compute(model.compute.target)
@@ -210,7 +211,7 @@ def plan_sweep(document: Document, options: PlanOptions) -> Planned:
 
 
 class _Templates:
-    """Plans cases: one of each size as a pattern, which takes long, and the others from it."""
+    """Plans cases: one of each size as a pattern, which takes long, and the others from that."""
 
     def __init__(self, model: Sweep, options: PlanOptions, compute: str, folder: Path) -> None:
         self._model, self._options, self._compute, self._folder = model, options, compute, folder
@@ -226,26 +227,13 @@ class _Templates:
         return self._with_environment(_filled(self._patterns[size], known), case, known)
 
     def preparation(self) -> Task:
-        """Plan what comes before all cases."""
-        role = RoleRequest(
-            name="prepare",
-            command=self._model.prepare,
-            runtime=self._options.site.runtime(self._model.environment),
+        """Plan what runs before all cases."""
+        return self._task(
+            "prepare", "prepare", self._model.prepare, environment=self._model.environment_variables
         )
-        request = JobRequest(
-            kind="plain",
-            name=self._model.name,
-            key="prepare",
-            roles=(role,),
-            environment=self._model.environment_variables,
-            secrets=tuple(self._model.secrets),
-            compute=self._compute,
-            folder=str(self._folder),
-        )
-        return task_of(request, self._options.site)
 
     def _plan(self, case: SweepCase, value_of: Callable[[str], str]) -> Task:
-        model, site = self._model, self._options.site
+        model = self._model
         names = {**case.all_values, "trial": ""}
 
         def value(found: re.Match[str]) -> str:
@@ -253,31 +241,37 @@ class _Templates:
                 return later(f"{_MARK}trial")
             return value_of(found[1]) if found[1] in names else found[0]
 
-        role = RoleRequest(
-            name="launcher" if case.ranks_per_node else "worker",
-            command=_REFERENCE.sub(value, model.command),
+        is_mpi = bool(case.ranks_per_node)
+        task = self._task(
+            model.name,
+            "launcher" if is_mpi else "worker",
+            _REFERENCE.sub(value, model.command),
             code=str(self._folder / model.code.path) if model.code is not None else "",
-            runtime=site.runtime(model.environment),
-        )
-        request = JobRequest(
-            kind="mpi" if case.ranks_per_node else "plain",
-            name=model.name,
-            key=model.name,
-            roles=(role,),
+            kind="mpi" if is_mpi else "plain",
             instance_count=case.nodes,
             process_count_per_instance=case.ranks_per_node,
-            generate_launcher=bool(case.ranks_per_node),
+            generate_launcher=is_mpi,
+            timeout=model.timeout,
+        )
+        if model.parallel:
+            return task
+        # One at a time, on nodes of its own: other tasks there would change what is measured.
+        lane = f"sweep on {self._compute}"
+        return dataclasses.replace(task, is_alone=True, lane=lane, lane_width=1)
+
+    def _task(self, key: str, role: str, command: str, *, code: str = "", **details: Any) -> Task:
+        model, site = self._model, self._options.site
+        runtime = site.runtime(model.environment)
+        request = JobRequest(
+            **{"kind": "plain", **details},
+            name=model.name,
+            key=key,
+            roles=(RoleRequest(name=role, command=command, code=code, runtime=runtime),),
             secrets=tuple(model.secrets),
             compute=self._compute,
             folder=str(self._folder),
-            timeout=model.timeout,
         )
-        task = task_of(request, site)
-        if model.parallel:
-            return task
-        # One at a time, on nodes of its own: what runs beside it would be measured, too.
-        lane = f"sweep on {self._compute}"
-        return dataclasses.replace(task, is_alone=True, lane=lane, lane_width=1)
+        return task_of(request, site)
 
     def _with_environment(self, task: Task, case: SweepCase, known: Mapping[str, str]) -> Task:
         own = {
@@ -289,25 +283,25 @@ class _Templates:
 
 
 def _filled(task: Task, values: Mapping[str, str]) -> Task:
-    """Put values into the commands of a pattern; marks that mean something else stay."""
+    """Return a pattern with values in its commands; marks of the runner stay."""
 
     def value_of(what: str) -> str:
         return values.get(what.removeprefix(_MARK), later(what))
 
-    processes = tuple(
-        dataclasses.replace(
-            process,
-            command=fill_in(process.command, value_of)
-            if isinstance(process.command, str)
-            else tuple(fill_in(word, value_of) for word in process.command),
+    def command(given: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        is_line = isinstance(given, str)
+        return (
+            fill_in(given, value_of)
+            if is_line
+            else tuple(fill_in(word, value_of) for word in given)
         )
-        for process in task.processes
-    )
-    return dataclasses.replace(task, processes=processes)
+
+    processes = (dataclasses.replace(one, command=command(one.command)) for one in task.processes)
+    return dataclasses.replace(task, processes=tuple(processes))
 
 
 def _trial(single: Task, case: SweepCase, model: Sweep, key: str, trial: int) -> Task:
-    """Make the task of one trial; those before the first are not measured."""
+    """Return the task of one trial; trials before number 1 warm up and are not measured."""
     is_warmup = trial < 1
     measuring = None
     if model.metrics and not is_warmup:
@@ -321,17 +315,15 @@ def _trial(single: Task, case: SweepCase, model: Sweep, key: str, trial: int) ->
 
 
 def _metrics(model: Sweep, case: SweepCase) -> tuple[Metric, ...]:
-    """Return what is read from a case; InputError if nothing would be."""
-    wishes = [wish for wish in model.metrics if fits(wish.when, case.names)]
-    if not wishes:
-        raise InputError(f"{model.name}: `metrics` has nothing for the case {case.name}")
-    return tuple(
-        Metric(**{name: value for name, value in wish if name != "when"}) for wish in wishes
-    )
+    """Return the metrics of a case; raises InputError if there are none."""
+    metrics = [metric for metric in model.metrics if fits(metric.when, case.names)]
+    if not metrics:
+        raise InputError(f"{model.name}: no entry of `metrics` fits the case {case.name}")
+    return tuple(Metric(**metric.model_dump(exclude={"when"})) for metric in metrics)
 
 
 def _keys(cases: Sequence[SweepCase]) -> list[str]:
-    """Name the cases, in a way that is fit for folders, each differently."""
+    """Return a unique key for each case, which can be the name of a folder."""
     taken: dict[str, int] = {}
     keys = []
     for case in cases:
@@ -358,7 +350,7 @@ def _check_budget(document: Document, model: Sweep, singles: Sequence[Task]) -> 
 
 
 def _core_hours(model: Sweep, singles: Sequence[Task]) -> float:
-    """Return what it takes if every case takes its time limit."""
+    """Return the core-hours if every case takes its whole time limit."""
     once = sum((task.timeout or 0.0) * (task.width or len(task.processes)) for task in singles)
     return once * (model.trials + model.warmup) / 3600
 
@@ -369,7 +361,7 @@ def _costs(
     singles: Sequence[Task],
     left_out: Mapping[str, int],
 ) -> list[str]:
-    """Say what it will take before it starts, and what was left out."""
+    """Return what people should know before the start: the cost, and what is left out."""
     warmups = f" and {model.warmup} to warm up" if model.warmup else ""
     total = len(cases) * (model.trials + model.warmup)
     limit = ""
