@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from rankwise.backends.batch.system import largest_node, open_system
 from rankwise.documents.common import runtime_choice
@@ -34,7 +35,7 @@ _IN_LOCK = re.compile(r'^\s*(name\s*=\s*")?ipykernel\b', re.I | re.M)
 
 
 def check_names(document: Document, model: Matrix, site: Site) -> None:
-    """Raise InputError for names that no site file has: nothing may stand in for a machine."""
+    """Raise InputError for names that no site file has: a matrix is about these very machines."""
     site.check(
         computes={
             one.compute: document.place(("compute", name), one.compute)
@@ -50,34 +51,24 @@ def check_names(document: Document, model: Matrix, site: Site) -> None:
 
 
 def check_needs(document: Document, model: Matrix, site: Site, here: Iterable[str]) -> None:
-    """Raise InputError for needs that no machine has a word for: they would never be met."""
-    declared = {
-        *here,
-        *(word for one in model.machines.values() for word in one.features),
-        *(
-            word
-            for layer in site.layers
-            for one in layer.computes.values()
-            for word in one.features
-        ),
-    }
+    """Raise InputError for needs with words that no machine has: they would never be met."""
+    computes = (one for layer in site.layers for one in layer.computes.values())
+    machines: list[Any] = [*model.machines.values(), *computes]
+    declared = {*here, *(word for one in machines for word in one.features)}
     faults = []
     for path, needs in _needs_of(model):
         for index, need in enumerate(needs):
             word, meant = cells.unknown_word(need, declared)
             if word:
-                hint = (
-                    f"did you mean {meant}?"
-                    if meant
-                    else f"write it, or -{word}, into `features` of a machine"
-                )
+                otherwise = f"write it, or -{word}, into `features` of a machine"
+                remedy = f"did you mean {meant}?" if meant else otherwise
                 place = document.at(*path, "needs", index)
-                faults.append(f"{place}: no machine says anything of `{word}`: {hint}")
+                faults.append(f"{place}: no machine has or excludes `{word}`: {remedy}")
     Faults(faults).raise_all()
 
 
 def _needs_of(model: Matrix) -> Iterator[tuple[tuple[str | int, ...], Sequence[str]]]:
-    """Return all needs, with the paths of those who have them."""
+    """Yield all needs, with the path of the test or the runtime that has them."""
     for index, test in enumerate(model.tests):
         yield ("tests", index), test.needs
     for name, one in model.runtimes.items():
@@ -86,8 +77,8 @@ def _needs_of(model: Matrix) -> Iterator[tuple[tuple[str | int, ...], Sequence[s
             yield ("runtimes", name, "tests", index), test.needs
 
 
-def facts_of(machine: MatrixMachine, site: Site) -> cells.MachineFacts:
-    """Find out what a machine has, as far as that can be known here."""
+def features_of(machine: MatrixMachine, site: Site) -> cells.Features:
+    """Return what a machine has, as far as that can be known here."""
     choice = site.compute(machine.compute)
     for feature in choice.features:
         if not FEATURE.fullmatch(feature) and not COMPARISON.fullmatch(feature):
@@ -96,17 +87,13 @@ def facts_of(machine: MatrixMachine, site: Site) -> cells.MachineFacts:
             )
     said = (*choice.features, *machine.features)
     if choice.backend == LOCAL:
-        here = cells.found_here(choice.capacity(this_machine()))
-        features, missing = cells.check_here(said, here)
-        if missing:
-            missing = f"{missing} was not found on this machine"
-        return cells.MachineFacts(features=features, missing=missing)
+        return cells.check_here(said, cells.found_here(choice.capacity(this_machine())))
     size, missing = _node_of_cluster(choice) if choice.is_batch else (Resources(), "")
-    return cells.MachineFacts(features=cells.stated(said, choice.capacity(size)), missing=missing)
+    return dataclasses.replace(cells.stated(said, choice.capacity(size)), missing=missing)
 
 
 def _node_of_cluster(choice: ComputeConfig) -> tuple[Resources, str]:
-    """Ask the batch system what a node has; if it does not answer, say why."""
+    """Return what the largest node of a batch system has, or why that is unknown."""
     system = open_system(choice)
     try:
         node = largest_node(system.nodes())
@@ -121,7 +108,7 @@ def _node_of_cluster(choice: ComputeConfig) -> tuple[Resources, str]:
 def runtimes_for(
     document: Document, model: Matrix, site: Site, tests: Sequence[cells.PlannedTest]
 ) -> tuple[dict[str, RuntimeChoice], list[str]]:
-    """Say what each runtime is, and what people must know; raises InputError for a lock's."""
+    """Return what each runtime is, and notices; raises InputError for an unreadable lock."""
     found, notices, faults = {}, [], Faults()
     for name, one in model.runtimes.items():
         with faults.collected():
@@ -161,25 +148,25 @@ def _has_notebooks(name: str, model: Matrix, tests: Sequence[cells.PlannedTest])
 
 
 def _lacks_kernel(choice: RuntimeChoice) -> bool:
-    if choice.kind != "uv":
-        return False
-    if choice.lock and any(_IN_LOCK.search(text) for text in texts_of(Path(choice.lock))):
+    # Only environments of uv are made by rankwise; the others are as they are.
+    texts = texts_of(Path(choice.lock)) if choice.lock else ()
+    if choice.kind != "uv" or any(map(_IN_LOCK.search, texts)):
         return False
     return not _WITH_KERNEL.search("\n".join(choice.requirements))
 
 
 SURROUNDINGS = Path(__file__).parent.parent / "node" / "surroundings.py"
-"""Says what a program finds around itself; it is run by the runtime's own Python."""
+"""The program that describes the environment of a cell; the runtime's own Python runs it."""
 _LOOK_SECONDS = 300.0
 
 
 def plan_matrix(document: Document, options: PlanOptions) -> Planned:
-    """Plan a matrix; raises InputError with every mistake."""
+    """Plan a matrix; raises InputError with a line for every mistake."""
     model = document.model
     assert isinstance(model, Matrix)
     if options.on is not None:
         raise InputError(
-            f"--on {options.on}: a matrix says itself where it runs: take some of its machines "
+            f"--on {options.on}: a matrix has machines of its own: select some of them "
             f"with --only machine={next(iter(model.machines))}"
         )
     check_names(document, model, options.site)
@@ -190,8 +177,8 @@ def plan_matrix(document: Document, options: PlanOptions) -> Planned:
         raise InputError(f"{place}: there is no folder {folder}")
     tests = cells.tests_in(document, model, folder)
     _check_tests(document, model, [test.name for test in tests])
-    machines = {name: facts_of(one, options.site) for name, one in model.machines.items()}
-    found = {word for one in machines.values() for word in one.features.words}
+    machines = {name: features_of(one, options.site) for name, one in model.machines.items()}
+    found = {word for one in machines.values() for word in one.words}
     check_needs(document, model, options.site, found)
     runtimes, notices = runtimes_for(document, model, options.site, tests)
     entries = list(cells.entries_of(model, tests, machines))
@@ -206,7 +193,7 @@ def plan_matrix(document: Document, options: PlanOptions) -> Planned:
 
 
 def _check_added(document: Document, model: Matrix) -> None:
-    """Complain of cells that are added though they are there: what was meant cannot be told."""
+    """Raise InputError for a cell in `add` that exists: it is unclear what was meant."""
     there = set(cells.cells_that_are_there(model))
     for index, one in enumerate(model.add):
         if (one.runtime, one.machine) in there:
@@ -218,7 +205,7 @@ def _check_added(document: Document, model: Matrix) -> None:
 
 
 def _check_tests(document: Document, model: Matrix, names: Sequence[str]) -> None:
-    """Complain of names that no test has, in conditions and `add`: they would do nothing."""
+    """Raise InputError for names in conditions and `add` that no test has."""
     wanted: list[tuple[tuple[int | str, ...], Sequence[str]]] = [
         (("add", index, "tests"), one.tests) for index, one in enumerate(model.add)
     ]
@@ -245,7 +232,7 @@ class _MatrixPlanner:
     folder: Path
 
     def tasks(self, entries: Sequence[cells.CellEntry]) -> list[Task]:
-        """Plan all; raises InputError with every mistake, said once."""
+        """Plan all tests; raises InputError with a line for every mistake."""
         faults = Faults()
         tasks: list[Task] = []
         for (runtime, machine), group in groupby(entries, lambda one: (one.runtime, one.machine)):
@@ -260,8 +247,8 @@ class _MatrixPlanner:
             found: list[Task] = []
             for entry in cell:
                 with faults.collected():
-                    if entry.skip is not None:
-                        found.append(self._not_run(entry, entry.skip))
+                    if entry.skip:
+                        found.append(self._not_run(entry))
                     else:
                         found += [self._in_cell(entry, *one) for one in planner.tasks(entry)]
             if not all(task.skip for task in found):
@@ -271,7 +258,7 @@ class _MatrixPlanner:
         return tasks
 
     def _in_cell(self, entry: cells.CellEntry, name: str, task: Task) -> Task:
-        """Return a task its place in the matrix."""
+        """Return a task with its key, tags and limits in the matrix."""
         width = self.model.machines[entry.machine].max_parallel or 0
         return dataclasses.replace(
             task,
@@ -284,7 +271,7 @@ class _MatrixPlanner:
             tags={**task.tags, **_tags(entry, name)},
         )
 
-    def _not_run(self, entry: cells.CellEntry, skip: cells.Skip) -> Task:
+    def _not_run(self, entry: cells.CellEntry) -> Task:
         shown = entry.test.entry
         command = shown.run or shown.files or shown.pytest or shown.suite
         task = Task(
@@ -293,15 +280,15 @@ class _MatrixPlanner:
             folder=str(self.folder),
             compute=self.model.machines[entry.machine].compute,
             runtime=self.runtimes[entry.runtime],
-            skip=skip.reason,
-            is_optional=skip.is_said,
+            skip=entry.skip,
+            is_optional=entry.is_intended,
         )
         return self._in_cell(entry, entry.test.name, task)
 
     def _environment(self, cell: Sequence[cells.CellEntry]) -> Task:
-        """Plan the look around: into the attempt's folder goes the program that does it.
+        """Return the task that describes the environment of a cell.
 
-        Whatever becomes of it, no test has failed by that.
+        Its program is written into the folder of the attempt. Its failure is never the run's.
         """
         entry = cell[0]
         machine = self.model.machines[entry.machine]
@@ -333,9 +320,9 @@ def _tags(entry: cells.CellEntry, test: str) -> dict[str, str]:
 
 
 def _summary(
-    model: Matrix, tasks: Sequence[Task], machines: Mapping[str, cells.MachineFacts]
+    model: Matrix, tasks: Sequence[Task], machines: Mapping[str, cells.Features]
 ) -> list[str]:
-    """Say how much it is before it starts, and what cannot be had here."""
+    """Return what people should know before the start: how many tests, and what is missing."""
     every = {cell_of(task) for task in tasks}
     count = sum(is_test(task) and not task.skip for task in tasks)
     runtimes, places = len(model.runtimes), len(model.machines)

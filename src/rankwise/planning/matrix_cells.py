@@ -25,13 +25,13 @@ from rankwise.wording import code, nearest
 
 _GB = 1e9
 _GPU = "gpu"
-# Words that a machine answers for by itself; others mean what people want them to mean.
+# Words that this machine is searched for; others mean what people want them to mean.
 _LOOKED_FOR = re.compile(
     r"gpu|linux|darwin|x86_64|aarch64|arm64|ppc64le|riscv64"
     r"|s?sse\w*|avx\w*|amx\w*|fma|f16c|bmi[12]|popcnt|neon|asimd\w*|s[vm]e\w*"
 )
-# As far as their names are known; those of extensions, which come with every new processor, are
-# known by how they begin.
+# The same as plain words, to recognize spelling mistakes. New processors bring new extensions:
+# those are recognized by their beginning.
 _NAMES = (
     *("gpu", "linux", "darwin", "x86_64", "aarch64", "arm64", "ppc64le", "riscv64"),
     *("sse", "sse2", "sse3", "ssse3", "sse4_1", "sse4_2", "sse4a", "avx", "avx2", "avx512"),
@@ -44,23 +44,22 @@ _EXTENSION = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """What a machine has."""
+    """What a machine has, as far as it is known before anything runs there."""
 
     words: frozenset[str] = frozenset()
     amounts: Mapping[str, float] = field(default_factory=dict)
     """Of `mem` (in GB), `cores` and `gpus`, as far as they are known."""
+    missing: str = ""
+    """Why nothing can run there at all; empty: it can."""
 
     def lacks(self, need: str, *, who: str = "it") -> str:
-        """Say what is missing, or too much, for one need; empty: nothing is.
-
-        `who` is what the machine is called.
-        """
+        """Return why a need is not met on the machine `who`; empty if it is."""
         comparison = COMPARISON.fullmatch(need)
         if comparison is not None:
             name, number = comparison["name"], float(comparison["number"])
             has = self.amounts.get(name)
             if has is None:
-                return f"needs {need}, and nobody says what {who} has of that"
+                return f"needs {need}, which is unknown for {who}"
             if OPERATORS[comparison["sign"]](has, number):
                 return ""
             return f"needs {need}, and {who} has {round(has, 1):g}"
@@ -73,7 +72,7 @@ class Features:
 
 
 def found_here(resources: Resources, *, root: Path = Path("/")) -> Features:
-    """Look at what this machine has, beside what is known of its size already."""
+    """Return what this machine has; `resources` is its size."""
     words = {platform.system().lower(), platform.machine().lower(), *_processor(root)}
     if any(word.startswith("avx512") for word in words):
         words.add("avx512")
@@ -83,7 +82,7 @@ def found_here(resources: Resources, *, root: Path = Path("/")) -> Features:
 
 
 def stated(features: Iterable[str], resources: Resources | None = None) -> Features:
-    """Take what people say of a machine that cannot be looked at."""
+    """Return what a machine has that cannot be looked at, as people say."""
     words, amounts = set(), _amounts(resources or Resources())
     for feature in features:
         comparison = COMPARISON.fullmatch(feature)
@@ -96,23 +95,25 @@ def stated(features: Iterable[str], resources: Resources | None = None) -> Featu
     return Features(words=frozenset(words), amounts=amounts)
 
 
-def check_here(said: Iterable[str], here: Features) -> tuple[Features, str]:
-    """Compare what people say of this machine with what is found.
+def check_here(said: Sequence[str], here: Features) -> Features:
+    """Return what this machine has: what was found, and what people say beside that.
 
-    Give what it has, with all that was said, and the first of that which is missing.
+    Something that people say, and that was looked for and not found, is what is missing.
     """
-    said = list(said)
     missing = next((one for one in said if _can_be_looked_for(one) and here.lacks(one)), "")
     told = stated(said)
-    words = here.words | {word for word in told.words if not word.startswith("-")}
-    return Features(words=words, amounts={**told.amounts, **here.amounts}), missing
+    return Features(
+        words=here.words | {word for word in told.words if not word.startswith("-")},
+        amounts={**told.amounts, **here.amounts},
+        missing=f"{missing} was not found on this machine" if missing else "",
+    )
 
 
 def unknown_word(need: str, declared: Iterable[str]) -> tuple[str, str]:
-    """Return the word of a need that no machine says anything of, and the one that is nearest.
+    """Return the word of a need that no machine has or excludes, and the nearest known word.
 
-    Both are empty if all is well: a machine is looked at for the word, or declares that it has it,
-    or with `-` that it has not. Otherwise nothing is known of it, and it would always be missing.
+    Both are empty if the word is known: machines are searched for it, or declare that they have it,
+    or with `-` that they do not. A need with an unknown word would never be met.
     """
     found = FEATURE.fullmatch(need)
     if found is None:
@@ -134,7 +135,7 @@ def _amounts(resources: Resources) -> dict[str, float]:
         "cores": float(resources.cores),
         "gpus": float(resources.gpus),
     }
-    # Without a GPU there is none; without memory nobody has said how much.
+    # 0 GPUs is an answer, but 0 bytes or cores mean that the size is unknown.
     return {name: value for name, value in known.items() if value or name == "gpus"}
 
 
@@ -158,27 +159,27 @@ class PlannedTest:
     name: str
     kind: Literal["script", "notebook", "suite"]
     entry: MatrixTest
-    """As it is planned: a pattern finds one file."""
+    """The entry of the document; for a file that a pattern found, with that file."""
     document: Document
     """The document; its contents are the part that has the test under `tests`."""
     index: int
     runtime: str = ""
-    """The runtime that it belongs to; empty: those that it names, or all."""
+    """The runtime that has the test; empty: those that the entry names, or all."""
     file: str = ""
     """The notebook or the suite, as the document writes it."""
     place: str = ""
 
     def is_for(self, runtime: str, machine: str) -> bool:
-        """Return whether a cell has it."""
-        if self.runtime and self.runtime != runtime:
+        """Return whether a cell has the test."""
+        if self.runtime not in ("", runtime):
             return False
         return fits_any(runtime, self.entry.runtimes) and fits_any(machine, self.entry.machines)
 
 
 def tests_in(document: Document, model: Matrix, folder: Path) -> list[PlannedTest]:
-    """Find all tests, with names that differ wherever a cell has both.
+    """Return all tests, with names that are unique in each cell.
 
-    Raises InputError with every mistake.
+    Raises InputError with a line for every mistake.
     """
     faults = Faults()
     found: list[PlannedTest] = []
@@ -244,7 +245,7 @@ def _check_file(path: Path, written: str, place: str, others: str) -> None:
 
 
 def _named(tests: Sequence[PlannedTest]) -> Iterator[PlannedTest]:
-    """Return each test a name that no other has which could be in the same cell."""
+    """Return the tests with names that no other test in the same cell can have."""
     taken: dict[str, set[str]] = {"": {LOOK}}
     for test in tests:
         taken.setdefault(test.runtime, set())
@@ -260,40 +261,25 @@ def _named(tests: Sequence[PlannedTest]) -> Iterator[PlannedTest]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skip:
-    """Why something does not run."""
-
-    reason: str
-    is_said: bool = True
-    """Whether the document says so; otherwise something is missing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineFacts:
-    """What is known of a machine before anything runs there."""
-
-    features: Features = field(default_factory=Features)
-    missing: str = ""
-    """Why nothing can run there at all; empty: nothing is in the way."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CellEntry:
     """One test in one cell."""
 
     runtime: str
     machine: str
     test: PlannedTest
-    skip: Skip | None = None
+    skip: str = ""
+    """Why the test does not run; empty: it does."""
+    is_intended: bool = False
+    """Whether the document has the reason for that; else something is missing."""
     timeout: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     is_soft: bool = False
 
 
 def entries_of(
-    model: Matrix, tests: Sequence[PlannedTest], machines: Mapping[str, MachineFacts]
+    model: Matrix, tests: Sequence[PlannedTest], machines: Mapping[str, Features]
 ) -> Iterator[CellEntry]:
-    """Return what every cell has, cell by cell; what does not run is there with its reason."""
+    """Yield the tests of every cell, cell by cell; those that do not run with the reason."""
     added = {(one.runtime, one.machine): one.tests for one in model.add}
     for runtime in model.runtimes:
         for machine in model.machines:
@@ -302,12 +288,11 @@ def entries_of(
                 is_added = only is not None and fits_any(test.name, only)
                 names = {"runtime": runtime, "machine": machine, "test": test.name}
                 if test.is_for(runtime, machine):
-                    skip = _skip(model, names, test, machines[machine], is_added)
-                    yield _entry(model, names, test, skip)
+                    yield _entry(model, names, test, machines[machine], is_added)
 
 
 def cells_that_are_there(model: Matrix) -> Iterator[tuple[str, str]]:
-    """Name the cells that are there without `add`."""
+    """Yield the cells that a matrix has without `add`."""
     for runtime, one in model.runtimes.items():
         for machine in model.machines:
             names = {"runtime": runtime, "machine": machine}
@@ -320,8 +305,9 @@ def cells_that_are_there(model: Matrix) -> Iterator[tuple[str, str]]:
 
 
 def _entry(
-    model: Matrix, names: Mapping[str, str], test: PlannedTest, skip: Skip | None
+    model: Matrix, names: Mapping[str, str], test: PlannedTest, has: Features, is_added: bool
 ) -> CellEntry:
+    skip = _skip(model, names, test, has, is_added)
     settings = [one for one in model.set if fits(one.when, names)]
     softness = [one.soft_fail for one in settings if one.soft_fail is not None]
     of_runtime, of_machine = model.runtimes[names["runtime"]], model.machines[names["machine"]]
@@ -338,7 +324,8 @@ def _entry(
         runtime=names["runtime"],
         machine=names["machine"],
         test=test,
-        skip=skip,
+        skip=skip or has.missing,
+        is_intended=bool(skip),
         timeout=next((one.timeout for one in reversed(settings) if one.timeout is not None), None),
         environment=environment,
         is_soft=softness[-1] if softness else soft_by_itself,
@@ -346,22 +333,18 @@ def _entry(
 
 
 def _skip(
-    model: Matrix, names: Mapping[str, str], test: PlannedTest, facts: MachineFacts, is_added: bool
-) -> Skip | None:
-    """Say why a test does not run: what the document says comes before what is missing."""
+    model: Matrix, names: Mapping[str, str], test: PlannedTest, has: Features, is_added: bool
+) -> str:
+    """Return why a test does not run according to the document; empty: it does."""
     runtime, machine = model.runtimes[names["runtime"]], model.machines[names["machine"]]
     if not is_added:
         if not fits_any(names["machine"], runtime.machines):
-            wanted = ", ".join(runtime.machines)
-            return Skip(reason=f"{names['runtime']} is for other machines: {wanted}")
+            return f"{names['runtime']} is for other machines: {', '.join(runtime.machines)}"
         for exclusion in model.exclude:
             if fits(exclusion.when, names):
-                return Skip(reason=exclusion.reason)
-    said = [runtime.skip, machine.skip, test.entry.skip]
-    said += [one.skip for one in model.set if fits(one.when, names)]
-    if reason := next(filter(None, said), ""):
-        return Skip(reason=reason)
-    for need in (*runtime.needs, *test.entry.needs):
-        if lack := facts.features.lacks(need, who=names["machine"]):
-            return Skip(reason=lack)
-    return Skip(reason=facts.missing, is_said=False) if facts.missing else None
+                return exclusion.reason
+    reasons = [runtime.skip, machine.skip, test.entry.skip]
+    reasons += [one.skip for one in model.set if fits(one.when, names)]
+    needs = (*runtime.needs, *test.entry.needs)
+    reasons += [has.lacks(need, who=names["machine"]) for need in needs]
+    return next(filter(None, reasons), "")

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
+from rankwise.documents.common import Model
 from rankwise.documents.load import load
 from rankwise.documents.matrix import Matrix, MatrixMachine, MatrixTest, NotebookSettings
 from rankwise.documents.site import Site
@@ -30,6 +32,7 @@ from rankwise.planning.matrix_cells import CellEntry
 from rankwise.planning.planner import PlanOptions
 from rankwise.planning.suites import SuitePlanner, plan_suite
 
+_M = TypeVar("_M", bound=Model)
 # What a notebook may take beyond its own limit: to start, to stop and to be written.
 _MORE_SECONDS = 120.0
 
@@ -44,10 +47,10 @@ class CellPlanner:
     machine: MatrixMachine
     folder: Path
     _planners: dict[str, SuitePlanner] = field(default_factory=dict)
-    """By the runtime that tests belong to: its part of the document has them."""
+    """By the runtime that has the tests, since its part of the document is where they are."""
 
     def tasks(self, entry: CellEntry) -> Iterator[tuple[str, Task]]:
-        """Plan a test, with the name that each of its tasks has in the cell."""
+        """Yield the tasks of a test, each with its name in the cell."""
         test = entry.test
         if test.kind == "notebook":
             yield test.name, self._notebook(entry)
@@ -62,14 +65,20 @@ class CellPlanner:
     # Scripts and commands, as suites have them
 
     def _script(self, entry: CellEntry) -> list[Task]:
-        planner = self._planners.get(entry.test.runtime)
-        if planner is None:
+        test = entry.test
+        if test.runtime not in self._planners:
             site = _with_runtime(self.options.site, self.runtime)
             options = dataclasses.replace(self.options, site=site)
-            compute = self.machine.compute
-            planner = SuitePlanner(entry.test.document, self._as_suite(), options, compute)
-            self._planners[entry.test.runtime] = planner
-        return planner.tasks_of(entry.test.index, self._as_suite_test(entry))
+            planner = SuitePlanner(test.document, self._as_suite(), options, self.machine.compute)
+            self._planners[test.runtime] = planner
+        changes: dict[str, object] = {
+            "environment_variables": entry.environment,
+            "requires": self._requires(test.entry),
+        }
+        if entry.timeout is not None:
+            changes["timeout"] = entry.timeout
+        changed = test.entry.model_copy(update=changes)
+        return self._planners[test.runtime].tasks_of(test.index, changed)
 
     def _as_suite(self) -> Suite:
         return Suite.model_construct(
@@ -81,18 +90,9 @@ class CellPlanner:
             timeout=self.model.timeout,
         )
 
-    def _as_suite_test(self, entry: CellEntry) -> MatrixTest:
-        changes: dict[str, object] = {
-            "environment_variables": entry.environment,
-            "requires": self._requires(entry.test.entry),
-        }
-        if entry.timeout is not None:
-            changes["timeout"] = entry.timeout
-        return entry.test.entry.model_copy(update=changes)
-
     def _requires(self, test: MatrixTest) -> Requirements:
-        own = {name: getattr(test.requires, name) for name in test.requires.model_fields_set}
-        return self.machine.resources.model_copy(update=own)
+        """Return what a test says it needs, and what its machine gives to tests that do not."""
+        return _merged(self.machine.resources, test.requires)
 
     # Suites of their own
 
@@ -122,13 +122,14 @@ class CellPlanner:
     def _notebook(self, entry: CellEntry) -> Task:
         test, model = entry.test.entry, self.model
         timeout = entry.timeout or test.timeout or model.timeout
-        wish = _merged(model.notebooks, test.notebooks)
+        wish = _merged(model.notebooks, test.notebooks or NotebookSettings())
         options = NotebookOptions(timeout=timeout, **dict(wish))
         out = later("folder")
         program, files = "", {}
         tools: tuple[str, ...] = ()
         if self._is_elsewhere:
-            # There, nothing of ours can be relied on: its Python runs the notebook, too.
+            # rankwise may not be installed there: our program is sent, and the Python of the
+            # runtime runs it.
             program = f"{out}/{PROGRAM.name}"
             files = program_files()
             tools = NEEDS if self._is_equipped else ()
@@ -174,25 +175,24 @@ class CellPlanner:
 
     @property
     def _is_equipped(self) -> bool:
-        """Return whether what is missing there is brought: images have all that they have."""
+        """Return whether missing packages are installed there; images stay as they are."""
         return self.runtime.kind != "container" and self._backend in (SSH, COMMAND)
 
 
 def _with_runtime(site: Site, runtime: RuntimeChoice, *names: str) -> Site:
-    """Have the runtime of the cell be what tests run in, by default and by these names."""
+    """Return a site in which the default runtime, and these, are the runtime of the cell."""
     known = {name: runtime for name in (runtime.name, *names) if name}
     layer = Layer(file=site.file, runtimes=known, default_runtime=runtime.name)
     return dataclasses.replace(site, layers=(layer, *site.layers))
 
 
-def _merged(common: NotebookSettings, own: NotebookSettings | None) -> NotebookSettings:
-    if own is None:
-        return common
+def _merged(common: _M, own: _M) -> _M:
+    """Return the common settings, changed by the fields that are given in `own`."""
     return common.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
 
 
 def _outer_limit(timeout: float | None, wish: NotebookSettings) -> float | None:
-    """Return the limit after which not the notebook but all that has started it is ended."""
+    """Return the limit of the program that runs the notebook, which has a limit itself."""
     if timeout is None:
         return None
     return timeout * (2 if wish.as_script else 1) + _MORE_SECONDS

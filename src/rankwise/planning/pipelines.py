@@ -82,7 +82,7 @@ def _check_filled(context: PipelineContext, stage: Stage, filled: Stage) -> tupl
 
 
 def _cells(stage: Stage) -> Iterator[tuple[str, Stage]]:
-    """Yield the stage once for each combination of its matrix: a name, and the stage with values."""
+    """Yield a name and the stage with its values, for each combination of its matrix."""
     taken: set[str] = set()
     for values in itertools.product(*stage.matrix.values()):
         cell = fit_name("-".join(values)) if values else ""

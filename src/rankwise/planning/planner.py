@@ -1,8 +1,9 @@
-"""Plan documents: which function plans which type, and what all of them give."""
+"""Plan documents: the planner of each type, and the plan of several documents."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import pkgutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,25 +32,25 @@ from rankwise.planning.selection import Selection, select
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """What is asked of a document, beside what it says itself."""
+    """How to plan a document, beside what it says itself."""
 
     site: Site
     on: str | None = None
     """The compute to take instead of those in the document."""
     is_strict: bool = False
     choice: Mapping[str, object] = field(default_factory=dict)
-    """What the command line says that only some kinds understand."""
+    """Options of the command line for some types only: `from`, `force`, `only`, `environment`."""
     including: tuple[Path, ...] = ()
-    """The documents that have led here, the outermost first."""
+    """The documents that include this one, the outermost first."""
 
     def compute(self, written: str) -> str:
-        """Name the compute to take where a document has this one, or none."""
+        """Return the name of the compute to use where a document has `written`, or nothing."""
         return self.on or written or self.site.default_compute
 
     def check(
         self, document: Document, keys: tuple[str, ...], compute: str, runtimes: Iterable[str]
     ) -> list[str]:
-        """Look up the compute, which stands under one of some keys, and the runtimes of a document.
+        """Look up the compute of a document, which stands under one of `keys`, and its runtimes.
 
         Returns notices; raises InputError as `Site.check` does.
         """
@@ -58,26 +59,26 @@ class PlanOptions:
         return [*self.site.check(computes={compute: at}, runtimes=places, is_strict=self.is_strict)]
 
     def place_of_compute(self, document: Document, keys: tuple[str, ...], name: str) -> str:
-        """Say who wants a compute of this name."""
+        """Return the place of a compute's name: in the document, or on the command line."""
         return f"--on {name}" if self.on else document.place(keys, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """The tasks of one document, whose keys are unique in it, and what people must know."""
+    """The tasks of one document, with unique keys, and notices for people."""
 
     tasks: Sequence[Task]
     notices: Sequence[str] = ()
     owners: Mapping[str, str] = field(default_factory=dict)
-    """From which of several documents tasks are, by their keys, if from more than one."""
+    """By the keys of tasks: the stage or the document that they come from, if there are several."""
     kind: str = ""
-    """The type of document that they are of; empty: of the one that was planned."""
+    """The type of document that they come from; empty: that of the planned document."""
     is_reported: bool = False
-    """Whether a report is to follow, when the last of them is over."""
+    """Whether a report follows when the last task is over."""
 
 
 def together(parts: Sequence[Planned]) -> Planned:
-    """Put the tasks of several parts of a document together; each notice is said once."""
+    """Return the parts of a document as one; each notice is there once."""
     return Planned(
         tasks=[task for part in parts for task in part.tasks],
         notices=[*dict.fromkeys(notice for part in parts for notice in part.notices)],
@@ -91,14 +92,14 @@ Planner = Callable[[Document, PlanOptions], Planned]
 
 
 def with_image(task: Task, site: Site) -> Task:
-    """Have a task run in an image, if it goes to where nothing else is run.
+    """Return a task with the image that it runs in, if its compute runs nothing else.
 
-    InputError: nobody says in which.
+    Raises InputError if neither its runtime nor the site file has an image.
     """
     choice = site.compute(task.compute)
     if choice.backend != KUBERNETES:
         return task
-    # Kubernetes is not for every plan.
+    # Few plans need Kubernetes, and its modules take time to import.
     from rankwise.backends.kubernetes.objects import image_of
 
     try:
@@ -134,7 +135,7 @@ def planner_for(model: DocumentModel) -> Planner:
 
 @contextmanager
 def named_files(document: Path) -> Iterator[None]:
-    """Raise InputError if a file that a document names cannot be looked at."""
+    """Raise InputError in place of an OSError for a file that a document names."""
     try:
         yield
     except OSError as error:
@@ -145,12 +146,9 @@ def named_files(document: Path) -> Iterator[None]:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name that is not taken: with a number, if it is."""
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = f"{name}-{number}"
-    return found
+    """Return a name, with a number from 2 if it is taken."""
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return next(one for one in itertools.chain([name], numbered) if one not in taken)
 
 
 _SEPARATOR = "\n---\n"
@@ -164,10 +162,10 @@ def plan_from(
     choice: Mapping[str, object] | None = None,
     wanted: Selection | None = None,
 ) -> tuple[Plan, str]:
-    """Make a plan of documents, and give their text with it.
+    """Return the plan of some documents, and their text.
 
-    `on` is the compute to take instead of those in the documents, `choice` what else the command
-    line says, `wanted` which of the tasks. Raises InputError with every mistake in all of them.
+    `on` is the compute to use instead of those in the documents, `choice` what some types take from
+    the command line, `wanted` which tasks. Raises InputError with all mistakes of all documents.
     """
     documents = _load_all(paths)
     parts: list[Planned] = []
@@ -192,18 +190,20 @@ def plan_from(
     }
     chosen, said = select(_measured_apart(whole), wanted or Selection())
     others = len(documents) - 1
+    sources = [str(document.path.absolute()) for document in documents]
     plan = Plan(
         name=first.name + (f"-and-{others}-more" if others else ""),
         kind=kinds.pop() if len(kinds) == 1 else "several",
         tasks=tuple(chosen),
         experiment=first.experiment_name,
-        source=str(documents[0].path.absolute()),
+        source=sources[0],
         notices=(*whole.notices, *said),
         tags={
             **_repository(chosen, documents[0].path),
-            # So that it does not matter who is there at its end.
+            # In the store: the client that sees the end of the run may be another one.
             **({REPORTED: "when-complete"} if whole.is_reported else {}),
-            **_several(documents),
+            # The first document alone would be another run.
+            **({DOCUMENTS: "\n".join(sources)} if others else {}),
             **first.tags,
         },
     )
@@ -211,7 +211,7 @@ def plan_from(
 
 
 def _measured_apart(planned: Planned) -> Sequence[Task]:
-    """Have sweeps of several documents measure cases of their own."""
+    """Return the tasks, with names of cases that differ for sweeps of several documents."""
     is_one = len(set(planned.owners.values())) < 2
     if is_one or not any(task.measuring for task in planned.tasks):
         return planned.tasks
@@ -221,18 +221,12 @@ def _measured_apart(planned: Planned) -> Sequence[Task]:
 
 
 def _repository(tasks: Iterable[Task], path: Path) -> dict[str, str]:
-    """Say what was measured: only what measures is compared with other commits."""
+    """Return the commit of what is measured, as tags: only measurements are compared by commit."""
     if not any(task.measuring for task in tasks):
         return {}
     from rankwise.metrics.conditions import git_of
 
     return git_of(path.absolute().parent)
-
-
-def _several(documents: Sequence[Document]) -> dict[str, str]:
-    """Have a run of several documents remember all of them: the first alone is another run."""
-    paths = [str(document.path.absolute()) for document in documents]
-    return {DOCUMENTS: "\n".join(paths)} if len(paths) > 1 else {}
 
 
 def _load_all(paths: Sequence[Path]) -> list[Document]:
@@ -247,36 +241,33 @@ def _load_all(paths: Sequence[Path]) -> list[Document]:
 
 
 def _renamed(tasks: Sequence[Task], taken: set[str], *, has_stages: bool) -> list[Task]:
-    """Give tasks other keys where another document has them already, and take their keys.
+    """Return tasks with other keys where another document has them already; add all to `taken`.
 
-    Of `test.3.11`, a cell of a stage, the stage gets another name: it keeps its artifacts by it.
+    In `test.3.11`, the cell of a stage, the stage is renamed: its artifacts are kept by that name.
     """
     stages: dict[str, list[str]] = {}
     for task in tasks:
         stage = task.key.partition(".")[0] if has_stages else task.key
-        stages.setdefault(stage, []).append(task.key)
-    keys: dict[str, str] = {}
+        stages.setdefault(stage, []).append(task.key.removeprefix(stage))
     names: dict[str, str] = {}
-    others = taken | {task.key for task in tasks}
-    for stage, own in stages.items():
-        number = 1
-        while any(
-            _numbered(stage, key, number) in (others if number > 1 else taken) for key in own
-        ):
-            number += 1
-        keys |= {key: _numbered(stage, key, number) for key in own}
-        names[stage] = _numbered(stage, stage, number)
+    others = {task.key for task in tasks}
+    for stage, cells in stages.items():
+        used = taken
+        name, number = stage, 1
+        while any(name + cell in used for cell in cells):
+            # A new name must not be that of another stage of the same document either.
+            used, number = taken | others, number + 1
+            name = f"{stage}-{number}"
+        names[stage] = name
+    keys = {stage + cell: names[stage] + cell for stage, cells in stages.items() for cell in cells}
     taken.update(keys.values())
     if all(old == new for old, new in keys.items()):
         return list(tasks)
     return [_with_keys(task, keys, names) for task in tasks]
 
 
-def _numbered(stage: str, key: str, number: int) -> str:
-    return f"{stage}-{number}{key.removeprefix(stage)}" if number > 1 else key
-
-
 def _with_keys(task: Task, keys: Mapping[str, str], names: Mapping[str, str]) -> Task:
+    # Marks of artifacts may be anywhere in a task: in commands, variables and files.
     text = json.dumps(to_data(task), ensure_ascii=False)
     for old, new in names.items():
         text = text.replace(later(f"artifacts:{old}"), later(f"artifacts:{new}"))

@@ -289,12 +289,9 @@ def _filled(task: Task, values: Mapping[str, str]) -> Task:
         return values.get(what.removeprefix(_MARK), later(what))
 
     def command(given: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        is_line = isinstance(given, str)
-        return (
-            fill_in(given, value_of)
-            if is_line
-            else tuple(fill_in(word, value_of) for word in given)
-        )
+        if isinstance(given, str):
+            return fill_in(given, value_of)
+        return tuple(fill_in(word, value_of) for word in given)
 
     processes = (dataclasses.replace(one, command=command(one.command)) for one in task.processes)
     return dataclasses.replace(task, processes=tuple(processes))
