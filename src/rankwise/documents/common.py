@@ -197,8 +197,6 @@ class Model(BaseModel):
         return schema
 
 
-Variables = dict[values.Variable, values.Written]
-"""Environment variables."""
 TestFolder = Annotated[
     values.Text,
     Field(
@@ -213,7 +211,6 @@ TestCode = Annotated[
         examples=["./src"],
     ),
 ]
-Tags = dict[values.Text, values.Written]
 
 
 class ComputeRef(Model):
@@ -221,7 +218,7 @@ class ComputeRef(Model):
 
     short_form: ClassVar[str] = "target"
     hints: ClassVar[Mapping[str, str]] = {
-        "nodes num_nodes node_count": "did you mean `instance_count`?",
+        "nodes num_nodes node_count": "did you mean `instance_count`?"
     }
 
     target: values.Target = Field(default="", examples=["local", "gpu-cluster"])
@@ -277,7 +274,7 @@ class Setting(Model):
     """For which, as in `exclude`."""
     timeout: values.Seconds | None = Field(default=None, examples=["10m"])
     """Their time limit."""
-    environment_variables: Variables = Field(default={}, examples=[{"UCX_TLS": "tcp"}])
+    environment_variables: values.Variables = Field(default={}, examples=[{"UCX_TLS": "tcp"}])
     """More variables."""
 
 

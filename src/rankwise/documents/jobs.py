@@ -16,8 +16,6 @@ from rankwise.documents.common import (
     JobOutput,
     Model,
     RestartPolicy,
-    Tags,
-    Variables,
     unknown_references,
 )
 from rankwise.documents.values import number_in, whole
@@ -52,7 +50,7 @@ class ResourceLimits(Model):
 
 
 class RoleSpec(Model):
-    """What is there for a role."""
+    """What a role has: its code, and what it runs in."""
 
     code: Code | None = None
     """The folder with the program; none given: that of the document."""
@@ -74,20 +72,20 @@ class CommandSpec(RoleSpec):
 
 
 class MpiWorkerSpec(RoleSpec):
-    """What is there for the workers of an MPI job."""
+    """What the workers of an MPI job have."""
 
     hints: ClassVar[Mapping[str, str]] = {
-        "command": "the command of `launcher` starts the workers; leave it out",
+        "command": "the command of `launcher` starts the workers; leave it out"
     }
 
 
 class Role(Model):
-    """A part that processes play."""
+    """A role: a part of the job, played by one or more processes."""
 
     hints: ClassVar[Mapping[str, str]] = {"command code environment": "put it into `spec`"}
 
     spec: RoleSpec
-    """What is there for it."""
+    """What the role has."""
     resource_limits: ResourceLimits | None = None
     """What each process may use; the same as within `spec`."""
 
@@ -129,7 +127,7 @@ class MpiWorker(Role):
     """The nodes on which the launcher starts ranks."""
 
     spec: MpiWorkerSpec = Field(default_factory=MpiWorkerSpec)
-    """What is there for them."""
+    """What the nodes have."""
     num_replicas: values.PositiveInt | None = Field(default=None, examples=[4])
     """How many nodes; the same as `compute.instance_count`."""
 
@@ -153,7 +151,7 @@ class DocumentModel(Model):
     """What the run is part of."""
     description: str = ""
     """A note for people."""
-    tags: Tags = Field(default={}, examples=[{"team": "vision"}])
+    tags: values.Tags = Field(default={}, examples=[{"team": "vision"}])
     """Notes by which runs are found."""
     schema_uri: values.Text = Field(
         default="", alias="$schema", examples=["./rankwise.schema.json"]
@@ -170,7 +168,7 @@ class JobModel(DocumentModel):
         "instance_count target": "put it into `compute`",
     }
 
-    environment_variables: Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
+    environment_variables: values.Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
     """For all processes."""
     secrets: values.Secrets = Field(default=(), examples=[["HF_TOKEN"]])
     """Names of environment variables that are passed on from where `rankwise` is started. Their
@@ -183,18 +181,15 @@ class JobModel(DocumentModel):
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
-        seen: set[str] = set()
-        for index, name in enumerate(entries_in(contents, "secrets")):
-            if not isinstance(name, str):
-                continue
-            if name in mapping_in(contents, "environment_variables"):
+        secrets = entries_in(contents, "secrets")
+        for index, name in enumerate(secrets):
+            if isinstance(name, str) and name in mapping_in(contents, "environment_variables"):
                 yield Conflict(
                     ("environment_variables", name),
                     f"{code(name)} is one of `secrets` too; leave its value out here",
                 )
-            if name in seen:
+            if name in secrets[:index]:
                 yield Conflict(("secrets", index), "this name is in `secrets` already")
-            seen.add(name)
 
 
 class RoleJob(JobModel):
@@ -272,13 +267,13 @@ class TensorflowJob(RoleJob):
     type: Literal["TensorflowJob"]
     """Says that this is a TensorFlow job."""
     worker: Replicas
-    """Those who train."""
+    """The processes that train."""
     parameter_server: Replicas | None = None
-    """Those who keep the parameters; ended when the workers are done."""
+    """The processes that keep the parameters; ended when the workers are done."""
     chief: Single | None = None
-    """The one who leads; none given: the first worker."""
+    """The process that leads; none given: the first worker."""
     evaluator: Single | None = None
-    """One beside the others who evaluates."""
+    """One more process, which evaluates."""
     success: Literal[Success.ALL, Success.CHIEF] = Success.ALL
     """Whose success is the job's: that of all workers or of the chief."""
 

@@ -16,7 +16,6 @@ from rankwise.documents.common import (
     Setting,
     TestCode,
     TestFolder,
-    Variables,
     runtime_conflicts,
 )
 from rankwise.documents.jobs import DocumentModel
@@ -52,14 +51,11 @@ def _is_feature(value: str) -> bool:
 _Feature = Annotated[
     str,
     check_that(
-        _is_feature,
-        "must be a word such as gpu or -avx512, or such as mem>=64, cores>=8, gpus>=2",
+        _is_feature, "must be a word such as gpu or -avx512, or such as mem>=64, cores>=8, gpus>=2"
     ),
 ]
 Features = Annotated[
-    tuple[_Feature, ...],
-    BeforeValidator(one_or_more),
-    listed_schema({"type": "string"}),
+    tuple[_Feature, ...], BeforeValidator(one_or_more), listed_schema({"type": "string"})
 ]
 
 
@@ -162,7 +158,7 @@ class MatrixRuntime(Model):
     """What a machine must have for it, or with `-` must not."""
     machines: values.Texts = ()
     """Names or patterns of the machines for it; none given: all."""
-    environment_variables: Variables = Field(default={}, examples=[{"MPLBACKEND": "agg"}])
+    environment_variables: values.Variables = Field(default={}, examples=[{"MPLBACKEND": "agg"}])
     """For all tests in it."""
     soft_fail: values.Bool = False
     """Whether the run may pass though tests have failed in it."""
@@ -201,7 +197,7 @@ class MatrixMachine(Model):
     """What each test has to itself there, if it says nothing."""
     max_parallel: values.PositiveInt | None = None
     """How many tests run there at a time; none given: as many as fit."""
-    environment_variables: Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
+    environment_variables: values.Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
     """For all tests there."""
     soft_fail: values.Bool = False
     """Whether the run may pass though tests have failed there."""
@@ -262,7 +258,7 @@ class Matrix(DocumentModel):
     """How all notebooks are run."""
     folder: TestFolder = "."
     code: TestCode = ""
-    environment_variables: Variables = Field(default={}, examples=[{"MPLBACKEND": "agg"}])
+    environment_variables: values.Variables = Field(default={}, examples=[{"MPLBACKEND": "agg"}])
     """For all tests."""
     secrets: values.Secrets = Field(default=(), examples=[["TOKEN"]])
     """Names of variables that are passed on."""

@@ -9,25 +9,17 @@ from pydantic import Field
 
 from rankwise.documents import values
 from rankwise.documents.checks import CheckSpec
-from rankwise.documents.common import Conflict, Model, Variables, unknown_references
+from rankwise.documents.common import Conflict, Model, unknown_references
 from rankwise.documents.jobs import DocumentModel
-from rankwise.documents.steps import (
-    Cache,
-    Checkout,
-    Deploy,
-    MakeRuntime,
-    Notify,
-    Report,
-    Wait,
-)
+from rankwise.documents.steps import Cache, Checkout, Deploy, MakeRuntime, Notify, Report, Wait
 from rankwise.documents.values import number_in
 from rankwise.documents.written import given_in, mapping_in
 from rankwise.wording import alternatives, code, hint
 
 PROGRAMS = ("checkout", "runtime", "deploy", "report", "notify", "wait")
-"""Steps that rankwise brings along."""
+"""Steps that are programs of rankwise."""
 INCLUDED = ("job", "suite", "sweep")
-"""Steps that are documents of their own."""
+"""Steps that are other documents."""
 STEPS = ("run", *PROGRAMS, *INCLUDED)
 _OF_SCRIPTS = ("ranks", "nodes", "environment", "artifacts", "cache", "checks")
 _DETACHED = ("run", *INCLUDED)
@@ -57,9 +49,9 @@ class Stage(Model):
     deploy: Deploy | None = None
     """Copy a build to where it stays."""
     report: Report | None = None
-    """Write down how the run stands."""
+    """Write a report of the run up to here."""
     notify: Notify | None = None
-    """Tell somebody how the run stands."""
+    """Send a message with the state of the run."""
     wait: Wait | None = None
     """Submit to another batch system, and wait for the end."""
     job: values.Text = Field(default="", examples=["train.yaml"])
@@ -83,7 +75,7 @@ class Stage(Model):
     """Cores that it needs."""
     environment: values.Text = Field(default="", examples=["gcc-12"])
     """Name of a runtime in rankwise.toml."""
-    env: Variables = Field(default={}, examples=[{"CC": "mpicc"}])
+    env: values.Variables = Field(default={}, examples=[{"CC": "mpicc"}])
     """Environment variables."""
     secrets: values.Secrets = Field(default=(), examples=[["TOKEN"]])
     """Names of variables that are passed on; their values are kept nowhere."""
@@ -172,7 +164,7 @@ class Pipeline(DocumentModel):
     """The stages, each with its name."""
     workspace: values.Text = Field(default="", examples=["/scratch/build"])
     """The folder in which stages work; none given: that of the document."""
-    env: Variables = Field(default={}, examples=[{"CC": "mpicc"}])
+    env: values.Variables = Field(default={}, examples=[{"CC": "mpicc"}])
     """Environment variables of all stages."""
     secrets: values.Secrets = Field(default=(), examples=[["TOKEN"]])
     """Names of variables that are passed on to all stages."""

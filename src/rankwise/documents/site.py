@@ -110,11 +110,7 @@ class Site:
         return name in ("", _KINDS[kind][0]) or self._find(kind, name) is not None
 
     def check(
-        self,
-        *,
-        computes: Mapping[str, str],
-        runtimes: Mapping[str, str],
-        is_strict: bool = False,
+        self, *, computes: Mapping[str, str], runtimes: Mapping[str, str], is_strict: bool = False
     ) -> tuple[str, ...]:
         """Return a notice for each kind that has names which no site file has.
 

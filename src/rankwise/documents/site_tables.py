@@ -42,20 +42,10 @@ from rankwise.documents.site_models import (
     SLURM,
     SSH,
     TEMPLATES,
-    CommandConfig,
-    ComputeConfig,
-    KubernetesConfig,
-    MailConfig,
-    SlurmConfig,
-    SshConfig,
-    WebhookConfig,
     is_path,
 )
 from rankwise.documents.values import (
     OWN_WORDS,
-    Bool,
-    Number,
-    Text,
     check_that,
     listed_schema,
     one_or_more,
@@ -175,29 +165,35 @@ def _site_name(value: str) -> str:
     return value
 
 
-FilePath = Annotated[Text, AfterValidator(_file_path)]
-Image = Annotated[Text, check_that(_is_word, "must be the name of an image")]
+FilePath = Annotated[values.Text, AfterValidator(_file_path)]
+Image = Annotated[values.Text, check_that(_is_word, "must be the name of an image")]
 Folder = Annotated[
-    Text,
+    values.Text,
     check_that(_is_folder, 'must be a folder such as "/rankwise"'),
     AfterValidator(lambda value: value.rstrip("/")),
 ]
-PodFolder = Annotated[Text, check_that(_is_folder, 'must be a folder such as "/data"')]
+PodFolder = Annotated[values.Text, check_that(_is_folder, 'must be a folder such as "/data"')]
 Port = Annotated[int, *whole_number(1, 65535)]
 PodPort = Annotated[int, *whole_number(1024, 65535)]
 KeepSeconds = Annotated[int, *whole_number(60, 10**9)]
-Idle = Annotated[Number, check_that(lambda value: value >= 0, "must be 0 or more")]
+Idle = Annotated[values.Number, check_that(lambda value: value >= 0, "must be 0 or more")]
 Account = Annotated[int | None, BeforeValidator(_account), WithJsonSchema({})]
-Namespace = Annotated[Text, check_that(_NAMESPACE.fullmatch, "must be the name of a namespace")]
+Namespace = Annotated[
+    values.Text, check_that(_NAMESPACE.fullmatch, "must be the name of a namespace")
+]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]
 Toleration = dict[Literal["key", "operator", "value", "effect", "tolerationSeconds"], Any]
 Tolerations = tuple[Toleration, ...]
 SbatchTime = Annotated[str, BeforeValidator(_time), WithJsonSchema({"type": ["string", "integer"]})]
-SlurmMpi = Annotated[Text, AfterValidator(_mpi)]
+SlurmMpi = Annotated[values.Text, AfterValidator(_mpi)]
 _LISTED = (BeforeValidator(one_or_more), listed_schema({"type": "string"}))
-SbatchOptions = Annotated[tuple[Annotated[Text, AfterValidator(_sbatch_option)], ...], *_LISTED]
-SshOptions = Annotated[tuple[Annotated[Text, AfterValidator(_ssh_option)], ...], *_LISTED]
-Hosts = Annotated[tuple[Annotated[Text, check_that(_is_word, "must be a host")], ...], *_LISTED]
+SbatchOptions = Annotated[
+    tuple[Annotated[values.Text, AfterValidator(_sbatch_option)], ...], *_LISTED
+]
+SshOptions = Annotated[tuple[Annotated[values.Text, AfterValidator(_ssh_option)], ...], *_LISTED]
+Hosts = Annotated[
+    tuple[Annotated[values.Text, check_that(_is_word, "must be a host")], ...], *_LISTED
+]
 CommandLine = Annotated[
     tuple[str, ...], BeforeValidator(_command_line), listed_schema({"type": "string"})
 ]
@@ -216,7 +212,7 @@ Addresses = Annotated[
     tuple[_Address, ...], check_that(bool, 'must be addresses such as "me@example.org"'), *_LISTED
 ]
 Url = Annotated[
-    Text,
+    values.Text,
     check_that(lambda value: value.startswith(("https://", "http://")), "must begin with https://"),
 ]
 SiteName = Annotated[str, AfterValidator(_site_name)]
@@ -231,7 +227,7 @@ class SiteTable(Model):
     @classmethod
     def descriptions(cls) -> dict[str, str]:
         """Return the texts below the fields of the class of data as well."""
-        described = field_docstrings(ComputeConfig)
+        described = field_docstrings(site_models.ComputeConfig)
         for config in (CONFIGS.get(base, object) for base in cls.__mro__):
             for each in reversed(config.__mro__[:-1]):
                 described = described | field_docstrings(each)
@@ -326,7 +322,7 @@ class NotifierTable(SiteTable):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: Annotated[Text, AfterValidator(_notifier)]
+    kind: Annotated[values.Text, AfterValidator(_notifier)]
     """Name of the notifier."""
     when: Literal["always", "failed"] = "always"
     """Always, or only if a run has failed."""
@@ -335,11 +331,11 @@ class NotifierTable(SiteTable):
 class RuntimeTable(SiteTable):
     """What commands run in: an interpreter, packages, an image or the current Python."""
 
-    current: Bool = False
+    current: values.Bool = False
     """The Python that rankwise is in."""
-    python: Text = ""
+    python: values.Text = ""
     """An interpreter or the folder of a virtual environment."""
-    requirements: tuple[Text, ...] = ()
+    requirements: tuple[values.Text, ...] = ()
     """Packages to install."""
     image: Image = ""
     """An image, or a .sif file."""
@@ -356,9 +352,9 @@ class RuntimeTable(SiteTable):
 class Defaults(SiteTable):
     """What documents get that name no compute, or no runtime."""
 
-    compute: Text = ""
+    compute: values.Text = ""
     """Name of a compute."""
-    runtime: Text = ""
+    runtime: values.Text = ""
     """Name of a runtime."""
 
 
@@ -381,12 +377,12 @@ class UnreadTable(SiteTable):
 
 
 CONFIGS: Mapping[type, type] = {
-    SlurmTable: SlurmConfig,
-    KubernetesTable: KubernetesConfig,
-    SshTable: SshConfig,
-    CommandTable: CommandConfig,
-    MailTable: MailConfig,
-    WebhookTable: WebhookConfig,
+    SlurmTable: site_models.SlurmConfig,
+    KubernetesTable: site_models.KubernetesConfig,
+    SshTable: site_models.SshConfig,
+    CommandTable: site_models.CommandConfig,
+    MailTable: site_models.MailConfig,
+    WebhookTable: site_models.WebhookConfig,
 }
 """The classes of data whose fields are the keys of tables."""
 BACKENDS: Mapping[str, type[SiteTable]] = {
@@ -439,7 +435,7 @@ def _model(base: type[SiteTable], config: Any = None, **more: Any) -> Any:
 def compute_model(backend: str, table: type[SiteTable] | None = None, config: Any = None) -> Any:
     """Make the model of a compute: keys of all computes, and those of its backend."""
     names = (*OF_ALL, "oversubscribe") if backend in (LOCAL, SSH) else OF_ALL
-    of_all = _keys(ComputeConfig)
+    of_all = _keys(site_models.ComputeConfig)
     return _model(
         table or BACKENDS[backend],
         config,

@@ -29,8 +29,8 @@ class Checkout(Model):
     into: Text = Field(default="", examples=["mpi4py"])
     """Folder in the workspace; none given: the repository's name."""
     clean: Bool = False
-    """Whether to throw away what was changed there by hand or built. Otherwise a changed file is a
-    mistake, and what is not in git stays.
+    """Whether to throw away what was changed there by hand or built. Otherwise a changed file is an
+    error, and files that are not in git stay.
     """
 
 
@@ -72,7 +72,7 @@ class Deploy(Model):
 
 
 class Report(Model):
-    """Writes down how the run stands. A text alone is the file."""
+    """Writes a report of the run up to here. A text alone is the file."""
 
     short_form: ClassVar[str] = "to"
 
@@ -81,12 +81,12 @@ class Report(Model):
 
 
 class Notify(Model):
-    """Tells somebody how the run stands. A text alone is a command."""
+    """Sends a message with the state of the run. A text alone is a command."""
 
     short_form: ClassVar[str] = "run"
 
     to: Texts = Field(default=(), examples=["team"])
-    """Whom to tell by mail or in a chat: names in rankwise.toml."""
+    """Recipients of mail or of a chat: names in rankwise.toml."""
     run: Text = Field(default="", examples=["mail -s 'nightly build' me@example.org"])
     """A line for the shell, which has the message as its input."""
     file: Text = Field(default="", examples=["news.txt"])
@@ -108,15 +108,15 @@ class Wait(Model):
     job: Text = Field(default="[0-9]+", examples=["[0-9]+"])
     """Where in what `submit` says the number is; a group in it counts alone."""
     done: Text = Field(examples=["exiting"])
-    """What its state looks like when all is well."""
+    """What its state looks like after success."""
     failed: Text = Field(default="", examples=["FAILED"])
     """What it looks like when it has failed."""
     gone: Bool = False
-    """Whether a state that cannot be told any more means that it is done."""
+    """Whether a job whose state is not known any more is done."""
     cancel: Text = Field(default="", examples=["qdel $JOB"])
     """The line that ends it when the stage is ended."""
     interval: Seconds = 5.0
-    """How long to wait between two looks at first; it grows to ten times."""
+    """How long to wait between two questions at first; it grows to ten times."""
 
 
 class Cache(Model):

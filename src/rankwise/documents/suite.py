@@ -10,14 +10,7 @@ from pydantic import Field
 
 from rankwise.documents import values
 from rankwise.documents.checks import CheckSpec
-from rankwise.documents.common import (
-    Conflict,
-    Model,
-    RestartPolicy,
-    TestCode,
-    TestFolder,
-    Variables,
-)
+from rankwise.documents.common import Conflict, Model, RestartPolicy, TestCode, TestFolder
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.values import number_in
 from rankwise.documents.written import entries_in, mapping_in
@@ -87,7 +80,7 @@ class SuiteTest(Model):
     """Whether the suite may pass without it having run."""
     timeout: values.Seconds | None = Field(default=None, examples=["60s"])
     """Longest run time; none given: that of the suite."""
-    environment_variables: Variables = Field(default={}, examples=[{"NCCL_DEBUG": "INFO"}])
+    environment_variables: values.Variables = Field(default={}, examples=[{"NCCL_DEBUG": "INFO"}])
     """For this test."""
     checks: tuple[CheckSpec, ...] = ()
     """What must be true when it has run, beside the exit code."""
@@ -158,7 +151,7 @@ class Suite(DocumentModel):
     """Name of what tests run in, which rankwise.toml maps to a Python, a virtual environment or a
     container; none given: the Python of rankwise.
     """
-    environment_variables: Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
+    environment_variables: values.Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
     """For all tests."""
     secrets: values.Secrets = Field(default=(), examples=[["HF_TOKEN"]])
     """Names of environment variables that are passed on from where `rankwise` is started. Their

@@ -26,7 +26,6 @@ from rankwise.documents.common import (
     Exclusion,
     Model,
     Setting,
-    Variables,
     references_in,
 )
 from rankwise.documents.jobs import Code, DocumentModel
@@ -58,7 +57,7 @@ class Range(Model):
         step, times = number_in(contents.get("step")), number_in(contents.get("times"))
         start, to = number_in(contents.get("from")), number_in(contents.get("to"))
         if step is not None and times is not None:
-            yield Conflict(("times",), "a range has a `step` or `times`, not both")
+            yield Conflict(("times",), "a range has `step` or `times`, not both")
         if step is not None and step <= 0:
             yield Conflict(("step",), "`step` must be more than 0")
         if times is not None and times <= 1:
@@ -73,14 +72,14 @@ class Range(Model):
     def numbers(self) -> list[str]:
         """Return the numbers, as they are put into commands."""
         found: list[str] = []
-        # As they are written: in binary, 0.1 three times is more than 0.3.
+        # Decimal, as people write numbers: in binary, three times 0.1 is more than 0.3.
         value, to = _decimal(self.start), _decimal(self.to)
         while value <= to:
             found.append(_written(value))
             last = value
             value = last * _decimal(self.times) if self.times else last + _decimal(self.step or 1)
             if value == last:
-                # The number has more digits than are counted with: a step is nothing to it.
+                # The step is too small for the 28 digits of a decimal: the loop would not end.
                 break
         return found
 
@@ -250,7 +249,7 @@ class Sweep(DocumentModel):
     """Name of the runtime, as in jobs."""
     compute: ComputeRef = Field(default_factory=ComputeRef)
     """Where to run."""
-    environment_variables: Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
+    environment_variables: values.Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
     """For all cases."""
     secrets: values.Secrets = Field(default=(), examples=[["TOKEN"]])
     """Names of variables that are passed on."""
@@ -285,10 +284,10 @@ def _names(contents: Mapping[str, Any]) -> list[str]:
 
 def _unknown(contents: Mapping[str, Any], known: Sequence[str]) -> Iterator[Conflict]:
     """Find names that no parameter has, in commands, variables and conditions."""
-    texts: list[tuple[tuple[str, ...], Any]] = [(("command",), contents.get("command"))]
-    variables = mapping_in(contents, "environment_variables")
-    texts += [(("environment_variables", name), value) for name, value in variables.items()]
-    for path, text in texts:
+    texts: dict[tuple[str, ...], Any] = {("command",): contents.get("command")}
+    for name, value in mapping_in(contents, "environment_variables").items():
+        texts["environment_variables", name] = value
+    for path, text in texts.items():
         for name in references_in(text):
             if name not in known:
                 yield Conflict(path, _no_parameter("${{" + name + "}}", name, known))
@@ -327,7 +326,7 @@ def _no_parameter(shown: str, name: str, known: Sequence[str]) -> str:
 
 
 def _unknown_parsers(specs: Sequence[Any]) -> Iterator[Conflict]:
-    """Find parsers in their short form that there are not; the long form is checked by itself."""
+    """Find unknown parsers in the short form; `MetricSpec` checks the long form itself."""
     for index, spec in enumerate(specs):
         if isinstance(spec, str):
             for conflict in MetricSpec.conflicts({"parser": spec}):

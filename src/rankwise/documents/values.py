@@ -247,3 +247,6 @@ Cores = Annotated[float, BeforeValidator(_cores), _number_or_text("500m", r"^[0-
 
 Written = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean"]})]
 """A text that may look like a number or a truth value: it is taken as it is written."""
+Variables = dict[Variable, Written]
+"""Environment variables."""
+Tags = dict[Text, Written]

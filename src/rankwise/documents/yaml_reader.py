@@ -31,7 +31,8 @@ MOST_VALUES = 20_000
 MOST_CHARACTERS = 2_000_000
 DEEPEST = 40
 
-# An escape can bring in what the text itself must not have: neither the system nor a plan takes it.
+# An escape can bring in what the text itself must not have: the system takes no NUL in arguments,
+# files take no half of a surrogate pair, and plans have marks of their own.
 _UNFIT_IN_VALUES = re.compile("[\0\ud800-\udfff\ue000\ue001]")
 _STANDARD_TAG = "tag:yaml.org,2002:"
 # A file of data, which is read only when there is an error to explain.
@@ -54,7 +55,7 @@ class _Anchored(NamedTuple):
 
 
 class Composer:
-    """Makes one document of events; `problems` are those after which it could go on."""
+    """Makes one document of events; `problems` are errors after which it could go on."""
 
     def __init__(self, events: Iterator[events.Event]) -> None:
         self.problems: list[Problem] = []
@@ -63,7 +64,7 @@ class Composer:
         self._depth = self._values = self._characters = 0
 
     def document(self) -> tuple[Any, SourcePosition]:
-        """Compose the only document of the stream; None if there is none."""
+        """Return the only document of the stream, or None, and its place."""
         next(self._events)
         event = next(self._events)
         if isinstance(event, events.StreamEndEvent):
@@ -98,7 +99,7 @@ class Composer:
         return value
 
     def _count(self, at: SourcePosition, values: int, characters: int) -> None:
-        """Take note of what comes in before it does, be it written or repeated by an alias."""
+        """Count what is written, or repeated by an alias, before it takes any memory."""
         self._values += values
         self._characters += characters
         for count, most, what in (
@@ -133,6 +134,7 @@ class Composer:
         return value if tag is None else self._tagged(event, tag, value)
 
     def _fit(self, event: events.ScalarEvent) -> str:
+        """Return a text without the characters that nothing behind us takes; they are reported."""
         text = str(event.value)
         if _UNFIT_IN_VALUES.search(text) is None:
             return text
@@ -200,12 +202,12 @@ class Composer:
         return section
 
     def _key(self, event: events.Event) -> str | None:
-        """Read a key, always as the text that was written; None if it is none."""
+        """Return a key as the text that was written; None, and a problem, if it is not a text."""
         value = self._node(event)
-        if isinstance(event, events.ScalarEvent) and event.value:
-            return str(event.value)
-        if isinstance(value, str) and value:
-            return str(value)
+        # Also `true` and `1` are names here. An alias may stand for a text.
+        text = event.value if isinstance(event, events.ScalarEvent) else value
+        if isinstance(text, str) and text:
+            return str(text)
         what = "a name is missing before the `:`"
         if isinstance(value, (LocatedMapping, LocatedList)):
             what = "a name must stand before the `:`, not a list or a mapping"
@@ -242,9 +244,9 @@ def _tag_of(event: events.NodeEvent) -> str | None:
 
 
 def explained(error: Exception, lines: Sequence[str], reached: SourcePosition) -> Unreadable:
-    """Make a problem of a parser's error; `reached` is how far it came."""
+    """Return a parser's error in the words of users; `reached` is how far the parser came."""
     if not isinstance(error, MarkedYAMLError):
-        # On some texts the parser itself fails, in ways that it does not announce.
+        # ruamel.yaml has bugs: on some texts it raises an IndexError, for example.
         return Unreadable(reached, _meaning(str(error), "the document"))
     mark = error.problem_mark or error.context_mark
     at = SourcePosition(mark.line + 1, mark.column + 1) if mark else reached
@@ -266,7 +268,7 @@ def _meaning(problem: str, opened: str) -> str:
 
 MOST_BYTES = 1_000_000
 
-# What neither a person types nor YAML allows; the last two are marks of ours in plans.
+# Characters that YAML does not allow, and U+E000 and U+E001, which mark later values in plans.
 _UNFIT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue002-\ufffd\U00010000-\U0010ffff]")
 _LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _OTHER_ENCODINGS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
@@ -274,14 +276,14 @@ _OTHER_ENCODINGS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentSource:
-    """A document as it was read."""
+    """A document as it was read, before its type is known."""
 
     name: str
     """The file, as messages call it."""
     text: str
     contents: LocatedMapping
     problems: tuple[Problem, ...] = ()
-    """What is wrong already, though it can be read."""
+    """Errors that do not prevent reading, such as a key that stands twice."""
 
 
 def read_document(path: Path) -> DocumentSource:
@@ -319,7 +321,7 @@ def _bytes_of(path: Path, name: str) -> bytes:
         if path.is_dir():
             raise InputError(f"{name}: this is a folder; name the document in it")
         if path.exists() and not path.is_file():
-            # A pipe or a device might never end, or never begin.
+            # Reading a pipe or a device might never end, or never begin.
             raise InputError(f"{name}: this is not a regular file")
         with path.open("rb") as file:
             found = file.read(MOST_BYTES + 1)

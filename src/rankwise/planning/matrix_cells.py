@@ -148,6 +148,7 @@ def _processor(root: Path) -> set[str]:
     return set()
 
 
+Kind = Literal["script", "notebook", "suite"]
 NOTEBOOK = ".ipynb"
 _LONGEST_NAME = 60
 
@@ -157,7 +158,7 @@ class PlannedTest:
     """One test that some cells have."""
 
     name: str
-    kind: Literal["script", "notebook", "suite"]
+    kind: Kind
     entry: MatrixTest
     """The entry of the document; for a file that a pattern found, with that file."""
     document: Document
@@ -201,16 +202,17 @@ def _expanded(
     def place(*path: str) -> str:
         return document.at("tests", index, *path)
 
-    def test(name: str, **details: Any) -> PlannedTest:
-        common = {
-            "name": entry.name or fit_name(name[:_LONGEST_NAME]),
-            "entry": entry,
-            "document": document,
-            "index": index,
-            "runtime": runtime,
-            "place": place(),
-        }
-        return PlannedTest(**{**common, **details})
+    def test(name: str, kind: Kind, *, file: str = "", one: MatrixTest = entry) -> PlannedTest:
+        return PlannedTest(
+            name=entry.name or fit_name(name[:_LONGEST_NAME]),
+            kind=kind,
+            entry=one,
+            document=document,
+            index=index,
+            runtime=runtime,
+            file=file,
+            place=place(),
+        )
 
     if entry.files:
         for path in files_that_fit(folder, entry.files, place("files")):
@@ -219,7 +221,7 @@ def _expanded(
                 yield test(script, kind="notebook", file=script)
             else:
                 one = entry.model_copy(update={"files": glob.escape(script)})
-                yield test(script, kind="script", entry=one)
+                yield test(script, kind="script", one=one)
     elif entry.suite:
         path = document.path.absolute().parent / entry.suite
         _check_file(path, entry.suite, place("suite"), "*.y*ml")

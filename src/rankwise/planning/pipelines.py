@@ -36,7 +36,6 @@ from rankwise.planning.sweeps import kept_apart
 from rankwise.wording import hint
 
 _REFERENCE = re.compile(r"\$\{\{\s*([a-z]+)\.([^{}\s]*)\s*\}\}")
-_TYPES = {"suite": "Suite", "sweep": "Sweep"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,10 +216,7 @@ def _included(context: PipelineContext, key: str, stage: Stage) -> Planned:
     except InputError as error:
         raise InputError(f"{place}: `{stage.step}` is wrong:\n{error}") from error
     kind = document.model.type
-    is_fit = (
-        isinstance(document.model, JobModel) if stage.step == "job" else kind == _TYPES[stage.step]
-    )
-    if not is_fit:
+    if stage.step != ("job" if isinstance(document.model, JobModel) else kind.lower()):
         raise InputError(f"{place}: {written} is a {kind}, not a {stage.step}")
     options = dataclasses.replace(
         context.options,
@@ -302,13 +298,12 @@ def _recipients(context: PipelineContext, stage: Stage) -> Iterator[str]:
 
 
 def _folder(context: PipelineContext, stage: Stage, written: str) -> Path | None:
-    """Return a folder as the stage will see it; None: that is known only when it runs."""
+    """Return a folder as the stage will see it; None if that is known only when it runs."""
     known = {**os.environ, **context.model.env, **stage.env}
     try:
         text = string.Template(written).substitute(known)
     except (KeyError, ValueError):
-        return None
-    if "${{" in text:
+        # A variable that an earlier stage may set, or `${{…}}`.
         return None
     return context.workspace / stage.folder / expanded(text)
 
@@ -444,4 +439,6 @@ def _detached(context: PipelineContext, name: str) -> Planned:
         dataclasses.replace(task, environment={**inherited, **task.environment})
         for task in planned.tasks
     ]
-    return dataclasses.replace(planned, tasks=tasks, kind=_TYPES.get(stage.step, ""))
+    # A suite or a sweep is one, also as a run of its own; the rest remains part of a pipeline.
+    kind = stage.step.capitalize() if stage.step in ("suite", "sweep") else ""
+    return dataclasses.replace(planned, tasks=tasks, kind=kind)

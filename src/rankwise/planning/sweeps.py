@@ -99,9 +99,7 @@ def kept_apart(tasks: Sequence[Task], owners: Mapping[str, str], word: str) -> l
 def _named_after(task: Task, measuring: Measuring, word: str, owner: str) -> Task:
     case = f"{word}={owner} {measuring.case}".rstrip()
     return dataclasses.replace(
-        task,
-        measuring=dataclasses.replace(measuring, case=case),
-        tags={word: owner, **task.tags},
+        task, measuring=dataclasses.replace(measuring, case=case), tags={word: owner, **task.tags}
     )
 
 
@@ -353,10 +351,7 @@ def _core_hours(model: Sweep, singles: Sequence[Task]) -> float:
 
 
 def _costs(
-    model: Sweep,
-    cases: Sequence[SweepCase],
-    singles: Sequence[Task],
-    left_out: Mapping[str, int],
+    model: Sweep, cases: Sequence[SweepCase], singles: Sequence[Task], left_out: Mapping[str, int]
 ) -> list[str]:
     """Return what people should know before the start: the cost, and what is left out."""
     warmups = f" and {model.warmup} to warm up" if model.warmup else ""
