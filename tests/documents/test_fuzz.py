@@ -1,4 +1,4 @@
-"""Whatever is in a file: a document, or an InputError that says where it is wrong."""
+"""Any file is a document, or an InputError that says where it is wrong."""
 
 from __future__ import annotations
 

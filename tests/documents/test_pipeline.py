@@ -1,4 +1,4 @@
-"""Pipelines as documents: the order of stages, and what is wrong with them."""
+"""Models of pipelines: the order of stages, and their errors."""
 
 from __future__ import annotations
 

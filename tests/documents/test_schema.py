@@ -1,8 +1,9 @@
-"""The JSON Schema and the reader agree."""
+"""The JSON Schema and the starters agree with the reader."""
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from rankwise.documents.load import TYPES, starter
+from rankwise.documents.load import TYPES, load, starter
 from rankwise.documents.schema import json_schema, site_schema
 from rankwise.documents.site import find_site
 from rankwise.documents.yaml_reader import read_text
 from rankwise.errors import InputError
+from rankwise.wording import alternatives
 from tests.documents.conftest import SEEDS, plain
 from tests.documents.json_schema_subset import is_valid
-from tests.documents.test_command_job import TYPICAL
-from tests.documents.test_models import FULL
+from tests.documents.test_jobs import FULL, TYPICAL
 
 SCHEMA = json_schema()
 SITE = site_schema()
@@ -151,3 +152,37 @@ def test_the_keys_of_the_site_file_are_described_where_their_class_does() -> Non
     slurm = SITE["$defs"]["SlurmTable"]["properties"]
     assert slurm["modules"]["description"] == "Modules to load first, in a login shell."
     assert slurm["cores"]["description"] == "How many cores tasks may use together."
+
+
+# Documents to start from
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_starter_is_a_document_of_its_type(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(starter(name))
+    model = load(path).model
+    assert model.type == name
+    assert model.name.startswith("my-")
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_what_a_starter_leaves_out_can_be_put_in(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(re.sub(r"(?m)^( *)# ( *[a-z_]+:( .*)?)$", r"\1\2", starter(name)))
+    assert path.read_text() != starter(name)
+    assert load(path).model.type == name
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_starter_is_commented_and_fits_the_screen(name: str) -> None:
+    lines = starter(name).splitlines()
+    assert sum(line.lstrip().startswith("#") for line in lines) > 10
+    assert max(map(len, lines)) <= 100
+
+
+def test_an_unknown_type_has_no_starter() -> None:
+    with pytest.raises(InputError) as caught:
+        starter("mpijob")
+    valid = alternatives([f"`{name}`" for name in TYPES])
+    assert str(caught.value) == f"the type must be {valid}, not 'mpijob'; did you mean `MpiJob`?"

@@ -1,4 +1,4 @@
-"""From matrices to cells and tasks."""
+"""Plans of matrices: cells, features and tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From pipelines to tasks."""
+"""Plans of pipelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tasks of a plan are wanted."""
+"""Selection of some tasks of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From suites to tasks."""
+"""Plans of suites."""
 
 from __future__ import annotations
 

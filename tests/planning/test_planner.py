@@ -1,4 +1,4 @@
-"""Every type of document has somebody who plans it."""
+"""Plans of every type, and of several documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with names and folders is said with the place where they stand."""
+"""Plans of jobs: computes, runtimes, folders of code, and the MPI of this machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.documents.load import starter
 from rankwise.errors import InputError
 from rankwise.planning import plan_from
 
@@ -161,3 +162,30 @@ def test_a_file_that_cannot_be_looked_at_is_a_mistake_of_the_document(job: Path,
     # From Python 3.14 on, pathlib takes it for one that is not there.
     with pytest.raises(InputError, match=rf"^{job}.*aaa"):
         plan_from([job])
+
+
+# What is said of the MPI that a job would find
+
+REMEDY = 'pip install "rankwise[mpi]"'
+
+
+def notices(folder: Path, name: str) -> str:
+    path = folder / "first.yaml"
+    path.write_text(starter(name))
+    plan, _ = plan_from([path])
+    return "\n".join(plan.notices)
+
+
+@pytest.mark.parametrize("name", ["MpiJob", "Sweep", "PytorchJob"])
+def test_the_extra_that_brings_an_mpi_is_named_where_there_is_none(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    monkeypatch.setattr("sys.executable", str(bare / "python"))
+    monkeypatch.setenv("PATH", str(bare))
+    assert (REMEDY in notices(tmp_path, name)) == (name != "PytorchJob")
+    mpirun = bare / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.0'\n")
+    mpirun.chmod(0o755)
+    assert REMEDY not in notices(tmp_path, name)

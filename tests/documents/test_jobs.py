@@ -1,4 +1,4 @@
-"""The jobs made of roles: what they take, and what does not go together."""
+"""Models of jobs: fields, defaults, and fields that do not go together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import pytest
 from pydantic import ValidationError
 
 from rankwise.documents.common import RestartScope
-from rankwise.documents.jobs import MpiJob, PytorchJob, ResourceLimits, Success, TensorflowJob
+from rankwise.documents.jobs import (
+    CommandJob,
+    MpiDistribution,
+    MpiJob,
+    PytorchDistribution,
+    PytorchJob,
+    ResourceLimits,
+    Success,
+    TensorflowDistribution,
+    TensorflowJob,
+)
 from tests.documents.conftest import complaints_about, parsed
 
 FULL = """\
@@ -196,3 +206,176 @@ def test_clashes_are_found_in_contents_without_places_too() -> None:
                 },
             }
         )
+
+
+# Command jobs, as Azure ML has them
+
+TYPICAL = """\
+$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
+display_name: Digits on two nodes
+description: Learns to read digits.
+experiment_name: digits
+code: src
+command: >-
+  python train.py
+  --rate ${{inputs.rate}} --data ${{inputs.data}} --out ${{outputs.model}}
+inputs:
+  rate: 0.10
+  data:
+    type: uri_folder
+    path: azureml:digits@latest
+outputs:
+  model:
+    type: uri_folder
+    mode: rw_mount
+  plots:
+environment: azureml:digits-environment@latest
+environment_variables: {DEBUG: 1}
+compute: azureml:gpu-cluster
+distribution:
+  type: pytorch
+  process_count_per_instance: 2
+resources:
+  instance_count: 2
+  instance_type: Standard_NC6
+  shm_size: 8g
+limits:
+  timeout: 3600
+services:
+  board: {job_service_type: tensor_board}
+tags: {stage: test}
+"""
+
+
+def typical() -> CommandJob:
+    job = parsed(TYPICAL)
+    assert isinstance(job, CommandJob)
+    return job
+
+
+def test_the_schema_of_azure_ml_stands_for_the_type() -> None:
+    assert typical().type == "command"
+    with_type = parsed(TYPICAL + "type: command\n")
+    assert with_type == typical()
+
+
+def test_all_fields_are_read() -> None:
+    job = typical()
+    assert job.code is not None
+    assert (job.code.path, job.compute.target) == ("src", "gpu-cluster")
+    assert (job.resources.instance_count, job.limits.timeout) == (2, 3600.0)
+    assert job.distribution == PytorchDistribution(type="pytorch", process_count_per_instance=2)
+    assert {name: given.text for name, given in job.inputs.items()} == {
+        "rate": "0.10",
+        "data": "azureml:digits@latest",
+    }
+    assert list(job.outputs) == ["model", "plots"]
+
+
+def test_fields_that_are_only_read_are_named() -> None:
+    assert typical().without_effect() == (
+        "resources.instance_type",
+        "resources.shm_size",
+        "services",
+    )
+
+
+def test_the_least_that_it_needs() -> None:
+    job = parsed("type: command\ncommand: hostname\n")
+    assert isinstance(job, CommandJob)
+    assert (job.resources.instance_count, job.distribution, job.compute.target) == (
+        1,
+        None,
+        "",
+    )
+    assert job.without_effect() == ()
+
+
+@pytest.mark.parametrize(
+    ("written", "distribution"),
+    [
+        ("{type: mpi}", MpiDistribution(type="mpi", process_count_per_instance=1)),
+        ("{type: pytorch}", PytorchDistribution(type="pytorch", process_count_per_instance=1)),
+        (
+            "{type: tensorflow, worker_count: 3, parameter_server_count: 1}",
+            TensorflowDistribution(type="tensorflow", worker_count=3, parameter_server_count=1),
+        ),
+        ("{type: tensorflow}", TensorflowDistribution(type="tensorflow")),
+    ],
+)
+def test_distributions(written: str, distribution: object) -> None:
+    job = parsed(f"type: command\ncommand: x\ndistribution: {written}\n")
+    assert isinstance(job, CommandJob)
+    assert job.distribution == distribution
+
+
+LEAST = "type: command\ncommand: x\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("distribution: {type: PyTorch}", "3:22: `distribution.type` must be `mpi`, `pytorch` or `tensorflow`, not 'PyTorch'; did you mean `pytorch`?"),
+        ("distribution: {type: ray}", "3:22: `distribution.type` must be `mpi`, `pytorch` or `tensorflow`, not 'ray'"),
+        ("distribution: {type: [mpi]}", "3:22: `distribution.type` must be `mpi`, `pytorch` or `tensorflow`, not a list"),
+        ("distribution: {process_count_per_instance: 2}", "3:1: `type` is missing in `distribution`"),
+        ("distribution: mpi", "3:15: `distribution` must be a mapping of `name: value` lines, not 'mpi'"),
+        ("distribution: {type: mpi, process_count_per_instance: two}", "3:55: `distribution.process_count_per_instance` must be a whole number, not 'two'"),
+        ("distribution: {type: mpi, worker_count: 2}", "3:27: unknown field `worker_count`: there are `type` and `process_count_per_instance`"),
+        ("distribution: {type: mpi, process_count: 2}", "3:27: unknown field `process_count`: did you mean `process_count_per_instance`?"),
+        ("resources: {instance_count: 2}", "3:13: 2 nodes need a `distribution` that says how they work together"),
+        ("compute: {target: a, instance_count: 2}", "3:22: in a command job the number of nodes is `resources.instance_count`"),
+        ("timeout: 3", "3:1: unknown field `timeout`: put it into `limits`"),
+        ("environment: {image: x}", "3:14: `environment` must be text, not a mapping"),
+        ("inputs: {a: [1]}", "3:13: `inputs.a` must be a mapping of `name: value` lines, not a list"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_at_its_place(more: str, message: str) -> None:
+    assert complaints_about(LEAST + more) == [message]
+
+
+# References to inputs, and inputs themselves
+
+JOB = "type: PytorchJob\ninputs: {rate: 1, data: x}\nworker:\n  spec:\n    command: run "
+
+
+@pytest.mark.parametrize(
+    "command", ["${{inputs.rate}} ${{ inputs.data }}", "$HOME ${HOME} {{x}} $"]
+)
+def test_references_to_inputs_are_known(command: str) -> None:
+    job = parsed(JOB + command)
+    assert isinstance(job, PytorchJob)
+    assert job.worker.spec.command == f"run {command}"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("${{inputs.rat}}", "`${{inputs.rat}}`: `inputs` has no `rat`; did you mean `rate`?"),
+        ("${{inputs.xyz}}", "`${{inputs.xyz}}`: `inputs` has no `xyz`; add it to `inputs`"),
+        ("${{inputs}}", "`${{inputs}}`: `inputs` has no ``; add it to `inputs`"),
+        ("${{outputs.x}}", "`${{outputs.x}}` is unknown; there is `${{inputs.NAME}}`"),
+    ],
+)
+def test_a_reference_to_nothing_is_a_mistake(command: str, message: str) -> None:
+    assert complaints_about(JOB + command) == [f"5:5: {message}"]
+
+
+def test_every_role_is_looked_through() -> None:
+    text = "type: TensorflowJob\n" + "".join(
+        f"{role}: {{spec: {{command: '${{{{inputs.x}}}}'}}}}\n"
+        for role in ("worker", "chief", "parameter_server", "evaluator")
+    )
+    assert len(complaints_about(text)) == 4
+
+
+def test_a_text_full_of_beginnings_of_references_is_only_text() -> None:
+    assert isinstance(parsed(JOB + "${{" * 50_000), PytorchJob)
+
+
+def test_an_input_needs_something_to_put_in() -> None:
+    text = "type: PytorchJob\nworker: {spec: {command: x}}\ninputs:\n  a: {type: uri_file}\n  b:\n"
+    assert complaints_about(text) == [
+        "4:6: an input needs `value` or `path`",
+        "5:3: `inputs.b` is empty; give it a value, or leave it out",
+    ]
