@@ -1,10 +1,11 @@
-"""The options, settings and marks that pytest is told of; a plain pytest loads this too."""
+"""Options, settings and marks as pytest knows them; a plain pytest loads this module too."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,8 +29,8 @@ def seconds_option(text: str) -> float:
 
 
 def policy_from(config: pytest.Config, named: str) -> str:
-    """Return in which order tests start: as named, or what other options need."""
-    # --stepwise takes everything before the failing test as done, so that has to be true.
+    """Return the order in which tests start: the one named, or what other options need."""
+    # --stepwise takes all tests before the failing one as done.
     return "sequential" if config.getoption("stepwise", False) else named
 
 
@@ -63,8 +64,6 @@ STARTS_RANKS = ("pool", "shell", *SLURM_SCHEDULERS, *BATCH_SCHEDULERS)
 SCHEDULERS = ("sequential", "static", "dynamic", *STARTS_RANKS)
 POLICIES = ("sequential", "static", "dynamic")
 
-_NOTEBOOK_JOBS = 2
-
 _MARKS = ("parallel", "mpi", "parallel_from_context")
 
 MARKERS = (
@@ -73,18 +72,19 @@ MARKERS = (
         "each number of ranks of a list; world: COMM_WORLD has that size; threads: cores for each "
         'rank; exclusive: "numa" or "node", nothing else runs there meanwhile'
     ),
-    "timeout(seconds): how long each phase of the test may take (0: for ever)",
+    "timeout(seconds): how long each phase of the test may take (0: no limit)",
     "parallel_from_context: run the test on as many ranks as the run has",
     "mpi(ranks): the same as parallel(ranks); without `ranks`, as parallel_from_context",
 )
 
 
 def closest_mark(node: Node) -> pytest.Mark | None:
-    """Return the mark that counts of those on a test (function, class or module)."""
+    """Return the mark of ours that is closest to a test (on its function, class or module)."""
     return next((found for found in node.iter_markers() if found.name in _MARKS), None)
 
 
 def _known(ours: tuple[str, ...], name: str) -> str:
+    """Return a name of ours, or one that another package has added."""
     if name not in ours:
         from rankwise.pytest_plugin.schedulers.base import find_scheduler
 
@@ -105,115 +105,11 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+# By what stands for the value of an option in options.txt.
 _TYPES = {"SECONDS": seconds_option, "N": _positive}
 _FLAG = {"action": "store_true"}
 
-# By option, with what stands for its value if it takes one: that says how the value is read, too.
-_OPTIONS = {
-    "--n-workers=N": (
-        "Start N ranks and run the tests on them; no mpirun is needed. A rank that crashes or "
-        "hangs ends its test only. auto: as many as there are cores."
-    ),
-    "--scheduler=NAME": (
-        "How tests are given to ranks. With --n-workers: pool (default: ranks are reused; a "
-        "world that a test has ended is started again), shell (fresh processes for every test), "
-        "slurm (every test is a job step of its own), slurm-pool (a pool on the nodes of an "
-        "allocation), batch and batch-pool (as shell and pool, in a job of the batch system that "
-        "--on names). With any, sequential: one test at a time, in order (default under mpirun). "
-        "static: every test gets its ranks before the first one starts. dynamic: the largest test "
-        "that fits the free ranks goes next, and of those the longest (default with --n-workers). "
-        "Other packages can add names (entry points of the group rankwise.schedulers)."
-    ),
-    "--policy=NAME": (
-        "Which test goes next, for schedulers that start ranks: sequential, static, dynamic "
-        "(default), or a name that another package has added."
-    ),
-    "--test-timeout=SECONDS": (
-        "How long setup, call and teardown of a test may take each, before it is ended and "
-        "reported with the place where every rank is (default: 600; 0: for ever). "
-        "@pytest.mark.timeout(SECONDS) sets it for one test."
-    ),
-    "--rank-grace=SECONDS": (
-        "How long the other ranks of a test may go on after one has failed (default: 5)."
-    ),
-    "--world": (
-        "With --n-workers: run every test in a world of exactly its size, so that "
-        "MPI.COMM_WORLD has as many ranks as the test."
-    ),
-    "--leak-check": "Fail tests that leave a message, a communicator or an error handler behind.",
-    "--no-warm-start": (
-        "Start ranks from nothing, not as copies of a process that has loaded the tests."
-    ),
-    "--bind": (
-        "Keep each rank on cores of its own (default with --scheduler=shell, if there are "
-        "enough cores), or on none."
-    ),
-    "--rank-output": (
-        "Of which ranks of a test the captured output is shown: all (default), rank 0, or "
-        "those that failed."
-    ),
-    "--tmux": "With --n-workers: show what each rank prints, as it prints it, in a pane of tmux.",
-    "--timeline=FILE": (
-        "Write when which test ran on which rank, and why the suite takes as long as it does, "
-        "as a page (FILE.html) or as data (FILE.json)."
-    ),
-    "--nprocs=N": "Run every test marked with a number of ranks on N ranks instead.",
-}
-
-# Those of pytest_parallel under their names there.
-_SLURM_OPTIONS = {
-    "--slurm-options=OPTIONS": (
-        'Options for sbatch: --slurm-options="--time=00:30:00 --qos=test". The number of '
-        "tasks is that of --n-workers."
-    ),
-    "--slurm-srun-options=OPTIONS": (
-        'Options for each srun: --slurm-srun-options="--mem-per-cpu=4GB".'
-    ),
-    "--slurm-export-env": "Let the job have the environment of this terminal (default).",
-    "--no-slurm-export-env": "",
-    "--slurm-init-cmds --slurm-additional-cmds=COMMANDS": (
-        'Commands to run in the job before the tests: --slurm-init-cmds="source my_env.sh". '
-        "The tests see the variables that they set."
-    ),
-    "--slurm-file=FILE": "A job script with #SBATCH lines and commands; the tests run at its end.",
-    "--use-srun": "Start the ranks with srun (default).",
-    "--no-use-srun": "Start the ranks with the mpiexec of the MPI library, within the job.",
-    "--detach": "Only submit: the whole run goes into the job, and what it prints into a file.",
-    "--no-detach": "Wait for the job (default), also if a configuration file says --detach.",
-    "--slurm-wait=SECONDS": (
-        "How long to wait for the allocation before it is cancelled (default: for ever)."
-    ),
-    "--on=NAME": (
-        "For --scheduler=batch and batch-pool: the [compute.NAME] of rankwise.toml whose "
-        "batch system runs the tests, on one node."
-    ),
-    "--slurm-address=ADDRESS": (
-        "The address of this machine that the nodes can reach, if it is not the one by which "
-        "it reaches Slurm."
-    ),
-}
-
-# What these do is loaded only if they are used.
-_NOTEBOOK_OPTIONS = {
-    "--notebooks=PATH": (
-        "Run this notebook, or all notebooks in this folder, as tests. May be repeated; "
-        "without other arguments nothing else is run."
-    ),
-    "--notebooks-output=FOLDER": (
-        "Where the executed notebooks are written, with a page of HTML and the pictures of "
-        "each (default: in pytest's cache)."
-    ),
-    "--notebooks-jobs=N": f"Run so many notebooks at a time (default: {_NOTEBOOK_JOBS}).",
-    "--notebooks-timeout=SECONDS": (
-        "How long a notebook may take (default: what it says itself, or 600; 0: for ever)."
-    ),
-    "--notebooks-reuse-kernel": (
-        "Run all notebooks in one kernel, one after the other: what one leaves behind, the "
-        "next one finds."
-    ),
-}
-
-# What is special about some of them.
+# What neither the name nor the value of an option says.
 _SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "--n-workers": {"type": _workers},
     "--scheduler": {"type": partial(_known, SCHEDULERS)},
@@ -229,22 +125,25 @@ _SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "--slurm-wait": {"default": 0.0},
     "--on": {"dest": "rankwise_on"},
     "--notebooks": {"action": "append"},
-    "--notebooks-jobs": {"default": _NOTEBOOK_JOBS},
+    "--notebooks-jobs": {"default": 2},
 }
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Declare every option and setting."""
-    for name, title, options in (
-        ("rankwise", "tests on many ranks (rankwise)", _OPTIONS),
-        ("rankwise-slurm", "tests on the nodes of Slurm (rankwise)", _SLURM_OPTIONS),
-        ("rankwise notebooks", "notebooks as tests (rankwise)", _NOTEBOOK_OPTIONS),
-    ):
-        group = parser.getgroup(name, title)
-        for spelled, words in options.items():
-            spellings, _, value = spelled.partition("=")
+    """Declare every option and setting.
+
+    The options are in options.txt, by groups: spellings, what stands for the value, and the help.
+    """
+    text = Path(__file__).with_name("options.txt").read_text(encoding="utf-8")
+    for section in text.removeprefix("# ").split("\n# "):
+        title, *entries = section.split("\n--")
+        group = parser.getgroup(*title.strip().split(": "))
+        for entry in entries:
+            spelled, *words = entry.splitlines()
+            spellings, _, value = f"--{spelled}".partition("=")
             names = spellings.split()
             usual = {"metavar": value, "type": _TYPES.get(value)} if value else _FLAG
-            group.addoption(*names, help=words, **{**usual, **_SPECIAL.get(names[0], {})})
+            options = {**usual, **_SPECIAL.get(names[0], {})}
+            group.addoption(*names, help=" ".join(map(str.strip, words)), **options)
     parser.addini("test_timeout", "the default of --test-timeout, in seconds", default="")
     parser.addini("rank_grace", "the default of --rank-grace, in seconds", default="")
