@@ -98,6 +98,22 @@ def test_marks_are_restored_in_their_order_and_described_once(pytester: pytest.P
     assert test.get_closest_marker("other", own) is own
 
 
+def test_marks_with_values_that_json_cannot_hold_are_described(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nmarkers = case")
+    pytester.makepyfile(
+        """
+        import pytest
+        @pytest.mark.case(10**5000, by={1: "one"})
+        def test_it(): pass
+        """
+    )
+    items, _ = pytester.inline_genitems(*ALONE)
+    described = json.loads(json.dumps(describe_tests(items), default=repr))
+    (mark,) = restore_tests(items[0].session, described)[0].own_markers
+    assert isinstance(mark.args[0], str)
+    assert mark.kwargs == {"by": {"1": "one"}}
+
+
 def test_hooks_of_a_folder_are_those_of_its_tests(pytester: pytest.Pytester) -> None:
     """A conftest.py in a subfolder counts for the tests there only."""
     for name in ("with_hooks", "without"):

@@ -1,4 +1,4 @@
-"""What was collected: described, compared between ranks, and restored elsewhere."""
+"""Collected tests: described, compared between ranks, and restored in another process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pluggy
 import pytest
 from _pytest import hookspec
-from _pytest._io.saferepr import saferepr
 from _pytest.compat import legacy_path
 from _pytest.config import ConftestImportFailure
 from _pytest.main import FSHookProxy
@@ -27,61 +26,49 @@ from _pytest.main import FSHookProxy
 from rankwise.pytest_plugin.connections import Header
 from rankwise.pytest_plugin.marks import limit_of, requirements_of, size_of
 from rankwise.pytest_plugin.options import limit_from
-from rankwise.pytest_plugin.serialize import pack_any_report
+from rankwise.pytest_plugin.serialize import pack_any_report, plain_value
 
 if TYPE_CHECKING:
     from _pytest.nodes import Node
 
     from rankwise.pytest_plugin.schedulers.base import ScheduledTest
 
-# Hooks of pytest that are called where tests are reported. Those of other plugins may all be.
+# Hooks of pytest that are called where tests are reported; so are all hooks of other plugins.
 _REPORTING = frozenset(
     f"pytest_{name}"
     for name in (
-        "collectreport",
-        "deselected",
-        "internalerror",
-        "keyboard_interrupt",
-        "report_teststatus",
-        "runtest_logfinish",
-        "runtest_logreport",
-        "runtest_logstart",
-        "sessionfinish",
-        "terminal_summary",
-        "unconfigure",
-        "warning_recorded",
+        *("collectreport", "deselected", "internalerror", "keyboard_interrupt", "unconfigure"),
+        *("report_teststatus", "runtest_logstart", "runtest_logreport", "runtest_logfinish"),
+        *("sessionfinish", "terminal_summary", "warning_recorded"),
     )
 )
 
 
 def describe_conftests(config: pytest.Config) -> list[tuple[str, list[str]]]:
-    """Return each conftest.py with hooks that are called where tests are reported, and these."""
+    """Return each conftest.py that has hooks for reports, with their names."""
     plugins = config.pluginmanager
     described = []
     for module in plugins._conftest_plugins:
-        hooks = [caller.name for caller in plugins.get_hookcallers(module) or ()]
-        if reporting := sorted(name for name in hooks if _is_reporting(name)):
-            described.append((str(plugins.get_name(module)), reporting))
+        names = [caller.name for caller in plugins.get_hookcallers(module) or ()]
+        hooks = [name for name in names if name in _REPORTING or not hasattr(hookspec, name)]
+        if hooks:
+            described.append((str(plugins.get_name(module)), sorted(hooks)))
     return sorted(described)
-
-
-def _is_reporting(hook: str) -> bool:
-    return hook in _REPORTING or not hasattr(hookspec, hook)
 
 
 def load_conftests(config: pytest.Config, described: Sequence[tuple[str, list[str]]]) -> None:
     """Load each conftest.py that another process has found, as pytest does when it collects.
 
-    Raises UsageError for one that cannot be loaded here: without its hooks the run would report
-    something else than plain pytest.
+    Raises UsageError for one that cannot be loaded here: without its hooks the reports would not be
+    those of plain pytest.
     """
     plugins = config.pluginmanager
     for path, hooks in described:
         if plugins.has_plugin(path):
             continue
-        reason = "it is not there"
+        reason = "no such file"
         try:
-            with _loaded_before():
+            with _without_output():
                 plugins._loadconftestmodules(
                     Path(path).parent,
                     config.getoption("importmode"),
@@ -101,10 +88,11 @@ def load_conftests(config: pytest.Config, described: Sequence[tuple[str, list[st
 
 
 @contextlib.contextmanager
-def _loaded_before() -> Generator[None, None, None]:
-    """Show once what a module says when it is loaded: it was loaded where tests are collected.
+def _without_output() -> Generator[None, None, None]:
+    """Show nothing of what a module prints when it is loaded: another process has shown it.
 
-    Streams stay as they are, for handlers that the module makes; stderr may have last words.
+    Redirect the descriptor, as handlers that the module makes may keep `sys.stdout`. What goes to
+    stderr is shown: it may explain why this process ends.
     """
     sys.stdout.flush()
     usual = os.dup(1)
@@ -124,7 +112,7 @@ def _loaded_before() -> Generator[None, None, None]:
 class FolderHooks:
     """Finds the hooks for a path: those of every conftest.py but the ones of other folders.
 
-    pytest's own way asks for what it has loaded while it collected, and here it did not collect.
+    pytest's own way looks up what it has loaded during its collection, and here it did not collect.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -139,16 +127,11 @@ class FolderHooks:
     def at(self, path: str) -> pluggy.HookRelay:
         """Return the hooks for a file or a folder."""
         if path not in self._found:
-            self._found[path] = self._find(Path(path))
+            above = {Path(path), *Path(path).parents}
+            elsewhere = {module for module, folder in self._folders.items() if folder not in above}
+            proxy: Any = FSHookProxy(self._config.pluginmanager, elsewhere)
+            self._found[path] = proxy if elsewhere else self._config.hook
         return self._found[path]
-
-    def _find(self, path: Path) -> pluggy.HookRelay:
-        above = {path, *path.parents}
-        elsewhere = {module for module, folder in self._folders.items() if folder not in above}
-        if not elsewhere:
-            return self._config.hook
-        proxy: pluggy.HookRelay = FSHookProxy(self._config.pluginmanager, elsewhere)  # type: ignore[assignment]
-        return proxy
 
 
 # As in `test_sum[Rank 1]`.
@@ -159,7 +142,7 @@ _RANK = re.compile(r"(rank[ =:_-]*)\d+", re.IGNORECASE)
 class ListedTest:
     """Stands for a test in a process that did not collect it.
 
-    It has what hooks that report ask for, by pytest's names.
+    It has the attributes that hooks for reports use, by pytest's names.
     """
 
     nodeid: str
@@ -176,9 +159,9 @@ class ListedTest:
     session: pytest.Session = field(repr=False)
     ihook: pluggy.HookRelay = field(repr=False)
     marks: Sequence[pytest.Mark] = field(default=(), repr=False)
-    """Its own first, then those of its class, its module and so on."""
+    """Its own marks first, then those of its class, its module and so on."""
     own: int = 0
-    """How many are its own."""
+    """The number of its own marks."""
     execution_count: int = 1
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -217,7 +200,7 @@ class ListedTest:
 
 
 def node_id(nodeid: str) -> Any:
-    """Return what pytest knows a node by: the text, or in newer versions an object."""
+    """Return the identity of a node: a text, or in newer versions of pytest an object."""
     report = pytest.CollectReport(nodeid, "passed", None, [])
     return getattr(report, "id", nodeid)
 
@@ -225,7 +208,7 @@ def node_id(nodeid: str) -> Any:
 def describe_collection(
     session: pytest.Session, errors: Sequence[pytest.CollectReport]
 ) -> tuple[Header, bytes]:
-    """Say what this rank has collected, for others to compare."""
+    """Return the message with the tests of this rank, for a comparison with other ranks."""
     nodeids = [item.nodeid for item in session.items]
     body = {"nodeids": nodeids, "errors": _pack_errors(errors, session.config)}
     header = {"kind": "collected", "digest": digest_of(nodeids)}
@@ -235,7 +218,7 @@ def describe_collection(
 def describe_early_end(
     session: pytest.Session, errors: Sequence[pytest.CollectReport]
 ) -> tuple[Header, bytes]:
-    """Say that this session is over before it could say what it has collected, and why."""
+    """Return the message that this session has ended before it knew its tests, and why."""
     header = {
         "kind": "ended early",
         "fail": str(session.shouldfail or ""),
@@ -246,7 +229,7 @@ def describe_early_end(
 
 
 def describe_interrupt(error: BaseException) -> Header:
-    """Say what a process wants that ends its session by an exception which is no error."""
+    """Return the message that an exception which is no error ends a session: Ctrl-C, exit, stop."""
     how = "keyboard"
     if isinstance(error, pytest.exit.Exception):
         how = "exit"
@@ -263,7 +246,7 @@ def describe_interrupt(error: BaseException) -> Header:
 
 
 def raise_interrupt(header: Header) -> NoReturn:
-    """End this session as another process has ended its own."""
+    """End this session in the way in which another process has ended its own."""
     match header["how"]:
         case "exit":
             pytest.exit(header["reason"], header["code"])
@@ -273,12 +256,12 @@ def raise_interrupt(header: Header) -> NoReturn:
 
 
 def name_rank(header: Header) -> Header:
-    """Put the rank that wants a run ended into the reason that it gives."""
+    """Add the rank that ends the run to the reason."""
     return {**header, "reason": f"{header['reason']} (rank {header['rank']})".strip()}
 
 
 def raise_early_end(session: pytest.Session, header: Header) -> NoReturn:
-    """End this session as another one has ended that did not come to its first test."""
+    """End this session in the way in which another one has ended before its first test."""
     if header["fail"]:
         session.shouldfail = header["fail"]
         raise session.Failed(header["fail"])
@@ -296,14 +279,14 @@ def _pack_errors(
 
 
 def digest_of(nodeids: Sequence[str]) -> str:
-    """Make a name for a list of tests in this order."""
+    """Return a digest of a list of tests and its order."""
     return hashlib.sha256("\n".join(nodeids).encode(errors="replace")).hexdigest()
 
 
 def are_same_tests(own: Sequence[str], theirs: Sequence[str]) -> bool:
-    """Return whether two ranks have the same tests, in whatever order.
+    """Return whether two ranks have the same tests, in any order.
 
-    Suites may write the number of the rank into ids: those are the same tests.
+    Tests whose ids differ only in the number of the rank are the same.
     """
     return sorted(own) == sorted(theirs) or sorted(without_rank(own)) == sorted(
         without_rank(theirs)
@@ -311,13 +294,13 @@ def are_same_tests(own: Sequence[str], theirs: Sequence[str]) -> bool:
 
 
 def without_rank(nodeids: Sequence[str]) -> list[str]:
-    """Return ids with no rank in them, if they tell tests apart without it; else as they are."""
+    """Return ids without numbers of ranks, if they are unique without them; else as they are."""
     bare = [_RANK.sub(r"\1", nodeid) for nodeid in nodeids]
     return bare if len(set(bare)) == len(bare) else list(nodeids)
 
 
 def describe_tests(items: Sequence[pytest.Item]) -> dict[str, Any]:
-    """Say all that is needed to give tests to ranks and to report them: fields of `ListedTest`."""
+    """Return what is needed to schedule tests and to report them: fields of `ListedTest`."""
     groups, _ = number_groups(items)
     marks = _MarkTable()
     tests = []
@@ -352,29 +335,18 @@ class _MarkTable:
 
     def number(self, mark: pytest.Mark) -> int:
         """Return the place of a mark in the table."""
-        # Tests that were made of the same function share its marks, and keep them alive.
+        # Tests of the same function share its marks. The tests keep them alive, so ids are unique.
         number = self._numbers.setdefault(id(mark), len(self.described))
         if number == len(self.described):
             # Parameters can be many, and large.
             args = mark.args[:1] if mark.name == "parametrize" else mark.args
             kwargs = {} if mark.name == "parametrize" else mark.kwargs
-            self.described.append([mark.name, _simplify(args), _simplify(kwargs)])
+            self.described.append([mark.name, plain_value(args), plain_value(kwargs)])
         return number
 
 
-def _simplify(value: Any) -> Any:
-    """Return a value that travels: the same, or a text where that is not possible."""
-    if value is None or type(value) in (str, int, float, bool):
-        return value
-    if type(value) in (list, tuple):
-        return [_simplify(one) for one in value]
-    if type(value) is dict and all(type(key) is str for key in value):
-        return {key: _simplify(one) for key, one in value.items()}
-    return saferepr(value)
-
-
 def restore_tests(session: pytest.Session, described: Mapping[str, Any]) -> list[ListedTest]:
-    """Make what stands for the tests."""
+    """Return the stand-ins of tests that another process has described."""
     hooks = FolderHooks(session.config)
     marks = [
         pytest.Mark(name, tuple(args), kwargs, _ispytest=True)
@@ -395,9 +367,9 @@ def restore_tests(session: pytest.Session, described: Mapping[str, Any]) -> list
 
 
 def number_groups(items: Sequence[pytest.Item]) -> tuple[list[list[int]], list[Node]]:
-    """Number the collectors below the session; the same on every rank, as the tests are.
+    """Number the collectors below the session; every rank gets the same numbers.
 
-    Gives for each test the numbers of the collectors it belongs to, and the collectors by number.
+    Return for each test the numbers of the collectors it belongs to, and the collectors by number.
     """
     numbers: dict[Node, int] = {}
     groups = []
@@ -416,11 +388,11 @@ def make_cases(
     every_world: bool,
     aligned: bool,
 ) -> list[ScheduledTest]:
-    """Say what each test needs, as a scheduler understands it.
+    """Return the tests as a scheduler needs them.
 
     Where slots cannot be chosen by domain (not `aligned`), an exclusive test gets all of them.
     """
-    # Ranks load this module too, and know nothing of schedulers.
+    # Ranks load this module too, and need no scheduler.
     from rankwise.pytest_plugin.schedulers.base import ScheduledTest
 
     cases = []
@@ -443,26 +415,23 @@ def make_cases(
     return cases
 
 
-# Garbage: what is loaded before the tests stays, and is long to search.
-
-
 def sort_out_garbage(config: pytest.Config) -> None:
-    """Free what is garbage, while others collect the tests, and look rarely through the rest."""
-    # What an earlier run in this process had is not needed any more.
+    """Free garbage while other processes collect the tests, and let the rest be searched rarely."""
+    # Objects of an earlier run in this process are not needed any more.
     gc.unfreeze()
     gc.collect()
     spare_what_is_loaded(config)
 
 
 def spare_what_is_loaded(config: pytest.Config, is_ours: Callable[[], bool] = lambda: True) -> None:
-    """Make all objects old without a look at them: Python looks through old ones rarely.
+    """Make all objects old without a search: Python searches old ones rarely.
 
-    They do not stay frozen: tests and plugins ask what refers to an object, and free what their
-    modules have made, and must find it. Only at the end, where pytest and Python look through
-    everything several times, and if the run is ours, they are frozen.
+    They do not stay frozen: tests and plugins that ask `gc` for the referrers of an object must
+    find them. At the end, when pytest and Python search everything several times, they are frozen
+    again if the run is ours.
     """
     gc.freeze()
-    # Of nothing: it is not due until as many objects as usual are made.
+    # It finds nothing, but resets the counts that decide when the next collection is due.
     gc.collect()
     gc.unfreeze()
     age = _age()
@@ -470,14 +439,14 @@ def spare_what_is_loaded(config: pytest.Config, is_ours: Callable[[], bool] = la
 
 
 def _free_young(age: int) -> None:
-    """Free what tests have left, and spare the rest; not if objects have grown old since then."""
+    """Free what tests have left, and freeze the rest; not if the tests have made old objects."""
     if _age() == age:
         gc.collect(_MIDDLE)
         gc.freeze()
 
 
 def _age() -> int:
-    """Return how often objects have grown old in this process."""
+    """Return how often objects have become old in this process."""
     collections: int = gc.get_stats()[_MIDDLE]["collections"]
     return collections
 
@@ -487,7 +456,7 @@ _SHOWN_DIFFERENCES = 10
 
 
 def raise_for_errors(session: pytest.Session) -> None:
-    """End the session as pytest does if something could not be collected."""
+    """End the session, as pytest does, if something could not be collected."""
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
         errors = "error" if session.testsfailed == 1 else "errors"
         raise session.Interrupted(f"{session.testsfailed} {errors} during collection")

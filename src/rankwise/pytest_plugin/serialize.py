@@ -1,4 +1,4 @@
-"""Reports as bytes, and what travels beside them."""
+"""Reports as bytes, and what ranks say beside them: output, benchmarks, properties."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Beside = Mapping[str, Any]
 
 
 def gather(sources: Sequence[Callable[[], Beside]]) -> Beside:
-    """Return all that there is to say now."""
+    """Return what all sources have to say since the last call."""
     said: dict[str, Any] = {}
     for source in sources:
         said |= source()
@@ -37,22 +37,22 @@ def gather(sources: Sequence[Callable[[], Beside]]) -> Beside:
 
 
 def attach(report: pytest.TestReport, said: Beside) -> None:
-    """Let a report carry what there is to say."""
+    """Let a report carry what a rank says beside it."""
     if not said:
         return
     known: dict[str, Any] = getattr(report, _ATTRIBUTE, {})
-    # Texts and lists, which go on where the phase before has ended.
+    # Texts and lists: those of this phase follow those of the phase before.
     added = {name: known[name] + value if name in known else value for name, value in said.items()}
     setattr(report, _ATTRIBUTE, {**known, **added})
 
 
 def has_any(report: pytest.TestReport) -> bool:
-    """Return whether a report carries something."""
+    """Return whether something is attached to a report."""
     return hasattr(report, _ATTRIBUTE)
 
 
 def detach(report: pytest.TestReport) -> Beside:
-    """Take off what a report carries."""
+    """Remove and return what is attached to a report."""
     said: Beside = report.__dict__.pop(_ATTRIBUTE, {})
     return said
 
@@ -60,7 +60,7 @@ def detach(report: pytest.TestReport) -> Beside:
 def tell(
     config: pytest.Config, report: pytest.TestReport, said: Mapping[int, Beside], size: int
 ) -> None:
-    """Pass on what ranks of a test said, before the report on all of them is logged."""
+    """Show and record what the ranks of a test say, before their merged report is logged."""
     show_text(config, said, size)
     for one in said.values():
         interop.record_properties(config, report, one)
@@ -69,13 +69,16 @@ def tell(
 
 def show_text(config: pytest.Config, said: Mapping[int, Beside], size: int) -> None:
     """Write what tests wrote past the capture; of a test on several ranks, with the rank."""
-    for stream, write in (("stdout", _writer(config)), ("stderr", _write_error)):
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    screen = terminal._tw if isinstance(terminal, TerminalReporter) else sys.stdout
+    for stream, place in (("stdout", screen), ("stderr", sys.stderr)):
         ranks_by_text: dict[str, list[int]] = {}
         for rank, one in said.items():
             if text := one.get(stream):
                 ranks_by_text.setdefault(text, []).append(rank)
         for text, ranks in ranks_by_text.items():
-            write(text if size == 1 else _name_ranks(text, ranks, size))
+            place.write(text if size == 1 else _name_ranks(text, ranks, size))
+            place.flush()
 
 
 def _name_ranks(text: str, ranks: Sequence[int], size: int) -> str:
@@ -84,30 +87,19 @@ def _name_ranks(text: str, ranks: Sequence[int], size: int) -> str:
     return "\n" + "\n".join(lines) + "\n" if lines else ""
 
 
-def _writer(config: pytest.Config) -> Callable[[str], None]:
-    terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if isinstance(terminal, TerminalReporter):
-        return lambda text: terminal._tw.write(text, flush=True)
-    return lambda text: print(text, end="", flush=True)
-
-
-def _write_error(text: str) -> None:
-    print(text, end="", file=sys.stderr, flush=True)
-
-
-# Own references: a test may have put something else in their place, and this runs in its middle.
+# Own references: a test may have replaced these functions, and they are called in its middle.
 _dumps, _loads = json.dumps, json.loads
 
-# What Python makes a decimal number of, and what JSON is read from, without further ado.
+# Python refuses to write longer integers in decimal, and to read JSON that is nested much deeper.
 _MOST_BITS = 4096
 _DEEPEST = 100
 
-# What every report has, and what pytest-html puts on each. A passed phase with nothing beyond is
-# sent as four values.
+# The attributes of every report, and the one that pytest-html adds to each. A passed phase with no
+# others is sent as four values.
 _PLAIN_REPORT = pytest.TestReport("", ("", None, ""), {}, "passed", None, "call")
 _ORDINARY = frozenset((*_PLAIN_REPORT.__dict__, "extras"))
 
-# JSON never begins like this.
+# JSON never begins with this byte.
 _UNEVENTFUL = b"="
 _PHASES = ("setup", "call", "teardown")
 _TIMES = struct.Struct("!9d")
@@ -116,12 +108,12 @@ Packed = list[Any]
 
 
 ReportedTest: TypeAlias = "pytest.Item | ListedTest"
-"""A test that is reported: as it was collected, or what stands for it."""
+"""A test that is reported: as it was collected, or its stand-in."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RankResult:
-    """Everything that one rank has to say about one test."""
+    """All reports and warnings of one rank on one test."""
 
     reports: list[pytest.TestReport] = field(default_factory=list)
     subtests: list[pytest.TestReport] = field(default_factory=list)
@@ -131,8 +123,13 @@ class RankResult:
 
     @property
     def failed(self) -> bool:
-        """Whether any phase failed; an unexpected pass is for all ranks together to judge."""
+        """Whether any phase failed; an unexpected pass is judged for all ranks together."""
         return any(r.failed and not is_strict_xpass(r) for r in (*self.reports, *self.subtests))
+
+    @property
+    def has_ever_failed(self) -> bool:
+        """Whether any phase failed, in this attempt or in one that was repeated."""
+        return self.failed or any(report.failed for run in self.reruns for report in run)
 
     @property
     def seconds(self) -> float:
@@ -141,7 +138,7 @@ class RankResult:
 
 
 class RecordedWarning(NamedTuple):
-    """A warning as `pytest_warning_recorded` has it, in values that travel."""
+    """A warning of `pytest_warning_recorded`, in values that JSON can hold."""
 
     text: str
     category: str
@@ -157,18 +154,12 @@ class RecordedWarning(NamedTuple):
         when: Literal["config", "collect", "runtest"],
         nodeid: str,
     ) -> RecordedWarning:
-        """Take what can be shown of a warning."""
-        return cls(
-            text=str(message.message),
-            category=message.category.__name__,
-            filename=message.filename,
-            lineno=message.lineno,
-            when=when,
-            nodeid=nodeid,
-        )
+        """Return what can be shown of a warning."""
+        text, category = str(message.message), message.category.__name__
+        return cls(text, category, message.filename, message.lineno, when, nodeid)
 
     def record_in(self, config: pytest.Config) -> None:
-        """Let pytest and its plugins know of it, as if it had been given in this process."""
+        """Let pytest and its plugins know of it, as if this process had issued it."""
         config.hook.pytest_warning_recorded.call_historic(
             kwargs={
                 "warning_message": self.restore(),
@@ -179,7 +170,7 @@ class RecordedWarning(NamedTuple):
         )
 
     def restore(self) -> warnings.WarningMessage:
-        """Make a warning that looks the same; a category of the user's own is shown by name."""
+        """Return a warning that looks the same; a category of the user is replaced by its name."""
         known = getattr(builtins, self.category, None) or getattr(pytest, self.category, None)
         if not (isinstance(known, type) and issubclass(known, Warning)):
             known = type(self.category, (UserWarning,), {})
@@ -189,7 +180,7 @@ class RecordedWarning(NamedTuple):
 
 
 def is_strict_xpass(report: pytest.TestReport) -> bool:
-    """Return whether a report failed only because the test was expected to fail and did not."""
+    """Return whether a report failed only because the test passed against its strict xfail."""
     return report.failed and str(report.longrepr or "").startswith("[XPASS(strict)]")
 
 
@@ -215,14 +206,14 @@ def is_uneventful(result: RankResult) -> bool:
 
 
 def durations_if_uneventful(data: bytes) -> Sequence[float] | None:
-    """Return how long each phase took, if that is all that packed bytes say."""
+    """Return the durations of the phases, if packed bytes say nothing else; None if they do."""
     return _TIMES.unpack(data[1:])[:3] if data[:1] == _UNEVENTFUL else None
 
 
 def pack(result: RankResult, config: pytest.Config) -> bytes:
-    """Make bytes of a result."""
+    """Return a result as bytes."""
     if is_uneventful(result):
-        # What nearly all results are is worth a short form of its own.
+        # Nearly all results are such, so they have a short form.
         reports = result.reports
         durations = [report.duration for report in reports]
         starts = [report.start for report in reports]
@@ -241,11 +232,14 @@ def _encode(document: object) -> str:
     try:
         return _dumps(document, separators=(",", ":"), default=repr)
     except Exception:  # a property that a test has recorded may be anything
-        return _dumps(_plain(document), separators=(",", ":"))
+        return _dumps(plain_value(document), separators=(",", ":"))
 
 
-def _plain(value: object, around: tuple[int, ...] = ()) -> object:
-    """Make text of whatever JSON has no form for, wherever it stands."""
+def plain_value(value: object, around: tuple[int, ...] = ()) -> object:
+    """Return a value with text in the place of all parts that JSON cannot hold.
+
+    `around` are the ids of the values in which it is: one that contains itself becomes text too.
+    """
     if value is None or isinstance(value, (bool, float, str)):
         return value
     if isinstance(value, int) and value.bit_length() <= _MOST_BITS:
@@ -254,19 +248,16 @@ def _plain(value: object, around: tuple[int, ...] = ()) -> object:
         around = (*around, id(value))
         if isinstance(value, dict):
             return {
-                key if isinstance(key, str) else saferepr(key): _plain(inner, around)
+                key if isinstance(key, str) else saferepr(key): plain_value(inner, around)
                 for key, inner in value.items()
             }
         if isinstance(value, (list, tuple)):
-            return [_plain(inner, around) for inner in value]
+            return [plain_value(inner, around) for inner in value]
     return saferepr(value)
 
 
 def unpack(data: bytes, item: ReportedTest) -> RankResult:
-    """Make a result of bytes.
-
-    A plain passed report takes what it needs to know about the test from `item`.
-    """
+    """Return the result that was packed; a plain passed report gets its attributes from `item`."""
     if data[:1] == _UNEVENTFUL:
         times = _TIMES.unpack(data[1:])
         document = {"reports": [[w, *times[i::3]] for i, w in enumerate(_PHASES)]}
@@ -292,16 +283,9 @@ def _unpack_report(
 ) -> pytest.TestReport:
     if len(packed) > 1:
         when, duration, start, stop = packed
+        times = {"duration": duration, "start": start, "stop": stop}
         return pytest.TestReport(
-            nodeid=item.nodeid,
-            location=item.location,
-            keywords=keywords,
-            outcome="passed",
-            longrepr=None,
-            when=when,
-            duration=duration,
-            start=start,
-            stop=stop,
+            item.nodeid, item.location, keywords, "passed", None, when, **times
         )
     report = unpack_any_report(packed[0], item.config)
     assert isinstance(report, pytest.TestReport)
@@ -311,7 +295,7 @@ def _unpack_report(
 def pack_any_report(
     report: pytest.TestReport | pytest.CollectReport, config: pytest.Config
 ) -> dict[str, Any]:
-    """Let pytest and its plugins make plain values of a report."""
+    """Let pytest and its plugins turn a report into plain values."""
     data = config.hook.pytest_report_to_serializable(config=config, report=report)
     # With -p no:reports no plugin does.
     data = data or reports.pytest_report_to_serializable(report)
@@ -322,11 +306,11 @@ def pack_any_report(
 def unpack_any_report(
     data: dict[str, Any], config: pytest.Config
 ) -> pytest.TestReport | pytest.CollectReport:
-    """Make a report of plain values again."""
+    """Let pytest and its plugins restore a report from plain values."""
     report = config.hook.pytest_report_from_serializable(config=config, data=data)
     report = report or reports.pytest_report_from_serializable(data)
     assert isinstance(report, (pytest.TestReport, pytest.CollectReport))
-    # JSON has no tuples; pytest tells a skip's longrepr by it being one.
+    # JSON has no tuples, and pytest recognizes the longrepr of a skip by its type.
     longrepr: object = report.longrepr
     if isinstance(longrepr, list):
         path, line, reason = longrepr
@@ -334,7 +318,7 @@ def unpack_any_report(
     report.sections = [(name, text) for name, text in report.sections]
     context = data.get("_subtest.context")
     if context and hasattr(report, "context"):
-        # These are texts already; pytest makes texts of them once more when it reads them.
+        # They are texts already, and pytest takes the `repr` of them once more.
         object.__setattr__(report.context, "kwargs", context["kwargs"])
     if isinstance(report, pytest.TestReport):
         report.user_properties = [(name, value) for name, value in report.user_properties]
