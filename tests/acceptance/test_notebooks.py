@@ -413,7 +413,7 @@ def test_pytest_stops_at_the_first_failure_and_mixes_notebooks_with_tests(
 def test_pytest_says_what_is_wrong_with_the_options(project: Project) -> None:
     said = project.pytest("--notebooks", "nowhere", ranks=None)
     assert said.exit_code == 4, said
-    assert f"--notebooks: there is no {project.folder / 'nowhere'}" in said.errors
+    assert f"--notebooks: {project.folder / 'nowhere'} does not exist" in said.errors
     project.write({"conftest.py": "import sys\nsys.modules['nbclient'] = None"})
     said = project.pytest("--notebooks", ".", ranks=None)
     assert said.exit_code == 4, said

@@ -11,7 +11,7 @@ import pytest
 
 from rankwise.pytest_plugin.connections import Channel, encode
 from rankwise.pytest_plugin.failure_report import AbortedTest
-from rankwise.pytest_plugin.output import silence, silence_ended
+from rankwise.pytest_plugin.output import filter_aborted_output, filter_output
 from rankwise.pytest_plugin.rank_status import overlap
 from rankwise.pytest_plugin.serialize import RankResult
 from rankwise.pytest_plugin.workers.tmux import LiveOutput, log_of, open_panes
@@ -54,7 +54,7 @@ def result_of(outcome: str, words: str) -> RankResult:
 def test_output_of_the_ranks_that_are_not_wanted_is_taken_away(which: str, kept: set[int]) -> None:
     outcomes = ["passed", "failed", "passed"]
     results = {rank: result_of(outcome, "words") for rank, outcome in enumerate(outcomes)}
-    silence(results, which)
+    filter_output(results, which)
     assert {rank for rank, one in results.items() if one.reports[0].sections} == kept
     ending = AbortedTest(
         size=3,
@@ -63,14 +63,14 @@ def test_output_of_the_ranks_that_are_not_wanted_is_taken_away(which: str, kept:
         failed={1: result_of("failed", "words")},
         output={0: {"stdout": "a"}, 2: {"stdout": "b"}},
     )
-    silence_ended(ending, which)
+    filter_aborted_output(ending, which)
     shown = {*ending.output, *(r for r, one in ending.failed.items() if one.reports[0].sections)}
     assert shown == kept
 
 
 def test_if_nobody_is_to_blame_all_have_failed() -> None:
     ending = AbortedTest(size=2, phase="call", headline="", output={0: {"stdout": "a"}, 1: {}})
-    silence_ended(ending, "failed")
+    filter_aborted_output(ending, "failed")
     assert set(ending.output) == {0, 1}
 
 

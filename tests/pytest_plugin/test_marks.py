@@ -12,20 +12,21 @@ import rankwise
 from rankwise.pytest_plugin.marks import (
     BadMark,
     SizeRequest,
-    read_marks,
+    read_mark,
     requested_sizes,
     requirements_of,
     settle_size,
     size_of,
     skip_if_impossible,
 )
-from rankwise.pytest_plugin.options import MARKERS
+from rankwise.pytest_plugin.options import MARKERS, closest_mark
 
 
 def read(*marks: pytest.MarkDecorator) -> SizeRequest | None:
     """Read the marks of a test, the closest one first."""
     node: Any = SimpleNamespace(iter_markers=lambda: iter([mark.mark for mark in marks]))
-    return read_marks(node)
+    found = closest_mark(node)
+    return None if found is None else read_mark(found)
 
 
 class _Whole:

@@ -210,7 +210,9 @@ def describe_collection(
 ) -> tuple[Header, bytes]:
     """Return the message with the tests of this rank, for a comparison with other ranks."""
     nodeids = [item.nodeid for item in session.items]
-    body = {"nodeids": nodeids, "errors": _pack_errors(errors, session.config)}
+    # Reports hold what plugins put there: `repr` makes text of what JSON cannot hold.
+    packed = [pack_any_report(error, session.config) for error in errors]
+    body = {"nodeids": nodeids, "errors": packed}
     header = {"kind": "collected", "digest": digest_of(nodeids)}
     return header, json.dumps(body, default=repr).encode()
 
@@ -219,22 +221,16 @@ def describe_early_end(
     session: pytest.Session, errors: Sequence[pytest.CollectReport]
 ) -> tuple[Header, bytes]:
     """Return the message that this session has ended before it knew its tests, and why."""
-    header = {
-        "kind": "ended early",
-        "fail": str(session.shouldfail or ""),
-        "stop": str(session.shouldstop or ""),
-        "status": int(session.exitstatus),
-    }
-    return header, json.dumps(_pack_errors(errors, session.config), default=repr).encode()
+    header = {"kind": "ended early", "status": int(session.exitstatus)}
+    header |= {"fail": str(session.shouldfail or ""), "stop": str(session.shouldstop or "")}
+    packed = [pack_any_report(error, session.config) for error in errors]
+    return header, json.dumps(packed, default=repr).encode()
 
 
 def describe_interrupt(error: BaseException) -> Header:
     """Return the message that an exception which is no error ends a session: Ctrl-C, exit, stop."""
-    how = "keyboard"
-    if isinstance(error, pytest.exit.Exception):
-        how = "exit"
-    elif isinstance(error, pytest.Session.Interrupted):
-        how = "stop"
+    is_stop = isinstance(error, pytest.Session.Interrupted)
+    how = "exit" if isinstance(error, pytest.exit.Exception) else "stop" if is_stop else "keyboard"
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames and how == "keyboard" else ""
     return {
@@ -272,12 +268,6 @@ def raise_early_end(session: pytest.Session, header: Header) -> NoReturn:
     pytest.exit(f"{who} ended before it had collected its tests", status)
 
 
-def _pack_errors(
-    errors: Sequence[pytest.CollectReport], config: pytest.Config
-) -> list[dict[str, Any]]:
-    return [pack_any_report(error, config) for error in errors]
-
-
 def digest_of(nodeids: Sequence[str]) -> str:
     """Return a digest of a list of tests and its order."""
     return hashlib.sha256("\n".join(nodeids).encode(errors="replace")).hexdigest()
@@ -305,19 +295,15 @@ def describe_tests(items: Sequence[pytest.Item]) -> dict[str, Any]:
     marks = _MarkTable()
     tests = []
     for item, numbers in zip(items, groups, strict=True):
-        requirements = requirements_of(item)
+        request = requirements_of(item)
         tests.append(
             {
-                "nodeid": item.nodeid,
-                "name": item.name,
-                "location": item.location,
+                **{name: getattr(item, name) for name in ("nodeid", "name", "location")},
+                **{name: getattr(request, name) for name in ("world", "threads", "exclusive")},
                 "keywords": list(item.keywords),
                 "path": str(item.path),
                 "size": size_of(item),
                 "limit": limit_of(item, limit_from(item.config)),
-                "world": requirements.world,
-                "threads": requirements.threads,
-                "exclusive": requirements.exclusive,
                 "groups": numbers,
                 "marks": [marks.number(mark) for mark in item.iter_markers()],
                 "own": len(item.own_markers),

@@ -1,4 +1,4 @@
-"""Communicators of tests, an `MPI.COMM_WORLD` of their ranks, assertions of all of them."""
+"""Communicators of tests, an `MPI.COMM_WORLD` of their ranks, and parallel assertions."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Substitute:
     def __init__(self, communicator: MPI.Intracomm) -> None:
         self.communicator = communicator
         self.exists = True
-        """Whether no test has freed it: that would be an error on the real one."""
-        self.is_spoilt = False
+        """False if a test has freed it, which would be an error for the real one."""
+        self.is_dirty = False
         """Whether parts of collective operations may be left over in it."""
 
     @property
     def is_usable(self) -> bool:
         """Whether another test may have it."""
-        return self.exists and not self.is_spoilt
+        return self.exists and not self.is_dirty
 
 
 class WorldObject:
-    """The object MPI.COMM_WORLD of this process, which is pointed at one communicator or another.
+    """Makes the object MPI.COMM_WORLD of this process stand for one communicator or another.
 
-    What is ours must not use the object where it means the world: `real` always is.
+    The object itself stays: tests have imported it. Our own code uses `real`, which is the world.
     """
 
     def __init__(self, mpi: Any) -> None:
@@ -49,33 +49,32 @@ class WorldObject:
         self._handler = self.real.Get_errhandler()
         self._length = mpi._sizeof(mpi.Comm)
         self._objects = [mpi.COMM_WORLD]
-        self._addresses = [mpi._addressof(mpi.COMM_WORLD)]
-        # MPI calls this whoever frees the communicator, and no handle says that it is stale.
+        # A handle does not show that its communicator was freed, but MPI calls this then.
         self._mark = mpi.Comm.Create_keyval(delete_fn=_note_end)
         _pickle_by_name(mpi)
 
     def add(self, alias: MPI.Intracomm) -> None:
-        """Take care of another object that stands for MPI.COMM_WORLD in this process."""
+        """Add another object that stands for MPI.COMM_WORLD in this process."""
         self._objects.append(alias)
-        self._addresses.append(self._mpi._addressof(alias))
 
     def make_substitute(self, communicator: MPI.Intracomm) -> Substitute:
-        """Let a communicator that is used for nothing else take the place of the world."""
+        """Return a substitute for the world; the communicator must have no other use."""
         made = Substitute(communicator)
         communicator.Set_attr(self._mark, made)
         self.restore_settings(made)
         return made
 
     def restore_settings(self, one: Substitute) -> None:
-        """Give it the name and the error handler of the world; local."""
+        """Set the name and the error handler of the world; local."""
         one.communicator.Set_name(_NAME)
         one.communicator.Set_errhandler(self._handler)
 
-    def point_at(self, one: Substitute | None) -> None:
-        """Make it what MPI.COMM_WORLD is; None: the world."""
-        source = self._mpi._addressof(one.communicator if one is not None else self.real)
-        for address in self._addresses:
-            ctypes.memmove(address, source, self._length)
+    def point_at(self, substitute: Substitute | None) -> None:
+        """Let MPI.COMM_WORLD stand for this communicator; None: for the world."""
+        source = self._mpi._addressof(substitute.communicator if substitute else self.real)
+        for one in self._objects:
+            # The handle in the object of mpi4py, which has no other way to change it.
+            ctypes.memmove(self._mpi._addressof(one), source, self._length)
 
 
 def _note_end(_communicator: object, _mark: int, one: Substitute) -> None:
@@ -95,110 +94,107 @@ def _pickle_by_name(mpi: Any) -> None:
     copyreg.pickle(mpi.Intracomm, reduce)
 
 
-# Own references: a test may have put something else in their place, and this runs in its middle.
+# Own references: a test may have replaced these functions, and they are called in its middle.
 _monotonic, _sleep, _yield = time.monotonic, time.sleep, os.sched_yield
 
-# A rank looks for its peers eagerly for this long, then it sleeps between looks.
+# A rank polls eagerly for this long while it waits for others, then it sleeps in between.
 _EAGER_SECONDS = 0.001
 _PATIENT_SECONDS = 0.0005
 
-# Communicators are made some at a time: ranks that make one have to wait for each other.
+# Communicators are made several at a time, because all ranks have to wait for each other to do so.
 _LARGEST_STOCK = 16
 
-# So many tests in a row have a COMM_WORLD each; then the ranks meet.
+# This many tests in a row have a COMM_WORLD each; then the ranks meet and use these again.
 _LARGEST_ROUND = 8
 
-# So many tests later a communicator that a test has used is freed.
-_RESTING = 16
-# So many communicators of failed tests are never used again; MPICH has 2,048 in all.
-_MOST_SPOILT = 512
+# A communicator that a test has used is freed this many tests later.
+_TESTS_BEFORE_FREE = 16
+# At most this many communicators of failed tests stay allocated; MPICH has 2,048 in all.
+_MOST_DIRTY = 512
 
 _WORLD = "MPI.COMM_WORLD"
 
 
-class Remains:
-    """Communicators and messages that tests have left, until they can do no harm."""
+class Leftovers:
+    """Communicators and messages that tests have left, until they cannot disturb other tests."""
 
     def __init__(self) -> None:
         self.unwanted: list[MPI.Message] = []
-        """Messages that were thrown away: to free them would be to receive them."""
-        self._resting: deque[MPI.Intracomm] = deque()
-        self._spoilt: deque[MPI.Intracomm] = deque()
+        """Messages that were taken from the queue; to free them they would have to be received."""
+        self._to_free: deque[MPI.Intracomm] = deque()
+        self._dirty: deque[MPI.Intracomm] = deque()
 
     def drain(self, communicator: MPI.Intracomm) -> bool:
-        """Take messages that nobody has received out of MPI's queue; tell whether there were any.
+        """Take messages that were never received from MPI's queue; returns whether there were any.
 
-        They are not received: the memory that a large one would be fetched from may be gone.
+        They are not received: the sender's memory that a large one is in may be gone.
         """
         before = len(self.unwanted)
         while (message := take_message(communicator)) is not None:
             self.unwanted.append(message)
         return len(self.unwanted) > before
 
-    def put_away(self, communicator: MPI.Intracomm, *, orderly: bool) -> None:
-        """Take a communicator that its test has used, and left in an `orderly` way or not."""
-        if orderly:
-            self.put_to_rest(communicator)
-        else:
-            self.spoil(communicator)
+    def dispose(self, communicator: MPI.Intracomm, *, orderly: bool) -> None:
+        """Take a communicator that a test has used; `orderly` says that the test has finished."""
+        (self.free_later if orderly else self.quarantine)(communicator)
 
-    def spoil(self, communicator: MPI.Intracomm) -> None:
-        """Use a communicator never again, but for its identity when there are too many of these.
+    def quarantine(self, communicator: MPI.Intracomm) -> None:
+        """Keep a communicator allocated, so that its identity is not used again.
 
         Parts of a collective operation may be left over in it. They cannot be drained, and the
-        next communicator with the same identity would receive them: so it is not freed at all.
+        next communicator with the same identity would receive them. Only if there are too many
+        such communicators, the oldest is freed.
         """
-        self._spoilt.append(communicator)
-        if len(self._spoilt) > _MOST_SPOILT:
-            self.put_to_rest(self._spoilt.popleft())
+        self._dirty.append(communicator)
+        if len(self._dirty) > _MOST_DIRTY:
+            self.free_later(self._dirty.popleft())
 
-    def put_to_rest(self, communicator: MPI.Intracomm) -> None:
+    def free_later(self, communicator: MPI.Intracomm) -> None:
         """Free a communicator some tests later.
 
-        MPI gives the identity of a freed communicator to a new one. A message that a test sent and
-        never received would be found there by another test: it is thrown away here, when it has
-        certainly arrived.
+        MPI gives the identity of a freed communicator to a new one, where another test would find
+        a message that was never received. By then it has certainly arrived, and is drained.
         """
-        self._resting.append(communicator)
-        if len(self._resting) > _RESTING:
-            oldest = self._resting.popleft()
+        self._to_free.append(communicator)
+        if len(self._to_free) > _TESTS_BEFORE_FREE:
+            oldest = self._to_free.popleft()
             # A test may have freed its communicator itself: then the handle is null.
             if oldest:
                 self.drain(oldest)
                 oldest.Free()
 
 
-class Circle:
+class RankGroup:
     """Ranks that run tests together, with a stock of communicators for their next tests.
 
-    All of them come to every test of theirs, so their stocks are always equally large.
+    All of them take part in each of these tests, so their stocks are always equally large.
     """
 
-    def __init__(self, private: MPI.Intracomm, world: WorldObject, remains: Remains) -> None:
+    def __init__(self, private: MPI.Intracomm, world: WorldObject, leftovers: Leftovers) -> None:
         self.private = private
         self.for_fixtures: Substitute | None = None
         """MPI.COMM_WORLD when fixtures are torn down outside of the tests of these ranks."""
         self._world = world
-        self._remains = remains
+        self._leftovers = leftovers
         self._stock: list[MPI.Intracomm] = []
         self._next_stock = 1
         self._round: list[Substitute] = []
-        self._rested: list[Substitute] = []
+        self._clean: list[Substitute] = []
         self._next_in_round = 0
 
     def take(self) -> MPI.Intracomm:
         """Return a communicator that no test has used; collective when the stock is empty."""
         if not self._stock:
-            # MPI waits eagerly while it makes them: that is short once all are here.
+            # MPI itself polls eagerly while it makes them, but not for long once all are here.
             wait_patiently(self.private.Ibarrier().Test)
             self._stock = [self.private.Dup() for _ in range(self._next_stock)]
             self._next_stock = min(2 * self._next_stock, _LARGEST_STOCK)
         return self._stock.pop()
 
     def take_world(self) -> Substitute:
-        """Return what MPI.COMM_WORLD is in the next test; collective at the end of a round.
+        """Return the substitute for MPI.COMM_WORLD in the next test; collective after each round.
 
-        To make a new one for each test would take a good part of a short test's time.
+        A new one for each test would take a good part of the time of a short test.
         """
         if self._next_in_round == len(self._round):
             self._begin_round()
@@ -206,30 +202,30 @@ class Circle:
         return self._round[self._next_in_round - 1]
 
     def _begin_round(self) -> None:
-        """Let the tests to come use what those of the round before the last have used.
+        """Begin a round of tests with the communicators of the round before the last.
 
-        All ranks are here, and have done with the last round. What was sent in it has arrived, and
-        is thrown away now. Another rank may be ahead, but it cannot use these communicators
-        before all ranks have met again: none of its messages is taken for one that was left over.
+        All ranks are here and have finished the last round. What was sent in it has arrived, and
+        is drained now. Another rank may be ahead, but it cannot use these communicators before
+        all ranks meet again: none of its messages is mistaken for one that was left over.
         """
         usable = bytearray(one.is_usable for one in self._round)
         if usable:
             _agree(self.private, usable)
         number = min(2 * len(self._round), _LARGEST_ROUND) or 1
-        new = [self.make_substitute() for _ in range(number - len(self._rested))]
-        last, self._round = self._round, self._rested + new
-        self._rested = []
+        new = [self.make_substitute() for _ in range(number - len(self._clean))]
+        last, self._round = self._round, self._clean + new
+        self._clean = []
         for one, fine in zip(last, usable, strict=True):
             if fine:
-                self._remains.drain(one.communicator)
+                self._leftovers.drain(one.communicator)
                 self._world.restore_settings(one)
-                self._rested.append(one)
+                self._clean.append(one)
             elif one.exists:
-                self._remains.spoil(one.communicator)
+                self._leftovers.quarantine(one.communicator)
         self._next_in_round = 0
 
     def make_substitute(self) -> Substitute:
-        """Make a communicator for the place of MPI.COMM_WORLD; collective."""
+        """Make a communicator that takes the place of MPI.COMM_WORLD; collective."""
         return self._world.make_substitute(self.private.Dup())
 
     def dissolve(self) -> None:
@@ -239,7 +235,7 @@ class Circle:
 
 
 class Communicators:
-    """Gives every test its own and frees it: their number never grows, however many tests run."""
+    """Makes a communicator for every test and frees it: their number never grows."""
 
     KEY: ClassVar[pytest.StashKey[Communicators]] = pytest.StashKey()
     latest: ClassVar[Communicators | None] = None
@@ -253,7 +249,7 @@ class Communicators:
         return config.stash[cls.KEY]
 
     def __init__(self, world: MPI.Intracomm | None = None, *, spans_world: bool = False) -> None:
-        """Know the world; with `spans_world`, all its ranks run each test, without our doing."""
+        """With `spans_world`, all ranks of the world run the test, as mpi-pytest starts them."""
         self._world = world
         self._spans_world = spans_world
         Communicators.latest = self
@@ -261,31 +257,30 @@ class Communicators:
         self._own: Substitute | None = None
         self._present: Substitute | None = None
         self.ranks: tuple[int, ...] = ()
-        """Those that MPI.COMM_WORLD has now, by their numbers in the world; empty: it is real."""
-        self._kept: dict[tuple[int, ...], Circle] = {}
-        self._circle: Circle | None = None
-        self._circle_is_kept = False
-        self._for_test: MPI.Intracomm | None = None
-        self.remains = Remains()
-        self.track: Callable[[Any], Any] | None = None
-        """Looks after the communicators that tests get, if somebody wants to know."""
+        """The ranks of MPI.COMM_WORLD now, by their numbers in the world; empty: all."""
+        self._kept: dict[tuple[int, ...], RankGroup] = {}
+        self._group: RankGroup | None = None
+        self._group_is_kept = False
+        self.current: MPI.Intracomm | None = None
+        """The communicator of the test, if it has asked for it."""
+        self.leftovers = Leftovers()
+        self.track: Callable[[Any], Any] = lambda communicator: communicator
+        """Replaces a communicator by one that notes what is made of it (--leak-check)."""
         self._handlers: list[tuple[str, MPI.Comm, MPI.Errhandler]] = []
 
     @property
     def slot(self) -> tuple[int, int]:
-        """This rank's number among the ranks of the test, and how many they are."""
-        if self._circle is None:
+        """This rank's number among the ranks of the test, and the number of these ranks."""
+        if self._group is None:
             return 0, 1
-        return self._circle.private.rank, self._circle.private.size
+        return self._group.private.rank, self._group.private.size
 
     def open(self, ranks: Sequence[int], *, wanted: bool, keep: bool, alone: bool = False) -> None:
-        """Prepare for a test on these ranks of the world; they all come here.
+        """Prepare for a test on these ranks of the world; collective.
 
         MPI.COMM_WORLD is of these ranks until `close`. If the processes are for this test `alone`
-        it is left as it is.
-
-        It is before the test's setup, so that a fixture that fails on one of the ranks cannot
-        leave the others waiting for a communicator. With `keep` the ranks expect to meet again.
+        it is left as it is. With `keep` the ranks expect to meet again. If the communicator is
+        `wanted`, it is made now: a fixture that fails on one rank cannot leave the others waiting.
         """
         key = tuple(ranks)
         if len(key) == 1:
@@ -293,16 +288,17 @@ class Communicators:
                 self._enter(key, self._own_world())
             return
         assert self._object is not None
-        self._circle = self._kept.get(key) or Circle(self._create(key), self._object, self.remains)
-        self._circle_is_kept = keep
+        group = self._kept.get(key) or RankGroup(self._create(key), self._object, self.leftovers)
+        self._group = group
+        self._group_is_kept = keep
         if keep:
-            self._kept[key] = self._circle
+            self._kept[key] = group
         if not alone:
-            self._enter(key, self._circle.take_world())
-            if keep and self._circle.for_fixtures is None:
-                self._circle.for_fixtures = self._circle.make_substitute()
+            self._enter(key, group.take_world())
+            if keep and group.for_fixtures is None:
+                group.for_fixtures = group.make_substitute()
         if wanted:
-            self._for_test = self._tracked(self._circle.take())
+            self.current = self.track(group.take())
 
     def _create(self, ranks: tuple[int, ...]) -> MPI.Intracomm:
         assert self._world is not None, "a test on several ranks needs a world"
@@ -314,23 +310,23 @@ class Communicators:
         return private
 
     def _enter(self, ranks: tuple[int, ...], one: Substitute | None) -> None:
-        """Let MPI.COMM_WORLD be of these ranks; None: real."""
+        """Let MPI.COMM_WORLD have these ranks; None: the real one."""
         assert self._object is not None
         self.ranks, self._present = ranks, one
         self._object.point_at(one)
 
     def _own_world(self) -> Substitute:
-        """Return what MPI.COMM_WORLD is in tests on this rank alone."""
+        """Return the substitute for MPI.COMM_WORLD in tests on this rank alone."""
         assert self._world is not None
         assert self._object is not None
         own = self._own
         if own is not None and own.exists:
-            # A communicator waits for what was taken out of it when it is disconnected.
-            own.is_spoilt = self.remains.drain(own.communicator) or own.is_spoilt
-            if own.is_spoilt:
-                self.remains.spoil(own.communicator)
+            # Disconnect would wait for messages that were taken out: so it is not used again.
+            own.is_dirty = self.leftovers.drain(own.communicator) or own.is_dirty
+            if own.is_dirty:
+                self.leftovers.quarantine(own.communicator)
         if own is None or not own.is_usable:
-            # Not of MPI.COMM_SELF, which lacks attributes of the world with some MPIs.
+            # Not a copy of MPI.COMM_SELF, which lacks attributes of the world with some MPIs.
             own = self._own = self._object.make_substitute(self._create((self._world.rank,)))
         else:
             self._object.restore_settings(own)
@@ -338,7 +334,7 @@ class Communicators:
 
     @contextmanager
     def as_with(self, ranks: tuple[int, ...]) -> Iterator[None]:
-        """Let MPI.COMM_WORLD be for a while as it was when it had these ranks."""
+        """Let MPI.COMM_WORLD have these ranks in a `with` block, as in their tests."""
         if self._object is None or ranks == self.ranks:
             yield
             return
@@ -352,36 +348,25 @@ class Communicators:
     def _for_fixtures(self, ranks: tuple[int, ...]) -> Substitute | None:
         if not ranks:
             return None
-        circle = self._kept.get(ranks)
-        if circle is None or circle.for_fixtures is None or not circle.for_fixtures.exists:
+        group = self._kept.get(ranks)
+        if group is None or group.for_fixtures is None or not group.for_fixtures.exists:
             return self._own_world()
-        return circle.for_fixtures
+        return group.for_fixtures
 
     def for_test(self) -> MPI.Intracomm:
-        """Return the test's communicator; a test on one rank has one of its own too."""
-        if self._for_test is None:
-            if self._circle is not None:
-                self._for_test = self._tracked(self._circle.take())
+        """Return the communicator of the test; also one on one rank has its own."""
+        if self.current is None:
+            if self._group is not None:
+                self.current = self.track(self._group.take())
             else:
                 mpi = load_mpi()
                 whole = mpi.COMM_WORLD if self._spans_world else mpi.COMM_SELF
-                self._for_test = self._tracked(whole.Dup())
-        return self._for_test
-
-    def _tracked(self, communicator: MPI.Intracomm) -> MPI.Intracomm:
-        if self.track is None:
-            return communicator
-        tracked: MPI.Intracomm = self.track(communicator)
-        return tracked
-
-    @property
-    def current(self) -> MPI.Intracomm | None:
-        """The test's communicator, if it has asked for it."""
-        return self._for_test
+                self.current = self.track(whole.Dup())
+        return self.current
 
     @property
     def world_exists(self) -> bool:
-        """Whether MPI.COMM_WORLD is there: a test may have freed what it was for that test."""
+        """Whether MPI.COMM_WORLD is valid: a test may have freed its substitute."""
         return self._present is None or self._present.exists
 
     def add_world(self, alias: MPI.Intracomm) -> None:
@@ -391,11 +376,11 @@ class Communicators:
 
     def meet(self) -> None:
         """Wait until all ranks of the test are here."""
-        if self._circle is not None:
-            wait_patiently(self._circle.private.Ibarrier().Test)
+        if self._group is not None:
+            wait_patiently(self._group.private.Ibarrier().Test)
 
     def changed_handlers(self) -> list[str]:
-        """Set error handlers of the world back to what they were; say which were others."""
+        """Restore the error handlers of the world; returns which were changed."""
         found = []
         for name, communicator, usual in self._handlers:
             if name == _WORLD and not self.world_exists:
@@ -407,25 +392,25 @@ class Communicators:
         return found
 
     def all_agree(self, fine: bool) -> bool:
-        """Return whether all ranks of the test say that they are fine; they all come here."""
-        if self._circle is None:
+        """Return whether all ranks of the test are fine; collective."""
+        if self._group is None:
             return fine
         answer = bytearray([fine])
-        _agree(self._circle.private, answer)
+        _agree(self._group.private, answer)
         return bool(answer[0])
 
     def renew(self) -> None:
-        """Put untouched communicators in the place of those that a failed attempt has used."""
-        if self._present is not None and self._circle is not None:
-            self._present.is_spoilt = True
-            self._enter(self.ranks, self._circle.take_world())
-        if self._for_test is not None:
-            self.remains.spoil(self._for_test)
-            self._for_test = None
+        """Replace the communicators that a failed attempt has used."""
+        if self._present is not None and self._group is not None:
+            self._present.is_dirty = True
+            self._enter(self.ranks, self._group.take_world())
+        if self.current is not None:
+            self.leftovers.quarantine(self.current)
+            self.current = None
             self.for_test()
 
     def join(self, world: MPI.Intracomm) -> None:
-        """Learn of the ranks around this one, which were not there before."""
+        """Take the world of this process, once MPI is started."""
         self._world = world
         mpi = load_mpi()
         self._object = WorldObject(mpi)
@@ -433,33 +418,29 @@ class Communicators:
         self._handlers = [(name, one, one.Get_errhandler()) for name, one in both]
 
     def close(self, *, orderly: bool = True) -> None:
-        """Put away what the test had; idempotent.
+        """Dispose of what the test had; idempotent.
 
-        If this rank did not get to the test's end in an `orderly` way, what the others sent it in
-        a collective operation may be left over. That cannot be drained, and the next communicator
-        with the same identity would receive it: so this one is not freed at all.
+        If this rank has not finished the test in an `orderly` way, parts of a collective operation
+        of the others may be left over: see `Leftovers.quarantine`.
         """
         self.changed_handlers()
-        if self._present is not None:
-            self._leave_world(self._present, orderly=orderly)
-        if self._for_test is not None:
-            self.remains.put_away(self._for_test, orderly=orderly)
-            self._for_test = None
-        if self._circle is not None and not self._circle_is_kept:
-            self._circle.dissolve()
-        self._circle = None
-
-    def _leave_world(self, one: Substitute, *, orderly: bool) -> None:
-        """Let MPI.COMM_WORLD be real again."""
-        self._enter((), None)
-        one.is_spoilt = not orderly
-        if self._circle is not None and not self._circle_is_kept and one.exists:
-            # Its circle will not come back to it.
-            self.remains.put_away(one.communicator, orderly=orderly)
+        substitute, group = self._present, self._group
+        is_over = group is not None and not self._group_is_kept
+        if substitute is not None:
+            self._enter((), None)
+            substitute.is_dirty = not orderly
+            if is_over and substitute.exists:
+                self.leftovers.dispose(substitute.communicator, orderly=orderly)
+        if self.current is not None:
+            self.leftovers.dispose(self.current, orderly=orderly)
+            self.current = None
+        if group is not None and is_over:
+            group.dissolve()
+        self._group = None
 
 
 def _agree(communicator: MPI.Intracomm, answers: bytearray) -> None:
-    """Turn each answer into whether all ranks say so; collective."""
+    """Replace each answer by whether all ranks say so; collective."""
     from mpi4py import MPI
 
     request = communicator.Iallreduce(MPI.IN_PLACE, [answers, MPI.BYTE], op=MPI.BAND)
@@ -469,13 +450,13 @@ def _agree(communicator: MPI.Intracomm, answers: bytearray) -> None:
 def take_message(communicator: MPI.Intracomm, status: MPI.Status | None = None) -> Any:
     """Take a message that has arrived out of MPI's queue; None: there is none.
 
-    Some MPIs look first and fetch what has arrived afterwards, so they are asked twice.
+    Some MPIs fetch what has arrived only after they have looked, so this asks twice.
     """
     return communicator.Improbe(status=status) or communicator.Improbe(status=status)
 
 
 def wait_patiently(is_done: Callable[[], bool]) -> None:
-    """Wait for peers without taking the core from one that may need it to get here."""
+    """Wait for other ranks without keeping them from the core that they may need."""
     eager_until = _monotonic() + _EAGER_SECONDS
     while not is_done():
         if _monotonic() < eager_until:
@@ -491,25 +472,20 @@ def parallel_assert(
     participating: bool = True,
     comm: MPI.Intracomm | None = None,
 ) -> None:
-    """Assert on every rank of `comm` (of the running test by default) what must hold on each.
+    """Assert something on every rank of `comm` (default: the communicator of the running test).
 
     Collective: if it fails on one rank it fails on all, so that none is left waiting in the next
-    collective call. A rank that is not `participating` only listens.
+    collective call. A rank that is not `participating` takes part without a condition.
     """
     __tracebackhide__ = True
-    # mpi-pytest takes functions too; a function that is not called would always be true.
+    # mpi-pytest takes functions too, and a function that is not called is always true.
     holds = not participating or bool(assertion() if callable(assertion) else assertion)
-    # Not `or`: a null communicator is false, and nothing to be replaced by another one.
-    results = (_comm_of_test() if comm is None else comm).allgather(holds)
+    # Not `or`: a null communicator is false, and its error must show.
+    if comm is None:
+        latest = Communicators.latest
+        comm = load_mpi().COMM_WORLD if latest is None else latest.for_test()
+    results = comm.allgather(holds)
     failing = [rank for rank, fine in enumerate(results) if not fine]
     if failing:
         where = ", ".join(str(rank) for rank in failing)
         raise AssertionError(f"failed on rank{'s' * (len(failing) > 1)} {where}. {msg}".strip())
-
-
-def _comm_of_test() -> MPI.Intracomm:
-    if Communicators.latest is not None:
-        return Communicators.latest.for_test()
-    from mpi4py import MPI
-
-    return MPI.COMM_WORLD

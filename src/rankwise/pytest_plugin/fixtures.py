@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,20 +17,19 @@ NAMES = ("comm", "mpi_ranks", "mpi_tmp_path", "mpi_tmpdir")
 
 @pytest.fixture
 def comm(request: pytest.FixtureRequest) -> MPI.Intracomm:
-    """A communicator private to the test, of as many ranks as its mark says (unmarked: one)."""
+    """A communicator of the test alone, with as many ranks as its mark says (unmarked: one)."""
     from rankwise.errors import MpiMissing
     from rankwise.pytest_plugin.communicators import Communicators
 
-    capture = request.config.pluginmanager.get_plugin("capturemanager")
-    if "mpi4py.MPI" in sys.modules:
-        capture = None
+    capture: Any = request.config.pluginmanager.get_plugin("capturemanager")
+    is_loaded = capture is None or "mpi4py.MPI" in sys.modules
     try:
-        # An MPI that cannot start ends the process: then what it says must be seen.
-        with capture.global_and_fixture_disabled() if capture else nullcontext():
+        # An MPI that cannot start ends this process: the user must see its message.
+        with nullcontext() if is_loaded else capture.global_and_fixture_disabled():
             return Communicators.of(request.config).for_test()
     except MpiMissing as error:
         problem = str(error)
-    # Not from within the handler: pytest would show the explanation twice, once as the cause.
+    # Outside of the handler: otherwise pytest shows the message twice, once as the cause.
     pytest.fail(problem, pytrace=False)
 
 
@@ -50,5 +49,5 @@ def mpi_tmp_path(tmp_path: Path, comm: MPI.Intracomm) -> Path:
 
 @pytest.fixture
 def mpi_tmpdir(mpi_tmp_path: Path) -> Path:
-    """The same as `mpi_tmp_path`, by an older name that suites of pytest-mpi use."""
+    """The same as `mpi_tmp_path`, by the older name in suites of pytest-mpi."""
     return mpi_tmp_path

@@ -1,4 +1,4 @@
-"""What other plugins need to know: benchmark, cov, junit, mpi-pytest, rerunfailures and more."""
+"""Other plugins: benchmark, stepwise, cov, junit, logging, mpi-pytest, randomly, rerunfailures."""
 
 from __future__ import annotations
 
@@ -25,38 +25,32 @@ if TYPE_CHECKING:
 _FIELDS = ("name", "fullname", "group", "param", "params", "extra_info")
 
 
-def measure_only(config: pytest.Config) -> None:
-    """Leave files to the process that reports."""
+def write_no_benchmarks(config: pytest.Config) -> None:
+    """Leave the files of pytest-benchmark to the process that reports."""
     session = getattr(config, "_benchmarksession", None)
     if session is not None:
         session.json = session.save = session.autosave = None
 
 
-def take(config: pytest.Config) -> dict[str, Any]:
-    """Return what was measured since it was last asked for."""
+def take_benchmarks(config: pytest.Config) -> dict[str, Any]:
+    """Return what pytest-benchmark has measured since the last call."""
     session = getattr(config, "_benchmarksession", None)
     if session is None or not session.benchmarks:
         return {}
-    measured = [_describe(one) for one in session.benchmarks]
+    measured = []
+    for one in session.benchmarks:
+        known = one.as_dict(include_data=False, stats=False)
+        data = {"iterations": one.iterations, "data": list(one.stats.data)}
+        data |= {name: known[name] for name in (*_FIELDS, "options")}
+        measured.append({**data, "has_error": bool(one.has_error)})
     session.benchmarks.clear()
     return {"benchmarks": measured}
 
 
-def _describe(one: Any) -> dict[str, Any]:
-    known = one.as_dict(include_data=False, stats=False)
-    return {
-        **{name: known[name] for name in _FIELDS},
-        "options": known["options"],
-        "iterations": one.iterations,
-        "data": list(one.stats.data),
-        "has_error": bool(one.has_error),
-    }
-
-
 def record_benchmarks(config: pytest.Config, said: Sequence[Mapping[str, Any]]) -> None:
-    """Hand what the first of several ranks has measured to the plugin.
+    """Give pytest-benchmark what the first of several ranks has measured.
 
-    Under mpirun this process may be one of them, and have it already.
+    Under mpirun this process may be that rank, and have it already.
     """
     session = getattr(config, "_benchmarksession", None)
     measured = next((one["benchmarks"] for one in said if "benchmarks" in one), ())
@@ -68,26 +62,23 @@ def record_benchmarks(config: pytest.Config, said: Sequence[Mapping[str, Any]]) 
     for one in measured:
         if one["fullname"] in known:
             continue
-        fixture = SimpleNamespace(
-            **{name: one[name] for name in _FIELDS},
-            has_error=one["has_error"],
-            cprofile_stats=None,
-        )
+        fixture = SimpleNamespace(cprofile_stats=None, has_error=one["has_error"])
+        vars(fixture).update({name: one[name] for name in _FIELDS})
         restored = Metadata(fixture, one["iterations"], one["options"])
         restored.stats.data = one["data"]
         session.benchmarks.append(restored)
 
 
-def describe(config: pytest.Config) -> dict[str, Any]:
-    """Say what the plugins of this process have decided about the tests."""
+def describe_cache(config: pytest.Config) -> dict[str, Any]:
+    """Return what --stepwise has decided in the process that has collected the tests."""
     info = _stepwise_info(config)
     if info is None:
         return {}
     return {"test_count": info.last_test_count, "forget": info.last_failed is None}
 
 
-def adopt(config: pytest.Config, said: dict[str, Any], tests: Sequence[ListedTest]) -> None:
-    """Let the plugins of this process, which write the cache, know of it."""
+def adopt_cache(config: pytest.Config, said: dict[str, Any], tests: Sequence[ListedTest]) -> None:
+    """Give it, and the tests, to the plugins of this process, which write pytest's cache."""
     newest = config.pluginmanager.get_plugin("nfplugin")
     if newest is not None:
         newest.cached_nodeids.update(test.id for test in tests)
@@ -104,12 +95,12 @@ def _stepwise_info(config: pytest.Config) -> Any:
 
 
 def _cov_controller(config: pytest.Config) -> Any:
-    """Return what measures for pytest-cov; None: nothing does."""
+    """Return the controller of pytest-cov; None: it does not measure."""
     return getattr(config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
 
 
 class MeasureOnly:
-    """Takes the place of pytest-cov on a rank that does not report."""
+    """Takes the place of pytest-cov on a rank that does not report: it measures only."""
 
     def __init__(self, controller: Any, *, per_test: bool) -> None:
         self.cov_controller = controller  # where the `cov` fixture looks for it
@@ -117,7 +108,7 @@ class MeasureOnly:
 
     @classmethod
     def replace_in(cls, config: pytest.Config) -> None:
-        """Let the coverage that pytest-cov has started run on, but nothing of its reporting."""
+        """Keep the measurement that pytest-cov has started, but none of its reports."""
         if (controller := _cov_controller(config)) is not None:
             config.pluginmanager.unregister(name="_cov")
             per_test = config.getoption("cov_context", None) == "test"
@@ -131,7 +122,7 @@ class MeasureOnly:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
-        """Measure nothing in tests that ask for it."""
+        """Pause the measurement in tests with `no_cover`."""
         fixtures = getattr(item, "fixturenames", ())
         if not item.get_closest_marker("no_cover") and "no_cover" not in fixtures:
             return (yield)
@@ -143,16 +134,16 @@ class MeasureOnly:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Write this rank's data to a file of its own, where rank 0 finds it."""
+        """Write the data to a file of this rank, which rank 0 combines with its own."""
         self.cov_controller.cov.stop()
         self.cov_controller.cov.save()
 
 
 class CombineAnyway:
-    """Combines on rank 0 what the ranks have measured when pytest-cov does not.
+    """Combines the data of all ranks on rank 0 when pytest-cov does not.
 
-    It gives up when a run ends early (-x, Ctrl-C), but by then the other ranks have written their
-    files, and the next run would count them as its own.
+    It does not when a run ends early (-x, Ctrl-C), but the other ranks have written their files,
+    which the next run would count as its own.
     """
 
     def __init__(self, controller: Any) -> None:
@@ -160,7 +151,7 @@ class CombineAnyway:
 
     @classmethod
     def add_to(cls, config: pytest.Config) -> None:
-        """Do so if pytest-cov measures in this run."""
+        """Register it if pytest-cov measures in this run."""
         if (controller := _cov_controller(config)) is not None:
             config.pluginmanager.register(cls(controller))
 
@@ -169,64 +160,59 @@ class CombineAnyway:
             self._controller.finish()
 
 
-# Of cases that are no test: what happened outside of them.
+# The class of test cases in JUnit files for errors outside of tests.
 _CLASS = "rankwise"
 _errors_key = pytest.StashKey[int]()
 
 
 class JunitStandIn:
-    """Stands on a rank where fixtures look for the file that is to be written."""
+    """Takes the place of pytest's writer of JUnit files on a rank, for fixtures that use it."""
 
     def __init__(self, family: str) -> None:
         self.family = family
-        self._attributes: list[tuple[str, str]] = []
-        self._properties: list[tuple[str, str]] = []
+        self._added: dict[str, list[tuple[str, str]]] = {}
 
     @classmethod
     def add_to(cls, config: pytest.Config) -> JunitStandIn | None:
-        """Take part in a run that writes such a file; None: it writes none."""
+        """Register it if this run writes a JUnit file; None: it does not."""
         if not config.getoption("xmlpath", None):
             return None
         stand_in = cls(str(config.getini("junit_family")))
-        # It has all that fixtures use of the real one.
+        # It has the methods that fixtures use.
         config.stash[xml_key] = cast("LogXML", stand_in)
-        # pytest takes away what it finds there when it is over.
+        # At the end pytest unregisters what is in the stash.
         config.pluginmanager.register(stand_in, "rankwise-junit")
         return stand_in
 
     def node_reporter(self, _report: object) -> JunitStandIn:
-        """Return what keeps the attributes of a test; only one runs at a time."""
+        """Return the object that takes attributes of a test: itself, as only one test runs."""
         return self
 
     def add_attribute(self, name: str, value: object) -> None:
-        """Keep an attribute of the test that runs."""
-        self._attributes.append((str(name), str(value)))
+        """Add an attribute to the test that runs."""
+        self._added.setdefault("attributes", []).append((str(name), str(value)))
 
     def add_global_property(self, name: object, value: object) -> None:
-        """Keep a property of the whole suite. Raises TypeError, as pytest does."""
+        """Add a property to the whole suite; raises TypeError, as pytest does."""
         __tracebackhide__ = True
         if not isinstance(name, str):
             kind = type(name).__name__
             raise TypeError(f"name parameter needs to be a string, but {kind} given")
-        self._properties.append((name, str(value)))
+        self._added.setdefault("properties", []).append((name, str(value)))
 
     def take(self) -> dict[str, Any]:
-        """Return what was kept since it was last asked for."""
-        found = {"attributes": self._attributes, "properties": self._properties}
-        self._attributes, self._properties = [], []
-        return {name: values for name, values in found.items() if values}
+        """Return what was added since the last call."""
+        added, self._added = self._added, {}
+        return added
 
 
 def add_error(config: pytest.Config, words: str) -> None:
-    """Add to the file what is wrong with the run and no test's doing.
-
-    There may be no other word of it for a CI that reads this file alone.
-    """
+    """Add an error that is in no test to the JUnit file: a CI may read nothing else."""
     xml = config.stash.get(xml_key, None)
     if not isinstance(xml, LogXML):
         return
     number = config.stash[_errors_key] = config.stash.get(_errors_key, 0) + 1
-    # Those of one name would be one case.
+    # Two errors of one name would be one case.
     name = f"session ({number})" if number > 1 else "session"
     case = xml.node_reporter(f"{_CLASS}::{name}")
     case.attrs.update(classname=_CLASS, name=name)
@@ -236,23 +222,23 @@ def add_error(config: pytest.Config, words: str) -> None:
 def record_properties(
     config: pytest.Config, report: pytest.TestReport, said: Mapping[str, Any]
 ) -> None:
-    """Add to the file what a test on a rank has recorded."""
+    """Add to the JUnit file what a test has recorded on a rank."""
     xml = config.stash.get(xml_key, None)
     if not isinstance(xml, LogXML):
         return
     for name, value in said.get("attributes", ()):
         xml.node_reporter(report).add_attribute(name, value)
     for name, value in said.get("properties", ()):
-        # Each rank sets up the fixtures of the session.
+        # Every rank sets up the fixtures of the session, and records the same.
         if (name, value) not in xml.global_properties:
             xml.add_global_property(name, value)
 
 
-def begin(config: pytest.Config) -> None:
-    """Empty the file before any other process of the run opens it, if that is what is asked for."""
+def _empty_log_file(config: pytest.Config) -> None:
+    """Empty the file of --log-file, unless its mode is "a", before any process opens it."""
     known = config.known_args_namespace
-    # With -p no:logging there are neither options nor values of the ini file. What else is wrong
-    # is for pytest to say, when it opens the file.
+    # With -p no:logging there are neither options nor values of the ini file. pytest reports other
+    # errors itself, when it opens the file.
     with contextlib.suppress(ValueError, OSError):
         path = getattr(known, "log_file", None) or config.getini("log_file")
         mode = getattr(known, "log_file_mode", None) or config.getini("log_file_mode")
@@ -261,8 +247,8 @@ def begin(config: pytest.Config) -> None:
             Path(path).write_text("")
 
 
-def share(config: pytest.Config) -> None:
-    """Have this process add to the file: with a position of its own it would overwrite others'."""
+def append_to_log_file(config: pytest.Config) -> None:
+    """Open the file of --log-file in mode "a": otherwise the processes overwrite each other."""
     if config.getoption("log_file_mode", "") != "":
         config.option.log_file_mode = "a"
 
@@ -280,18 +266,18 @@ def _registered(config: pytest.Config) -> Any:
 
 
 def acts(config: pytest.Config) -> bool:
-    """Return whether tests on several ranks are run by mpi-pytest."""
+    """Return whether mpi-pytest runs the tests on several ranks."""
     return _registered(config) is not None
 
 
 def has_started_us(config: pytest.Config) -> bool:
-    """Return whether this process is a rank that mpi-pytest has started for one test."""
+    """Return whether mpi-pytest has started this process as a rank of one test."""
     plugin = _registered(config)
     return plugin is not None and plugin.CHILD_PROCESS_FLAG in os.environ
 
 
 def replace_in(config: pytest.Config) -> None:
-    """Do what mpi-pytest would do in this run, which is not called any more."""
+    """Take the place of mpi-pytest in this run: its hooks are not called."""
     plugin = _registered(config)
     if plugin is not None:
         config.pluginmanager.unregister(plugin)
@@ -299,7 +285,7 @@ def replace_in(config: pytest.Config) -> None:
 
 
 def is_replaced(config: pytest.Config) -> bool:
-    """Return whether this run has taken the place of mpi-pytest: its ids stay."""
+    """Return whether rankwise has taken the place of mpi-pytest, whose ids of tests stay."""
     return config.pluginmanager.has_plugin(NAME)
 
 
@@ -311,8 +297,8 @@ class _Replacement:
         )
 
 
-def settle_seed(config: pytest.Config) -> int | None:
-    """Turn the plugin's option into a number, as the plugin would; None without the plugin."""
+def _settle_seed(config: pytest.Config) -> int | None:
+    """Return the seed for pytest-randomly, which it would choose itself; None without it."""
     seed = getattr(config.known_args_namespace, "randomly_seed", None)
     if seed == "last":
         seed = Cache.for_config(config, _ispytest=True).get("randomly_seed", "default")
@@ -321,34 +307,34 @@ def settle_seed(config: pytest.Config) -> int | None:
     return seed if isinstance(seed, int) else None
 
 
-def _plugin() -> ModuleType | None:
+def _rerunfailures() -> ModuleType | None:
     return sys.modules.get("pytest_rerunfailures")
 
 
-def prepare_configuration() -> None:
-    """Let it know that no controller of pytest-xdist is there, and that it may log reruns."""
-    if (plugin := _plugin()) is not None:
+def prepare_rerunfailures() -> None:
+    """Tell pytest-rerunfailures that no pytest-xdist is there, and that it may log reruns."""
+    if (plugin := _rerunfailures()) is not None:
         plugin.HAS_PYTEST_HANDLECRASHITEM = False  # type: ignore[attr-defined]
         plugin.works_with_current_xdist = lambda: True  # type: ignore[attr-defined]
 
 
 def attempts(item: pytest.Item) -> int:
-    """Return how often a test may be run until it passes."""
-    plugin = _plugin()
-    # Its name there depends on how it was loaded.
+    """Return how often a test may run until it passes."""
+    plugin = _rerunfailures()
+    # By the module: the name of the plugin depends on how it was loaded.
     if plugin is None or not item.config.pluginmanager.is_registered(plugin):
         return 1
-    is_excluded = getattr(plugin, "_is_rerun_path_excluded", None)
-    if is_excluded is not None and is_excluded(item):
+    # Older versions have no such function.
+    if getattr(plugin, "_is_rerun_path_excluded", lambda _: False)(item):
         return 1
     return 1 + (plugin.get_reruns_count(item) or 0)
 
 
 def is_worth_repeating(item: pytest.Item) -> bool:
-    """Return whether this rank failed in a way that the plugin's options call worth repeating."""
-    plugin = _plugin()
+    """Return whether the options of the plugin allow to repeat what failed on this rank."""
+    plugin = _rerunfailures()
     assert plugin is not None
-    # The plugin's own hook has noted here which errors are not to be repeated.
+    # The hook of the plugin has noted here which errors must not be repeated.
     if any(getattr(item, "_terminal_errors", {}).values()):
         return False
     failures = getattr(plugin, "_get_reruns_condition_failures", None)
@@ -357,8 +343,8 @@ def is_worth_repeating(item: pytest.Item) -> bool:
 
 
 def prepare_rerun(item: pytest.Item, attempt: int) -> None:
-    """Wait as told after this many attempts, and forget what the last one left behind."""
-    plugin = _plugin()
+    """Wait as long as the options say, and remove what the last attempt has left."""
+    plugin = _rerunfailures()
     assert plugin is not None
     factor = getattr(plugin, "get_reruns_delay_backoff_factor", lambda _: 1.0)(item)
     time.sleep(plugin.get_reruns_delay(item) * factor ** (attempt - 1))
@@ -370,13 +356,13 @@ def prepare_rerun(item: pytest.Item, attempt: int) -> None:
 
 
 def note_attempts(item: object, count: int) -> None:
-    """Leave the number of attempts where --fail-on-flaky looks for it."""
+    """Store the number of attempts for --fail-on-flaky."""
     if count > 1:
         item.execution_count = count  # type: ignore[attr-defined]
 
 
 def refuse_xdist(config: pytest.Config, starter: str, advice: str) -> None:
-    """Raise UsageError if pytest-xdist is to start processes beside ours."""
+    """Raise UsageError if pytest-xdist would start processes too."""
     if config.getoption("dist", "no") != "no" or config.getoption("numprocesses", None):
         raise pytest.UsageError(
             f"pytest-xdist (-n) and {starter} cannot both start the processes. {advice} as -n "
@@ -385,7 +371,7 @@ def refuse_xdist(config: pytest.Config, starter: str, advice: str) -> None:
 
 
 def refuse_in_pool(config: pytest.Config, *, is_remote: bool) -> None:
-    """Raise UsageError for options that workers, or workers on other machines, cannot follow."""
+    """Raise UsageError for options that workers cannot support, here or on other machines."""
     option = config.getoption
     if option("trace", False):
         raise pytest.UsageError(
@@ -406,14 +392,11 @@ def refuse_in_pool(config: pytest.Config, *, is_remote: bool) -> None:
     refuse_xdist(config, "--n-workers", "--n-workers alone spreads tests over all workers")
 
 
-# What all processes of a run have in common
-
-
 def settle(config: pytest.Config) -> dict[str, Any]:
-    """Decide what must be the same in all processes, before options are fully read."""
-    begin(config)
+    """Return what must be the same in all processes; called before options are fully read."""
+    _empty_log_file(config)
     return {
-        "seed": settle_seed(config),
+        "seed": _settle_seed(config),
         "run": secrets.token_hex(16),
         "colour": should_do_markup(sys.stdout),
         "columns": get_terminal_width(),
@@ -421,16 +404,16 @@ def settle(config: pytest.Config) -> dict[str, Any]:
 
 
 def base_of(config: pytest.Config) -> str:
-    """Return this process's folder for temporary files; empty: it has none (-p no:tmpdir)."""
+    """Return the folder for temporary files of this process; empty with -p no:tmpdir."""
     factory = _factory(config)
     return "" if factory is None else str(factory.getbasetemp())
 
 
 def move_below(config: pytest.Config, base: str, name: str) -> None:
-    """Have this process put its temporary files there, unless it has begun elsewhere."""
+    """Put the temporary files of this process there, unless it has some elsewhere already."""
     factory = _factory(config)
     if base and factory is not None and factory._basetemp is None:
-        # On another machine it may not be there.
+        # On another machine the folder may not exist.
         Path(base).mkdir(mode=0o700, parents=True, exist_ok=True)
         factory._given_basetemp = Path(base) / name
 

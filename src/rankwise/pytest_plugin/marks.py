@@ -11,19 +11,19 @@ import pytest
 from rankwise.pytest_plugin.options import closest_mark
 
 if TYPE_CHECKING:
-    from _pytest.nodes import Node
+    pass
 
 KEEPS_TIME = "keeps_time"
-"""The attribute of tests that end by themselves, at a limit of their own."""
+"""The attribute of tests that have a time limit of their own, and end by themselves."""
 
-# So long pytest-timeout may take for what it does at the same limit.
+# How much later than pytest-timeout we end a test.
 _HEAD_START = 1.0
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def limit_of(item: pytest.Item, default: float) -> float:
-    """Return the time limit of each phase of a test; 0: none, or one that the test keeps itself.
+    """Return the time limit of each phase of a test; 0: none, or the test has one of its own.
 
     Raises UsageError for a mark that gives no number.
     """
@@ -32,7 +32,7 @@ def limit_of(item: pytest.Item, default: float) -> float:
             case "timeout":
                 value = found.args[0] if found.args else found.kwargs.get("timeout")
                 limit = _seconds(item, found, value)
-                # That plugin ends a test from within: the rank lives on, if that succeeds.
+                # pytest-timeout ends a test from within: if that succeeds, the rank lives on.
                 plugins = item.config.pluginmanager
                 has_plugin = any(map(plugins.has_plugin, ("timeout", "pytest_timeout")))
                 return limit + _HEAD_START if limit and has_plugin else limit
@@ -52,7 +52,7 @@ def _seconds(item: pytest.Item, found: pytest.Mark, value: object) -> float:
     return float(value)
 
 
-# What mpi-pytest gives to a bare `@pytest.mark.parallel`.
+# The number of ranks of a bare `@pytest.mark.parallel` with mpi-pytest.
 _BARE_PARALLEL_SIZE = 3
 
 Exclusive = Literal["numa", "node"]
@@ -77,10 +77,10 @@ class MarkNamespace:
         With `world`, MPI.COMM_WORLD has that many ranks too. Each rank has `threads` cores. An
         `exclusive` test shares its NUMA domains, or the machine, with no other.
         """
-        requirements = {"world": world, "threads": threads, "exclusive": exclusive}
+        given = {"world": world, "threads": threads, "exclusive": exclusive}
         usual = {"world": False, "threads": 1, "exclusive": None}
-        given = {name: value for name, value in requirements.items() if value != usual[name]}
-        return pytest.mark.parallel(n_procs, **given)
+        # Others read the mark too: it has what was written, as with `pytest.mark.parallel`.
+        return pytest.mark.parallel(n_procs, **{k: v for k, v in given.items() if v != usual[k]})
 
     @property
     def parallel_from_context(self) -> pytest.MarkDecorator:
@@ -92,47 +92,35 @@ mark = MarkNamespace()
 
 
 class OrderedSizes(list[object]):
-    """Sizes that stand in a test's id where their mark stands among `parametrize` marks.
+    """Sizes that have the place in a test's id that their mark has among `parametrize` marks.
 
-    So they do with pytest_parallel; the sizes of other lists come first.
+    It is so with pytest_parallel; the sizes of other lists come first.
     """
 
 
 class BadMark(Exception):
-    """A mark that asks for something that cannot be; the message says what."""
+    """A mark has arguments that make no sense."""
 
 
-# A plain pytest loads this module too, and a dataclass takes ten times as long to define.
+# Not a dataclass: to define one takes ten times as long.
 class SizeRequest(NamedTuple):
     """What a test's mark says about its ranks."""
 
     sizes: tuple[int, ...] = ()
     from_context: bool = False
     is_list: bool = False
-    """Whether the sizes came as a list: then the test's id shows its size."""
+    """Whether the sizes came as a list: then each test's id shows its size."""
     is_ordered: bool = False
-    """Whether the size has the place in the id that the mark has among decorators."""
+    """Whether the size has the place in the id that the mark has among `parametrize` marks."""
     world: bool = False
     threads: int = 1
     exclusive: str | None = None
     least: int = 1
-    """With fewer ranks than these it is skipped, if it takes as many as there are."""
-
-
-def read_marks(node: Node) -> SizeRequest | None:
-    """Find what the closest mark on a test asks for; None: nothing.
-
-    Raises BadMark.
-    """
-    found = closest_mark(node)
-    return None if found is None else read_mark(found)
+    """The least number of ranks for a test that takes as many as there are."""
 
 
 def read_mark(found: pytest.Mark) -> SizeRequest:
-    """Find what a mark asks for.
-
-    Raises BadMark.
-    """
+    """Return what a mark asks for; raises BadMark."""
     match found.name:
         case "parallel":
             return _read_parallel(found)
@@ -173,8 +161,7 @@ def _read_exclusive(found: pytest.Mark) -> str | None:
 
 
 def _read_mpi(found: pytest.Mark) -> SizeRequest:
-    # The time limit is read where limits are. `min_size` is pytest-mpi's, the rest is how
-    # pytest-isolate-mpi spells it.
+    # `min_size` is of pytest-mpi, the rest of pytest-isolate-mpi. `limit_of` reads the time limit.
     known = ("ranks", "timeout", "unit", "threads")
     _refuse_unknown(found, known if "ranks" in found.kwargs else (*known, "min_size"))
     if "ranks" not in found.kwargs:
@@ -224,7 +211,7 @@ def _refuse_unknown(found: pytest.Mark, known: Sequence[str], positional: int = 
 
 
 def show_mark(found: pytest.Mark) -> str:
-    """Write a mark as it stands in a test's file."""
+    """Return a mark as it is written in a test's file."""
     arguments = [repr(value) for value in found.args]
     arguments += [f"{name}={value!r}" for name, value in found.kwargs.items()]
     return f"@mark.{found.name}({', '.join(arguments)})"
@@ -236,17 +223,19 @@ _REQUIREMENTS = pytest.StashKey[SizeRequest]()
 _SETTLED = pytest.StashKey[pytest.Mark | None]()
 
 
-def requested_sizes(request: SizeRequest, *, override: int | None, available: int) -> list[int]:
-    """Return the sizes that a test is to be run with."""
-    if override is not None:
-        return [override]
-    if request.from_context:
-        return [available]
-    return list(request.sizes)
+def requested_sizes(request: SizeRequest, override: int | None, available: int) -> list[int]:
+    """Return the sizes of the tests that are made of one function."""
+    if override is None and not request.from_context:
+        return list(request.sizes)
+    return [available if override is None else override]
 
 
 def parametrize(
-    metafunc: pytest.Metafunc, *, override: int | None, available: int, label: str = ""
+    metafunc: pytest.Metafunc,
+    found: pytest.Mark,
+    override: int | None,
+    available: int,
+    label: str = "",
 ) -> None:
     """Make one test of each size of a list; the test need not take an argument for it.
 
@@ -255,56 +244,50 @@ def parametrize(
     Raises a collection error that names the test when its mark makes no sense.
     """
     try:
-        request = read_marks(metafunc.definition)
+        request = read_mark(found)
     except BadMark as error:
         where = f"{metafunc.definition.nodeid}: {error}"
         raise pytest.Collector.CollectError(where) from None
-    if request is not None and request.is_list:
-        if SIZE_FIXTURE not in metafunc.fixturenames:
-            metafunc.fixturenames.append(SIZE_FIXTURE)
-        sizes = requested_sizes(request, override=override, available=available)
-        ids = [f"{label}{size}" for size in sizes]
-        if request.is_ordered:
-            mark = pytest.mark.parametrize(SIZE_FIXTURE, sizes, indirect=True, ids=ids).mark
-            _put_beside_own(metafunc.definition, mark)
-        else:
-            metafunc.parametrize(SIZE_FIXTURE, sizes, indirect=True, ids=ids)
+    if not request.is_list:
+        return
+    if SIZE_FIXTURE not in metafunc.fixturenames:
+        metafunc.fixturenames.append(SIZE_FIXTURE)
+    sizes = requested_sizes(request, override, available)
+    ids = [f"{label}{size}" for size in sizes]
+    if request.is_ordered:
+        mark = pytest.mark.parametrize(SIZE_FIXTURE, sizes, indirect=True, ids=ids).mark
+        # pytest reads marks in the order of decorators; those of a class come after them.
+        marks = metafunc.definition.own_markers
+        marks.insert(next((n for n, one in enumerate(marks) if one is found), len(marks)), mark)
+    else:
+        metafunc.parametrize(SIZE_FIXTURE, sizes, indirect=True, ids=ids)
 
 
-def _put_beside_own(definition: pytest.Item, mark: pytest.Mark) -> None:
-    """Let pytest, which reads marks in the order of decorators, find a mark where ours is."""
-    marks = definition.own_markers
-    own = closest_mark(definition)
-    # The marks of a class come after those of its functions.
-    place = next((n for n, found in enumerate(marks) if found is own), len(marks))
-    marks.insert(place, mark)
-
-
-def settle_size(item: pytest.Item, *, override: int | None, available: int) -> int:
-    """Find how many ranks a collected test needs, and remember it on the test.
+def settle_size(item: pytest.Item, override: int | None, available: int) -> int:
+    """Return how many ranks a collected test needs, and remember it on the test.
 
     Raises UsageError for a list that has not become tests: methods of `unittest.TestCase` cannot
     be parametrised, nor can a test that is collected already.
     """
     found = item.stash[_SETTLED] = closest_mark(item)
+    item.stash[_SIZE], item.stash[_REQUIREMENTS] = 1, SizeRequest()
+    if found is None:
+        return 1
     try:
-        request = None if found is None else read_mark(found)
+        request = item.stash[_REQUIREMENTS] = read_mark(found)
     except BadMark as error:
         raise pytest.UsageError(f"{item.nodeid}: {error}") from None
-    item.stash[_REQUIREMENTS] = request or SizeRequest()
-    size = 1
-    if found is not None and request is not None:
-        sizes = requested_sizes(request, override=override, available=available)
-        callspec = getattr(item, "callspec", None)
-        parameter = None if callspec is None else callspec.params.get(SIZE_FIXTURE)
-        # A hook may have put another mark in the place of the one that the parameter is of.
-        size = parameter if parameter in sizes else sizes[0]
-        if size != parameter and len(set(sizes)) > 1:
-            raise pytest.UsageError(
-                f"{item.nodeid}: {show_mark(found)} has a list of numbers of ranks, which "
-                f"cannot be used here: methods of unittest.TestCase cannot be parametrised, "
-                f"nor can tests that a hook marks after they are collected; give one number"
-            )
+    sizes = requested_sizes(request, override, available)
+    callspec = getattr(item, "callspec", None)
+    parameter = None if callspec is None else callspec.params.get(SIZE_FIXTURE)
+    # A hook may have replaced the mark of which the parameter is.
+    size: int = parameter if parameter in sizes else sizes[0]
+    if size != parameter and len(set(sizes)) > 1:
+        raise pytest.UsageError(
+            f"{item.nodeid}: {show_mark(found)} has a list of numbers of ranks, which "
+            f"cannot be used here: methods of unittest.TestCase cannot be parametrised, "
+            f"nor can tests that a hook marks after they are collected; give one number"
+        )
     item.stash[_SIZE] = size
     return size
 
@@ -333,7 +316,7 @@ def size_of(item: pytest.Item) -> int:
 
 
 def requirements_of(item: pytest.Item) -> SizeRequest:
-    """Return what the mark of a test asks for beside a number of ranks."""
+    """Return what the mark of a test asks for."""
     return item.stash.get(_REQUIREMENTS, SizeRequest())
 
 
@@ -343,18 +326,16 @@ def mark_by_size(item: pytest.Item, available: int) -> None:
     `parallel[match]` are those on as many ranks as the run has.
     """
     size = size_of(item)
-    names = [f"parallel[{size}]"]
-    if size == available:
-        names.append("parallel[match]")
-    for name in names:
-        item.config.addinivalue_line("markers", f"{name}: tests on so many ranks")
+    for name in [f"parallel[{size}]", *["parallel[match]"] * (size == available)]:
+        # Otherwise --strict-markers would refuse it.
+        item.config.addinivalue_line("markers", f"{name}: tests on this number of ranks")
         item.add_marker(name)
 
 
 def skip_if_impossible(
     item: pytest.Item, available: int, *, pool: bool, every_world: bool = False
 ) -> None:
-    """Let a test that cannot run here be skipped, with the numbers as reason."""
+    """Skip a test that cannot run here, with the numbers as reason."""
     size, requirements = size_of(item), requirements_of(item)
     ranks = "rank" if available == 1 else "ranks"
     start = "pytest --n-workers={}" if pool else "mpirun -np {} pytest"

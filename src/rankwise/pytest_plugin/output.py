@@ -1,4 +1,4 @@
-"""What ranks print: past pytest's capturing, kept back for later, or not shown at all."""
+"""Output of ranks that pytest does not capture: kept for later, or not shown at all."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class LastWords:
-    """Stands for `sys.stderr` and keeps what is written, until it is known what it was.
+    """Takes the place of `sys.stderr` at the start of a rank, and keeps what is written.
 
     A wrong option, a broken conftest and the warnings of plugins are mostly the same on all ranks,
-    and rank 0 shows them. If only this rank ends by them, rank 0 is told its last words.
+    and rank 0 shows them. If only this rank ends because of them, rank 0 gets the text.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -48,7 +48,7 @@ class LastWords:
         return len(text)
 
     def end(self) -> str:
-        """Let everything through from now on; returns what was kept, and nothing a second time."""
+        """Write to the stream from now on; returns what was kept, the second time nothing."""
         kept, self._kept = self._kept or [], None
         return "".join(kept).strip()
 
@@ -56,14 +56,14 @@ class LastWords:
         return getattr(self._stream, name)
 
 
-# Own references: a test may have put something else in their place, and this runs in its middle.
+# Own references: a test may have replaced these functions, and they are called in its middle.
 _dup2, _lseek, _pread, _ftruncate = os.dup2, os.lseek, os.pread, os.ftruncate
 
 _STREAMS = {"stdout": 1, "stderr": 2}
 
 
 class PastCapture:
-    """Keeps what is written to the terminal while tests run.
+    """Keeps what is written to the terminal in a `with` block; what is not taken there is lost.
 
     This one, for -s, keeps nothing: the standard streams of ranks are those of the run.
     """
@@ -73,30 +73,27 @@ class PastCapture:
         self._writer: Any = terminal._tw if isinstance(terminal, TerminalReporter) else None
         self._usual: TextIO | None = None
         self.outputs: Mapping[str, int] = {}
-        """The files by name, for a controller that looks what a rank wrote before it died."""
+        """The files by name: the controller reads them when a rank has died."""
 
-    def open(self) -> None:
-        """Keep what is written from now on."""
+    def __enter__(self) -> None:
         if self._writer is not None:
             self._usual, self._writer._file = self._writer._file, self._place()
 
-    def close(self) -> None:
-        """Keep nothing more; what was kept and not taken is lost."""
+    def __exit__(self, *raised: object) -> None:
         if self._writer is not None:
             self._writer._file = self._usual
 
     def _place(self) -> TextIO:
-        """Return where pytest's terminal writer writes meanwhile."""
-        # The same as that of `print`, so that everything stays in its order.
+        """Return the stream for pytest's terminal writer: that of `print`, to keep the order."""
         return sys.stdout
 
     def take(self) -> dict[str, str]:
-        """Return what was written since it was last asked for, by stream."""
+        """Return what was written since the last call, by stream."""
         return {}
 
 
 class WriterOnly(PastCapture):
-    """Under mpirun: what tests print arrives at the terminal by itself, what pytest writes not."""
+    """For mpirun, which shows what tests print; only what pytest writes is kept."""
 
     def __init__(self, config: pytest.Config) -> None:
         super().__init__(config)
@@ -107,21 +104,19 @@ class WriterOnly(PastCapture):
 
     def take(self) -> dict[str, str]:
         text = self._text.getvalue()
-        if not text:
-            return {}
         self._text.seek(0)
         self._text.truncate()
-        return {"stdout": text}
+        return {"stdout": text} if text else {}
 
 
 class OwnStreams(PastCapture):
-    """In a pool: the standard streams of ranks lead to a file that no user sees."""
+    """For a pool, where the standard streams of ranks are files that no user sees."""
 
     def __init__(self, config: pytest.Config) -> None:
         super().__init__(config)
         self._files = {name: os.memfd_create(name) for name in _STREAMS}
         saved = _saved_by_capture(config)
-        # Files, what they take the place of, and what is put back there.
+        # For each stream: its file, the descriptor that it replaces, and what is restored there.
         self._places = [
             (self._files[name], target, os.dup(target))
             for name, number in _STREAMS.items()
@@ -133,14 +128,14 @@ class OwnStreams(PastCapture):
             else self._files
         )
 
-    def open(self) -> None:
+    def __enter__(self) -> None:
         _flush()
         for file, target, _ in self._places:
             _dup2(file, target, inheritable=target in _STREAMS.values())
-        super().open()
+        super().__enter__()
 
-    def close(self) -> None:
-        super().close()
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
         _flush()
         for _, target, usual in self._places:
             _dup2(usual, target, inheritable=target in _STREAMS.values())
@@ -149,7 +144,7 @@ class OwnStreams(PastCapture):
         _flush()
         found = {}
         for name, file in self._files.items():
-            # The position is where the last one has written to.
+            # The position is the end of what was written: it is shared by all writers.
             if size := _lseek(file, 0, os.SEEK_END):
                 found[name] = _pread(file, size, 0).decode(errors="replace")
                 _lseek(file, 0, os.SEEK_SET)
@@ -159,13 +154,13 @@ class OwnStreams(PastCapture):
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        # A test may have put anything there, or closed it.
+        # A test may have replaced or closed it.
         with contextlib.suppress(Exception):
             stream.flush()
 
 
 def _saved_by_capture(config: pytest.Config) -> dict[str, Sequence[int]]:
-    """Return the descriptors that pytest's capture puts back when it is suspended."""
+    """Return the descriptors that pytest's capture restores when it is suspended."""
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     streams = getattr(capture, "_global_capturing", None)
     return {
@@ -175,59 +170,55 @@ def _saved_by_capture(config: pytest.Config) -> dict[str, Sequence[int]]:
     }
 
 
-# Final for people who would change what it prints; this one prints nothing, and plugins that ask
-# for the terminal reporter expect one of this class.
+# pytest declares the class final, but plugins that look for the terminal reporter expect one of it.
 class SilentReporter(TerminalReporter):  # type: ignore[misc]
-    """Stands where other plugins look for the terminal reporter, and says nothing.
+    """Takes the place of the terminal reporter, for plugins that look for it, and shows nothing.
 
     It counts what was collected, and warnings, as other plugins may ask for them. It does not let
-    plugins make headers and summaries: the process that shows them does, and to make them costs
-    more than a short test (Hypothesis imports all of itself to have nothing to say).
+    plugins make headers and summaries: the process that shows them does that, and it takes longer
+    than a short test (Hypothesis imports all of itself).
     """
 
     def __init__(self, config: pytest.Config, *, columns: int) -> None:
         # Never closed: other plugins may write to it until the process ends.
         super().__init__(config, Path("/dev/null").open("w"))  # noqa: SIM115
-        # What tests write is shown elsewhere.
+        # What tests write is shown in a terminal of that width.
         self._tw.fullwidth = columns
         self._replaced: TerminalWriter | None = None
 
     def take_over(self, other: TerminalReporter) -> None:
-        """Have whoever knows the other one, as live logs do, write to this one."""
+        """Redirect users of the other reporter, such as live logs, to this one."""
         self._replaced, other._tw = other._tw, self._tw
 
     def give_back(self, other: TerminalReporter) -> None:
-        """Let the other one write by itself again."""
+        """End the redirection."""
         if self._replaced is not None:
             other._tw = self._replaced
 
     def report_collect(self, final: bool = False) -> None:
-        """Write nothing, also while what others write is shown."""
+        """Write nothing, even while other output is shown."""
 
     @property
     def showheader(self) -> bool:
-        """Keep `pytest_sessionstart` from asking plugins for their lines."""
+        """Return False: `pytest_sessionstart` does not ask plugins for their lines."""
         return False
 
     def pytest_internalerror(self) -> bool:  # type: ignore[override]
-        """Leave it to pytest to show this on stderr, for nobody else knows what happened."""
+        """Let pytest show it on stderr: no other process knows of it."""
         return False
 
-    # To pytest, what is not callable is no hook.
-    pytest_collection = None  # type: ignore[assignment]
-    pytest_collection_finish = None  # type: ignore[assignment]
-    pytest_runtestloop = None  # type: ignore[assignment]
-    pytest_runtest_logstart = None  # type: ignore[assignment]
-    pytest_runtest_logreport = None  # type: ignore[assignment]
-    pytest_runtest_logfinish = None
-    pytest_keyboard_interrupt = None  # type: ignore[assignment]
-    pytest_sessionfinish = None  # type: ignore[assignment]
-    pytest_terminal_summary = None  # type: ignore[assignment]
-    pytest_unconfigure = None  # type: ignore[assignment]
+
+# For pytest, an attribute that is not callable is no hook.
+for _name in (
+    *("collection", "collection_finish", "runtestloop", "keyboard_interrupt", "sessionfinish"),
+    *("runtest_logstart", "runtest_logreport", "runtest_logfinish"),
+    *("terminal_summary", "unconfigure"),
+):
+    setattr(SilentReporter, f"pytest_{_name}", None)
 
 
 def speak_up(config: pytest.Config, session: pytest.Session, terminal: TerminalReporter) -> None:
-    """Put the reporter back that was replaced by a silent one; it shows what it has missed."""
+    """Restore the reporter that a silent one has replaced; it shows what it has missed."""
     silent = config.pluginmanager.get_plugin("terminalreporter")
     if not isinstance(silent, SilentReporter):
         return
@@ -243,9 +234,9 @@ def speak_up(config: pytest.Config, session: pytest.Session, terminal: TerminalR
 
 
 def write_own_junit(config: pytest.Config, path_of_rank_0: str | None) -> None:
-    """Be no worker any more: write a JUnit file if it has another name than rank 0's.
+    """Stop being a worker: write a JUnit file, unless it has the name of rank 0's.
 
-    Ranks that wrote the same file would spoil it.
+    Several ranks that wrote one file would damage it.
     """
     del config.workerinput  # type: ignore[attr-defined]
     path = config.getoption("xmlpath", None)
@@ -254,22 +245,22 @@ def write_own_junit(config: pytest.Config, path_of_rank_0: str | None) -> None:
         config.stash[junitxml.xml_key].pytest_sessionstart()
 
 
-def silence(results: Mapping[int, RankResult], which: str) -> None:
-    """Take away the output of ranks whose output is not wanted, by rank of the test."""
+def filter_output(results: Mapping[int, RankResult], which: str) -> None:
+    """Remove the output of ranks that --rank-output leaves out; ranks are those of the test."""
     if which == "all":
         return
-    failed = [rank for rank, result in results.items() if result.failed or _has_failed(result)]
-    _take_away(results, _wanted(which, failed))
+    failed = [rank for rank, result in results.items() if result.has_ever_failed]
+    _remove_output(results, _wanted(which, failed))
 
 
-def silence_ended(ending: AbortedTest, which: str) -> None:
-    """Do the same for a test that was ended; if no rank is to blame, all of them are shown."""
+def filter_aborted_output(ending: AbortedTest, which: str) -> None:
+    """Do the same for a test that was ended; if no rank has failed, all count as failed."""
     if which == "all":
         return
     blamed = {*ending.failed, *ending.crashes} or {*ending.output, *ending.ended}
     wanted = _wanted(which, blamed)
     for results in (ending.failed, ending.ended):
-        _take_away(results, wanted)
+        _remove_output(results, wanted)
     ending.output = {rank: text for rank, text in ending.output.items() if rank in wanted}
 
 
@@ -277,12 +268,7 @@ def _wanted(which: str, failed: Collection[int]) -> Collection[int]:
     return failed if which == "failed" else (int(which),)
 
 
-def _has_failed(result: RankResult) -> bool:
-    """Return whether an attempt has failed that was repeated."""
-    return any(report.failed for run in result.reruns for report in run)
-
-
-def _take_away(results: Mapping[int, RankResult], wanted: Collection[int]) -> None:
+def _remove_output(results: Mapping[int, RankResult], wanted: Collection[int]) -> None:
     for rank, result in results.items():
         if rank not in wanted:
             for report in chain(result.reports, result.subtests, *result.reruns):

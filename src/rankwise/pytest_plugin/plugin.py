@@ -1,6 +1,6 @@
-"""Options and hooks; what they do is elsewhere.
+"""The hooks of the plugin: which kind of process this is, and how many ranks its tests have.
 
-PYTEST_DONT_REWRITE: pytest is not to warn that it cannot (see the package).
+PYTEST_DONT_REWRITE: without this word pytest warns that it cannot rewrite us (see the package).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-# A plain pytest loads this module too, and each further one takes a third of a millisecond: what it
-# does not need is imported where it is used.
+# A plain pytest loads this module too, and each other module takes a third of a millisecond: what a
+# plain pytest does not need is imported where it is used.
 from rankwise.pytest_plugin.fixtures import comm, mpi_ranks, mpi_tmp_path, mpi_tmpdir
 from rankwise.pytest_plugin.options import MARKERS, STARTS_RANKS, add_options, closest_mark
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["comm", "mpi_ranks", "mpi_tmp_path", "mpi_tmpdir"]
 
-# Where a process finds what it needs to know to be a rank of a pool.
+# The variable with all that a process needs to know to be a rank of a pool.
 INVITATION = "RANKWISE_INVITATION"
 
-# Rank 0 needs no longer than this to say what is wrong.
+# Rank 0 needs no longer than this to print an error.
 _EXPLANATION_SECONDS = 1.0
 
-# The variables that make a process a rank, or what a rank has started, hold one of these words.
+# The names of the variables by which launchers tell a process its rank contain one of these.
 _WORDS_OF_LAUNCHERS = ("RANK", "PROCID")
 
 _WORLD: pytest.StashKey[MpirunLink] = pytest.StashKey()
@@ -47,28 +47,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
-    """Join the other ranks before anything of the user's is loaded.
+    """Join the other ranks before any conftest is loaded.
 
-    An error in a conftest on one rank is then something that the others are told. It is also
-    before output is captured: what MPI has to say when it cannot start is for the user's eyes.
+    Then the other ranks learn of an error in a conftest. It is also before output is captured: the
+    user sees what MPI prints when it cannot start.
     """
     early_config.stash[_BEGUN] = time.time()
     if "parallel[" in (early_config.known_args_namespace.markexpr or ""):
         early_config.pluginmanager.register(_SelectionBySize(), "rankwise-selection")
-    _join_world(early_config)
+    _start(early_config)
     try:
         return (yield)
     except BaseException as error:
         worker = early_config.pluginmanager.get_plugin("rankwise-world")
         if worker is not None and hasattr(worker, "refuse"):
-            # A copy of the controller must not go on with what that does without pytest.
+            # This copy of the controller must not run the code that called pytest there.
             worker.refuse(str(error))
             os._exit(int(pytest.ExitCode.USAGE_ERROR))
         raise
 
 
 def _mpi_pytest() -> ModuleType | None:
-    """Return what there is to do beside mpi-pytest; None: that is not here."""
+    """Return the module that handles mpi-pytest; None: that plugin is not loaded."""
     if "pytest_mpi.plugin" not in sys.modules:
         return None
     from rankwise.pytest_plugin import interop
@@ -81,7 +81,7 @@ def _is_left_to_mpi_pytest(config: pytest.Config) -> bool:
 
 
 def _place() -> Place | None:
-    """Return which rank a launcher made of this process; None if none did."""
+    """Return the rank that a launcher gave to this process; None: no launcher started it."""
     names = [name for name in os.environ if not name.startswith("RANKWISE_")]
     if not any(word in name for name in names for word in _WORDS_OF_LAUNCHERS):
         return None
@@ -90,47 +90,48 @@ def _place() -> Place | None:
     return place_from_environment()
 
 
-def _join_world(early_config: pytest.Config) -> None:
-    place = _place()
-    wanted = _wants_workers(early_config)
-    beside = _mpi_pytest()
-    if INVITATION in os.environ:
-        if beside is not None:
-            beside.replace_in(early_config)
-        _join_pool(early_config)
+def _start(early_config: pytest.Config) -> None:
+    """Find out which kind of process this is, and begin as such.
+
+    A rank of a pool, a child of mpi-pytest, a controller, a plain pytest or a rank under mpirun.
+    """
+    place, wanted, beside = _place(), _wants_workers(early_config), _mpi_pytest()
+    known = early_config.known_args_namespace
+    is_worker = INVITATION in os.environ
+    if not is_worker and beside is not None and beside.has_started_us(early_config):
         return
-    if beside is not None and beside.has_started_us(early_config):
-        return
-    if wanted and place is not None and place.rank:
+    if wanted and not is_worker and place is not None and place.rank:
         # Rank 0 starts the workers, and MPI has not been started here.
         raise SystemExit(pytest.ExitCode.OK)
-    if beside is not None and (wanted or (place is not None and place.size > 1)):
+    is_alone = place is None or place.size == 1
+    if beside is not None and (is_worker or wanted or not is_alone):
         beside.replace_in(early_config)
-    if wanted:
+    if is_worker:
+        _join_pool(early_config)
+    elif wanted:
         _start_pool(early_config, place)
-        return
-    known = early_config.known_args_namespace
-    if known.tmux and known.n_workers is None and (place is None or place.rank == 0):
+    elif known.tmux and known.n_workers is None and (place is None or not place.rank):
         raise pytest.UsageError("--tmux shows the ranks of --n-workers, and there are none")
-    if place is None or place.size == 1:
-        if (launch := sys.modules.get("rankwise.launch.mpi")) is not None:
-            launch.forget_job_of_parent()
-            # An earlier run in this process was a controller.
-            launch.start_mpi_if_held_back()
-        return
+    elif place is not None and not is_alone:
+        _join_mpirun(early_config, place)
+    elif (launch := sys.modules.get("rankwise.launch.mpi")) is not None:
+        # An earlier run in this process may have been a controller.
+        launch.forget_job_of_parent()
+        launch.start_mpi_if_held_back()
+
+
+def _join_mpirun(early_config: pytest.Config, place: Place) -> None:
     collects_garbage = _postpone_garbage(early_config)
     from rankwise.errors import RankwiseError
     from rankwise.pytest_plugin.interop import settle
     from rankwise.pytest_plugin.mpirun import MpirunLink
-    from rankwise.pytest_plugin.worker_session import MpirunSession
+    from rankwise.pytest_plugin.worker_session import MpirunSession, has_option
 
     try:
         world = MpirunLink.join(place, lambda: settle(early_config))
     except RankwiseError as error:
-        from rankwise.pytest_plugin.worker_session import has_option
-
         refusal = _Refusal(place, str(error))
-        if has_option(early_config) or _is_mpi_spoilt():
+        if has_option(early_config) or _cannot_start_mpi():
             refusal.speak()
         early_config.pluginmanager.register(refusal, "rankwise-refusal")
         return
@@ -139,7 +140,7 @@ def _join_world(early_config: pytest.Config) -> None:
 
 
 class _Refusal:
-    """What keeps the ranks from finding each other; it matters to tests that ask for ranks."""
+    """Refuses tests that ask for ranks, when the ranks cannot find each other."""
 
     def __init__(self, place: Place, reason: str) -> None:
         self._place = place
@@ -152,24 +153,24 @@ class _Refusal:
             self.speak()
 
     def speak(self) -> NoReturn:
-        """End this process, on rank 0 with the reason."""
+        """End this process; only rank 0 prints the reason."""
         if self._place.rank:
-            # One explanation is enough, and a launcher ends rank 0 when another rank has failed.
+            # A launcher ends rank 0 when another rank has failed: that one waits for the message.
             time.sleep(_EXPLANATION_SECONDS)
             raise pytest.UsageError
         raise pytest.UsageError(self._reason)
 
 
-def _is_mpi_spoilt() -> bool:
-    """Return whether MPI was loaded and not started: then it does not start by itself any more."""
+def _cannot_start_mpi() -> bool:
+    """Return whether mpi4py was loaded without starting MPI: then it never starts by itself."""
     module = sys.modules.get("mpi4py.MPI")
     return module is not None and not module.Is_initialized()
 
 
 def _postpone_garbage(early_config: pytest.Config) -> bool:
-    """Look for no garbage until the first test; returns whether it is looked for as a rule.
+    """Disable garbage collection until the first test; returns whether it was enabled.
 
-    Next to everything that is made until then is there to stay.
+    Nearly all objects that are made until then stay, so a search is a waste of time.
     """
     collects_garbage = gc.isenabled()
     gc.disable()
@@ -181,7 +182,7 @@ def _postpone_garbage(early_config: pytest.Config) -> bool:
 def _wants_workers(early_config: pytest.Config) -> bool:
     known = early_config.known_args_namespace
     asked = known.n_workers is not None or known.scheduler in STARTS_RANKS
-    # These only look at what there is.
+    # These run no tests.
     return asked and not (known.collectonly or known.help or known.version)
 
 
@@ -226,7 +227,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         register(config)
     timeline = config.getoption("timeline", None)
-    # Of many processes, one writes files.
+    # Only one of many processes writes files.
     if timeline and not hasattr(config, "workerinput"):
         from rankwise.pytest_plugin.timeline import NAME, Timekeeper
 
@@ -235,14 +236,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _prepare_communicators(config: pytest.Config) -> None:
-    """Make those of a session with a world; others have some when a test asks for them."""
+    """Make the communicators of a session with a world; others make them when a test asks."""
     world = config.stash.get(_WORLD, None)
+    # Loaded: of an earlier run in this process, whose communicators must not be used. A controller
+    # runs no tests.
     is_loaded = "rankwise.pytest_plugin.communicators" in sys.modules
-    # A controller runs no tests.
-    is_loaded = is_loaded and not config.pluginmanager.has_plugin("rankwise-controller")
-    beside = _mpi_pytest()
-    is_child = beside is not None and beside.has_started_us(config)
-    if world is not None or is_loaded or is_child:
+    is_controller = config.pluginmanager.has_plugin("rankwise-controller")
+    is_child = (beside := _mpi_pytest()) is not None and beside.has_started_us(config)
+    if world is not None or is_child or (is_loaded and not is_controller):
         from rankwise.pytest_plugin.communicators import Communicators
 
         world_comm = None if world is None else world.comm
@@ -250,26 +251,26 @@ def _prepare_communicators(config: pytest.Config) -> None:
 
 
 def _available(config: pytest.Config) -> int:
-    if _WORKERS in config.stash:
-        return config.stash[_WORKERS]
+    """Return the number of ranks that this run has."""
     world = config.stash.get(_WORLD, None)
-    return world.size if world is not None else 1
+    return config.stash.get(_WORKERS, 1 if world is None else world.size)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     config = metafunc.config
-    beside = _mpi_pytest()
-    if closest_mark(metafunc.definition) is None or (beside is not None and beside.acts(config)):
+    found = closest_mark(metafunc.definition)
+    if found is None or _is_left_to_mpi_pytest(config):
         return
     from rankwise.pytest_plugin.marks import parametrize
 
-    label = "nprocs=" if beside is not None and beside.is_replaced(config) else ""
-    override = config.getoption("nprocs")
-    parametrize(metafunc, override=override, available=_available(config), label=label)
+    # The ids that the tests have with mpi-pytest.
+    is_replaced = (beside := _mpi_pytest()) is not None and beside.is_replaced(config)
+    label = "nprocs=" if is_replaced else ""
+    parametrize(metafunc, found, config.getoption("nprocs"), _available(config), label)
 
 
 def _note_use(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note whether tests want something of rankwise, under mpirun, where that matters."""
+    """Note whether tests use rankwise; it matters under mpirun, where the module is loaded."""
     if (usage := sys.modules.get("rankwise.pytest_plugin.worker_session")) is not None:
         usage.note_use(config, items)
 
@@ -278,14 +279,16 @@ def _note_use(config: pytest.Config, items: list[pytest.Item]) -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    """Settle the sizes when all other hooks have been called: they may add and remove marks."""
+    """Settle the sizes after all other hooks, which may add and remove marks."""
     _note_use(config, items)
     yield
     _note_use(config, items)
     if _is_left_to_mpi_pytest(config):
         return
     every_world = config.getoption("world", False)
-    if not (every_world or _has_sizes(items)):
+    # Loaded: a test has a mark of ours, or had one when it was collected.
+    is_loaded = "rankwise.pytest_plugin.marks" in sys.modules
+    if not (every_world or is_loaded or any(map(closest_mark, items))):
         return
     from rankwise.pytest_plugin.marks import settle_size, skip_if_impossible
 
@@ -293,20 +296,14 @@ def pytest_collection_modifyitems(
     override = config.getoption("nprocs")
     pool = _WORKERS in config.stash
     for item in items:
-        settle_size(item, override=override, available=available)
+        settle_size(item, override, available)
         skip_if_impossible(item, available, pool=pool, every_world=every_world)
 
 
-def _has_sizes(items: list[pytest.Item]) -> bool:
-    """Return whether a test has a mark of ours, or had one."""
-    is_loaded = "rankwise.pytest_plugin.marks" in sys.modules
-    return is_loaded or any(closest_mark(item) is not None for item in items)
-
-
 class _SelectionBySize:
-    """A second place in the order of hooks: after conftests, before pytest selects by marks.
+    """Adds the marks of sizes after the hooks of conftests, and before pytest selects by marks.
 
-    It is registered before conftests are: the last one comes first.
+    Hooks are called in the reverse order of registration, and this is registered before conftests.
     """
 
     def pytest_collection_modifyitems(
@@ -318,7 +315,7 @@ class _SelectionBySize:
 
         available = _available(config)
         for item in items:
-            settle_size(item, override=config.getoption("nprocs"), available=available)
+            settle_size(item, config.getoption("nprocs"), available)
             mark_by_size(item, available)
 
 

@@ -1,4 +1,4 @@
-"""Tells pytest, where the user sees it, what others have collected and how their tests ended."""
+"""Report to pytest, where the user sees it, the tests and results of other processes."""
 
 from __future__ import annotations
 
@@ -9,27 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from rankwise.pytest_plugin import interop, serialize
-from rankwise.pytest_plugin.collection import (
-    FolderHooks,
-    ListedTest,
-    name_rank,
-    node_id,
-    raise_interrupt,
-)
+from rankwise.pytest_plugin import collection, interop, serialize
+from rankwise.pytest_plugin.collection import FolderHooks, ListedTest
 from rankwise.pytest_plugin.connections import Header, WireError
-from rankwise.pytest_plugin.output import PastCapture, silence
-from rankwise.pytest_plugin.serialize import (
-    RankResult,
-    RecordedWarning,
-    ReportedTest,
-    durations_if_uneventful,
-    is_uneventful,
-    merge_warnings,
-    show_text,
-    unpack,
-    unpack_any_report,
-)
+from rankwise.pytest_plugin.output import PastCapture, filter_output
+from rankwise.pytest_plugin.serialize import RankResult, RecordedWarning, ReportedTest
 from rankwise.pytest_plugin.verdict import merge_phase, merge_phases
 
 if TYPE_CHECKING:
@@ -39,7 +23,7 @@ Collected = dict[str, Any]
 
 
 class CollectionRecord:
-    """Takes down what happens while tests are collected: a plugin where that is done."""
+    """Records what happens while tests are collected; a plugin of the process that does so."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -53,12 +37,11 @@ class CollectionRecord:
         past = self.past_capture
         if past is None:
             return (yield)
-        past.open()
-        try:
-            return (yield)
-        finally:
-            self._text = past.take()
-            past.close()
+        with past:
+            try:
+                return (yield)
+            finally:
+                self._text = past.take()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._reports.append(report)
@@ -69,7 +52,7 @@ class CollectionRecord:
             self._warnings.append(RecordedWarning.of(warning_message, when, nodeid))
 
     def describe(self, session: pytest.Session) -> Collected:
-        """Say it in values that travel; reports that did not pass are only counted."""
+        """Return the record in plain values; reports that did not pass are sent elsewhere."""
         numbers = {item: number for number, item in enumerate(session.items)}
         collectors = [
             [report.nodeid, [_describe_node(node, numbers) for node in report.result]]
@@ -87,7 +70,7 @@ class CollectionRecord:
             "warnings": self._warnings,
             "text": self._text,
             "lines": lines,
-            "cache": interop.describe(config),
+            "cache": interop.describe_cache(config),
         }
 
 
@@ -99,7 +82,7 @@ def _describe_node(node: Any, numbers: Mapping[Any, int]) -> list[Any]:
 
 
 class CollectedNode:
-    """Stands for a collector, or for a test, where it was not collected."""
+    """Stands for a collector or a test in a process that did not collect it."""
 
     def __init__(
         self, session: pytest.Session, nodeid: str, location: Sequence[Any] | None = None
@@ -107,13 +90,10 @@ class CollectedNode:
         self.session = session
         self.config = session.config
         self.nodeid = nodeid
+        # Newer versions of pytest know nodes by it.
+        self.id = collection.node_id(nodeid)
         if location is not None:
             self.location = tuple(location)
-
-    @property
-    def id(self) -> Any:
-        """The identity of a node in newer versions of pytest."""
-        return node_id(self.nodeid)
 
 
 def report_collection(
@@ -123,9 +103,9 @@ def report_collection(
     errors: Sequence[Mapping[str, Any]],
     deselected: Sequence[str],
 ) -> None:
-    """Report to pytest and its plugins what was collected elsewhere."""
+    """Report to pytest and its plugins what another process has collected."""
     config = session.config
-    show_text(config, {0: said["text"]}, 1)
+    serialize.show_text(config, {0: said["text"]}, 1)
     for values in said["warnings"]:
         RecordedWarning(*values).record_in(config)
     kinds: dict[str, type[CollectedNode]] = {}
@@ -144,7 +124,7 @@ def report_collection(
     hooks = FolderHooks(config)
     for entry in said["collectors"]:
         if entry is None:
-            report = unpack_any_report(dict(next(left)), config)
+            report = serialize.unpack_any_report(dict(next(left)), config)
         else:
             nodeid, children = entry
             result = [stand_in(*child) for child in children]
@@ -154,11 +134,11 @@ def report_collection(
     if deselected:
         left_out = [nodes.get(nodeid) or CollectedNode(session, nodeid) for nodeid in deselected]
         config.hook.pytest_deselected(items=left_out)
-    interop.adopt(config, said["cache"], tests)
+    interop.adopt_cache(config, said["cache"], tests)
 
 
 def show_collection(config: pytest.Config, said: Collected, count: int) -> None:
-    """Write how many tests there are, and what hooks say about them."""
+    """Write the number of tests, and what hooks say about them."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if isinstance(terminal, TerminalReporter):
         terminal._numcollected = count
@@ -167,7 +147,7 @@ def show_collection(config: pytest.Config, said: Collected, count: int) -> None:
 
 
 def show_notice(config: pytest.Config, text: str) -> None:
-    """Say something while the user waits."""
+    """Write a line while the user waits."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if isinstance(terminal, TerminalReporter):
         terminal.ensure_newline()
@@ -180,7 +160,7 @@ _SHOWN_LOST = 20
 
 
 class Reporter:
-    """Reports what ranks say as one process would."""
+    """Reports the results of all ranks, as one process would."""
 
     def __init__(
         self,
@@ -205,31 +185,31 @@ class Reporter:
         self._started: set[str] = set()
         self._gone: set[int] = set()
         self.lost: list[int] = []
-        """Ranks that have ended without saying goodbye."""
+        """Ranks that have ended unexpectedly."""
         self._durations: dict[str, float] = {}
         self._times: Timekeeper | None = self._config.pluginmanager.get_plugin("rankwise-timeline")
         if self._times is not None:
             self._times.know(width=size, order=policy, is_fresh=is_fresh)
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if not self._in_order and isinstance(terminal, TerminalReporter):
-            # Names of files before the dots are of use only where tests come in their order.
+            # File names before the dots make sense only if tests are reported in their order.
             terminal.showfspath = False
         option = self._config.getoption
         self.maxfail: int = option("maxfail", 0) or 0
         self.careful = bool(self.maxfail or option("stepwise", False))
         """Whether the next test may start only when the verdict on this one is known."""
-        # Whoever has the names of the tests shown wants to see which one is running.
+        # With -v, the name that is shown is that of the test that is running.
         self.strict = self.careful or self._config.get_verbosity() > 0
 
     # While tests run
 
     def starts(self, item: ReportedTest, ranks: Sequence[int]) -> None:
-        """Announce a test; one on this rank alone announces itself."""
+        """Announce a test on several ranks; one on this rank alone announces itself."""
         if self._in_order and len(ranks) > 1:
             self._announce(item)
 
     def keep(self, index: int, ranks: Sequence[int], result: RankResult) -> None:
-        """Keep this rank's own part of a verdict until the other ranks' parts have come."""
+        """Keep this rank's result of a test until those of the other ranks have come."""
         if len(ranks) > 1:
             self._kept[index] = result
         else:
@@ -239,7 +219,7 @@ class Reporter:
                 self._times.note(self._tests[index].nodeid, {ranks[0]: result})
 
     def take(self, header: Header, body: bytes) -> None:
-        """Report what the coordinator passes on.
+        """Report what the dispatcher passes on.
 
         Raises KeyboardInterrupt or pytest's Exit when another rank's test did, WireError when a
         rank has left.
@@ -249,12 +229,12 @@ class Reporter:
                 self._log_verdict(header, body)
             case "late":
                 item = self._tests[header["case"]]
-                self.log_late(item, unpack(body, item), header["rank"])
+                self.log_late(item, serialize.unpack(body, item), header["rank"])
             case "stopped":
                 self._session.shouldfail = self._session.shouldfail or header["fail"] or False
                 self._session.shouldstop = self._session.shouldstop or header["stop"] or False
             case "interrupt":
-                raise_interrupt(name_rank(header))
+                collection.raise_interrupt(collection.name_rank(header))
             case "gone":
                 self._gone.add(header["rank"])
                 self.lost += [header["rank"]] if header.get("lost") else []
@@ -271,7 +251,7 @@ class Reporter:
             self._log_single(item, own)
         else:
             results = [
-                own if own and rank == self._rank else unpack(part, item)
+                own if own and rank == self._rank else serialize.unpack(part, item)
                 for rank, part in zip(ranks, parts, strict=True)
             ]
             if self._times is not None:
@@ -288,14 +268,12 @@ class Reporter:
             self._tell({"kind": "logged", "case": index})
 
     def _is_uneventful(self, own: RankResult, others: Sequence[bytes]) -> bool:
-        """Return whether a test passed on all ranks with nothing to report but how long it took.
+        """Return whether a test passed on all ranks with nothing else to report than its time.
 
-        If so, this rank's reports are made those of all.
+        If so, the reports of this rank get the longest durations.
         """
-        if not is_uneventful(own):
-            return False
-        durations = [durations_if_uneventful(part) for part in others]
-        if None in durations:
+        durations = [serialize.durations_if_uneventful(part) for part in others]
+        if None in durations or not serialize.is_uneventful(own):
             return False
         for report, *seconds in zip(own.reports, *filter(None, durations), strict=True):
             report.duration = max(report.duration, *seconds)
@@ -313,11 +291,11 @@ class Reporter:
         self, item: ReportedTest, results: Mapping[int, RankResult], own: int | None
     ) -> None:
         self._announce(item)
-        silence(results, self._config.getoption("rank_output", "all"))
+        filter_output(results, self._config.getoption("rank_output", "all"))
         others = [result for number, result in results.items() if number != own]
         self._warn(others, known=results[own].warnings if own is not None else ())
         for result in others:
-            # Those that passed are counted once.
+            # Subtests that passed are counted for one rank only.
             self.log_more(item, [report for report in result.subtests if not report.passed])
         attempts = max(len(result.reruns) for result in results.values())
         interop.note_attempts(item, attempts + 1)
@@ -334,7 +312,7 @@ class Reporter:
         *,
         rerun: int | None = None,
     ) -> Sequence[pytest.TestReport]:
-        """Report what all ranks of a test say about one attempt."""
+        """Report one attempt of all ranks of a test."""
         said: dict[str | None, dict[int, serialize.Beside]] = {}
         for number, reports in results.items():
             for report in reports:
@@ -351,7 +329,7 @@ class Reporter:
         return merged
 
     def log_late(self, item: ReportedTest, result: RankResult, rank: int) -> None:
-        """Report an error in a fixture of a wider scope after its last test was reported."""
+        """Report a fixture of a wider scope that was torn down after its last test was reported."""
         for report in result.reports:
             serialize.tell(self._config, report, {rank: serialize.detach(report)}, self._size)
             if not report.failed:
@@ -367,7 +345,7 @@ class Reporter:
         how: str,
         slots: Sequence[int],
     ) -> None:
-        """Report a test that did not come to its end by itself."""
+        """Report a test that was ended: it crashed, or took too long."""
         item = self._tests[index]
         self._judged.add(index)
         self._announce(item)
@@ -376,23 +354,22 @@ class Reporter:
         self.log_more(item, reports)
         self._finish(item, reports)
 
-    def fail_session(self, words: str) -> None:
-        """Have the run fail for something that is no test's doing; report files say why."""
+    def fail_session(self, reason: str) -> None:
+        """Let the run fail for a reason that is not in a test; report files have the reason."""
         self._session.testsfailed += 1
-        interop.add_error(self._config, words)
+        interop.add_error(self._config, reason)
 
-    def end_session(self, words: str, details: str = "") -> None:
-        """Have the run fail, with this as the reason, and be over; report files say why."""
-        if not self._session.shouldfail:
-            self._session.shouldfail = words
-        interop.add_error(self._config, f"{words}\n{details}" if details else words)
+    def end_session(self, reason: str, details: str = "") -> None:
+        """End the run, which fails for this reason; report files have the reason."""
+        self._session.shouldfail = self._session.shouldfail or reason
+        interop.add_error(self._config, f"{reason}\n{details}" if details else reason)
 
     def log_more(self, item: ReportedTest, reports: Sequence[pytest.TestReport]) -> None:
-        """Report what one rank says, or what is no longer part of a test's own phases."""
+        """Report what one rank says, or what is not part of the phases of a test."""
         hook = item.ihook
         for report in reports:
-            if serialize.has_any(report):
-                serialize.tell(self._config, report, {0: serialize.detach(report)}, 1)
+            if said := serialize.detach(report):
+                serialize.tell(self._config, report, {0: said}, 1)
             hook.pytest_runtest_logreport(report=report)
 
     def _announce(self, item: ReportedTest) -> None:
@@ -406,62 +383,53 @@ class Reporter:
         self._remember(item, reports)
 
     def _remember(self, item: ReportedTest, reports: Sequence[pytest.TestReport]) -> None:
-        seconds = sum(report.duration for report in reports)
-        self._durations[item.nodeid] = round(seconds, 4)
+        self._durations[item.nodeid] = round(sum(report.duration for report in reports), 4)
 
     def _warn(self, results: Sequence[RankResult], known: Sequence[RecordedWarning] = ()) -> None:
-        """Show other ranks' warnings that pytest does not already know from this one."""
-        for warning in merge_warnings(results):
+        """Show warnings of other ranks that pytest does not know from this one."""
+        for warning in serialize.merge_warnings(results):
             if warning not in known:
                 warning.record_in(self._config)
 
     # After the last test
 
     def conclude(self) -> None:
-        """Raise what pytest raises when a run was stopped; every test has a verdict otherwise.
+        """Raise what pytest raises for a run that was stopped; else every test must have a verdict.
 
-        A test that was lost on its way must never look like one that has passed.
+        A result that was lost must never look like success.
         """
         session = self._session
-        if not session.shouldfail and not session.shouldstop:
-            self._fail_for_unjudged()
+        lost = [one.nodeid for n, one in enumerate(self._tests) if n not in self._judged]
+        if lost and not session.shouldfail and not session.shouldstop:
+            number = f"{len(lost)} collected {'test has' if len(lost) == 1 else 'tests have'}"
+            shown = ", ".join(lost[:_SHOWN_LOST]) + (", …" if len(lost) > _SHOWN_LOST else "")
+            self.end_session(f"{number} no verdict; please report this: {shown}")
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
             raise session.Interrupted(session.shouldstop)
-
-    def _fail_for_unjudged(self) -> None:
-        lost = [one.nodeid for n, one in enumerate(self._tests) if n not in self._judged]
-        if lost:
-            tests = (
-                "1 collected test has" if len(lost) == 1 else f"{len(lost)} collected tests have"
-            )
-            shown = ", ".join(lost[:_SHOWN_LOST]) + (", …" if len(lost) > _SHOWN_LOST else "")
-            self.end_session(f"{tests} no verdict; please report this: {shown}")
-
-    # What is known about durations
 
     def known_durations(self) -> Mapping[str, float]:
         """Return how long tests took in earlier runs."""
         return {} if self._cache is None else self._cache.get(_DURATIONS, {})
 
     def save_durations(self) -> None:
-        """Remember how long tests took, for the next run."""
+        """Store how long tests took, for the scheduler of the next run."""
         if self._durations and self._cache is not None:
             self._cache.set(_DURATIONS, {**self.known_durations(), **self._durations})
 
     @property
     def _cache(self) -> Any:
-        """What pytest remembers from run to run; None: nothing (-p no:cacheprovider)."""
+        """The cache of pytest; None with -p no:cacheprovider."""
         return getattr(self._config, "cache", None)
 
 
 def explain_gone(header: Header) -> str:
-    """Say which rank is gone, and at what it was."""
+    """Return which rank is gone, and where it was."""
     return f"rank {header['rank']} left the run before it was over{header.get('where', '')}"
 
 
 def _cut(body: bytes, lengths: Sequence[int]) -> list[bytes]:
-    """Cut what the ranks said out of what came in one piece."""
+    """Cut a body into the parts of the ranks."""
     ends = list(accumulate(lengths))
     return [body[end - length : end] for end, length in zip(ends, lengths, strict=True)]

@@ -1,4 +1,4 @@
-"""Tests on one rank, as it is told: setup, call and teardown in step with the others."""
+"""Run tests on one rank: setup, call and teardown in step with the other ranks of a test."""
 
 from __future__ import annotations
 
@@ -13,20 +13,13 @@ from _pytest.capture import CaptureManager
 from _pytest.runner import call_and_report, show_test_item
 from _pytest.unittest import TestCaseFunction
 
-from rankwise.pytest_plugin import interop, serialize
+from rankwise.pytest_plugin import interop, serialize, setup_state
 from rankwise.pytest_plugin.collection import number_groups, without_rank
 from rankwise.pytest_plugin.communicators import Communicators
 from rankwise.pytest_plugin.connections import Channel, Header
 from rankwise.pytest_plugin.output import PastCapture
 from rankwise.pytest_plugin.rank_status import Hopeless, Phase, SetupState, StatusWriter
 from rankwise.pytest_plugin.serialize import RankResult, RecordedWarning, pack
-from rankwise.pytest_plugin.setup_state import (
-    SetupTree,
-    await_end,
-    end_forked_child,
-    has_aborted,
-    has_plain_setup,
-)
 from rankwise.pytest_plugin.stacks import describe_ranks
 
 if TYPE_CHECKING:
@@ -34,14 +27,14 @@ if TYPE_CHECKING:
 
     from rankwise.pytest_plugin.reporter import Reporter
 
-# Own references: a test may have put something else in their place, and this runs in its middle.
+# Own references: a test may have replaced these functions, and they are called in its middle.
 _getpid = os.getpid
 
 
 class RankRunner:
-    """Runs tests on this process as it is told, and says what came of them.
+    """Runs tests in this process and returns their results.
 
-    It is registered as a plugin: what pytest and its plugins report while a test runs is harvested.
+    It is registered as a plugin: it collects what pytest and its plugins report during a test.
     """
 
     def __init__(
@@ -55,18 +48,18 @@ class RankRunner:
         self._index = -1
         self._indices: dict[str, int] = {}
         self.on_failure: Callable[[int, RankResult | None], None] | None = None
-        """Told of the first failure of a test on several ranks, before its teardown."""
+        """Called at the first failure of a test on several ranks, before its teardown."""
         self.past_capture: PastCapture | None = None
-        """Keeps what tests write to the terminal; None: this process has one."""
+        """Keeps what tests write to the terminal; None: this process shows it."""
         self.sources: list[Callable[[], serialize.Beside]] = []
-        """Asked after each phase what there is to say beside the report."""
+        """Called after each phase for what travels beside the report."""
         self._has_failed_rank = False
         self._communicators = communicators
-        self._fixtures = session._setupstate = SetupTree()
+        self._fixtures = session._setupstate = setup_state.SetupTree()
         if session.config.getoption("leak_check", False):
-            from rankwise.pytest_plugin.setup_state import LeakCheck
-
-            session.config.pluginmanager.register(LeakCheck(communicators), "rankwise-leaks")
+            session.config.pluginmanager.register(
+                setup_state.LeakCheck(communicators), "rankwise-leaks"
+            )
         self._result = RankResult()
         self._own_protocol = False
         self._stand_ins: dict[Node, pytest.Item] = {}
@@ -79,7 +72,7 @@ class RankRunner:
     def watch_fixtures(
         self, tell: Callable[[str, str, SetupState], None], hopeless: Mapping[str, Hopeless]
     ) -> None:
-        """Report fixtures of a wide scope as they are set up; those that are hopeless fail."""
+        """Report fixtures of a wide scope as they are set up; hopeless ones fail at once."""
         self._fixtures.on_setup, self._fixtures.hopeless = tell, hopeless
 
     def run(
@@ -93,10 +86,11 @@ class RankRunner:
         alone: bool = False,
         is_last: bool = False,
     ) -> RankResult:
-        """Run a test, and close those collectors that end with it.
+        """Run a test, and tear down those collectors that end with it.
 
-        If this process is for this test `alone`, MPI.COMM_WORLD is left as it is. After the `last`
-        test no other will come to this rank, and hooks are told so.
+        If this process is for this test `alone`, MPI.COMM_WORLD is left as it is. With `is_last`
+        hooks learn that no other test follows on this rank. `keep` says that the same ranks expect
+        to meet again.
 
         Raises KeyboardInterrupt and pytest's Exit when the test does.
         """
@@ -116,10 +110,10 @@ class RankRunner:
         try:
             self._communicators.open(ranks, wanted=wanted, keep=keep, alone=alone)
             nextitem = None if is_last else self._some_next(item)
-            with self._listening():
+            with self.past_capture or contextlib.nullcontext():
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
                 if result.reports:
-                    serialize.attach(result.reports[-1], serialize.gather(self.sources))
+                    self._attach_said(result.reports[-1])
             _fail_for_subtests(item, result)
             orderly = all(report.passed for report in result.reports)
         finally:
@@ -132,31 +126,22 @@ class RankRunner:
     def _some_next(self, item: pytest.Item) -> pytest.Item:
         """Return a test of the same collector: which one is really next is not known yet.
 
-        None would end every fixture, and the test itself would keep its own from ending.
+        With None, pytest would end every fixture; with the test itself, not even those of the test.
         """
         assert item.parent is not None
         if item.parent not in self._stand_ins:
             self._stand_ins[item.parent] = copy.copy(item)
         return self._stand_ins[item.parent]
 
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Keep what is written to a terminal that this process does not have."""
-        past = self.past_capture
-        if past is None:
-            yield
-            return
-        past.open()
-        try:
-            yield
-        finally:
-            past.close()
+    def _attach_said(self, report: pytest.TestReport) -> None:
+        """Let a report carry what there is to say beside it since the last one."""
+        serialize.attach(report, serialize.gather(self.sources))
 
     def close(self, nodes: Iterable[Node]) -> Iterator[tuple[pytest.Item, RankResult]]:
-        """Tear down collectors that no more tests will come for.
+        """Tear down collectors that no further test uses, the inner ones first.
 
-        After each of them, gives the error, or what there is to say beside it, with the last test
-        that had used the collector.
+        Yield for each of them the last test that has used it, with a report if there was an error
+        or something to show, which is reported for that test.
         """
         for node in sorted(nodes, key=lambda node: -len(node.listchain())):
             item = self._last_user.get(node)
@@ -174,15 +159,15 @@ class RankRunner:
         return self.close([node for node in self._fixtures.stack if hasattr(node, "collect")])
 
     def note_end(self) -> None:
-        """Be on the way out from now on: what is yet to come follows the last test."""
+        """Write down that this rank ends: a crash from now on follows the last test."""
         if self._box is not None and self._index >= 0:
             self._box.begin(self._index)
             self._box.enter("ending")
 
     def _tear_down(self, item: pytest.Item, node: Node) -> pytest.TestReport | None:
-        """Tear a collector down; returns a report if that did not go well, or wrote something."""
+        """Tear a collector down; returns a report if that failed or wrote something."""
         inner = [other for other in self._fixtures.stack if node in other.listchain()]
-        with self._listening():
+        with self.past_capture or contextlib.nullcontext():
             with _captured(item):
                 call = pytest.CallInfo.from_call(
                     lambda: self._fixtures.tear_down(inner),
@@ -193,7 +178,7 @@ class RankRunner:
         if call.excinfo is not None:
             report = _make_late_report(item, call)
         elif said:
-            # Plugins that count a test's reports have seen all of this one: only trouble is news.
+            # Made without plugins: those that count a test's reports have seen all of this one.
             report = pytest.TestReport.from_item_and_call(item, call)
         else:
             return None
@@ -206,7 +191,7 @@ class RankRunner:
     def pytest_runtest_protocol(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> bool | None:
-        """Run a test on several ranks; tests on one rank are left to pytest and its plugins."""
+        """Run a test on several ranks; pytest and its plugins run those on one rank."""
         if not self._own_protocol:
             return None
         result = self._result
@@ -227,7 +212,7 @@ class RankRunner:
         return True
 
     def _agree_to_repeat(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> bool:
-        """If one rank runs the test again, all must; they don't if one finds it hopeless."""
+        """Return whether all ranks repeat the test: one has failed, and none finds it hopeless."""
         failed = any(report.failed for report in (*reports, *self._result.subtests))
         useful = not failed or interop.is_worth_repeating(item)
         all_agree = self._communicators.all_agree
@@ -236,11 +221,11 @@ class RankRunner:
     def _attempt(
         self, item: pytest.Item, nextitem: pytest.Item | None, *, is_last: bool
     ) -> list[pytest.TestReport]:
-        # Mirrors what pytest does for one process; all ranks go from setup to call together, so
-        # that a fixture that fails on one of them cannot leave the others waiting in the test.
+        # As in pytest's `runtestprotocol`, but all ranks go from setup to call together: a fixture
+        # that fails on one of them must not leave the others waiting in the test.
         has_request = hasattr(item, "_request")
         if has_request and not item._request:  # type: ignore[attr-defined]
-            # A rerun needs a new one.
+            # The attempt before has used it up.
             item._initrequest()  # type: ignore[attr-defined]
         option = item.config.getoption
         try:
@@ -248,7 +233,7 @@ class RankRunner:
             reports = [setup]
             self._tell_if_failed(reports)
             ready = setup.passed
-            if not has_plain_setup(item):
+            if not setup_state.has_plain_setup(item):
                 ready = self._communicators.all_agree(ready)
             if ready and option("setupshow", False):
                 show_test_item(item, add_space=not option("setuponly", False))
@@ -256,7 +241,7 @@ class RankRunner:
                 reports.append(self._report(item, "call"))
                 self._tell_if_failed(reports)
             if not is_last and self._agree_to_repeat(item, reports):
-                # The next attempt finds wider fixtures as this one has left them.
+                # Fixtures of a wider scope stay for the next attempt.
                 self._fixtures.closing = set()
             reports.append(self._report(item, "teardown", nextitem=nextitem))
             self._tell_if_failed(reports)
@@ -270,20 +255,19 @@ class RankRunner:
         self, item: pytest.Item, when: Literal["setup", "call", "teardown"], **options: Any
     ) -> pytest.TestReport:
         report = call_and_report(item, when, log=False, **options)
-        serialize.attach(report, serialize.gather(self.sources))
+        self._attach_said(report)
         return report
 
     def _tell_if_failed(self, reports: list[pytest.TestReport]) -> None:
-        """Let it be known at once when this rank leaves the test: others may be waiting for it."""
+        """Report at once that this rank leaves the test: others may be waiting for it."""
         if self.on_failure is None or self._has_failed_rank or reports[-1].passed:
-            # Of a phase before this one, it is known.
             return
         result = RankResult(reports=reports)
         if result.failed or reports[-1].when == "call":
             self._has_failed_rank = True
             self.on_failure(self._index, result)
 
-    # The innermost wrappers: what a phase has printed has yet to be read by pytest.
+    # The innermost wrappers: they run before pytest reads what a phase has printed.
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -304,9 +288,9 @@ class RankRunner:
             return (yield)
         finally:
             if _getpid() != self._pid:
-                end_forked_child(item.nodeid)
-            if self.stderr is not None and has_aborted(self.stderr):
-                await_end()
+                setup_state.end_forked_child(item.nodeid)
+            if self.stderr is not None and setup_state.has_aborted(self.stderr):
+                setup_state.await_end()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -320,8 +304,8 @@ class RankRunner:
             self._result.subtests.append(report)
         else:
             if report.when == "call" or not report.passed:
-                # Others are not shown; what is left is on the last one.
-                serialize.attach(report, serialize.gather(self.sources))
+                # pytest shows nothing for the others; what is left is attached to the last one.
+                self._attach_said(report)
             self._result.reports.append(report)
 
     @pytest.hookimpl
@@ -333,16 +317,12 @@ class RankRunner:
 
 
 def _make_late_report(item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.TestReport:
-    """Have plugins make a report for a test that is over."""
-    # pytest has taken this from the test; hooks look into it, as it is there when they are called.
-    is_over = getattr(item, "funcargs", {}) is None
-    if is_over:
-        item.funcargs = {}  # type: ignore[attr-defined]
-    try:
+    """Let plugins make a report for a test that is over."""
+    # Afterwards pytest has removed `funcargs`, which plugins expect in this hook.
+    with pytest.MonkeyPatch.context() as patch:
+        if getattr(item, "funcargs", {}) is None:
+            patch.setattr(item, "funcargs", {})
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
-    finally:
-        if is_over:
-            item.funcargs = None  # type: ignore[attr-defined]
     assert isinstance(report, pytest.TestReport)
     return report
 
@@ -356,21 +336,21 @@ def _captured(item: pytest.Item) -> contextlib.AbstractContextManager[None]:
 
 
 def _fail_for_subtests(item: pytest.Item, result: RankResult) -> None:
-    """Fail a test for its failed subtests, as pytest does only where it reports them.
+    """Fail a test for its failed subtests: pytest does so only in the process that reports.
 
-    Those of unittest fail for themselves.
+    The subtests of unittest fail their test by themselves.
     """
-    if isinstance(item, TestCaseFunction):
-        return
     failed = sum(report.failed for report in result.subtests)
+    if not failed or isinstance(item, TestCaseFunction):
+        return
     for report in result.reports:
-        if failed and report.when == "call" and report.passed:
+        if report.when == "call" and report.passed:
             report.outcome = "failed"
             report.longrepr = f"contains {failed} failed subtest{'s' * (failed > 1)}"
 
 
 class Loop:
-    """Follows the coordinator's orders on one rank; with a reporter, it also reports."""
+    """Follows the dispatcher's orders on one rank; with a reporter, it also reports."""
 
     def __init__(
         self,
@@ -381,9 +361,8 @@ class Loop:
         *,
         at_once: bool = False,
     ) -> None:
+        """With `at_once`, report each test before the next begins, in case this process dies."""
         self._session = session
-        # Whether each test's end is told before the next one begins: then what was done stays done
-        # if this process dies.
         self._at_once = at_once
         self.rank = rank
         rank.on_failure = self.tell_of_failure
@@ -393,7 +372,7 @@ class Loop:
         self._nodes: Sequence[Node] = ()
 
     def tell_of_failure(self, index: int, result: RankResult | None) -> None:
-        """Say that a test has failed here, while others are still at it; None: they repeat it."""
+        """Report a failure while other ranks still run the test; None: all ranks repeat it."""
         if result is None:
             self._channel.send({"kind": "repeats", "case": index})
             return
@@ -402,11 +381,11 @@ class Loop:
         self._channel.send(header, pack(result, self._session.config))
 
     def tell_of_fixture(self, key: str, words: str, state: SetupState) -> None:
-        """Say that a fixture of a wide scope is being set up here, or how that has ended."""
+        """Report that a fixture of a wide scope is being set up here, or how that has ended."""
         self._channel.send({"kind": "fixture", "key": key, "words": words, "state": state})
 
     def adopt(self, nodeids: Sequence[str]) -> None:
-        """Number the tests as the reporter does, whatever order this rank has collected them in."""
+        """Bring the tests into the order of the reporter, by which it numbers them."""
         own = [item.nodeid for item in self._session.items]
         if sorted(own) != sorted(nodeids):
             own, nodeids = without_rank(own), without_rank(nodeids)
@@ -417,13 +396,13 @@ class Loop:
         self._session.items[:] = self._items
 
     def run(self) -> None:
-        """Work until the coordinator says that the run is over."""
+        """Follow orders until the run is over."""
         _, self._nodes = number_groups(self._items)
         while True:
             header, body = self._channel.receive()
             match header["kind"]:
                 case "run":
-                    self._run_row(header)
+                    self._run_batch(header)
                     if header.get("world_kind") == "fresh":
                         return
                 case "close":
@@ -437,7 +416,7 @@ class Loop:
                     assert self._reporter is not None, f"rank got {header['kind']!r}"
                     self._reporter.take(header, body)
 
-    def _run_row(self, header: Header) -> None:
+    def _run_batch(self, header: Header) -> None:
         cases, ranks = header["cases"], header["ranks"]
         is_fresh = header.get("world_kind") == "fresh"
         over = self._last_users(cases, header["close"])
@@ -445,7 +424,7 @@ class Loop:
             for index in cases:
                 item = self._items[index]
                 if self._reporter is not None and index == cases[0]:
-                    # Of the others in a row, those before have yet to be reported.
+                    # Before the others of this batch, the one before has to be reported.
                     self._reporter.starts(item, ranks)
                 result = self.rank.run(
                     item,
@@ -462,7 +441,7 @@ class Loop:
             self._channel.flush()
 
     def _last_users(self, cases: Sequence[int], groups: Sequence[int]) -> dict[int, set[Node]]:
-        """Find the collectors that end with each test of a row."""
+        """Return the collectors that end with each test of a batch."""
         closing = {self._nodes[group] for group in groups}
         over = {}
         for index in reversed(cases):
@@ -471,15 +450,11 @@ class Loop:
         return over
 
     def _send_done(self, index: int, ranks: Sequence[int], result: RankResult) -> bool:
-        """Say what came of a test; returns whether this rank stops here."""
+        """Report the result of a test; returns whether this rank stops here."""
         why = self._why_stopped()
         leave = why is not None and len(ranks) == 1
-        header = {
-            "kind": "done",
-            "case": index,
-            "failed": result.failed,
-            "seconds": round(result.seconds, 6),
-        }
+        header = {"kind": "done", "case": index, "failed": result.failed}
+        header["seconds"] = round(result.seconds, 6)
         if why is not None:
             header |= {"stop": True, "leave": leave, "why": why}
         body = b""
@@ -487,12 +462,12 @@ class Loop:
             body = pack(result, self._session.config)
         else:
             self._reporter.keep(index, ranks, result)
-        # Nobody waits for a test in the middle of a row, unless it has failed.
+        # No other rank waits for a test in the middle of a batch, unless it has failed.
         self._channel.put(header, body, at_once=self._at_once or result.failed or "stop" in header)
         return leave
 
     def _why_stopped(self) -> Header | None:
-        """Return why a test or a hook wants this rank's session to stop; None: nothing does."""
+        """Return why a test or a hook wants this session to stop; None: none does."""
         fail, stop = self._session.shouldfail, self._session.shouldstop
         return {"fail": str(fail or ""), "stop": str(stop or "")} if fail or stop else None
 
@@ -504,9 +479,9 @@ class Loop:
     def _send_late(
         self, late: Iterable[tuple[pytest.Item, RankResult]], *, is_awaited: bool = False
     ) -> None:
-        """Report fixtures that failed when their module or session was over.
+        """Report fixtures that failed after the last test of their module or session.
 
-        Who is awaited says after each collector that it goes on, also without a failure.
+        With `is_awaited`, send a message after each collector, which shows that this rank is alive.
         """
         for item, result in late:
             if not result.reports and not is_awaited:

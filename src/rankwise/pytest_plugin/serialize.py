@@ -30,10 +30,7 @@ Beside = Mapping[str, Any]
 
 def gather(sources: Sequence[Callable[[], Beside]]) -> Beside:
     """Return what all sources have to say since the last call."""
-    said: dict[str, Any] = {}
-    for source in sources:
-        said |= source()
-    return said
+    return {name: value for source in sources for name, value in source().items()}
 
 
 def attach(report: pytest.TestReport, said: Beside) -> None:
@@ -44,11 +41,6 @@ def attach(report: pytest.TestReport, said: Beside) -> None:
     # Texts and lists: those of this phase follow those of the phase before.
     added = {name: known[name] + value if name in known else value for name, value in said.items()}
     setattr(report, _ATTRIBUTE, {**known, **added})
-
-
-def has_any(report: pytest.TestReport) -> bool:
-    """Return whether something is attached to a report."""
-    return hasattr(report, _ATTRIBUTE)
 
 
 def detach(report: pytest.TestReport) -> Beside:
@@ -94,18 +86,14 @@ _dumps, _loads = json.dumps, json.loads
 _MOST_BITS = 4096
 _DEEPEST = 100
 
-# The attributes of every report, and the one that pytest-html adds to each. A passed phase with no
-# others is sent as four values.
+# The attributes of every report, and the one that pytest-html adds to each.
 _PLAIN_REPORT = pytest.TestReport("", ("", None, ""), {}, "passed", None, "call")
 _ORDINARY = frozenset((*_PLAIN_REPORT.__dict__, "extras"))
 
 # JSON never begins with this byte.
 _UNEVENTFUL = b"="
-_PHASES = ("setup", "call", "teardown")
+_PHASES: Sequence[Literal["setup", "call", "teardown"]] = ("setup", "call", "teardown")
 _TIMES = struct.Struct("!9d")
-
-Packed = list[Any]
-
 
 ReportedTest: TypeAlias = "pytest.Item | ListedTest"
 """A test that is reported: as it was collected, or its stand-in."""
@@ -160,14 +148,11 @@ class RecordedWarning(NamedTuple):
 
     def record_in(self, config: pytest.Config) -> None:
         """Let pytest and its plugins know of it, as if this process had issued it."""
-        config.hook.pytest_warning_recorded.call_historic(
-            kwargs={
-                "warning_message": self.restore(),
-                "when": self.when,
-                "nodeid": self.nodeid,
-                "location": None,
-            }
-        )
+        message: Any = self.restore()
+        arguments = {"warning_message": message, "when": self.when, "nodeid": self.nodeid}
+        # Historic: plugins that are registered later learn of it too.
+        hook = config.hook.pytest_warning_recorded
+        hook.call_historic(kwargs={**arguments, "location": None})
 
     def restore(self) -> warnings.WarningMessage:
         """Return a warning that looks the same; a category of the user is replaced by its name."""
@@ -219,9 +204,9 @@ def pack(result: RankResult, config: pytest.Config) -> bytes:
         starts = [report.start for report in reports]
         return _UNEVENTFUL + _TIMES.pack(*durations, *starts, *(r.stop for r in reports))
     document = {
-        "reports": [_pack_report(report, config) for report in result.reports],
-        "subtests": [_pack_report(report, config) for report in result.subtests],
-        "reruns": [[_pack_report(report, config) for report in run] for run in result.reruns],
+        "reports": [pack_any_report(report, config) for report in result.reports],
+        "subtests": [pack_any_report(report, config) for report in result.subtests],
+        "reruns": [[pack_any_report(report, config) for report in run] for run in result.reruns],
         "warnings": result.warnings,
     }
     document = {name: value for name, value in document.items() if value}
@@ -257,39 +242,24 @@ def plain_value(value: object, around: tuple[int, ...] = ()) -> object:
 
 
 def unpack(data: bytes, item: ReportedTest) -> RankResult:
-    """Return the result that was packed; a plain passed report gets its attributes from `item`."""
+    """Return the result that was packed; what `pack` leaves out is taken from `item`."""
     if data[:1] == _UNEVENTFUL:
         times = _TIMES.unpack(data[1:])
-        document = {"reports": [[w, *times[i::3]] for i, w in enumerate(_PHASES)]}
-    else:
-        document = _loads(data)
-    restore = partial(_unpack_report, item, dict.fromkeys(item.keywords, 1))
+        keywords: dict[str, Literal[1]] = dict.fromkeys(item.keywords, 1)
+        reports = []
+        for number, when in enumerate(_PHASES):
+            report = pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, when)
+            report.duration, report.start, report.stop = times[number::3]
+            reports.append(report)
+        return RankResult(reports=reports)
+    document = _loads(data)
+    restore = partial(unpack_any_report, config=item.config)
     return RankResult(
         reports=[restore(packed) for packed in document.get("reports", ())],
         subtests=[restore(packed) for packed in document.get("subtests", ())],
         reruns=[[restore(packed) for packed in run] for run in document.get("reruns", ())],
         warnings=[RecordedWarning(*values) for values in document.get("warnings", ())],
     )
-
-
-def _pack_report(report: pytest.TestReport, config: pytest.Config) -> Packed:
-    if is_plain_pass(report):
-        return [report.when, report.duration, report.start, report.stop]
-    return [pack_any_report(report, config)]
-
-
-def _unpack_report(
-    item: ReportedTest, keywords: Mapping[str, Literal[1]], packed: Packed
-) -> pytest.TestReport:
-    if len(packed) > 1:
-        when, duration, start, stop = packed
-        times = {"duration": duration, "start": start, "stop": stop}
-        return pytest.TestReport(
-            item.nodeid, item.location, keywords, "passed", None, when, **times
-        )
-    report = unpack_any_report(packed[0], item.config)
-    assert isinstance(report, pytest.TestReport)
-    return report
 
 
 def pack_any_report(
@@ -303,9 +273,7 @@ def pack_any_report(
     return data
 
 
-def unpack_any_report(
-    data: dict[str, Any], config: pytest.Config
-) -> pytest.TestReport | pytest.CollectReport:
+def unpack_any_report(data: dict[str, Any], config: pytest.Config) -> Any:
     """Let pytest and its plugins restore a report from plain values."""
     report = config.hook.pytest_report_from_serializable(config=config, data=data)
     report = report or reports.pytest_report_from_serializable(data)

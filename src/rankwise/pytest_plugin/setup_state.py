@@ -1,4 +1,4 @@
-"""What tests have set up on their rank, and what they leave behind: of MPI, and processes."""
+"""Fixtures that are set up on a rank, and what tests leave behind: MPI objects and processes."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from _pytest.fixtures import SubRequest
     from _pytest.nodes import Node
 
-# Own references: a test may have put something else in their place, and this runs in its middle.
+# Own references: a test may have replaced these functions, and they are called in its middle.
 _fstat, _pread, _write, _exit = os.fstat, os.pread, os.write, os._exit
 
 # What MPICH, and MPIs that are made of it, print before they have mpiexec end all ranks.
 _ABORTS = (b"application called MPI_Abort(", b"Abort(")
 _TAIL_BYTES = 1 << 16
-# mpiexec ends the ranks within a fraction of this; a test's own MPI program may have printed it.
+# mpiexec ends the ranks sooner. If not, an MPI program that the test has started has printed that.
 _ABORT_SECONDS = 3.0
 # EX_SOFTWARE of sysexits.h
-_CAME_BACK = 70
+_CHILD_RETURNED = 70
 
 
 def end_forked_child(test: str) -> NoReturn:
-    """End a process that a test has forked and that has come back out of the test.
+    """End a process that a test has forked and that has returned from the test.
 
-    It would report in the name of the rank that it is a copy of. The verdict is that one's.
+    Otherwise it would report in the name of the rank of which it is a copy.
     """
     error = sys.exception()
-    code = _CAME_BACK
+    code = _CHILD_RETURNED
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     else:
@@ -57,7 +57,7 @@ def end_forked_child(test: str) -> NoReturn:
 
 
 def has_aborted(stderr: int) -> bool:
-    """Return whether MPI has said in this file that it was asked to end all ranks."""
+    """Return whether MPI has written to this file that MPI_Abort was called."""
     size = _fstat(stderr).st_size
     if not size:
         return False
@@ -68,27 +68,27 @@ def has_aborted(stderr: int) -> bool:
 def await_end() -> None:
     """Wait to be ended, after a call of MPI_Abort that has returned.
 
-    With MPICH it does, some milliseconds before mpiexec ends the ranks: a test that goes on would
-    be over by then, and have passed.
+    With MPICH it returns some milliseconds before mpiexec ends the ranks: by then the test could
+    have passed.
     """
     deadline = monotonic() + _ABORT_SECONDS
     while monotonic() < deadline:
         sleep(0.05)
 
 
-# Nothing but these, and the values of `parametrize`, is known to be the same on every rank.
+# These fixtures, and the values of `parametrize`, are known to succeed or fail on all ranks alike.
 _FIXTURES = frozenset(("comm", "mpi_ranks", "request", "event_loop_policy"))
 _FIXTURES_OF = frozenset(("_pytest", "rankwise", "pytest_asyncio"))
 _MARKS = frozenset(("parallel", "mpi", "parallel_from_context", "parametrize"))
-# What these do before a test, they do alike on all ranks.
+# Plugins whose hooks before a test do the same on all ranks.
 _HOOKS_OF = frozenset(("_pytest", "rankwise", "pytest_randomly"))
 
 
 def has_plain_setup(item: pytest.Item) -> bool:
-    """Return whether nothing of the user's runs, and nothing can be skipped, before the test.
+    """Return whether no code of the user runs before the test, and nothing can skip it.
 
-    Then the ranks need not agree that all of them are ready: most small tests are like this, and
-    to wait for each other would be a good part of their time.
+    Then the ranks need not agree that all of them are ready. Most small tests are like this, and
+    to wait for each other would take a good part of their time.
     """
     return (
         type(item) is pytest.Function
@@ -106,8 +106,8 @@ def _is_plain_fixture(item: pytest.Function, name: str) -> bool:
     modules = {definition.func.__module__.partition(".")[0] for definition in definitions}
     if name in _FIXTURES:
         return modules <= _FIXTURES_OF
-    # `parametrize` gives a value through a fixture of pytest's own. So do `setup_method` and its
-    # like, which call the user's functions, but these are no parameters.
+    # `parametrize` uses a fixture of pytest. So do `setup_method` and others, which call functions
+    # of the user, but these are no parameters.
     callspec = getattr(item, "callspec", None)
     return callspec is not None and name in callspec.params and modules == {"_pytest"}
 
@@ -120,17 +120,19 @@ _SHOWN_MESSAGES = 5
 
 
 class CommTracker:
-    """Communicators that were made and may have to be freed."""
+    """The communicators that tests make and may have to free."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, Any]] = []
 
     def track(self, communicator: Any) -> Any:
-        """Return the same communicator as one that notes which others are made of it."""
-        return _tracking_class()(communicator, self)
+        """Return the same communicator as an object that notes which others are made of it."""
+        tracked = _tracking_class()(communicator)
+        tracked._tracker = self
+        return tracked
 
     def take(self) -> list[str]:
-        """Return how those that are still there were made, and forget them."""
+        """Return how those that were not freed were made, and forget them."""
         left = [how for how, communicator in self.made if communicator]
         self.made.clear()
         return left
@@ -140,38 +142,27 @@ class CommTracker:
 def _tracking_class() -> Any:
     base = load_mpi().Intracomm
 
-    class Tracking(base):  # type: ignore[misc, valid-type]
-        """Notes what is made of it."""
-
-        def __new__(cls, communicator: Any, tracker: CommTracker) -> Any:
-            made = super().__new__(cls, communicator)
-            made._tracker = tracker
+    def noting(name: str) -> Any:
+        def make(self: Any, *arguments: Any, **options: Any) -> Any:
+            made = getattr(base(self), name)(*arguments, **options)
+            self._tracker.made.append((name, made))
             return made
 
-    for name in _MAKERS:
-        if hasattr(base, name):
-            setattr(Tracking, name, _noting(name, getattr(base, name), base))
-    return Tracking
+        return make
 
-
-def _noting(name: str, make: Any, base: Any) -> Any:
-    def noting(self: Any, *arguments: Any, **options: Any) -> Any:
-        made = make(base(self), *arguments, **options)
-        self._tracker.made.append((name, made))
-        return made
-
-    return noting
+    # MPIs differ in what they have.
+    makers = {name: noting(name) for name in _MAKERS if hasattr(base, name)}
+    return type("Tracking", (base,), makers)
 
 
 class LeakCheck:
-    """Fails tests that leave something behind; registered as a plugin."""
+    """Fails tests that leave something behind: the plugin of --leak-check."""
 
     def __init__(self, communicators: Communicators) -> None:
         self._communicators = communicators
         self._tracker = CommTracker()
         communicators.track = self._tracker.track
-        mpi = load_mpi()
-        self._mpi = mpi
+        self._mpi = mpi = load_mpi()
         self._world = mpi.COMM_WORLD
         mpi.COMM_WORLD = self._tracker.track(self._world)  # type: ignore[attr-defined]
         communicators.add_world(mpi.COMM_WORLD)
@@ -181,18 +172,17 @@ class LeakCheck:
         try:
             result = yield
         except BaseException:
-            # The test has failed; what it has left is not for the next one to answer for.
+            # The test has failed: what it has left must not fail the next one.
             self._tracker.take()
             raise
         found = [f"a communicator from {how}, never freed" for how in self._tracker.take()]
         found += self._communicators.changed_handlers()
-        # What the others have sent has arrived when they are here.
+        # When all ranks are here, what they have sent has arrived.
         self._communicators.meet()
-        current = self._communicators.current
-        world = self._world if self._communicators.world_exists else None
-        for name, one in (("comm", current), ("MPI.COMM_WORLD", world)):
-            if one:
-                found += self._messages(name, one)
+        if current := self._communicators.current:
+            found += self._messages("comm", current)
+        if self._communicators.world_exists:
+            found += self._messages("MPI.COMM_WORLD", self._world)
         if found:
             pytest.fail("the test leaves behind: " + "; ".join(found), pytrace=False)
         return result
@@ -201,7 +191,7 @@ class LeakCheck:
         found = []
         status = self._mpi.Status()
         while (message := take_message(communicator, status)) is not None:
-            self._communicators.remains.unwanted.append(message)
+            self._communicators.leftovers.unwanted.append(message)
             found.append(
                 f"a message from rank {status.Get_source()} with tag {status.Get_tag()} on {name}, "
                 f"never received"
@@ -211,28 +201,27 @@ class LeakCheck:
         return found
 
 
-# What a fixture may raise: pytest's own skip and fail are not `Exception`s.
+# What a fixture may raise: those of pytest's skip and fail are not `Exception`s.
 _OUTCOMES = (Exception, OutcomeException)
 _ENDS = (KeyboardInterrupt, Exit)
 
 
 class SetupTree(PytestsState):
-    """Takes the place of a session's stack while a rank runs what it is told to."""
+    """Takes the place of pytest's own on a rank: the dispatcher decides which test is next."""
 
     def __init__(self) -> None:
         super().__init__()
         _keep_fixtures_apart()
         self.closing: set[Node] = set()
         """Collectors that end with the test that is running."""
-        self.is_running = False
-        """Whether a test is."""
+        self.is_running = False  # a test
         self.hopeless: Mapping[str, Hopeless] = {}
-        """Fixtures of a wide scope that are not to be set up within so long, and why."""
+        """Fixtures of a wide scope that took too long elsewhere: the seconds, and the reason."""
         self.on_setup: Callable[[str, str, SetupState], None] | None = None
-        """Told of fixtures of a wide scope as they are set up: which, in words, and how it is."""
+        """Called when the setup of a fixture of a wide scope begins and ends: key, words, state."""
 
     def setup(self, item: pytest.Item) -> None:
-        """Set up what the chain to the item still lacks."""
+        """Set up the collectors of an item that are not set up yet."""
         for collector in item.listchain():
             if collector in self.stack:
                 error = self.stack[collector][1]
@@ -249,8 +238,8 @@ class SetupTree(PytestsState):
     def teardown_exact(self, nextitem: pytest.Item | None) -> None:
         """Tear down tests that have run and collectors that end with them.
 
-        What belongs to the session stays also after the last test (None): other ranks may have to
-        take part in its end. After the run (None too), everything is torn down.
+        Fixtures of the session stay even after the last test (None): other ranks may have to take
+        part in their end. After the run (None too), everything is torn down.
         """
         if nextitem is None and not self.is_running:
             self.tear_down(list(self.stack))
@@ -263,8 +252,8 @@ class SetupTree(PytestsState):
     def tear_down(self, nodes: Collection[Node]) -> None:
         """Tear these nodes down, the newest first.
 
-        Raises what their finalizers raised, together, after all of them have run; what ends the
-        whole run comes before the rest. Whatever it is, nothing is left for the next test to find.
+        All finalizers run, whatever they raise. Afterwards raises what ends the whole run, if that
+        was among it, else everything together.
         """
         errors: list[BaseException] = []
         for node in [node for node in reversed(self.stack) if node in nodes]:
@@ -289,13 +278,13 @@ _WIDE_SCOPES = ("module", "package", "session")
 
 @contextmanager
 def _announced(definition: FixtureDef[Any], request: SubRequest) -> Iterator[None]:
-    """Say that a fixture of a wide scope is being set up, if it is; fail if that is hopeless."""
+    """Report the setup of a fixture of a wide scope; fail if it is known to take too long."""
     tree = request.session._setupstate
     is_wide = definition.scope in _WIDE_SCOPES and definition.cached_result is None
     if not is_wide or not isinstance(tree, SetupTree) or tree.on_setup is None:
         yield
         return
-    # Each value of its parameters is set up by itself, for each module or package.
+    # Each value of a parameter is set up by itself, for each module or package.
     place = f"{request.node.nodeid}[{getattr(request, 'param_index', 0)}]"
     key = f"{definition.baseid}::{definition.argname}@{place}"
     too_short, why = tree.hopeless.get(key, (0.0, ""))
@@ -316,24 +305,26 @@ def _announced(definition: FixtureDef[Any], request: SubRequest) -> Iterator[Non
 class _Values:
     """The values of one fixture, by the collector that each belongs to.
 
-    A fixture of pytest has one value. One that is defined in a conftest would give a module the
-    value that another module has set up, and take it away when that other module is over. So the
-    right value is put in its place whenever the fixture is asked for its value or torn down.
+    A fixture of pytest has one value, and pytest runs one module after the other. Here modules may
+    overlap: one would get the value of another, and lose it when the other ends. So the right value
+    is restored before the fixture is used or torn down.
     """
 
     def __init__(self, definition: FixtureDef[Any]) -> None:
         self._definition = definition
+        self.ranks: dict[Node, tuple[int, ...]] = {}
+        """The ranks of MPI.COMM_WORLD when the fixture was set up, by the collector."""
         self._absent: dict[Node | None, tuple[Any, list[Any]]] = {}
         self.present: Node | None = None
 
     @classmethod
     def of(cls, definition: FixtureDef[Any]) -> _Values:
-        """Return those of a fixture, which keeps them."""
+        """Return the values of a fixture, which are an attribute of it."""
         values: _Values = definition.__dict__.setdefault("_rankwise_values", cls(definition))
         return values
 
     def turn_to(self, node: Node | None) -> None:
-        """Make the value that belongs to a collector the one that the fixture has."""
+        """Give the fixture the value that belongs to a collector."""
         if node is self.present:
             return
         definition = self._definition
@@ -343,24 +334,15 @@ class _Values:
         self.present = node
 
 
-# A fixture that outlives a test has the same MPI.COMM_WORLD at its end as at its beginning.
-
-
-def _ranks_at_setup(definition: FixtureDef[Any]) -> dict[Node, tuple[int, ...]]:
-    """Return the ranks that MPI.COMM_WORLD had when a fixture was set up, by its collector."""
-    ranks: dict[Node, tuple[int, ...]] = definition.__dict__.setdefault("_rankwise_ranks", {})
-    return ranks
-
-
 def _as_at_setup(definition: FixtureDef[Any], node: Node) -> AbstractContextManager[None]:
-    ranks = _ranks_at_setup(definition).get(node)
-    if ranks is None or Communicators.latest is None:
-        return nullcontext()
-    return Communicators.latest.as_with(ranks)
+    """Let MPI.COMM_WORLD have the ranks that it had when a fixture was set up."""
+    ranks = _Values.of(definition).ranks.get(node)
+    latest = Communicators.latest
+    return nullcontext() if ranks is None or latest is None else latest.as_with(ranks)
 
 
 def _keep_fixtures_apart() -> None:
-    """Let fixtures have a value for each module or class at once, also if these share them."""
+    """Let fixtures have a value for each module or class at the same time."""
     execute, finish = FixtureDef.execute, FixtureDef.finish
     if execute.__module__ == __name__:
         return
@@ -377,7 +359,7 @@ def _keep_fixtures_apart() -> None:
         finally:
             if self.cached_result is not before:
                 ranks = getattr(Communicators.latest, "ranks", ())
-                _ranks_at_setup(self)[request.node] = ranks
+                _Values.of(self).ranks[request.node] = ranks
 
     def finish_apart(self: FixtureDef[Any], request: SubRequest) -> None:
         if self.scope == "function":
@@ -393,6 +375,6 @@ def _keep_fixtures_apart() -> None:
             finally:
                 values.turn_to(before)
 
-    # pytest has no hook around the two, and its versions list fixtures in different places.
+    # pytest has no hook around the two methods.
     FixtureDef.execute = execute_apart  # type: ignore[method-assign]
     FixtureDef.finish = finish_apart  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Many ranks' reports on one test become one report for each phase.
+"""Merge the reports of all ranks of a test into one report for each phase.
 
 any rank failed                      failed
 else any rank failed as expected     xfailed
@@ -22,19 +22,19 @@ from rankwise.pytest_plugin.stacks import describe_ranks
 RankReports = Mapping[int, pytest.TestReport]
 LongRepr = ExceptionInfo[BaseException] | tuple[str, int, str] | str | TerminalRepr | None
 
-# `comm = <mpi4py.MPI.Intracomm object at 0x7f5b0e4410d0>` is another on each rank.
+# Addresses, as in `<mpi4py.MPI.Intracomm object at 0x7f5b0e4410d0>`, differ between ranks.
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
 
 
 class RankedRepr(TerminalRepr):
-    """What went wrong, under the ranks it went wrong on."""
+    """Failures of ranks, each under the ranks that had it."""
 
     def __init__(self, parts: Sequence[tuple[str, object]]) -> None:
         self.parts = parts
         label, first = parts[0]
         crash = getattr(first, "reprcrash", None)
         if crash is not None:
-            # What the short summary, --tb=line and JUnit show.
+            # The short summary, --tb=line and JUnit show this.
             message = f"[{label}] {crash.message}"
             self.reprcrash = ReprFileLocation(crash.path, crash.lineno, message)
 
@@ -44,7 +44,7 @@ class RankedRepr(TerminalRepr):
 
 
 def write_part(tw: TerminalWriter, title: str, content: object) -> None:
-    """Write what pytest, or a text, says, under a title."""
+    """Write a text, or something of pytest, under a title."""
     tw.sep("-", title, bold=True)
     if hasattr(content, "toterminal"):
         content.toterminal(tw)
@@ -54,21 +54,15 @@ def write_part(tw: TerminalWriter, title: str, content: object) -> None:
 
 def merge_phases(results: Mapping[int, Sequence[pytest.TestReport]]) -> list[pytest.TestReport]:
     """Merge the reports of all ranks of a test, by rank of its communicator."""
-    merged = []
-    for when in ("setup", "call", "teardown"):
-        phase = {
-            rank: report
-            for rank, reports in results.items()
-            for report in reports
-            if report.when == when
-        }
-        if phase:
-            merged.append(merge_phase(phase, len(results)))
-    return merged
+    phases = (
+        {rank: one for rank, reports in results.items() for one in reports if one.when == when}
+        for when in ("setup", "call", "teardown")
+    )
+    return [merge_phase(phase, len(results)) for phase in phases if phase]
 
 
 def merge_phase(phase: RankReports, size: int) -> pytest.TestReport:
-    """Merge the reports of one phase; ranks that did not come to it have none."""
+    """Merge the reports of one phase; ranks that did not reach it have none."""
     if all(is_plain_pass(report) for report in phase.values()):
         return max(phase.values(), key=lambda report: report.duration)
     deciding = _deciding(phase)
@@ -86,29 +80,25 @@ def merge_phase(phase: RankReports, size: int) -> pytest.TestReport:
         stop=max(report.stop for report in phase.values()),
         user_properties=_join_lists(phase, "user_properties"),
     )
-    # What plugins have put on the deciding rank's report (wasxfail, …) stays on it.
+    # Attributes that plugins have added to the report of the deciding rank stay (wasxfail, …).
     for name, value in model.__dict__.items():
         report.__dict__.setdefault(name, value)
     if extras := _join_lists(phase, "extras"):
-        report.extras = extras  # type: ignore[attr-defined]  # what pytest-html is to attach
+        report.extras = extras  # type: ignore[attr-defined]  # attachments of pytest-html
     if not deciding.keys() >= phase.keys() and hasattr(model, "wasxfail"):
         report.wasxfail = f"{model.wasxfail} ({describe_ranks(deciding, size)})".lstrip()
     return report
 
 
 def _deciding(phase: RankReports) -> dict[int, pytest.TestReport]:
-    """Find the ranks whose outcome is the test's."""
-    expected = {r: p for r, p in phase.items() if p.skipped and hasattr(p, "wasxfail")}
-    failed = {r: p for r, p in phase.items() if p.failed and not is_strict_xpass(p)}
-    if failed:
-        return failed
-    if expected:
-        return expected
-    # A test that ran in part has not passed, so it has not passed unexpectedly either. With nobody
-    # failing as expected or skipping, a strict xpass is a failure after all.
-    too_good = {r: p for r, p in phase.items() if p.failed}
+    """Return the reports of the ranks that decide the outcome."""
     skipped = {r: p for r, p in phase.items() if p.skipped}
-    return skipped or too_good or dict(phase)
+    expected = {r: p for r, p in skipped.items() if hasattr(p, "wasxfail")}
+    too_good = {r: p for r, p in phase.items() if is_strict_xpass(p)}
+    failed = {r: p for r, p in phase.items() if p.failed and r not in too_good}
+    # A test that ran in part has not passed, so it has not passed unexpectedly either: a strict
+    # xpass is a failure only if no rank has failed as expected or skipped.
+    return failed or expected or skipped or too_good or dict(phase)
 
 
 def _merge_longrepr(deciding: RankReports, size: int) -> LongRepr:
@@ -128,7 +118,7 @@ def _merge_longrepr(deciding: RankReports, size: int) -> LongRepr:
         for ranks in ranks_by_text.values()
     ]
     if all(isinstance(longrepr, str) for _, longrepr in parts):
-        # Without a traceback, pytest has the text itself in the short summary.
+        # Without a traceback, pytest shows the text itself in the short summary.
         return "\n".join(f"[{label}] {text}" for label, text in parts)
     return RankedRepr(parts)
 
@@ -137,22 +127,22 @@ def _merge_sections(phase: RankReports, size: int) -> list[tuple[str, str]]:
     """Label captured output by rank; the same output of several ranks is shown once."""
     ranks_by_section: dict[tuple[str, str], list[int]] = {}
     for rank, report in phase.items():
-        # A test that was repeated has what it printed in each attempt.
+        # Each attempt of a repeated test has the output of the earlier ones too.
         for section in dict.fromkeys(report.sections):
             ranks_by_section.setdefault(section, []).append(rank)
-    order = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in ranks_by_section))}
+    names = dict.fromkeys(name for name, _ in ranks_by_section)
     return [
         (f"{name} ({describe_ranks(ranks, size)})", text)
-        for (name, text), ranks in sorted(
-            ranks_by_section.items(), key=lambda entry: order[entry[0][0]]
-        )
+        for wanted in names
+        for (name, text), ranks in ranks_by_section.items()
+        if name == wanted
     ]
 
 
 def _join_lists(phase: RankReports, name: str) -> list[Any]:
-    """Put what the ranks' reports have under this name one after the other, equal values once."""
+    """Join the lists that the reports have as this attribute, without duplicates."""
     joined: list[Any] = []
-    # By how they look: arrays and their like have no simple answer to whether they are equal.
+    # Compared by their `repr`: arrays, for example, cannot be compared by ==.
     seen: set[str] = set()
     for report in phase.values():
         new = [value for value in getattr(report, name, ()) if repr(value) not in seen]

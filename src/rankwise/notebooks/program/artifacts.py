@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from string import Template
 from typing import Any
 from xml.etree import ElementTree
 
@@ -163,30 +164,21 @@ def _data(name: str) -> str:
 
 # A page of HTML. It fetches nothing, and a browser runs nothing that a cell has put out.
 
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; font-src data:"
-
 
 def page_of(notebook: Any, result: NotebookResult) -> str:
     """Return the executed notebook as a page of HTML."""
-    tone = "passed" if result.outcome == Ended.PASSED else "failed"
-    style = _data("page.css")
-    title, outcome = html.escape(result.order.notebook.name), html.escape(result.outcome)
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{title}: {outcome}</title><style>{style}</style></head><body>",
-        f'<h1 class="verdict">{title}: <span class="{tone}">{outcome}</span></h1>',
-    ]
-    if result.reason:
-        parts.append(f"<p>{html.escape(result.reason)}</p>")
     states = {case.cell: case for case in result.cases if case.cell}
-    for index, cell in enumerate(notebook.cells):
-        case = states.get(number_of(index, result.injected))
-        parts.append(_cell_html(cell, case, result.order.folder))
-    parts.append("</body></html>\n")
-    return "\n".join(parts)
+    cells = [
+        _cell_html(cell, states.get(number_of(index, result.injected)), result.order.folder)
+        for index, cell in enumerate(notebook.cells)
+    ]
+    return Template(_data("page.html")).substitute(
+        title=html.escape(result.order.notebook.name),
+        tone="passed" if result.outcome == Ended.PASSED else "failed",
+        outcome=html.escape(result.outcome),
+        reason=html.escape(result.reason),
+        cells="\n".join(cells),
+    )
 
 
 def _cell_html(cell: Any, case: CellResult | None, folder: Path) -> str:

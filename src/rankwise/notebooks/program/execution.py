@@ -11,17 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .cells import (
-    as_script,
-    as_text,
-    differences,
-    inject,
-    is_compared,
-    read_notebook,
-    redacted,
-    section,
-    tags_of,
-)
+from . import cells
 from .kernels import Kernel, KernelChoice, KernelSupervisor, SupervisedProcess, choose_kernel
 from .notebook_results import (
     CellResult,
@@ -67,10 +57,10 @@ class NotebookRun:
     def read(self) -> KernelChoice | None:
         """Read the notebook and find its kernel; None if it cannot run."""
         try:
-            self.notebook = read_notebook(self.order.notebook)
-            own = section(self.notebook.metadata, "rankwise")
+            self.notebook = cells.read_notebook(self.order.notebook)
+            own = cells.section(self.notebook.metadata, "rankwise")
             self._before = json.loads(json.dumps(self.notebook.cells))
-            self.result.injected = inject(self.notebook, self.order.parameters)
+            self.result.injected = cells.inject(self.notebook, self.order.parameters)
             for index, cell in enumerate(self.notebook.cells):
                 if cell.cell_type == "code":
                     self._clear(index, cell)
@@ -90,7 +80,7 @@ class NotebookRun:
         first = next((line.strip() for line in cell.source.splitlines() if line.strip()), "")
         title = first if len(first) <= 60 else f"{first[:59]}…"
         case = CellResult(self.number(index), title or "empty")
-        if "skip-execution" in tags_of(cell):
+        if "skip-execution" in cells.tags_of(cell):
             case.state, case.reason = "skipped", "it is tagged skip-execution"
         else:
             cell.outputs = []
@@ -166,7 +156,7 @@ class NotebookRun:
             raise differing
 
     def _make_client(self) -> Any:
-        execution = section(self.notebook.metadata, "execution")
+        execution = cells.section(self.notebook.metadata, "execution")
         client = _executor_class()(
             self.notebook,
             log=self.log,
@@ -184,18 +174,18 @@ class NotebookRun:
 
     def limit(self) -> float | None:
         """Return the time limit of all cells together; None: no limit."""
-        own = section(self.notebook.metadata, "rankwise").get("timeout")
+        own = cells.section(self.notebook.metadata, "rankwise").get("timeout")
         return _first_number(self.order.timeout, own, DEFAULT_TIMEOUT) or None
 
     def _cell_limit(self, cell: Any) -> float | None:
         """Return the time limit of a cell, from the place that is closest to it; None: no limit."""
         whole = self.notebook.metadata
         seconds = _first_number(
-            section(cell.metadata, "rankwise").get("timeout"),
-            section(cell.metadata, "execution").get("timeout"),
+            cells.section(cell.metadata, "rankwise").get("timeout"),
+            cells.section(cell.metadata, "execution").get("timeout"),
             self.order.cell_timeout,
-            section(whole, "rankwise").get("cell_timeout"),
-            section(whole, "execution").get("timeout"),
+            cells.section(whole, "rankwise").get("cell_timeout"),
+            cells.section(whole, "execution").get("timeout"),
         )
         return seconds if seconds and seconds > 0 else None
 
@@ -205,18 +195,20 @@ class NotebookRun:
     async def _execute_cell(self, client: Any, index: int, cell: Any) -> None:
         self._reply = {}
         died, limit, own = self._kernel.died, self.limit(), self._cell_limit(cell)
-        left = None if limit is None else max(0.0, self._began + limit - time.monotonic())
-        is_own = own is not None and (left is None or own < left)
         where = self._name(index)
+        limits: list[tuple[float, str]] = []
+        if own is not None:
+            limits.append((own, f"{where} took longer than {own:g} s"))
+        if limit is not None:
+            left = max(0.0, self._began + limit - time.monotonic())
+            limits.append((left, f"the notebook took longer than {limit:g} s, in {where}"))
+        # The limit that is reached first is the reason.
+        seconds, reason = min(limits, default=(None, ""))
         task = asyncio.ensure_future(
             client.async_execute_cell(cell, index, execution_count=client.code_cells_executed + 1)
         )
         try:
-            await asyncio.wait(
-                {task, died},
-                timeout=own if is_own else left,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await asyncio.wait({task, died}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 self._check(task, index, cell)
             elif died.done():
@@ -224,11 +216,6 @@ class NotebookRun:
                 await asyncio.wait({task}, timeout=0.2)
                 raise self._kernel.death(f"in {where}", self.number(index))
             else:
-                reason = (
-                    f"{where} took longer than {own:g} s"
-                    if is_own
-                    else f"the notebook took longer than {limit:g} s, in {where}"
-                )
                 raise await self._interrupt(task, index, reason)
         finally:
             if not task.done():
@@ -295,9 +282,9 @@ class NotebookRun:
 
     def _compare(self, index: int, cell: Any) -> NotebookFailure | None:
         number = self.number(index)
-        if number and is_compared(cell, self.order.compare):
+        if number and cells.is_compared(cell, self.order.compare):
             before = self._before[number - 1].get("outputs") or []
-            if difference := differences(before, cell.outputs):
+            if difference := cells.differences(before, cell.outputs):
                 reason = f"the output of {self._name(index)} differs from the stored one"
                 return NotebookFailure(Ended.DIFFERS, reason, cell=number, details=difference)
         return None
@@ -324,7 +311,10 @@ class NotebookRun:
         """Save the notebook every few seconds: a kill of this process loses no more than that."""
         if time.monotonic() - self._saved > SAVE_SECONDS:
             with contextlib.suppress(OSError):
-                write(self.order.out / self.order.notebook.name, as_text(redacted(self.notebook)))
+                write(
+                    self.order.out / self.order.notebook.name,
+                    cells.as_text(cells.redacted(self.notebook)),
+                )
             self._saved = time.monotonic()
 
 
@@ -380,7 +370,7 @@ def _is_continued(first: Any, second: Any) -> bool:
 async def run_script(run: NotebookRun) -> None:
     """Run a notebook as a script too, with a log of its own."""
     order, result = run.order, run.result
-    text, reason = as_script(run.notebook, result.injected)
+    text, reason = cells.as_script(run.notebook, result.injected)
     case = CellResult(0, "as a script")
     result.cases.append(case)
     python = shutil.which(order.kernel_python)

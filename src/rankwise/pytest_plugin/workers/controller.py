@@ -24,7 +24,7 @@ from rankwise.pytest_plugin.connections import SUPERVISOR, TEMPLATE, Event, Exch
 from rankwise.pytest_plugin.failure_report import AbortedTest, report_ending
 from rankwise.pytest_plugin.interop import CombineAnyway
 from rankwise.pytest_plugin.options import grace_from, policy_from
-from rankwise.pytest_plugin.output import silence_ended
+from rankwise.pytest_plugin.output import filter_aborted_output
 from rankwise.pytest_plugin.rank_status import AFTER, Answers, RemoteStatus
 from rankwise.pytest_plugin.reporter import (
     Reporter,
@@ -161,7 +161,7 @@ class ControllerSession:
     def pytest_configure(self) -> None:
         # First of all plugins: what they do when they are configured depends on it.
         interop.refuse_in_pool(self._config, is_remote=self._options.slurm is not None)
-        interop.share(self._config)
+        interop.append_to_log_file(self._config)
         if self._seed is not None:
             self._config.option.randomly_seed = self._seed
         self._pool = Pool(
@@ -472,7 +472,7 @@ class ControllerSession:
 
     def on_ending(self, case: int, ending: AbortedTest) -> None:
         test = self._tests[case]
-        silence_ended(ending, self._config.getoption("rank_output", "all"))
+        filter_aborted_output(ending, self._config.getoption("rank_output", "all"))
         reports = report_ending(test, ending, self._config.rootpath)
         if ending.phase in AFTER:
             self._reporter.log_more(test, reports)
