@@ -21,7 +21,7 @@ from rankwise.wording import listed
 
 _PAUSE_SECONDS = 0.1
 _LINES_AT_ONCE = 1000
-# So often, and so many times in a row, we look whether anybody still drives the run.
+# So often we look whether a client still drives the run; after so many times in vain, none does.
 _LOOK_SECONDS = 2.0
 _MOST_LOOKS = 3
 # With more tasks than this, labels are not set in one column.
@@ -74,11 +74,14 @@ class Reader:
 
     def follow(self) -> None:
         """Write what is there and what is still to come, until the run is over."""
-        self._skip_events()
+        # What earlier events tell is in the tables.
+        while events := self._store.events_after(self._run.id, self._last_event):
+            self._last_event = events[-1].id
         for attempt in self._attempts():
             self._add(attempt)
             if attempt.state.is_over:
                 self._end(attempt.task, attempt.number)
+        # The end of the run is an event that only a client stores: without one, none would come.
         looked, vain = time.monotonic(), 0
         while not self._store.run(self._run.id).state.is_over and vain < _MOST_LOOKS:
             if not self._write_news():
@@ -92,13 +95,8 @@ class Reader:
         if vain == _MOST_LOOKS:
             print(f"no client drives this run: rankwise resume {self._run.id}", file=sys.stderr)
 
-    def _skip_events(self) -> None:
-        """Find out which event is the last so far; what it tells is in the tables."""
-        while events := self._store.events_after(self._run.id, self._last_event):
-            self._last_event = events[-1].id
-
     def _write_news(self) -> bool:
-        """Write what has come since; tell whether there was anything."""
+        """Write what has come since; return whether there was anything."""
         events = self._store.events_after(self._run.id, self._last_event)
         for event in events:
             self._last_event = event.id
@@ -147,11 +145,12 @@ class Reader:
         rank = self._choice.rank
         if rank is None:
             return None
+        # Ranks that a launcher has started have logs by number, those of a document by name.
         processes = self._store.task(self._run.id, task).processes
         return {f"rank-{rank}", *(one.name for one in processes if one.rank == rank)}
 
     def _is_alive(self) -> bool:
-        """Return whether more is to come: somebody drives the run, or a runner is at work."""
+        """Return whether more is to come: a client drives the run, or a runner is at work."""
         if driver_of(self._store.run_folder(self._run.id)) is not None:
             return True
         refresh(self._store, self._run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from rankwise.store import RunRow, Store
     from rankwise.store.samples import SeriesRow
 
-_SHARE = re.compile(r"(?:(?P<metric>.+)=)?(?P<number>[\d.]+)\s*(?P<percent>%?)")
+_SHARE = re.compile(r"(?:(?P<metric>.+)=)?(?P<number>\d+\.?\d*|\.\d+)\s*(?P<percent>%?)")
 
 
 class Gate(StrEnum):
@@ -102,17 +101,13 @@ def thresholds(given: Sequence[str]) -> Callable[[str], float]:
     shares: dict[str, float] = {"": THRESHOLD}
     for text in given:
         found = _SHARE.fullmatch(text.strip())
-        try:
-            number = float(found["number"]) if found else math.nan
-        except ValueError:
-            number = math.nan
-        share = number / 100 if found and found["percent"] else number
-        if not 0 < share < 1:
+        share = float(found["number"]) / (100 if found["percent"] else 1) if found else 0
+        if found is None or not 0 < share < 1:
             raise InputError(
                 f"--threshold {text}: it must be a share such as 5% or 0.05, for all metrics, or "
                 "latency=5% for one"
             )
-        shares[found["metric"] or "" if found else ""] = share
+        shares[found["metric"] or ""] = share
     return lambda metric: shares.get(metric, shares[""])
 
 

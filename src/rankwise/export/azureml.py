@@ -12,7 +12,7 @@ from rankwise.documents.common import Input, JobOutput
 from rankwise.documents.jobs import CommandJob
 from rankwise.documents.written import Scalar
 from rankwise.errors import InputError
-from rankwise.export.base import Exported, ExportJob
+from rankwise.export.base import Exported, ExportJob, given
 from rankwise.export.commands import torch_words, with_dollars, without_launcher
 from rankwise.launch.commandline import read_command
 from rankwise.plan import Resources
@@ -64,22 +64,17 @@ def _mpi(job: ExportJob) -> AzureCommand:
     losses = []
     if lost:
         options = ", ".join(f"`{option}`" for option in lost)
-        losses.append(
-            job.loss("launcher.spec.command", f"{options}: Azure ML writes the mpirun itself")
-        )
+        losses.append(f"{options}: Azure ML writes the mpirun itself")
     if launch.processes is not None and launch.processes != job.counts.processes:
         losses.append(
-            job.loss(
-                "launcher.spec.command",
-                f"{launch.processes} ranks: Azure ML starts the same number on each node, "
-                f"{job.counts.processes} in all",
-            )
+            f"{launch.processes} ranks: Azure ML starts the same number on each node, "
+            f"{job.counts.processes} in all"
         )
     return AzureCommand(
         command=program,
         distribution=distribution,
         variables=variables,
-        losses=tuple(losses),
+        losses=tuple(job.loss("launcher.spec.command", loss) for loss in losses),
         notes=(f"{launch.launcher} is left out of the command: Azure ML writes it itself",),
     )
 
@@ -108,14 +103,13 @@ def _tensorflow(job: ExportJob) -> AzureCommand:
         "type": "tensorflow",
         "worker_count": replicas["worker"] or job.counts.instances,
     }
-    if servers := replicas.get("parameter_server", 0) or ("parameter_server" in replicas):
-        distribution["parameter_server_count"] = int(servers)
+    if "parameter_server" in replicas:
+        distribution["parameter_server_count"] = replicas["parameter_server"] or 1
     return AzureCommand(
         command=with_dollars(_written(job), ("TF_CONFIG",)), distribution=distribution
     )
 
 
-SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 _PASSED_ON = ("identity", "services", "queue_settings")
 
 
@@ -123,7 +117,7 @@ def azureml(job: ExportJob) -> Exported:
     """Write a command job; raises InputError if it would become another one."""
     line = command_of(job)
     made: dict[str, Any] = {
-        "$schema": SCHEMA,
+        "$schema": "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json",
         "type": "command",
         # A name may be used once only, so that Azure ML is left to find one.
         "display_name": getattr(job.model, "display_name", "") or job.model.name,
@@ -134,7 +128,7 @@ def azureml(job: ExportJob) -> Exported:
         "command": line.command,
         "environment": _environment(job),
         "environment_variables": {**line.variables, **job.raw.environment},
-        "inputs": {name: _input(job, given) for name, given in job.model.inputs.items()},
+        "inputs": {name: _input(job, said) for name, said in job.model.inputs.items()},
         "compute": f"azureml:{job.request.compute.removeprefix('azureml:')}",
         "resources": {"instance_count": job.counts.instances},
         "distribution": line.distribution,
@@ -145,7 +139,7 @@ def azureml(job: ExportJob) -> Exported:
         made |= _of_command_job(job, job.model, made["resources"])
     return Exported(
         name=job.name,
-        objects=[_given(**made)],
+        objects=[given(**made)],
         losses=[*line.losses, *_losses(job)],
         notes=[*line.notes, *job.counts.notes],
     )
@@ -174,18 +168,14 @@ def _path(job: ExportJob, path: str) -> str:
     return os.path.relpath(whole, job.options.beside.absolute())
 
 
-def _input(job: ExportJob, given: Input) -> str | dict[str, str]:
-    if given.value is not None:
-        return str(given.value)
-    return _given(type=given.type, path=_path(job, given.path), mode=given.mode)
+def _input(job: ExportJob, said: Input) -> str | dict[str, str]:
+    if said.value is not None:
+        return str(said.value)
+    return given(type=said.type, path=_path(job, said.path), mode=said.mode)
 
 
 def _output(output: JobOutput) -> dict[str, str]:
-    return _given(type=output.type or "uri_folder", path=output.path, mode=output.mode)
-
-
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value}
+    return given(type=output.type or "uri_folder", path=output.path, mode=output.mode)
 
 
 def _of_command_job(
@@ -193,7 +183,7 @@ def _of_command_job(
 ) -> dict[str, Any]:
     """Return what only command jobs say, which is Azure ML's own."""
     asked = model.resources
-    more = _given(
+    more = given(
         instance_type=asked.instance_type, shm_size=asked.shm_size, docker_args=asked.docker_args
     )
     return {

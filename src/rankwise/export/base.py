@@ -6,11 +6,11 @@ import dataclasses
 import io
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.representer import SafeRepresenter
@@ -126,20 +126,16 @@ class ExportJob:
         return f"{self.at(path)}: {path}: {why}"
 
 
-class Target(Protocol):
-    """How jobs are written for one reader."""
+Target = Callable[[ExportJob], Exported]
+"""Writes a job for one reader; raises InputError if it would become another job there."""
 
-    def __call__(self, job: ExportJob) -> Exported:
-        """Write a job; raises InputError if it would become another one."""
-
-
-_MOST = 40
+_LONGEST_NAME = 40
 """Operators add to a name, such as `-worker-127`, and all of it must fit into 63."""
 
 
 def name_for(text: str, taken: set[str]) -> str:
     """Make a name of any text that is not taken yet, and take it."""
-    return unique(dns_name(text, _MOST), taken)
+    return unique(dns_name(text, _LONGEST_NAME), taken)
 
 
 def unique(name: str, taken: set[str]) -> str:
@@ -147,6 +143,11 @@ def unique(name: str, taken: set[str]) -> str:
     found = free_name(name, taken)
     taken.add(found)
     return found
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """Return the fields that have a value: what is not said is left to the reader's default."""
+    return {name: value for name, value in fields.items() if value}
 
 
 OUTPUTS_FOLDER = "/tmp/rankwise"
@@ -167,7 +168,13 @@ def gather(document: Document, site: Site, options: ExportOptions, taken: set[st
     check_code(document)
     compute = options.on or compute_of(document).target or site.default_compute
     raw = request_of(document, site, key=model.name, compute=compute)
-    request = _with_outputs(with_inputs(raw))
+    request = with_inputs(raw)
+    # What on this machine is the folder of the attempt is a folder of the pod.
+    roles = tuple(
+        dataclasses.replace(role, command=fill_in(role.command, lambda _: OUTPUTS_FOLDER))
+        for role in request.roles
+    )
+    request = dataclasses.replace(request, roles=roles)
     role = commanding_role(request, "launcher", "worker")
     launch = read_command(role.command, environment=request.environment).launch
     if request.kind == "pytorch" and launch is not None and not launch.is_torch:
@@ -175,35 +182,24 @@ def gather(document: Document, site: Site, options: ExportOptions, taken: set[st
             f"{document.place(('command',), role.command)}: {launch.launcher} in a PyTorch job "
             "cannot be exported: write an MpiJob, or have torchrun start the processes"
         )
+    if request.kind in ("mpi", "pytorch"):
+        # Nothing is known of the machines where it will run.
+        size = counts(request, Facts(), launch)
+    else:
+        instances, notes = instances_of(request, None)
+        size = Counts(instances=instances, per_instance=1, notes=notes)
     return ExportJob(
         document=document,
         model=model,
         request=request,
         raw=raw,
-        counts=_counts(request, launch),
+        counts=size,
         launch=launch,
         role=role,
         name=name_for(model.name, taken),
         site=site,
         options=options,
     )
-
-
-def _counts(request: JobRequest, launch: Launch | None) -> Counts:
-    """Find out how large a job is; nothing is known of machines that nobody has asked."""
-    if request.kind in ("mpi", "pytorch"):
-        return counts(request, Facts(), launch)
-    instances, notes = instances_of(request, None)
-    return Counts(instances=instances, per_instance=1, notes=notes)
-
-
-def _with_outputs(request: JobRequest) -> JobRequest:
-    """Put a folder of the pod in the place of that of the attempt."""
-    roles = tuple(
-        dataclasses.replace(role, command=fill_in(role.command, lambda _: OUTPUTS_FOLDER))
-        for role in request.roles
-    )
-    return dataclasses.replace(request, roles=roles)
 
 
 TARGETS = {
@@ -217,7 +213,7 @@ TARGETS = {
 
 
 def export_from(paths: Sequence[Path], target: str, options: ExportOptions) -> list[Exported]:
-    """Write the jobs of documents; raises InputError with every mistake in all of them."""
+    """Write the jobs of documents; raises InputError with every error in all of them."""
     module, name = TARGETS[target]
     write: Target = getattr(import_module(f"rankwise.export.{module}"), name)
     made, faults, taken = [], Faults(), set[str]()

@@ -14,7 +14,7 @@ from rankwise.launch.rewriting import edits_for, fixes_for, notes_for
 from rankwise.launch.shell import Edit, apply
 from rankwise.plan import fill_in, later
 
-# Who else says so: Azure ML counts processes, names hosts, and runs as root.
+# Options that Azure ML needs no more: it counts processes, names hosts, and runs as root itself.
 _ELSEWHERE = frozenset(
     {
         *("np", "n", "c", "num-proc", "npernode", "N", "ppn", "perhost", "slots-per-host"),
@@ -128,6 +128,7 @@ def torch_words(line: str, launch: Launch | None = None) -> tuple[str, list[str]
 
 
 def _dollars(line: str, names: Iterable[str]) -> list[Edit]:
+    # As marks first: whether quotes are needed is decided with them, and `$` must not be quoted.
     return edits_for(line, {name: later(name) for name in names})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rankwise.errors import InputError
-from rankwise.export.base import Exported, ExportJob, Object
+from rankwise.export.base import Exported, ExportJob, Object, given
 from rankwise.export.commands import HOSTFILES, for_shell, mpi_line, torch_line, with_dollars
 from rankwise.export.pods import (
     COPY,
@@ -42,31 +42,31 @@ def mpi_operator(job: ExportJob) -> Exported:
         others = "" if job.request.kind == "plain" else "`--to kubeflow-v1` or "
         who = f"{others}`--to kubernetes` takes this one"
         raise InputError(f"{job.at('type')}: the MPI operator runs MPI jobs only; {who}")
-    metadata = metadata_of(job)
-    code = code_map(job, metadata)
-    made = {
-        "apiVersion": "kubeflow.org/v2beta1",
-        "kind": "MPIJob",
-        "metadata": metadata,
-        "spec": _mpi_spec(
-            job,
-            code,
-            launcherCreationPolicy="WaitForWorkersReady",
-            mpiImplementation=_implementation(job),
+    code = code_map(job)
+    more = {
+        "launcherCreationPolicy": "WaitForWorkersReady",
+        # Whose MPI the image is taken to have, by the options of the launcher.
+        "mpiImplementation": (
+            "MPICH" if job.launch is not None and job.launch.dialect == "hydra" else "OpenMPI"
         ),
     }
     notes = ["the image must have sshd: the operator starts it on the workers"]
-    return _exported(job, code, made, notes=notes)
+    spec = _mpi_spec(job, code, more)
+    return _exported(job, code, ("kubeflow.org/v2beta1", "MPIJob"), spec, notes=notes)
 
 
 def _exported(
     job: ExportJob,
     code: CodeMap | None,
-    made: Object,
+    kind: tuple[str, str],
+    spec: Object,
+    *,
     losses: Iterable[str] = (),
     notes: Iterable[str] = (),
 ) -> Exported:
-    """Put together an object, that of its code, and what is to be said of both."""
+    """Put together an object, that of its code, and the losses and notes of both."""
+    version, name = kind
+    made = {"apiVersion": version, "kind": name, "metadata": metadata_of(job), "spec": spec}
     return Exported(
         name=job.name,
         objects=[*([code.object] if code else []), made],
@@ -75,7 +75,7 @@ def _exported(
     )
 
 
-def _mpi_spec(job: ExportJob, code: CodeMap | None, **more: str) -> dict[str, Any]:
+def _mpi_spec(job: ExportJob, code: CodeMap | None, more: Object) -> Object:
     """Return what an MPIJob of either operator has: one launcher, and workers."""
     launcher, worker = _mpi_parts(job)
     return {
@@ -118,11 +118,6 @@ def _replicas(count: int, template: dict[str, Any], restart: str = "Never") -> d
     return {"replicas": count, "restartPolicy": restart, "template": template}
 
 
-def _implementation(job: ExportJob) -> str:
-    """Say whose MPI the image is taken to have, by the options of the launcher."""
-    return "MPICH" if job.launch is not None and job.launch.dialect == "hydra" else "OpenMPI"
-
-
 TORCH, MPI = "torch-distributed", "deepspeed-distributed"
 """The runtimes that are installed with the Trainer, one for each way to find each other."""
 _CONTAINER = "node"
@@ -142,34 +137,30 @@ def kubeflow_trainer(job: ExportJob) -> Exported:
             f"{job.at('type')}: the Trainer has no TensorFlow jobs; `--to kubeflow-v1` makes a "
             "TFJob, `--to kubernetes` needs no operator"
         )
-    metadata = metadata_of(job)
-    code = code_map(job, metadata)
+    code = code_map(job)
     line, notes = _line(job)
     hosts = dict.fromkeys(HOSTFILES, HOSTFILE) if kind == "mpi" else {}
-    trainer: dict[str, Any] = {
-        "image": image_of(job, job.role),
-        "command": for_shell(_in_folder(job, code) + line),
-        "numNodes": job.counts.instances,
-        "numProcPerNode": job.counts.per_instance,
-    }
-    variables = [one for one in variables_of(job, hosts) if one["name"] not in _reserved(job)]
-    if variables:
-        trainer["env"] = variables
-    if resources := requirements_of(job, instance_role(job.request).resources):
-        trainer["resourcesPerNode"] = resources
+    reserved = _reserved(job)
+    trainer = given(
+        image=image_of(job, job.role),
+        command=for_shell(_in_folder(job, code) + line),
+        numNodes=job.counts.instances,
+        numProcPerNode=job.counts.per_instance,
+        env=[one for one in variables_of(job, hosts) if one["name"] not in reserved],
+        resourcesPerNode=requirements_of(job, instance_role(job.request).resources),
+    )
     runtime = job.options.runtime or (MPI if kind == "mpi" else TORCH)
-    spec: dict[str, Any] = {"runtimeRef": {"name": runtime}, "trainer": trainer}
-    if (seconds := deadline(job)) is not None:
-        spec["activeDeadlineSeconds"] = seconds
-    if patches := _patches(job, code):
-        spec["runtimePatches"] = patches
-    made = {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": metadata,
-        "spec": spec,
-    }
-    return _exported(job, code, made, _losses(job, code), [*notes, *_notes(job, runtime)])
+    spec = given(
+        runtimeRef={"name": runtime},
+        trainer=trainer,
+        activeDeadlineSeconds=deadline(job),
+        runtimePatches=_patches(job, code),
+    )
+    notes += [f"the cluster must have the runtime {runtime}; another one: --runtime NAME"]
+    if kind == "mpi":
+        notes += ["the image must have what the runtime starts on its nodes: sshd, as that user"]
+    object_kind = ("trainer.kubeflow.org/v1alpha1", "TrainJob")
+    return _exported(job, code, object_kind, spec, losses=_losses(job, code), notes=notes)
 
 
 def _line(job: ExportJob) -> tuple[str, list[str]]:
@@ -202,10 +193,9 @@ def _patches(job: ExportJob, code: CodeMap | None) -> list[dict[str, Any]]:
             found.append({"name": "code", "emptyDir": {}})
             mounts.append({"name": "code", "mountPath": WORK})
     where = scheduling(site)
-    pod: dict[str, Any] = {name: where[name] for name in _PATCHED if name in where}
-    if found:
-        pod["volumes"] = found
-        pod["containers"] = [{"name": _CONTAINER, "volumeMounts": mounts}]
+    containers = [{"name": _CONTAINER, "volumeMounts": mounts}] if found else []
+    pod = {name: where[name] for name in _PATCHED if name in where}
+    pod |= given(volumes=found, containers=containers)
     if not pod:
         return []
     names = ("launcher", _CONTAINER) if job.request.kind == "mpi" else (_CONTAINER,)
@@ -242,14 +232,6 @@ def _losses(job: ExportJob, code: CodeMap | None) -> list[str]:
     return losses
 
 
-def _notes(job: ExportJob, runtime: str) -> list[str]:
-    notes = [f"the cluster must have the runtime {runtime}; another one: --runtime NAME"]
-    if job.request.kind == "mpi":
-        notes.append("the image must have what the runtime starts on its nodes: sshd, as that user")
-    return notes
-
-
-_VERSION = "kubeflow.org/v1"
 _TF_ROLES = {
     "chief": "Chief",
     "worker": "Worker",
@@ -262,12 +244,11 @@ _OPERATOR_VARIABLES = {"NODE_RANK": "$RANK", "RANK": "$RANK"}
 
 def kubeflow_v1(job: ExportJob) -> Exported:
     """Write the job of the kind that the training operator has for it."""
-    metadata = metadata_of(job)
-    code = code_map(job, metadata)
+    code = code_map(job)
     losses, notes = list[str](), list[str]()
     match job.request.kind:
         case "mpi":
-            kind, spec = "MPIJob", _mpi_spec(job, code)
+            kind, spec = "MPIJob", _mpi_spec(job, code, {})
         case "pytorch":
             kind, spec = "PyTorchJob", _pytorch(job, code, losses, notes)
         case "tensorflow":
@@ -277,8 +258,7 @@ def kubeflow_v1(job: ExportJob) -> Exported:
                 f"{job.at('type')}: the training operator has no kind for a single command; "
                 "`--to kubernetes` makes a Job of it"
             )
-    made = {"apiVersion": _VERSION, "kind": kind, "metadata": metadata, "spec": spec}
-    return _exported(job, code, made, losses, notes)
+    return _exported(job, code, ("kubeflow.org/v1", kind), spec, losses=losses, notes=notes)
 
 
 def _pytorch(

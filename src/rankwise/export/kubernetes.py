@@ -25,8 +25,6 @@ from rankwise.plan import RuntimeChoice, Task
 from rankwise.planning.jobs import task_of
 from rankwise.runtimes.base import PreparedRuntime
 
-_KEY_BYTES = 32
-
 
 def kubernetes(job: ExportJob) -> Exported:
     """Write the objects of a job; raises InputError if its code does not fit."""
@@ -55,7 +53,7 @@ def kubernetes(job: ExportJob) -> Exported:
 
 
 def _choice(job: ExportJob) -> ComputeConfig:
-    """Return what is said of the cluster; where nobody has said anything, what is usual."""
+    """Return the table of the cluster in the site file, or defaults where there is none."""
     said = job.compute
     choice = said if said.backend == KUBERNETES else ComputeConfig(name=said.name)
     site = choice.kubernetes
@@ -68,22 +66,19 @@ def _choice(job: ExportJob) -> ComputeConfig:
 
 def _task(job: ExportJob, choice: ComputeConfig) -> Task:
     """Plan the job for that cluster, with its images."""
-    roles = tuple(
-        dataclasses.replace(role, runtime=_runtime(image_of(job, role), role.runtime))
-        for role in job.request.roles
-    )
+    roles = []
+    for role in job.request.roles:
+        runtime = RuntimeChoice(name=role.runtime.name, kind="container", image=image_of(job, role))
+        roles.append(dataclasses.replace(role, runtime=runtime))
     layer = Layer(file=job.site.file, computes={choice.name: choice})
     site = Site(file=job.site.file, layers=(layer, *job.site.layers))
-    return task_of(dataclasses.replace(job.request, roles=roles, compute=choice.name), site)
-
-
-def _runtime(image: str, runtime: RuntimeChoice) -> RuntimeChoice:
-    return RuntimeChoice(name=runtime.name, kind="container", image=image)
+    return task_of(dataclasses.replace(job.request, roles=tuple(roles), compute=choice.name), site)
 
 
 def _objects(job: ExportJob, choice: ComputeConfig, task: Task) -> list[dict[str, Any]]:
-    # What the pods know each other by. Where there are secrets beside it, people make the object.
-    key = None if job.request.secrets else {"key": secrets.token_hex(_KEY_BYTES)}
+    # By this key the pods know each other. Where the job has secrets, too, the user creates the
+    # object that holds both: values of secrets are in no file.
+    key = None if job.request.secrets else {"key": secrets.token_hex(32)}
     with TemporaryDirectory(prefix="rankwise-export-") as folder:
         attempt = Attempt(label=job.name, marker=job.name, folder=Path(folder))
         # Pods run in the image: nothing is to be put around their commands.
@@ -106,5 +101,5 @@ def _objects(job: ExportJob, choice: ComputeConfig, task: Task) -> list[dict[str
 
 def _losses(job: ExportJob) -> Iterator[str]:
     if job.request.restart.most:
-        yield job.loss("restart", "without a client nobody starts it again")
+        yield job.loss("restart", "it is not started again: that needs a client")
     yield from losses_of_data(job)

@@ -16,7 +16,7 @@ from rankwise.backends.kubernetes.objects import label, quantities
 from rankwise.documents.jobs import CommandJob
 from rankwise.documents.site_models import KUBERNETES, ComputeConfig, KubernetesConfig
 from rankwise.errors import InputError
-from rankwise.export.base import OUTPUTS_FOLDER, ExportJob, Object, unique
+from rankwise.export.base import OUTPUTS_FOLDER, ExportJob, Object, given, unique
 from rankwise.export.commands import escaped
 from rankwise.files import files_of_code
 from rankwise.launch.jobs import RoleRequest
@@ -42,7 +42,7 @@ class CodeMap:
     volume: dict[str, Any]
 
 
-def code_map(job: ExportJob, metadata: Object) -> CodeMap | None:
+def code_map(job: ExportJob) -> CodeMap | None:
     """Put the code of a job into a ConfigMap; None: the image has it, or there is none to put.
 
     Raises InputError if it does not fit.
@@ -72,16 +72,14 @@ def code_map(job: ExportJob, metadata: Object) -> CodeMap | None:
             )
     if not items:
         return None
-    made: dict[str, Any] = {
+    name = f"{job.name}-code"
+    made = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {**metadata, "name": f"{metadata['name']}-code"},
+        "metadata": {**metadata_of(job), "name": name},
+        **given(data=texts, binaryData=others),
     }
-    if texts:
-        made["data"] = texts
-    if others:
-        made["binaryData"] = others
-    volume = {"name": "source", "configMap": {"name": f"{metadata['name']}-code", "items": items}}
+    volume = {"name": "source", "configMap": {"name": name, "items": items}}
     return CodeMap(object=made, volume=volume)
 
 
@@ -106,22 +104,21 @@ _CAPABILITIES = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["A
 
 def scheduling(choice: KubernetesConfig) -> dict[str, Any]:
     """Return the fields of a pod that say where it may go."""
-    fields: dict[str, Any] = {
-        "serviceAccountName": choice.service_account,
-        "imagePullSecrets": [{"name": name} for name in choice.pull_secrets],
-        "nodeSelector": dict(choice.node_selector),
-        "tolerations": [dict(one) for one in choice.tolerations],
-        "priorityClassName": choice.priority_class,
-        "runtimeClassName": choice.runtime_class,
-        "hostNetwork": choice.host_network,
-    }
-    return {name: value for name, value in fields.items() if value}
+    return given(
+        serviceAccountName=choice.service_account,
+        imagePullSecrets=[{"name": name} for name in choice.pull_secrets],
+        nodeSelector=dict(choice.node_selector),
+        tolerations=[dict(one) for one in choice.tolerations],
+        priorityClassName=choice.priority_class,
+        runtimeClassName=choice.runtime_class,
+        hostNetwork=choice.host_network,
+    )
 
 
 def security(compute: ComputeConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the fields of a pod and of its container that take away what they do not need.
 
-    Who runs in there is decided by the image, unless a site file knows the cluster.
+    The image decides which user runs in there, unless a site file knows the cluster.
     """
     user = compute.kubernetes.user if compute.backend == KUBERNETES else None
     who = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), user)
@@ -154,7 +151,7 @@ class Part:
     """Beside those of the document."""
     resources: Resources = Resources()
     is_privileged: bool = False
-    """Whether it runs as whoever the image says: sshd must be root."""
+    """Whether it runs as the user of the image: sshd must be root."""
 
 
 def labels_of(job: ExportJob) -> dict[str, str]:
@@ -172,33 +169,25 @@ def metadata_of(job: ExportJob) -> dict[str, Any]:
         "rankwise/description": job.model.description,
         "rankwise/tags": json.dumps(dict(job.model.tags)) if job.model.tags else "",
     }
-    annotations = {name: text for name, text in noted.items() if text}
-    namespace = job.compute.kubernetes.namespace
-    return {
-        "name": job.name,
-        **({"namespace": namespace} if namespace else {}),
-        "labels": labels_of(job),
-        **({"annotations": annotations} if annotations else {}),
-    }
+    return given(
+        name=job.name,
+        namespace=job.compute.kubernetes.namespace,
+        labels=labels_of(job),
+        annotations=given(**noted),
+    )
 
 
 def image_of(job: ExportJob, role: RoleRequest) -> str:
-    """Return the image of a role; raises InputError if nobody says which."""
-    if job.options.image:
-        return job.options.image
+    """Return the image of a role; raises InputError if neither it nor the site file has one."""
     runtime = role.runtime
-    if runtime.kind == "container" and not runtime.image.endswith(".sif"):
-        return runtime.image
-    if job.compute.kubernetes.image:
-        return job.compute.kubernetes.image
-    place = job.document.place(("environment",), runtime.name)
-    what = (
-        f"`{runtime.name}` is a file for apptainer"
-        if runtime.image
-        else f"`{runtime.name}` has no image"
-    )
+    is_file = runtime.image.endswith(".sif")
+    own = runtime.image if runtime.kind == "container" and not is_file else ""
+    if image := job.options.image or own or job.compute.kubernetes.image:
+        return image
+    what = "is a file for apptainer" if runtime.image else "has no image"
     raise InputError(
-        f'{place}: {what}, and pods need one: say --image IMAGE, or image = "…" under '
+        f"{job.document.place(('environment',), runtime.name)}: `{runtime.name}` {what}, and pods "
+        'need one: say --image IMAGE, or image = "…" under '
         f'[runtime."{runtime.name}"] in rankwise.toml'
     )
 
@@ -228,56 +217,41 @@ def requirements_of(job: ExportJob, resources: Resources) -> dict[str, Any]:
 def template_of(job: ExportJob, part: Part, code: CodeMap | None) -> dict[str, Any]:
     """Make the template of a pod."""
     site = job.compute.kubernetes
-    image = {"image": image_of(job, part.role)}
-    if job.compute.backend == KUBERNETES:
-        image["imagePullPolicy"] = site.pull_policy
+    # Without a site file, the cluster's own default for pulling counts.
+    policy = site.pull_policy if job.compute.backend == KUBERNETES else ""
+    image = given(image=image_of(job, part.role), imagePullPolicy=policy)
     pod, own = ({}, {}) if part.is_privileged else security(job.compute)
     found, mounts = volumes(site)
-    container: dict[str, Any] = {"name": part.container, **image}
-    if part.command:
-        container["command"] = list(part.command)
-    if folder := work_folder(job, code):
-        container["workingDir"] = folder
-    if variables := variables_of(job, part.variables):
-        container["env"] = variables
-    if resources := requirements_of(job, part.resources):
-        container["resources"] = resources
-    spec: dict[str, Any] = {}
+    before: list[dict[str, Any]] = []
     if code is not None:
         seen = {"name": "source", "mountPath": SOURCE, "readOnly": True}
         copy = {"name": "code", "mountPath": WORK}
         # Before anything starts, and on every pod: ranks may be started by a launcher elsewhere.
-        command = ["/bin/sh", "-c", COPY]
-        shown = {"name": "code", **image, "command": command, "volumeMounts": [seen, copy]}
-        spec["initContainers"] = [{**shown, **own}]
+        shown = {"command": ["/bin/sh", "-c", COPY], "volumeMounts": [seen, copy]}
+        before = [{"name": "code", **image, **shown, **own}]
         mounts = [copy, *mounts]
         found = [code.volume, {"name": "code", "emptyDir": {}}, *found]
-    if mounts:
-        container["volumeMounts"] = mounts
-    spec["containers"] = [{**container, **own}]
-    if found:
-        spec["volumes"] = found
-    metadata = {"labels": labels_of(job)}
-    if site.annotations:
-        metadata["annotations"] = dict(site.annotations)
+    settings = given(
+        command=list(part.command),
+        workingDir=WORK if code is not None else job.code_in_image,
+        env=variables_of(job, part.variables),
+        resources=requirements_of(job, part.resources),
+        volumeMounts=mounts,
+    )
+    containers = [{"name": part.container, **image, **settings, **own}]
+    spec = given(initContainers=before, containers=containers, volumes=found)
+    metadata = given(labels=labels_of(job), annotations=dict(site.annotations))
     return {"metadata": metadata, "spec": {**spec, **pod, **scheduling(site)}}
-
-
-def work_folder(job: ExportJob, code: CodeMap | None) -> str:
-    """Return the folder in which commands run; empty: that of the image."""
-    return WORK if code is not None else job.code_in_image
 
 
 def run_policy(job: ExportJob) -> dict[str, Any]:
     """Return what the operators of Kubeflow have for restarts, limits and pods that have ended."""
-    policy: dict[str, Any] = {
-        # Those that have ended keep their logs; the rest, such as parameter servers, is ended.
+    return {
+        # Pods that have ended keep their logs; the rest, such as parameter servers, is ended.
         "cleanPodPolicy": "Running",
         "backoffLimit": job.request.restart.most,
+        **given(activeDeadlineSeconds=deadline(job)),
     }
-    if (seconds := deadline(job)) is not None:
-        policy["activeDeadlineSeconds"] = seconds
-    return policy
 
 
 def deadline(job: ExportJob) -> int | None:
@@ -302,13 +276,13 @@ def common_losses(job: ExportJob, code: CodeMap | None) -> Iterator[str]:
 def losses_of_data(job: ExportJob) -> Iterator[str]:
     """Say what goes in and comes out that no cluster knows of."""
     model = job.model
-    for name, given in model.inputs.items():
-        if given.path and "://" not in given.path and not given.path.startswith("azureml:"):
+    for name, said in model.inputs.items():
+        if said.path and "://" not in said.path and not said.path.startswith("azureml:"):
             yield job.loss(
-                f"inputs.{name}", f"`{given.path}` is a path here: have it in the image or a volume"
+                f"inputs.{name}", f"`{said.path}` is a path here: have it in the image or a volume"
             )
-        elif given.path:
-            yield job.loss(f"inputs.{name}", f"nobody fetches `{given.path}` there")
+        elif said.path:
+            yield job.loss(f"inputs.{name}", f"`{said.path}` is not fetched there")
     if isinstance(model, CommandJob):
         for name, output in model.outputs.items():
             where = output.path or f"{OUTPUTS_FOLDER}/outputs/{name}"

@@ -65,7 +65,10 @@ def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
     members = list(_members(request, instances, has_pods=facts.has_pods))
     if not any(member.rank == 0 for member in members):
         raise InputError(f"{request.name}: there is neither a chief nor a worker: add `worker:`")
-    success, why = _success(request, members)
+    success, notes = request.success or "all", [*derived]
+    if request.success is None and {"chief", "ps"} <= {member.type for member in members}:
+        success = "chief"
+        notes.append("success: chief: workers of a chief with parameter servers never end")
     planned = [
         process_of(
             request,
@@ -81,7 +84,7 @@ def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
     ]
     resources = sum((member.role.resources for member in members), Resources())
     nodes = len(members) if facts.has_pods else instances
-    return assemble(request, planned, nodes=nodes, resources=resources, notes=[*derived, *why])
+    return assemble(request, planned, nodes=nodes, resources=resources, notes=notes)
 
 
 def _members(request: JobRequest, instances: int, *, has_pods: bool) -> Iterator[_Member]:
@@ -111,15 +114,6 @@ def _configuration(member: _Member, members: list[_Member]) -> str:
     task = {"type": member.type, "index": member.index}
     # Escaped, the marks of `later` would not be found when they are to be filled in.
     return json.dumps({"cluster": cluster, "task": task}, ensure_ascii=False)
-
-
-def _success(request: JobRequest, members: list[_Member]) -> tuple[str, list[str]]:
-    if request.success is not None:
-        return request.success, []
-    types = {member.type for member in members}
-    if {"chief", "ps"} <= types:
-        return "chief", ["success: chief: workers of a chief with parameter servers never end"]
-    return "all", []
 
 
 def pytorch_task(request: JobRequest, facts: Facts) -> Task:

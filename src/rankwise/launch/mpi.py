@@ -89,7 +89,7 @@ def forget_job_of_parent(environment: MutableMapping[str, str] = os.environ) -> 
 
 
 def forget_job(environment: MutableMapping[str, str] = os.environ) -> dict[str, str]:
-    """Be no rank of anything, for a process that starts ranks of its own; gives what is removed."""
+    """Remove what makes this process a rank, so that it may start ranks; return what is removed."""
     names = [name for name in environment if name.startswith((*JOB_VARIABLES, _JOINED))]
     return {name: environment.pop(name) for name in names}
 
@@ -126,7 +126,7 @@ def start_mpi(place: Place) -> ModuleType:
     """Start MPI in a process that a launcher has made a rank of.
 
     Raises MpiMissing, or MpiMismatch when launcher and library are of different MPIs: most
-    libraries would end the process with a message about PMI that nobody understands.
+    libraries would end the process with a message about PMI, which does not name the cause.
     """
     from rankwise.errors import MpiMismatch
 
@@ -158,7 +158,7 @@ def is_mpi_started() -> bool:
 def load_mpi() -> ModuleType:
     """Import mpi4py's MPI, which starts MPI in this process.
 
-    Raises MpiMissing with the command that mends it.
+    Raises MpiMissing with the command that installs one.
     """
     mpi4py = _import_mpi4py()
     try:
@@ -190,9 +190,9 @@ def _import_mpi4py() -> ModuleType:
 
 
 def prepare_clock(version: str, library_path: str | None) -> None:
-    """Let Intel MPI measure the processor's clock now, once for all copies of this process.
+    """Let Intel MPI measure the processor's clock now, once for all forks of this process.
 
-    It takes a quarter of a second of each start otherwise.
+    Otherwise each of them measures it for a quarter of a second.
     """
     if version.startswith("Intel") and library_path is not None:
         import ctypes
@@ -203,9 +203,9 @@ def prepare_clock(version: str, library_path: str | None) -> None:
 
 
 def send_to_pmix_at_once() -> None:
-    """Have what Open MPI says to its launcher at its end sent without delay.
+    """Have the last message of Open MPI to its launcher sent without delay.
 
-    It is small, and the kernel waits for more: 40 ms of each end.
+    It is small, and the kernel would wait 40 ms for more to send.
     """
     import socket
     from pathlib import Path
@@ -239,11 +239,10 @@ def library_name(version: str) -> str:
 
 
 def load_mpi_without_start() -> str:
-    """Load mpi4py's MPI as what is not to be started yet; gives the library's version.
+    """Load mpi4py's MPI without starting it, and return the library's version.
 
     Raises MpiMissing.
     """
-
     prevent_start()
     version: str = load_mpi().Get_library_version()
     return version
@@ -254,7 +253,7 @@ def prevent_start() -> None:
     try:
         import mpi4py
     except ImportError:
-        return  # `load_mpi` says what to do
+        return  # `load_mpi` reports it, with a remedy.
     mpi4py.rc(initialize=False, finalize=False)
 
 
@@ -265,9 +264,9 @@ _WITHOUT_MPI = ("f2py", "fromhandle", "fromint", "handle", "py2f", "toint")
 
 
 def stand_in_for_mpi() -> Callable[[], None]:
-    """Let the next import of mpi4py's MPI give what starts nothing; gives what undoes that.
+    """Let the next import of mpi4py's MPI start nothing; return a function that undoes this.
 
-    What has begun to use MPI before is left alone.
+    An MPI that was started before is left alone.
     """
     try:
         import mpi4py
@@ -344,7 +343,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _refusal(name: str, *, is_method: bool) -> object:
-    """Make what raises instead of a call of MPI: that would end the process without a word."""
+    """Make what raises instead of a call of MPI, which would end the process without a word."""
 
     def refuse(*_arguments: object, **_options: object) -> NoReturn:
         raise RuntimeError(f"{name} of a communicator: MPI is not started in the controller")
@@ -353,41 +352,25 @@ def _refusal(name: str, *, is_method: bool) -> object:
 
 
 def replace_world(mpi: Any) -> dict[str, object]:
-    """Make the world one of a single process that is never asked; gives what was there."""
+    """Make the worlds those of a single process that calls no MPI; return what was there."""
 
-    class Alone(mpi.Intracomm):  # type: ignore[misc]
-        """A communicator of nobody else."""
-
-        rank = 0
-        size = 1
-
-        def Get_rank(self) -> int:
-            return 0
-
-        def Get_size(self) -> int:
-            return 1
-
-        def Barrier(self) -> None:
-            pass
-
-        barrier = Barrier
-
-        def bcast(self, obj: object, root: int = 0) -> object:
-            return obj
-
-        def gather(self, sendobj: object, root: int = 0) -> list[object]:
-            return [sendobj]
-
-        def allgather(self, sendobj: object) -> list[object]:
-            return [sendobj]
-
-        def allreduce(self, sendobj: object, op: object = None) -> object:
-            return sendobj
-
+    answers: dict[str, Any] = {
+        "rank": 0,
+        "Get_rank": lambda self: 0,
+        "size": 1,
+        "Get_size": lambda self: 1,
+        **dict.fromkeys(("Barrier", "barrier"), lambda self: None),
+        "bcast": lambda self, obj, root=0: obj,
+        "gather": lambda self, sendobj, root=0: [sendobj],
+        "allgather": lambda self, sendobj: [sendobj],
+        "allreduce": lambda self, sendobj, op=None: sendobj,
+    }
     for name in dir(mpi.Intracomm):
-        if not name.startswith("_") and name not in {*vars(Alone), *_WITHOUT_MPI}:
-            setattr(Alone, name, _refusal(name, is_method=callable(getattr(mpi.Intracomm, name))))
+        if not name.startswith("_") and name not in {*answers, *_WITHOUT_MPI}:
+            is_method = callable(getattr(mpi.Intracomm, name))
+            answers[name] = _refusal(name, is_method=is_method)
+    alone = type("Alone", (mpi.Intracomm,), answers)
     replaced = {name: getattr(mpi, name) for name in _WORLDS}
     for name in _WORLDS:
-        setattr(mpi, name, Alone())
+        setattr(mpi, name, alone())
     return replaced

@@ -12,7 +12,6 @@ from rankwise.launch.jobs import (
     Counts,
     Facts,
     JobRequest,
-    RoleRequest,
     assemble,
     commanding_role,
     counts,
@@ -80,9 +79,11 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
         reading = read_command(line, family, said)
         notes.append(note)
     prepared = prepare(line, reading, family, has_mpi4py=facts.has_mpi4py)
-    own = Resources() if role is instance_role(request) else role.resources
+    at_nodes = instance_role(request)
+    # A document without workers says of its launcher what each node needs.
+    own = Resources() if role is at_nodes else role.resources
     # The launcher claims less than the ranks do: where it can be, it is by itself.
-    is_apart = facts.has_pods and (found.instances > 1 or role is not instance_role(request))
+    is_apart = facts.has_pods and (found.instances > 1 or role is not at_nodes)
     launcher = process_of(
         request,
         replace(role, name="launcher"),
@@ -100,7 +101,7 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
         width=found.processes,
         files={"hostfile": hostfile(family, found, reading.launch)},
         environment=mpi_variables(family, said, names_hosts=bool(_HOST_OPTIONS.search(line))),
-        resources=_resources(request, role, found.instances),
+        resources=own + at_nodes.resources * found.instances,
         notes=[*notes, *prepared.notes],
     )
 
@@ -187,11 +188,3 @@ def _is_program(line: str) -> bool:
     rest = apply(line, [Edit(word.start, word.end) for word in words])
     is_fixed = all(word.text is not None for word in words)
     return is_fixed and not rest.strip() and next(skip_prefixes(words), None) == 0
-
-
-def _resources(request: JobRequest, launcher: RoleRequest, instances: int) -> Resources:
-    """Add up what the launcher and the workers claim."""
-    of_instances = instance_role(request).resources * instances
-    if launcher is instance_role(request):
-        return of_instances
-    return launcher.resources + of_instances

@@ -17,7 +17,7 @@ _RESERVED = frozenset(
         *("case", "esac", "select", "function", "coproc", "{", "}", "!", "[["),
     }
 )
-# More than anybody writes, and far less than Python's own limit.
+# Deeper than any real line, and far less than Python's own limit of recursion.
 _DEEPEST = 40
 
 
@@ -54,7 +54,7 @@ class ShellLine:
     is_redirected: bool = False
     """Whether any output goes into a file, or a group of commands is handled as one."""
     is_compound: bool = False
-    """Whether it has loops, conditions or functions, so that nobody knows how often what runs."""
+    """Whether it has loops, conditions or functions: how often a command runs is then not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,17 +242,18 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 
 # Their options that take the next word as an argument, and how many words come before the program.
 _WRAPPERS: Mapping[str, tuple[frozenset[str], int]] = {
-    **dict.fromkeys(("command", "then", "do", "else", "{", "!"), (frozenset[str](), 0)),
+    **dict.fromkeys(
+        ("command", "nohup", "setsid", "then", "do", "else", "{", "!"), (frozenset[str](), 0)
+    ),
     "env": (frozenset({"-u", "--unset", "-C", "--chdir"}), 0),
     "exec": (frozenset({"-a"}), 0),
     "nice": (frozenset({"-n", "--adjustment"}), 0),
-    "nohup": (frozenset(), 0),
-    "setsid": (frozenset(), 0),
     "stdbuf": (frozenset({"-i", "-o", "-e", "--input", "--output", "--error"}), 0),
     "time": (frozenset({"-f", "--format", "-o", "--output"}), 0),
     "timeout": (frozenset({"-k", "--kill-after", "-s", "--signal"}), 1),
 }
-# Programs that run another in an environment, and have too many options to know them all.
+# Programs that run another in an environment. They have too many options to list them here, so
+# that each word after them may be the program.
 _ENVIRONMENTS = frozenset(
     {"conda", "hatch", "mamba", "micromamba", "pdm", "pipenv", "pixi", "poetry", "uv"}
 )
@@ -290,7 +291,7 @@ def _after_wrapper(words: Sequence[Word], at: int, name: str) -> int:
 
 
 def _after_options(words: Sequence[Word], start: int) -> Iterator[int]:
-    """Give every word that is no option, and no argument of one as far as can be seen."""
+    """Return every word that is no option, and no argument of one as far as can be seen."""
     for at in range(start, len(words)):
         is_option = words[at].raw.startswith("-")
         if not is_option and words[at].text is not None:
