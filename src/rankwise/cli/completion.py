@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 import typer
@@ -56,11 +57,6 @@ def _of_names(names: Callable[[], Iterable[str]]) -> Completer:
     return complete
 
 
-def _runs(store: Store, context: typer.Context) -> Iterable[str]:
-    del context
-    return (run.id for run in store.runs(_MOST_RUNS))
-
-
 def _run_sets(store: Store, context: typer.Context) -> Iterable[str]:
     """Name what `compare` takes: runs, and the branches that they are of."""
     del context
@@ -88,15 +84,6 @@ def _processes(store: Store, context: typer.Context) -> Iterable[str]:
     run = choose_run(store, _argument(context, "run"))
     for attempt in store.attempts(run.id, context.params.get("task")):
         yield from (folder.name for folder in process_folders(attempt.folder))
-
-
-def _metrics(store: Store, context: typer.Context) -> Iterable[str]:
-    return (series.metric for series in store.series(name=context.params.get("name")))
-
-
-def _measured_documents(store: Store, context: typer.Context) -> Iterable[str]:
-    del context
-    return (series.name for series in store.series())
 
 
 def _argument(context: typer.Context, name: str) -> str | None:
@@ -131,28 +118,10 @@ def _in_site_files(table: str) -> list[str]:
     return list(names)
 
 
-def _document_types() -> Iterable[str]:
-    from rankwise.documents.load import TYPES
-
-    return TYPES
-
-
 def _report_formats() -> Iterable[str]:
     from rankwise.plugins import REPORT_FORMATS
 
     return [*REPORT_FORMATS.ours, *REPORT_FORMATS.others()]
-
-
-def _targets() -> Iterable[str]:
-    from rankwise.export.base import TARGETS
-
-    return TARGETS
-
-
-def _ci_services() -> Iterable[str]:
-    from rankwise.cli.documents import CI_FILES
-
-    return CI_FILES
 
 
 _task = _of_store(_tasks)
@@ -160,18 +129,23 @@ _recipient = _of_names(lambda: _in_site_files("notify"))
 _compute = _of_names(lambda: [*_in_site_files("compute"), "local"])
 _side = _of_store(_run_sets)
 
+# What a table of ours has is looked up late: to load it takes longer than to complete.
 COMPLETERS: dict[str, Completer] = {
     **dict.fromkeys(("task", "only", "from_"), _task),
     **dict.fromkeys(("on", "doctor.name"), _compute),
     **dict.fromkeys(("run.notify", "submit.notify", "notify.to"), _recipient),
     **dict.fromkeys(("compare.a", "compare.b"), _side),
-    "run": _of_store(_runs),
+    "run": _of_store(lambda store, _: (run.id for run in store.runs(_MOST_RUNS))),
     "process": _of_store(_processes),
-    "metric": _of_store(_metrics),
-    "trend.name": _of_store(_measured_documents),
-    "export.to": _of_names(_targets),
-    "init.type_name": _of_names(_document_types),
-    "init.ci": _of_names(_ci_services),
+    "metric": _of_store(
+        lambda store, context: (
+            series.metric for series in store.series(name=context.params.get("name"))
+        )
+    ),
+    "trend.name": _of_store(lambda store, _: (series.name for series in store.series())),
+    "export.to": _of_names(lambda: resolve_name("rankwise.export.base:TARGETS")),
+    "init.type_name": _of_names(lambda: resolve_name("rankwise.documents.load:TYPES")),
+    "init.ci": _of_names(lambda: resolve_name("rankwise.cli.documents:CI_FILES")),
     "schema.what": _of_names(lambda: ("documents", "site")),
     "report.format_": _of_names(_report_formats),
 }

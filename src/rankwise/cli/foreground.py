@@ -90,7 +90,6 @@ def _send_waiting(store: Store, run: RunRow) -> None:
 
 # Of more tasks than this, only their states are shown, not what they write.
 _MOST_TASKS_WITH_OUTPUT = 10
-_SUITE, _MATRIX = "Suite", "Matrix"
 
 
 class Shown(Enum):
@@ -156,7 +155,7 @@ def _view(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) -> Vie
             return JsonView(sys.stdout)
         case Shown.NOTHING:
             return QuietView(sys.stderr)
-    are_tests = run.kind in (_SUITE, _MATRIX)
+    are_tests = run.kind in ("Suite", "Matrix")
     if len(tasks) > _MOST_TASKS_WITH_OUTPUT or are_tests:
         from rankwise.reports.status import durations_before
         from rankwise.reports.terminal.console import make_console

@@ -54,7 +54,7 @@ def _do(act: Callable[[], object]) -> int:
         return INTERRUPTED
     except OSError as error:
         if isinstance(error, BrokenPipeError) or error.errno in _OUTSIDE:
-            raise
+            raise  # For `guarded`, which also gets what the last flush raises.
         if _current_folder() is None:
             return _refuse(
                 "the current folder is no longer there, it was deleted or moved away; "
@@ -109,6 +109,7 @@ def _keep(error: Exception) -> str:
     import tempfile
     import traceback
 
+    # Not in the current folder: it may be full, or not ours to write.
     file, name = tempfile.mkstemp(prefix="rankwise-fault-", suffix=".txt")
     with os.fdopen(file, "w", errors="backslashreplace") as report:
         report.write(
@@ -129,6 +130,7 @@ def leave_streams() -> None:
                 os.dup2(nowhere.fileno(), stream.fileno())
 
 
+# The first sentence of each command's docstring, which only that command loads.
 VERBS = {
     "run": "Run documents here and now, and show what their processes write",
     "submit": "Run documents in the background, and print the run's id at once",
@@ -170,6 +172,7 @@ _USUAL, _WIDEST = 80, 100
 
 def help_text() -> str:
     """Return what `rankwise --help` shows."""
+    # Written here and not by typer, which takes longer to load than all of this.
     lines = [*_wrapped(_USAGE), "", *_wrapped(_ABOUT), ""]
     parts = {"Commands": VERBS.items(), "Options": _OPTIONS, "For example": _EXAMPLES}
     for title, rows in parts.items():
@@ -226,7 +229,6 @@ def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
 
 
 ASKED = "_RANKWISE_COMPLETE"
-_OF_BASH = "complete_bash"
 _COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
 _OPTION_WORDS = ("--help", "--version", *_COMPLETION_OPTIONS)
 
@@ -242,11 +244,12 @@ def first_words(environment: Mapping[str, str] = os.environ) -> Sequence[str] | 
 
     To bash names are enough. Others also show what they are about, each in its own way.
     """
-    if environment.get(ASKED) != _OF_BASH:
+    if environment.get(ASKED) != "complete_bash":
         return None
     words, incomplete = _words(environment)
     if words and words[0] in VERBS:
         return None
+    # After a word that is no command, there is nothing that would be right.
     if words not in ([], ["help"]):
         return []
     offered = (*VERBS, *(("help", *_OPTION_WORDS) if not words else ()))
@@ -260,6 +263,7 @@ def first_words(environment: Mapping[str, str] = os.environ) -> Sequence[str] | 
 
 def _words(environment: Mapping[str, str]) -> tuple[list[str], str]:
     """Return the words between the program and the cursor, and the one that is not complete."""
+    # Bash passes the words and the number of the one at the cursor; zsh and fish pass the line.
     if "COMP_WORDS" in environment:
         words = environment["COMP_WORDS"].split()
         number = environment.get("COMP_CWORD", "")
@@ -285,6 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] in _COMPLETION_OPTIONS:
         return _with_typer(arguments, VERBS)
     match arguments:
+        # Only the module of this command is loaded.
         case [verb, *_] if verb in VERBS:
             return _with_typer(arguments, [verb])
         case ["help", verb, *_] if verb in VERBS:

@@ -216,8 +216,7 @@ class PlanningOptions(CommandOptions):
         from rankwise.planning import plan_from
         from rankwise.planning.selection import selection
 
-        names = ("only", "failed", "repeat", "shard")
-        given = {name: getattr(self, name) for name in names}
+        given = {name: getattr(self, name) for name in ("only", "failed", "repeat", "shard")}
         wanted = selection(self.files, folder, fail_fast=fail_fast, **given)
         return plan_from(self.files, strict=self.strict, on=self.on, choice=choice, wanted=wanted)
 

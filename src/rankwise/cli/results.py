@@ -26,7 +26,6 @@ from rankwise.cli.options import (
 from rankwise.errors import InputError
 
 if TYPE_CHECKING:
-    from rankwise.reports.comparison import Side
     from rankwise.store import RunRow, Store
     from rankwise.store.samples import SeriesRow
 
@@ -74,11 +73,11 @@ def compare_command(
       rankwise compare main HEAD
       rankwise compare osu-1 osu-2 --metric latency --threshold 3%
     """
-    from rankwise.reports.comparison import compare_sides, compared_data
+    from rankwise.reports.comparison import Side, compare_sides, compared_data
 
     threshold_of = thresholds(threshold or ())
     with open_for_reading(store_folder(store)) as opened:
-        before, after = (side_of(opened, side, last=last, folder=Path.cwd()) for side in (a, b))
+        before, after = (Side(given=one, runs=runs_of(opened, one, last=last)) for one in (a, b))
         compared = compare_sides(
             opened, before, after, metrics=metric or (), threshold_of=threshold_of
         )
@@ -250,17 +249,11 @@ _MOST = 2000
 _GIT_SECONDS = 10.0
 
 
-def side_of(store: Store, given: str, *, last: int, folder: Path) -> Side:
+def runs_of(store: Store, given: str, *, last: int) -> list[RunRow]:
     """Return the runs that are meant: of a tag or a branch the last ones, of a commit all.
 
     Raises InputError if there are none.
     """
-    from rankwise.reports.comparison import Side
-
-    return Side(given=given, runs=_runs(store, given, last=last, folder=folder))
-
-
-def _runs(store: Store, given: str, *, last: int, folder: Path) -> list[RunRow]:
     runs = store.runs(_MOST)
 
     def having(name: str, value: str) -> list[RunRow]:
@@ -272,7 +265,7 @@ def _runs(store: Store, given: str, *, last: int, folder: Path) -> list[RunRow]:
         raise InputError(f"{store.path}: no run has the tag {given}")
     if found := [run for run in runs if run.id == given] or having("git.branch", given):
         return found
-    for commit in filter(_COMMIT.fullmatch, (given, _resolved(given, folder))):
+    for commit in filter(_COMMIT.fullmatch, (given, _resolved(given))):
         # Of code with changes that are not committed, the commit says too little.
         clean = [run for run in runs if "git.dirty" not in run.tags]
         if found := [run for run in clean if run.tags.get("git.commit", "").startswith(commit)]:
@@ -280,11 +273,11 @@ def _runs(store: Store, given: str, *, last: int, folder: Path) -> list[RunRow]:
     return [store.find_run(given)]
 
 
-def _resolved(given: str, folder: Path) -> str:
+def _resolved(given: str) -> str:
     """Return the commit that git knows by this name here: HEAD~1, v1.0; empty: none."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "--verify", "-q", f"{given}^{{commit}}", "--"],
+            ["git", "rev-parse", "--verify", "-q", f"{given}^{{commit}}", "--"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

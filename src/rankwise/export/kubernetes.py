@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -49,7 +48,10 @@ def kubernetes(job: ExportJob) -> Exported:
         key = '--from-literal=key="$(openssl rand -hex 32)"'
         made = " ".join([f"kubectl create secret generic{where} {name}", key, *values])
         notes.insert(0, f"before it is applied: {made}")
-    return Exported(name=job.name, objects=objects, losses=list(_losses(job)), notes=notes)
+    losses = [*losses_of_data(job)]
+    if job.request.restart.most:
+        losses.insert(0, job.loss("restart", "it is not started again: that needs a client"))
+    return Exported(name=job.name, objects=objects, losses=losses, notes=notes)
 
 
 def _choice(job: ExportJob) -> ComputeConfig:
@@ -97,9 +99,3 @@ def _objects(job: ExportJob, choice: ComputeConfig, task: Task) -> list[dict[str
         parts=delivery.parts,
         secrets=key,
     )
-
-
-def _losses(job: ExportJob) -> Iterator[str]:
-    if job.request.restart.most:
-        yield job.loss("restart", "it is not started again: that needs a client")
-    yield from losses_of_data(job)

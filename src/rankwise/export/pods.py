@@ -197,15 +197,10 @@ def variables_of(job: ExportJob, more: Mapping[str, str] | None = None) -> list[
     said = {**(more or {}), **job.request.environment}
     plain = [{"name": name, "value": escaped(value)} for name, value in said.items()]
     secret = [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": secrets_name(job), "key": name}}}
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": f"{job.name}-secrets", "key": name}}}
         for name in job.request.secrets
     ]
     return plain + secret
-
-
-def secrets_name(job: ExportJob) -> str:
-    """Name the Secret that a job expects."""
-    return f"{job.name}-secrets"
 
 
 def requirements_of(job: ExportJob, resources: Resources) -> dict[str, Any]:
@@ -301,7 +296,7 @@ def common_notes(job: ExportJob, code: CodeMap | None) -> Iterator[str]:
         values = " ".join(f'--from-literal={name}="${name}"' for name in job.request.secrets)
         namespace = job.compute.kubernetes.namespace
         where = f" -n {namespace}" if namespace else ""
-        secret = f"secret generic{where} {secrets_name(job)}"
+        secret = f"secret generic{where} {job.name}-secrets"
         yield f"before it is applied: kubectl create {secret} {values}"
     yield from stand_in_notes(job)
     yield from job.counts.notes

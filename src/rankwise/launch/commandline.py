@@ -43,6 +43,7 @@ class LauncherOptions:
         """Complete a name that is shortened, where that is allowed and clear."""
         if self.style == "dashes" or name in self.arguments or len(name) == 1:
             return name
+        # As argparse and getopt complete: only where one option begins so.
         longer = [known for known in self.arguments if known.startswith(name)]
         return longer[0] if len(longer) == 1 else name
 
@@ -58,6 +59,7 @@ def options_of(dialect: Dialect) -> LauncherOptions:
     own = tables[dialect]
     other = tables.get(own.get("like", ""), {})
     both = other | own
+    # Of a name in both, the launcher's own number of arguments counts.
     return LauncherOptions(
         style=both["style"],
         arguments={
@@ -139,6 +141,7 @@ def is_python(word: Word) -> bool:
 
 def _launcher_at(words: Sequence[Word], place: int, family: Family) -> FoundLauncher | None:
     name, path = _base(words[place]), words[place].text or ""
+    # Every MPI calls its launcher so: whose it is, decides which options it has.
     if name in ("mpirun", "mpiexec"):
         dialect: Dialect = "hydra" if family in ("mpich", "intel") else "openmpi"
         return FoundLauncher(dialect, name, path, place + 1)
@@ -157,6 +160,7 @@ def _module_of_python(words: Sequence[Word], place: int) -> FoundLauncher | None
             if module not in _MODULES:
                 return None
             return FoundLauncher(_MODULES[module], module, module, at + 1, words[place].raw)
+        # Python's own options before `-m`; of others, what follows is a script or a command.
         if text in ("-W", "-X"):
             at += 2
         elif PYTHON_FLAGS.fullmatch(text) or text.startswith(("-W", "-X")):
@@ -172,6 +176,7 @@ def _seems_torch_at(words: Sequence[Word], place: int) -> bool:
         return launcher.dialect in TORCH
     name = _base(words[place])
     following = [word.text or word.raw for word in words[place + 1 :]]
+    # The script within `bash -c` is one word here; it is searched, not read.
     if name in _SHELLS:
         return any(_WITHIN.search(text) for text in following)
     return name == "deepspeed" or (name == "accelerate" and following[:1] == ["launch"])
@@ -243,6 +248,7 @@ class Launch:
     @property
     def processes(self) -> int | None:
         """How many processes the line asks for in all."""
+        # Each program of `-n 1 ./a : -n 3 ./b` has its own number; without one, the sum is unknown.
         names = options_of(self.dialect).processes
         counts = [count_in(segment.value(names)) for segment in self.segments]
         known = [count for count in counts if count is not None]
@@ -294,6 +300,7 @@ def read_command(
         return ReadCommand(
             None, "its quotes, or text that follows on other lines, are not understood"
         )
+    # Torch is looked for in all commands, as a script that starts it need not be understood.
     found = [
         (command, start)
         for command in parts.commands
@@ -308,6 +315,7 @@ def read_command(
         if len(found) > 1:
             raise _NotUnderstood("it has more than one launcher")
         command, start = found[0]
+        # What goes through a pipe is no longer the output of a rank.
         is_kept = not parts.is_redirected and command.after not in ("|", "|&")
         return ReadCommand(
             _launch(command, start, is_kept, environment or {}), "", starts_torch, True
@@ -372,6 +380,7 @@ class _Options:
             at = end + 1
 
     def _end_of_program(self, at: int) -> int:
+        # As in `mpirun -n 1 ./a : -n 3 ./b`; to torchrun, a colon is an argument.
         if self.table.style == "dashes":
             for place in range(at, len(self.words)):
                 if self.words[place].raw == ":":
@@ -382,6 +391,7 @@ class _Options:
         if at >= end:
             raise _NotUnderstood(f"{self.launcher} is given no program")
         raw = self.words[at].raw
+        # `mpirun $OPTIONS ./a`: where the variable is empty, the next word is the program.
         if self.words[at].may_split and not _SURELY_ONE.fullmatch(raw):
             raise _NotUnderstood(f"`{raw}` may be options or the program")
 
@@ -394,6 +404,7 @@ class _Options:
             return None
         name, joined = self._name(word)
         count = self.table.arguments.get(name)
+        # How many words belong to an unknown option is unknown: the program may be one of them.
         if count is None or name in ELSEWHERE:
             raise _NotUnderstood(f"the option `{word.raw}` of {self.launcher} is not known")
         if joined is not None:

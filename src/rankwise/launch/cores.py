@@ -36,6 +36,7 @@ def does_yielding_starve(release: str = "") -> bool:
     numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", release or os.uname().release)
     if sys.platform != "linux" or numbers is None:
         return False
+    # The series between the two ended before the change.
     version = tuple(int(number or 0) for number in numbers.groups())
     return (6, 12, 63) <= version < (6, 13) or version >= (6, 17, 13)
 
@@ -57,13 +58,14 @@ def domains_of(cores: Sequence[int], nodes: Path = _NODES) -> list[int]:
         number = path.parent.name.removeprefix("node")
         if number.isdigit():
             domain_of_core.update(dict.fromkeys(parse_list(path.read_text()), int(number)))
+    # Numbers of domains may have gaps: a container sees only some of them.
     found = [domain_of_core.get(core, 0) for core in cores]
     order = {number: place for place, number in enumerate(sorted(set(found)))}
     return [order[number] for number in found]
 
 
 def cores_for(seats: Sequence[int], ranks: int, cores: Sequence[int]) -> str:
-    """Say which cores each rank of a world gets, seat by seat: `0,1;2,3` for two with two each."""
+    """Write which cores each rank of a world gets, by seats: `0,1;2,3` for two with two each."""
     threads = len(seats) // ranks
     groups = [seats[rank * threads : (rank + 1) * threads] for rank in range(ranks)]
     return ";".join(",".join(str(cores[seat]) for seat in group) for group in groups)

@@ -104,6 +104,7 @@ def assemble(
         runtime=_runtime(request),
         timeout=request.timeout,
         restart=request.restart,
+        # Of many processes alike, a note is given once.
         notes=tuple(dict.fromkeys([*notes, *told])),
         tags=dict(request.tags),
         **more,
@@ -156,6 +157,7 @@ def process_of(
     kept = {name: value for name, value in added.items() if name not in said}
     environment = {**kept, **who}
     known = {**said, **environment}
+    # The caller may name the process otherwise, or give it a share of what its role claims.
     named = {"name": f"{role.name}-{number}", "role": role.name, "resources": role.resources}
     notes += prepared.word_notes(known)
     command = prepared.for_process(known)
@@ -184,6 +186,7 @@ def _code(request: JobRequest) -> str:
 
 def _runtime(request: JobRequest) -> RuntimeChoice:
     """Return the runtime of all roles; what it is counts, not what it is called."""
+    # A role that says nothing runs in what the others say.
     chosen = [role.runtime for role in request.roles if role.runtime != RuntimeChoice()]
     different = {dataclasses.replace(runtime, name=""): runtime for runtime in reversed(chosen)}
     if len(different) > 1:
@@ -195,9 +198,10 @@ def _runtime(request: JobRequest) -> RuntimeChoice:
     return next(iter(different.values()), RuntimeChoice())
 
 
+# Larger than any cluster that is known: a number with a digit too many is not planned for minutes.
 _MOST_INSTANCES = 10_000
 MOST_PROCESSES = 100_000
-"""More than that are a slip of the pen."""
+"""More are taken for a typing error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +262,7 @@ def _instances(request: JobRequest, launch: Launch | None) -> tuple[int, str]:
         return role.replicas, f"num_replicas of {role.name}"
     if launch is not None and launch.nodes is not None:
         return launch.nodes[1], "as many nodes as the command asks for"
+    # As many instances as the ranks need, with a rank for each GPU of an instance.
     gpus = role.resources.gpus
     if launch is not None and launch.processes is not None and gpus:
         count = math.ceil(launch.processes / gpus)
@@ -277,6 +282,7 @@ def _per_instance(
                 "1"
             )
         return count, ""
+    # From here on it is derived: first from the command, then from what an instance claims.
     claimed = instance_role(request).resources
     gpus, cores = claimed.gpus, math.ceil(claimed.cores) or max(facts.cores // instances, 1)
     by_gpus = gpus, f"one for each of {counted(gpus, 'GPU')}"
@@ -365,7 +371,7 @@ def with_inputs(request: JobRequest) -> JobRequest:
 
 def plain_task(request: JobRequest, facts: Facts) -> Task:
     """Plan a command that runs once on each instance, and knows the number of its node."""
-    del facts  # Nothing is derived from the machine.
+    del facts  # All planners are called alike; this one derives nothing from the machine.
     role = commanding_role(request)
     instances, notes = instances_of(request, None)
     prepared = PreparedLine(line=role.command)
@@ -398,6 +404,7 @@ def task_for(request: JobRequest, facts: Facts | None = None) -> Task:
 
     The same request and facts give the same task: nothing is looked up, started or written.
     """
+    # By name: most plans have one kind of job, or none.
     planner = pkgutil.resolve_name(f"rankwise.launch.{_PLANNERS[request.kind]}")
     task: Task = planner(with_inputs(request), facts or Facts())
     return task

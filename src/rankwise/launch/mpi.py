@@ -90,6 +90,7 @@ def forget_job_of_parent(environment: MutableMapping[str, str] = os.environ) -> 
 
 def forget_job(environment: MutableMapping[str, str] = os.environ) -> dict[str, str]:
     """Remove what makes this process a rank, so that it may start ranks; return what is removed."""
+    # From the environment itself: the C library of MPI reads it, not a copy.
     names = [name for name in environment if name.startswith((*JOB_VARIABLES, _JOINED))]
     return {name: environment.pop(name) for name in names}
 
@@ -140,6 +141,7 @@ def start_mpi(place: Place) -> ModuleType:
         )
     if not mpi.Is_initialized():
         mpi.Init_thread()
+    # A launcher that the library does not understand starts N jobs of one rank each.
     if mpi.COMM_WORLD.Get_size() != place.size:
         raise MpiMismatch(
             f"the launcher started {place.size} processes, but {library_name(version)} sees "
@@ -275,6 +277,7 @@ def stand_in_for_mpi() -> Callable[[], None]:
     loaded = sys.modules.get(_NAME)
     if loaded is not None and loaded.Is_initialized():
         return lambda: None
+    # Kept for `undo`: a conftest may have set its own.
     rc = mpi4py.rc
     usual = rc.initialize, rc.finalize
     rc(initialize=False, finalize=False)
@@ -354,6 +357,7 @@ def _refusal(name: str, *, is_method: bool) -> object:
 def replace_world(mpi: Any) -> dict[str, object]:
     """Make the worlds those of a single process that calls no MPI; return what was there."""
 
+    # Modules ask for these while they are imported; the answers are right for one process.
     answers: dict[str, Any] = {
         "rank": 0,
         "Get_rank": lambda self: 0,

@@ -37,6 +37,7 @@ def by_srun(
         return line, f"srun: `{launch.launcher}` starts its ranks itself"
     if len(launch.segments) > 1:
         return line, "srun: several programs in one line stay with mpirun"
+    # The launcher's own word is not kept: it is the last one of its name before its options.
     program = launch.segments[0].program[0].start
     options = [option.start for option in launch.segments[0].options]
     start = line.rfind(launch.path, 0, min([*options, program]))
@@ -70,6 +71,7 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
     reading = read_command(role.command, family, said)
     found = counts(request, facts, reading.launch)
     line, notes = role.command, [*found.notes, *unused_commands(request, role)]
+    # A launcher that is not understood stays: a second one around it would start ranks of ranks.
     if request.generate_launcher and not reading.has_launcher:
         line = generated(role.command, found.processes)
         reading = read_command(line, family, said)
@@ -84,6 +86,7 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
     own = Resources() if role is at_nodes else role.resources
     # The launcher claims less than the ranks do: where it can be, it is by itself.
     is_apart = facts.has_pods and (found.instances > 1 or role is not at_nodes)
+    # One process: the ranks are the launcher's, and report to the runner through their wrapper.
     launcher = process_of(
         request,
         replace(role, name="launcher"),
@@ -135,6 +138,7 @@ def mpi_variables(
     """
     families = _FAMILIES if family == "unknown" else (family,)
     variables: dict[str, str] = {}
+    # Each MPI looks only at variables of its own, so that those of all can be set side by side.
     for one in families:
         variables |= Mpiexec(path="", family=one).environment(present)
         own = _UNBOUND.get(one, {})
@@ -164,6 +168,7 @@ _AGENTS: Mapping[Family, Mapping[str, str]] = {
     "mpich": {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": NODE_PROGRAM},
     "intel": {"I_MPI_HYDRA_BOOTSTRAP": "ssh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": NODE_PROGRAM},
 }
+# Found without reading the line: also in one that is not understood.
 _HOST_OPTIONS = re.compile(
     r"(?:^|\s)--?(?:hostfile|machinefile|default-hostfile|hostlist|hosts?|H|f|machine)(?:[\s=]|$)"
 )
@@ -185,6 +190,7 @@ def _is_program(line: str) -> bool:
     if parts is None or len(parts.commands) != 1:
         return False
     words = parts.commands[0].words
+    # What is left beside the words would be redirections and operators.
     rest = apply(line, [Edit(word.start, word.end) for word in words])
     is_fixed = all(word.text is not None for word in words)
     return is_fixed and not rest.strip() and next(skip_prefixes(words), None) == 0

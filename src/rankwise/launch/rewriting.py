@@ -1,4 +1,4 @@
-"""Command lines changed where they must be: mended for this MPI, wrapped, filled in."""
+"""Command lines changed where they must be: for another MPI, with a wrapper, with values."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ NAMES = frozenset(
 _ASSIGNED = re.compile(r"(--?[A-Za-z][\w-]*=)(.+)")
 # Commands whose arguments are names of variables, and options of launchers and of `env`.
 _COMMANDS = frozenset({"export", "unset", "printenv", "declare", "typeset", "readonly", "read"})
+# After these, a word is the name of a variable and stays one: `-x RANK` passes it on.
 _NAMING = frozenset(
     {"-u", "--unset", *(f"-{name}" for name in NAMES_VARIABLES)}
     | {f"--{name}" for name in NAMES_VARIABLES if len(name) > 1}
@@ -68,6 +69,7 @@ def in_shell(value: str) -> str:
 
 
 def _edits(words: Sequence[Word], known: Mapping[str, str]) -> Iterator[Edit]:
+    # `export RANK` is about the variable, not about its value.
     if not words or PurePosixPath(words[0].raw).name in _COMMANDS:
         return
     for before, word in zip((None, *words), words, strict=False):
@@ -76,6 +78,7 @@ def _edits(words: Sequence[Word], known: Mapping[str, str]) -> Iterator[Edit]:
         assigned = _ASSIGNED.fullmatch(word.raw)
         start = word.start + len(assigned[1]) if assigned else word.start
         names = (assigned[2] if assigned else word.raw).split(":")
+        # `MASTER_ADDR:MASTER_PORT` is one word, and as a whole either replaced or not.
         if all(name in known for name in names):
             yield Edit(start, word.end, ":".join(known[name] for name in names))
 
@@ -94,6 +97,7 @@ def needs_no_python(segment: Segment) -> bool:
 def wrapping(line: str, launch: Launch) -> list[Edit] | str:
     """Return the changes that put the wrapper before every program; or why that cannot be done."""
     if not launch.is_torch:
+        # mpirun starts any program; each rank then records how it ended, whatever mpirun reports.
         wrapper = f"{in_shell(RANK_PROGRAM)} "
         return [_insertion(segment, wrapper) for segment in launch.segments]
     segment = launch.segments[0]
@@ -110,6 +114,7 @@ def wrapping(line: str, launch: Launch) -> list[Edit] | str:
 
 def _torch_wrapping(line: str, launch: Launch, segment: Segment) -> list[Edit]:
     """Have torch run the wrapper instead of Python, and the wrapper run Python as torch would."""
+    # torch starts a script with its own Python, unless --no_python says that it is a program.
     has_program = bool(segment.options_named("no-python")) or needs_no_python(segment)
     wrapper = [in_shell(RANK_PROGRAM)]
     edits: list[Edit] = []
@@ -198,6 +203,7 @@ class Fix:
 
 def fixes_for(line: str, launch: Launch, family: Family) -> list[Fix]:
     """Find what is to be changed in a line, with the launcher that is here."""
+    # A line of one MPI is written for the launcher that is here only if it is known whose that is.
     if launch.is_torch:
         return list(_torch(line, launch))
     fixes: list[Fix] = []
@@ -262,6 +268,7 @@ def _for_hydra(line: str, segment: Segment, family: Family, to_set: str) -> Iter
             yield _replaced("per-node", line, option, "-ppn 1")
         elif option.name == "map-by" and value is not None and family == "mpich":
             yield from _mapping_for_hydra(line, option, value)
+        # MPICH has this one, too.
         elif option.name == "report-bindings" and family == "intel":
             yield _left_out("display", line, option)
         elif option.name in _ONLY_OPEN_MPI:
@@ -336,6 +343,7 @@ NOTE = (
 
 def ending_all(launch: Launch) -> list[Edit]:
     """Return the changes that have every Python of a line end all ranks when it raises."""
+    # torchrun itself ends the other ranks.
     if launch.is_torch:
         return []
     places = (_place(segment) for segment in launch.segments)
@@ -401,6 +409,7 @@ def prepare(
         notes.append(f"ranks: {launch.launcher}: {wrapped}: the exit code will be the launcher's")
     else:
         edits += wrapped
+        # With `mpirun … > file`, the file gets the output, and each rank has no log of its own.
         environment = {OUTPUT_VARIABLE: "own"} if launch.keeps_output else {}
     return PreparedLine(
         line=line,

@@ -69,6 +69,7 @@ class Edit:
 def apply(line: str, edits: Iterable[Edit]) -> str:
     """Make the changes, and no other; one within the place of another is left out."""
     parts, done = [], 0
+    # Insertions come before replacements at the same place, and longer replacements before others.
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end > edit.start, -edit.end)):
         if edit.start >= done:
             parts += [line[done : edit.start], edit.text]
@@ -114,27 +115,25 @@ class _Reader:
                 words.append(token)
             elif "<" in token or ">" in token:
                 is_redirected |= ">" in token
-                self._take_target(token)
+                # Text that follows on other lines, or a command as a file.
+                is_beyond = token == "<<" or self._text.startswith("(", self._at)
+                if is_beyond or not isinstance(self._next(), Word):
+                    raise _Unreadable
             else:
                 is_redirected |= token in ("(", ")")
                 commands.append(Simple(tuple(words), token))
                 words = []
         commands.append(Simple(tuple(words)))
         commands = [command for command in commands if command.words]
+        # Reserved words have their meaning only where a command begins.
         firsts = (command.words[0].raw for command in commands)
         return ShellLine(tuple(commands), is_redirected, any(raw in _RESERVED for raw in firsts))
-
-    def _take_target(self, operator: str) -> None:
-        # Text that follows on other lines, or a command as a file.
-        if operator == "<<" or self._text.startswith("(", self._at):
-            raise _Unreadable
-        if not isinstance(self._next(), Word):
-            raise _Unreadable
 
     def _next(self) -> Word | str | None:
         """Return the next word or operator; None at the end."""
         if blanks := _BLANKS.match(self._text, self._at):
             self._at = blanks.end()
+        # A comment begins only where a word could: `a#b` has come as one word.
         if self._text.startswith("#", self._at):
             end = self._text.find("\n", self._at)
             self._at = len(self._text) if end < 0 else end
@@ -163,6 +162,7 @@ class _Reader:
                 is_plain = False
                 may_split |= self._text[self._at] in "$`"
                 piece = self._marked()
+            # One part that only the shell can tell makes the whole word unknown.
             text = None if text is None or piece is None else text + piece
         return Word(start, self._at, self._text[start : self._at], text, is_plain, may_split)
 
@@ -213,7 +213,7 @@ class _Reader:
             character = self._text[at]
             if character == closing:
                 return at + 1
-            if character == "\\":
+            if character == "\\":  # Whatever it is, what follows has no meaning.
                 at += 2
             elif character in "$`":
                 at = self._after_expansion(at, depth + (closing != '"'))
@@ -266,6 +266,7 @@ def skip_prefixes(words: Sequence[Word]) -> Iterator[int]:
         name = PurePosixPath(words[at].text or "").name
         if _ASSIGNMENT.match(words[at].raw):
             at += 1
+        # `timeout 60 env A=b mpirun …`: one wrapper may follow another.
         elif name in _WRAPPERS:
             at = _after_wrapper(words, at, name)
         else:
