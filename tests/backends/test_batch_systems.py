@@ -441,10 +441,13 @@ class Watched:
 @pytest.fixture(params=["job", "pilot"])
 def watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Watched:
+) -> Iterator[Watched]:
     folder = tmp_path / "store" / "runs" / "run-1" / "task" / "1"
     folder.mkdir(parents=True)
-    return Watched(folder, monkeypatch, request.param)
+    made = Watched(folder, monkeypatch, request.param)
+    yield made
+    # Its questions follow each other without a pause: they would slow down the tests after it.
+    made.compute.close()
 
 
 @pytest.mark.parametrize("is_seen_running", [True, False], ids=["seen running", "not seen running"])

@@ -56,23 +56,13 @@ def let_go(watching: Watching, *jobs: Submission) -> None:
         watching.until_over(one.attempt)
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-def test_a_gpu_that_is_in_use_is_not_given_out_by_the_client_that_goes_on(
-    tmp_path: Path, is_old: bool
-) -> None:
+def test_a_gpu_that_is_in_use_is_not_given_out_by_the_client_that_goes_on(tmp_path: Path) -> None:
     capacity = Resources(cores=4, gpus=3)
     queues: list[Updates] = [SimpleQueue(), SimpleQueue()]
     first, second = (LocalBackend(capacity, one, gpus=("0", "1", "2")) for one in queues)
     watching = Watching(second, queues[1])
     before = job(tmp_path, "before", gpus=2)
     assert started(first, before) == "0,1"
-    order = before.attempt.folder / "order.json"
-    if is_old:
-        # Orders of older versions do not name the GPUs of the whole task.
-        said = json.loads(order.read_text())
-        del said["gpus"]
-        said["version"] = 1
-        order.write_text(json.dumps(said))
     assert watching.is_there(before.attempt, "")
     after = job(tmp_path, "after")
     assert started(second, after) == "2"

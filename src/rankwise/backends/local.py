@@ -96,11 +96,9 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    for line in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):
-            assert line is not None
-            line.close()
-    process.wait()
+    # It closes the pipes, and at the end of its input the starter ends.
+    with process:
+        pass
 
 
 # For runners that another client has started: their ends can be polled, not awaited.

@@ -120,7 +120,7 @@ def make_order(
 ) -> Order:
     """Return what a runner has to do, with processes on these nodes.
 
-    `gpus` are those to be shared among them, `defaults` variables that anybody's own go before.
+    `gpus` are those to be shared among them, `defaults` variables that all others override.
     With `keeps_allocation`, processes keep what srun must know of the job that they are in.
     """
     task, attempt, runtime = job.task, job.attempt, job.runtime
@@ -131,15 +131,14 @@ def make_order(
         **task.environment,
     }
     left = iter(gpus)
-    shares = {one.name: [*islice(left, one.resources.gpus)] for one in task.processes}
     return Order(
         attempt=attempt.label,
         marker=attempt.marker,
         folder=str(attempt.folder),
         nodes=nodes,
         processes=[
-            _process_order(job, process, nodes, environment, shares[process.name])
-            for process in task.processes
+            _process_order(job, one, nodes, environment, [*islice(left, one.resources.gpus)])
+            for one in task.processes
         ],
         environment=environment,
         unset=[*sorted(os.environ.keys() - outer.keys()), *runtime.unset],

@@ -72,16 +72,13 @@ def _cores() -> Iterator[Finding]:
     # What the process may use, not what the machine has, decides how many ranks fit.
     there = os.cpu_count() or 1
     if len(allowed) < there:
+        listed = ", ".join(map(str, allowed[:8])) + (", …" if len(allowed) > 8 else "")
         yield hint(
-            f"this process may use {len(allowed)} of {there} cores: {_listed(allowed)}",
+            f"this process may use {len(allowed)} of {there} cores: {listed}",
             "a batch system, taskset or a container has bound it; ranks are bound to these",
         )
     gpus = visible_gpus()
     yield Finding(f"{len(gpus)} GPUs: {', '.join(gpus)}" if gpus else "no GPU")
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
 
 
 def _mpi() -> Finding:

@@ -127,11 +127,7 @@ class BatchBackend(base.ActiveBackend):
         if not nodes:
             # There is no answer, or no such partition: the submit will say.
             return base.UNLIMITED
-        found = Resources(
-            cores=sum(node.cores for node in nodes),
-            memory=sum(node.memory for node in nodes) << 20,
-            gpus=sum(node.gpus for node in nodes),
-        )
+        found = sum((node.resources for node in nodes), Resources())
         return self._choice.capacity(found)
 
     def place(self, folder: Path) -> Path:

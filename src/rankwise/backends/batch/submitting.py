@@ -335,12 +335,8 @@ class _Pilot:
     jobs: list[ReadyJob] = field(default_factory=list)
     """Attempts in its inbox that do not know its job id yet."""
 
-    @property
-    def folder(self) -> Path:
-        return self.attempt.folder
-
     def is_open(self) -> bool:
-        return not self.is_over and not (self.folder / CLOSED).exists()
+        return not self.is_over and not (self.attempt.folder / CLOSED).exists()
 
 
 class PilotSending:
@@ -408,7 +404,7 @@ class PilotSending:
         for pilot in self._pilots.values():
             if pilot.is_open():
                 with contextlib.suppress(OSError):
-                    (pilot.folder / INBOX / OVER).touch()
+                    (pilot.attempt.folder / INBOX / OVER).touch()
                 self._notes.remove_waiting(pilot.attempt.marker)
 
     def _pilot_for(self, ready: ReadyJob) -> _Pilot:
@@ -434,12 +430,12 @@ class PilotSending:
         marker, folder = ready.attempt.marker, ready.attempt.folder
         # The pilot begins with the first name: in the order of the queue.
         name = f"{self._count:08}-{marker}"
-        pilots = {PILOT: str(pilot.folder), "order": name}
+        pilots = {PILOT: str(pilot.attempt.folder), "order": name}
         # The record first: after a kill, it says which inbox may have the order.
         self._notes.note(ready.attempt, pilot.attempt.marker, None, **pilots)
         write_secrets(ready)
         order = {"folder": str(folder), "nodes": ready.nodes, "cores": ready.cores}
-        write_file(pilot.folder / INBOX / name, json.dumps(order))
+        write_file(pilot.attempt.folder / INBOX / name, json.dumps(order))
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from rankwise.backends.base import Unreachable
+from rankwise.backends.base import Unreachable, largest
 from rankwise.documents.site_models import BatchConfig, ComputeConfig
 from rankwise.errors import ComputeFailure
 from rankwise.node.dialect import Dialect
@@ -114,6 +114,10 @@ class BatchNode:
     memory: int = 0
     """In MiB."""
     gpus: int = 0
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(cores=self.cores, memory=self.memory * _MIB, gpus=self.gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,13 +255,7 @@ def needs_of(task: Task, *, most_cores: int = 0, counts_gpus: bool = False) -> N
 
 def largest_node(nodes: Sequence[BatchNode]) -> Resources | None:
     """Return what one node has, as a plan must know it; None: there are no nodes."""
-    if not nodes:
-        return None
-    return Resources(
-        cores=max(node.cores for node in nodes),
-        memory=max(node.memory for node in nodes) * _MIB,
-        gpus=max(node.gpus for node in nodes),
-    )
+    return largest([node.resources for node in nodes]) if nodes else None
 
 
 def node_of(choice: ComputeConfig) -> Resources | None:

@@ -202,13 +202,16 @@ class ApiClient:
 
         Gone: the version is too old. Unreachable: the connection broke.
         """
+        from lightkube.types import OnErrorAction, OnErrorResult
+
         with self._in_words():
             found = self._ready().watch(
                 kind("Pod"),
                 labels=dict(labels),
                 server_timeout=seconds,
                 resource_version=version,
-                on_error=_stop,
+                # Not the library's own retries: after an error, all is listed again.
+                on_error=lambda error, count: OnErrorResult(OnErrorAction.RAISE),
             )
             for event, pod in found:
                 yield event, dict(pod)
@@ -297,13 +300,6 @@ def _failure(code: int, message: str, seconds: float | None) -> Exception:
 def _retry_after(response: Any) -> float | None:
     text = response.headers.get("Retry-After", "") if response is not None else ""
     return float(text) if text.isdecimal() else None
-
-
-def _stop(error: Exception, count: int) -> Any:
-    from lightkube.types import OnErrorAction, OnErrorResult
-
-    del error, count
-    return OnErrorResult(OnErrorAction.RAISE)
 
 
 @contextlib.contextmanager

@@ -111,11 +111,6 @@ def job_name(attempt: str, role: str) -> str:
     return dns_name(f"{attempt}-{role}", _MOST_FOR_JOBS)
 
 
-def service_name(attempt: str) -> str:
-    """Return the name of an attempt's Service, ConfigMap and Secret."""
-    return dns_name(attempt, _MOST_FOR_JOBS)
-
-
 def dns_name(text: str, most: int = _MOST_LETTERS) -> str:
     """Return a valid name for an object; one that has to be cut ends with a digest."""
     # RFC 1035: letters, digits and dashes, and a letter first.
@@ -274,7 +269,8 @@ class _ObjectMaker:
         self, task: Task, choice: ComputeConfig, *, run: str, attempt: str, has_frames: bool
     ) -> None:
         self.layout = layout_of(task)
-        self.name = service_name(attempt)
+        self.name = dns_name(attempt, _MOST_FOR_JOBS)
+        """Of the Service, the ConfigMap and the Secret."""
         self.head_job = job_name(attempt, self.layout.head.role)
         self._task, self._choice = task, choice
         self._site: KubernetesConfig = choice.kubernetes

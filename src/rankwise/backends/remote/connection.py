@@ -180,16 +180,12 @@ class Machine:
     def __init__(
         self, line: HostConnection, *, folder: str, python: str = "", init: Sequence[str] = ()
     ) -> None:
-        self.line = line
+        self.line, self.name = line, line.name
         self.found: HostFacts | None = None
         """None: it was not reached yet."""
         self._folder = folder
         self._python = python or "python3"
         self._init = "".join(f"{one}\n" for one in init)
-
-    @property
-    def name(self) -> str:
-        return self.line.name
 
     def reach(self) -> HostFacts:
         """Install our files there, and return what the machine has; only once.
