@@ -182,8 +182,7 @@ _AGAIN_SECONDS, _ASK_SECONDS = 1.0, 3.0
 
 def words_of(failure: Exception) -> str:
     """Return the message of a failure; an unexpected one comes with its type."""
-    is_expected = isinstance(failure, RankwiseError | OSError)
-    return str(failure) if is_expected else repr(failure)
+    return str(failure) if isinstance(failure, RankwiseError | OSError) else repr(failure)
 
 
 class ActiveBackend(ABC):

@@ -79,6 +79,7 @@ def _in_json(rule: str, output: str, name: str) -> str | None:
         data = own[0] if own else None
     values = find(data, rule) if data is not None else []
     value = values[0] if values else None
+    # A rule that leads to a list or an object finds no value.
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
         return None
     return str(value)
@@ -356,6 +357,7 @@ class ProviderBackend(RemoteBackend):
                 # What could not be made will not be made by asking again.
                 raise ComputeFailure(next(filter(None, failed)))
             name = new_name()
+            # Its thread makes the instance: that may take minutes.
             self._hosts[name] = Host(name, self)
             free = [self._hosts[name]]
         # The busiest first: those that become idle can be deleted.

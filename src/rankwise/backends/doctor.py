@@ -150,6 +150,7 @@ def _nodes(cluster: ApiClient, choice: ComputeConfig) -> Finding:
         nodes = cluster.nodes()
     except ComputeFailure:
         return Finding("nodes may not be listed: tasks that do not fit wait for the scheduler")
+    # Of all nodes together: a single task may fit on none of them.
     found = sum((resources_of(one, choice.kubernetes.gpu_resource) for one in nodes), Resources())
     size = f"{found.cores:g} cores, {found.memory / 2**30:.1f} GiB of memory, {found.gpus} GPUs"
     return Finding(f"{len(nodes)} nodes: {size}")
@@ -182,6 +183,7 @@ def _trial_of_pod(choice: ComputeConfig) -> Iterator[Finding]:
 
 def _run(choice: ComputeConfig, folder: Path) -> AttemptEnd | None:
     (folder / "code").mkdir()
+    # As real attempts have: other clients of the namespace must not find it.
     marker = f"rw-{secrets.token_hex(8)}"
     attempt = Attempt(label=f"doctor-{marker}/trial/1", marker=marker, folder=folder / "attempt")
     attempt.folder.mkdir()
@@ -222,6 +224,7 @@ _LIST_SECONDS = 120.0
 def check_provider(choice: ComputeConfig, tracked: Tracked) -> Iterator[Finding]:
     """Check that the provider's programs are installed, and that no instance was left."""
     command = choice.command
+    # One installation check for each program, however many templates call it.
     templates = (getattr(command, name) for name in site_file.TEMPLATES)
     for program in sorted({words[0] for words in templates if words}):
         if place := shutil.which(program):
@@ -256,6 +259,7 @@ _JOB_TRIAL_SECONDS = 60.0
 
 def check_batch(choice: ComputeConfig, store: Path) -> Iterator[Finding]:
     """Check the batch system, and run a small job."""
+    # Facts of Slurm first: without slurmctld, a trial would only wait.
     system = batch.open_system(choice)
     if isinstance(system, Slurm) and isinstance(choice.batch, SlurmConfig):
         controller, settings = _controller(system)
@@ -330,6 +334,7 @@ def _plugins(system: Slurm, choice: SlurmConfig) -> Finding:
 def _trial_of_job(system: BatchSystem, choice: ComputeConfig, store: Path) -> Iterator[Finding]:
     """Submit a small job that writes into the folder that should be shared."""
     folder = Path(choice.batch.shared) if choice.batch.shared else store
+    # Hidden, and with a name that no other doctor uses at the same time.
     place = folder / f".doctor-{secrets.token_hex(4)}"
     remedy = 'write shared = "FOLDER" with one that all nodes have, as your home or scratch'
     try:

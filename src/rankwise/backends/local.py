@@ -50,6 +50,7 @@ class Starter:
         """
         # A fault of the folder is raised here: the runner could report it to no one.
         (folder / "runner.log").open("ab").close()
+        # Started with the first attempt, and again after it was killed.
         if self.process is None or self.process.poll() is not None:
             self.close()
             self.process = _start()
@@ -252,6 +253,7 @@ class LocalBackend:
             except Exception as error:  # Whatever it is, a run waits for ends.
                 if failure != (failure := f"this machine: {error!r}; trying again"):
                     self._tell(Update(text=failure))
+                # A failure that stays must not take a whole core.
                 time.sleep(_AGAIN_SECONDS)
 
     def _reap(self) -> None:
@@ -326,6 +328,7 @@ def _share_cores(cores: Sequence[int], nodes: int) -> list[Sequence[int]]:
 
     A single node is not bound to any: other tasks may run beside it.
     """
+    # Pinned ranks of two tasks would share the same cores, while others are idle.
     if nodes == 1:
         return [()]
     # Bound to disjoint cores: nodes would otherwise take all cores twice.

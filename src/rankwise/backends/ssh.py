@@ -174,11 +174,11 @@ class SshBackend(RemoteBackend):
         """Return what hosts have; all are asked at once, the first time."""
         self._ask()
         found = [host.has for host in self._hosts.values() if host.has is not None]
-        if not found:
-            capacity = self._choice.capacity(base.UNLIMITED)
-            return base.BackendFacts(capacity=capacity, room=base.UNLIMITED, makes_runtimes=True)
-        room = base.UNLIMITED if self._choice.oversubscribe else sum(found[1:], found[0])
-        return base.BackendFacts(capacity=base.largest(found), room=room, makes_runtimes=True)
+        # Of silent hosts nothing is known: their tasks wait here.
+        capacity = base.largest(found) if found else self._choice.capacity(base.UNLIMITED)
+        is_limited = found and not self._choice.oversubscribe
+        room = sum(found[1:], found[0]) if is_limited else base.UNLIMITED
+        return base.BackendFacts(capacity=capacity, room=room, makes_runtimes=True)
 
     def _ask(self) -> None:
         """Ask all hosts what they have; those that do not answer are left out."""
@@ -223,8 +223,10 @@ class SshBackend(RemoteBackend):
         if not able:
             _, has, claim = claims[0]
             raise ComputeFailure(shortfall(claim, has) or "no host has all that it needs")
-        free = [(host, claim) for host, has, claim in able if fits(claim, has - host.used)]
-        return max(free, key=lambda one: _free_cores(one[0]), default=None)
+        free = [(has - host.used, host, claim) for host, has, claim in able]
+        free = [(room, host, claim) for room, host, claim in free if fits(claim, room)]
+        # The emptiest host: its tasks share memory bandwidth and disks with the fewest others.
+        return max(free, key=lambda one: one[0].cores)[1:] if free else None
 
     def _reopen(self, name: str) -> Host:
         """Return the host of that name, also if the site file has it no longer."""
@@ -243,10 +245,6 @@ class SshBackend(RemoteBackend):
             f"removes once it does"
             for name in left
         ]
-
-
-def _free_cores(host: Host) -> float:
-    return (host.has or base.UNLIMITED).cores - host.used.cores
 
 
 def machine_at(choice: ComputeConfig, host: str) -> Machine:

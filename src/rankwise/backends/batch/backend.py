@@ -93,6 +93,7 @@ class BatchBackend(base.ActiveBackend):
         super().__init__(choice.name, updates, who=self._system.title)
         self._choice, self._settings = choice, choice.batch
         self._notes = submitting.SubmitNotes(system=self._system, backend=choice.backend)
+        # What this client runs in is not the job's: it may itself be a job.
         plain = self._system.plain_environment(os.environ)
         plain = {name: value for name, value in plain.items() if name not in secrets}
         most = self._settings.max_queued
@@ -202,6 +203,7 @@ class BatchBackend(base.ActiveBackend):
         self._look()
         if not self._watched and not self._sending:
             return None
+        # Files are looked at more often than the system is asked: a look costs nothing there.
         pause = self._look_pause
         self._look_pause = min(pause * 1.2, _LATEST_LOOK_SECONDS)
         return pause
@@ -232,7 +234,8 @@ class BatchBackend(base.ActiveBackend):
         answer = self._watch.look(ids, is_awaited=not self._has_asked)
         self._has_asked = self._has_asked or bool(ids)
         trouble = self._watch.trouble or self._unanswered
-        self._note_trouble(self._sending.trouble or self._in_words(trouble))
+        away = f"{self._system.title} does not answer; waiting: {trouble}" if trouble else ""
+        self._note_trouble(self._sending.trouble or away)
         if answer is None:
             return
         self._unanswered = ""
@@ -310,9 +313,6 @@ class BatchBackend(base.ActiveBackend):
         """
         is_running = one.state is not None and one.state.phase is Phase.RUNNING
         return one.is_with_pilot and is_running and not self._notes.is_with_pilot(one.attempt)
-
-    def _in_words(self, trouble: str) -> str:
-        return f"{self._system.title} does not answer; waiting: {trouble}" if trouble else ""
 
     def _look(self) -> None:
         """Find out which attempts are over, from their files and the states of their jobs."""

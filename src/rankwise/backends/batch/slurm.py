@@ -26,6 +26,8 @@ from rankwise.node.dialect import Dialect
 
 # The first is the number that other commands want; a name of ours has no delimiter in it.
 QUEUE_FORMAT = "%i|%T|%r|%N|%j"
+# One call for any number of jobs: controllers limit how often they are asked.
+_QUEUE = ("squeue", "--noheader", "--array", "--states=all", "-o", QUEUE_FORMAT)
 ACCOUNT_FORMAT = "JobID,State,ExitCode,NodeList,Reason,JobName"
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][\w:/.-]*)=")
 _AWAY = (
@@ -268,7 +270,7 @@ class Slurm(BatchSystem):
         if not listed:
             return {}
         try:
-            return read_queue(self.call(_queue_command(f"--jobs={listed}")))
+            return read_queue(self.call([*_QUEUE, f"--jobs={listed}"]))
         except ComputeFailure as failure:
             if _UNKNOWN_JOB in str(failure):
                 return {}
@@ -284,7 +286,7 @@ class Slurm(BatchSystem):
 
     def find(self, name: str) -> str:
         """Return the number of the job or array of a name; empty: there is none."""
-        found = read_queue(self.call(_queue_command(f"--name={name}")))
+        found = read_queue(self.call([*_QUEUE, f"--name={name}"]))
         if not found and self._has_accounting:
             found = self.accounts(f"--name={name}", "--starttime=now-30days")
         return next(iter(found), "").partition("_")[0]
@@ -375,8 +377,3 @@ class Slurm(BatchSystem):
     def close(self) -> None:
         """End commands that are under way."""
         self.call.close()
-
-
-def _queue_command(which: str) -> list[str]:
-    """Return the command that lists the states of jobs."""
-    return ["squeue", "--noheader", "--array", "--states=all", "-o", QUEUE_FORMAT, which]

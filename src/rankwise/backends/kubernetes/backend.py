@@ -284,7 +284,7 @@ class KubernetesBackend(base.ActiveBackend):
     def _is_held_up(self, stream: LogStream) -> bool:
         """Return whether more is to come that cannot be read or written now."""
         is_away = stream.is_away and self._watch is not None and bool(self._watch.trouble)
-        return stream.is_held_up or (is_away and not stream.is_whole)
+        return not stream.is_whole and (is_away or bool(stream.trouble_here))
 
     def _is_stuck(self, one: _InPods, head: PodState, now: float) -> bool:
         """Return whether a deleted head never ends: its node is gone."""

@@ -78,11 +78,6 @@ class LogStream:
         self._thread = threading.Thread(target=self._go, daemon=True, name=f"log of {pod}")
         self._thread.start()
 
-    @property
-    def is_held_up(self) -> bool:
-        """Return whether more comes once this disk has room."""
-        return not self.is_whole and bool(self.trouble_here)
-
     def close(self) -> None:
         self._is_over.set()
 
@@ -314,6 +309,7 @@ class PodWatch:
     def _go(self) -> None:
         own = self._cluster.twin()
         try:
+            # Until `close`, through all failures.
             self._follow(own)
         finally:
             own.forget()

@@ -85,6 +85,7 @@ class Tracked:
         except OSError as error:
             raise StoreFailure(f"{self._folder}: {error.strerror}") from error
         unread: list[StoreFailure] = []
+        # The oldest first: these have cost the most.
         for file in sorted(files, key=_age):
             try:
                 entry = self.get(file.stem)
