@@ -56,7 +56,7 @@ def numbers_of(watching: Watching) -> set[str]:
     return {news.job_id for news in watching.news if news.job_id}
 
 
-def test_attempts_that_are_alike_go_as_one_array(place: Place) -> None:
+def test_equal_attempts_are_submitted_as_one_array(place: Place) -> None:
     compute = place.open()
     watching = Watching(compute, place.updates)
     attempts = [place.attempt(compute) for _ in range(3)]
@@ -222,7 +222,7 @@ def test_variables_of_the_system_are_not_passed_on_to_other_nodes(place: Place) 
     assert output_of(attempt, "worker-1") == "there SPOOL_OF_THE_TASK=1\n"
 
 
-def test_what_waits_in_the_queue_is_cancelled_there(place: Place) -> None:
+def test_cancelling_an_attempt_removes_its_waiting_job(place: Place) -> None:
     compute = place.open()
     watching = Watching(compute, place.updates)
     # Each slot is taken, so the last one waits.
@@ -254,7 +254,9 @@ def wait_for_number(watching: Watching, count: int) -> None:
     wait_until(f"{count} jobs have a number", has_them)
 
 
-def test_while_the_system_is_away_nothing_is_lost_and_nothing_is_sent_twice(place: Place) -> None:
+def test_no_attempt_is_lost_or_submitted_twice_while_the_system_does_not_answer(
+    place: Place,
+) -> None:
     compute = place.open()
     watching = Watching(compute, place.updates)
     first, second = place.attempt(compute), place.attempt(compute)
@@ -280,7 +282,7 @@ def test_while_the_system_is_away_nothing_is_lost_and_nothing_is_sent_twice(plac
     assert len(list((spool_of(place) / "jobs").iterdir())) == 2
 
 
-def test_a_full_queue_is_waited_for(place: Place) -> None:
+def test_submitting_waits_while_the_queue_is_full(place: Place) -> None:
     compute = place.open()
     watching = Watching(compute, place.updates)
     (spool_of(place) / "full").touch()
@@ -329,7 +331,7 @@ def test_what_a_table_must_have_is_asked_for(place: Place) -> None:
         find_site(place.folder)
 
 
-def test_a_name_near_an_installed_system_is_a_mistake(place: Place) -> None:
+def test_a_misspelt_batch_system_is_an_error_with_the_right_name(place: Place) -> None:
     place.table = 'backend = "spoool"'
     write_table(place, "")
     with pytest.raises(
@@ -451,7 +453,7 @@ def watched(
 
 
 @pytest.mark.parametrize("is_seen_running", [True, False], ids=["seen running", "not seen running"])
-def test_a_job_that_was_put_back_is_noticed_and_gets_its_secrets_again(
+def test_a_requeued_job_is_reported_and_gets_its_secrets_again(
     watched: Watched, is_seen_running: bool
 ) -> None:
     assert watched.hear(WAITS) == ["Queue job 7 is pending: Resources"]
@@ -468,7 +470,7 @@ def test_a_job_that_was_put_back_is_noticed_and_gets_its_secrets_again(
     assert not watched.secrets.exists()
 
 
-def test_a_job_that_begins_while_the_question_is_under_way_was_not_put_back(
+def test_a_job_that_starts_during_a_query_is_not_reported_as_requeued(
     watched: Watched,
 ) -> None:
     watched.hear(WAITS)
@@ -485,7 +487,7 @@ def test_a_job_that_begins_while_the_question_is_under_way_was_not_put_back(
     assert not watched.secrets.exists()
 
 
-def test_a_mistake_in_the_thread_is_told_once_and_does_not_end_the_watching(
+def test_a_failure_in_the_thread_is_reported_once_and_does_not_end_it(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look = BatchBackend._look
@@ -505,7 +507,7 @@ def test_a_mistake_in_the_thread_is_told_once_and_does_not_end_the_watching(
     assert end.outcome == "passed"
 
 
-def test_a_job_that_is_sent_while_others_are_asked_for_is_not_taken_for_forgotten(
+def test_a_job_submitted_during_a_query_is_not_called_forgotten(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer leaves it out because the question did."""
@@ -533,7 +535,7 @@ def test_a_job_that_is_sent_while_others_are_asked_for_is_not_taken_for_forgotte
     watched.compute.close()
 
 
-def test_an_order_that_its_pilot_takes_at_this_moment_is_still_with_it(
+def test_an_order_that_its_pilot_takes_at_this_moment_is_still_with_the_pilot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = Attempt(label="run-1/task/1", marker="rw-1", folder=tmp_path / "attempt")

@@ -99,7 +99,7 @@ def test_values_of_secrets_are_in_no_file(place: Place) -> None:
     assert files_with(_SECRET, [place.folder, attempt.folder, *place.elsewhere]) == []
 
 
-def test_what_a_client_has_started_is_found_by_the_next(place: Place) -> None:
+def test_a_client_adopts_attempts_of_a_killed_client(place: Place) -> None:
     compute = place.open()
     attempt = place.attempt(compute)
     attempt.folder.rmdir()
@@ -135,7 +135,7 @@ def test_what_a_client_has_started_is_found_by_the_next(place: Place) -> None:
     assert output_of(attempt) == "begun\nended\n"
 
 
-def test_what_was_never_submitted_is_not_adopted(place: Place) -> None:
+def test_an_attempt_that_was_never_submitted_is_reported_absent(place: Place) -> None:
     compute = place.open()
     attempt: Attempt = place.attempt(compute)
     assert not Watching(compute, place.updates).is_there(attempt, "")

@@ -56,7 +56,7 @@ def let_go(watching: Watching, *jobs: Submission) -> None:
         watching.until_over(one.attempt)
 
 
-def test_a_gpu_that_is_in_use_is_not_given_out_by_the_client_that_goes_on(tmp_path: Path) -> None:
+def test_a_resuming_client_does_not_give_out_gpus_that_are_in_use(tmp_path: Path) -> None:
     capacity = Resources(cores=4, gpus=3)
     queues: list[Updates] = [SimpleQueue(), SimpleQueue()]
     first, second = (LocalBackend(capacity, one, gpus=("0", "1", "2")) for one in queues)
@@ -74,7 +74,7 @@ def test_a_gpu_that_is_in_use_is_not_given_out_by_the_client_that_goes_on(tmp_pa
         one.close()
 
 
-def test_a_mistake_in_the_thread_is_told_once_and_does_not_end_the_watching(
+def test_a_failure_in_the_thread_is_reported_once_and_does_not_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     updates: Updates = SimpleQueue()
@@ -98,7 +98,7 @@ def test_a_mistake_in_the_thread_is_told_once_and_does_not_end_the_watching(
     assert told == ["this machine: KeyError('odd'); trying again"]
 
 
-def test_a_client_that_is_out_of_files_sees_the_end_of_what_it_has_started(
+def test_a_client_without_free_file_descriptors_sees_the_end_of_its_attempts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left(pid: int) -> NoReturn:
@@ -185,7 +185,7 @@ def test_runners_outlive_what_has_started_them(tmp_path: Path) -> None:
     assert attempt.end()["outcome"] == "passed"
 
 
-def test_it_ends_with_a_client_that_is_killed(tmp_path: Path) -> None:
+def test_the_starter_ends_with_a_client_that_is_killed(tmp_path: Path) -> None:
     text = (
         "import sys, time\nfrom pathlib import Path\n"
         "from rankwise.backends.local import Starter\n"
@@ -204,7 +204,7 @@ def test_it_ends_with_a_client_that_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: is_over(attempt))
 
 
-def test_one_that_was_killed_is_started_anew(tmp_path: Path) -> None:
+def test_a_killed_starter_is_started_again(tmp_path: Path) -> None:
     starter = Starter()
     for number in range(3):
         attempt = attempt_in(tmp_path / str(number), "true")
@@ -216,7 +216,7 @@ def test_one_that_was_killed_is_started_anew(tmp_path: Path) -> None:
     starter.close()
 
 
-def test_one_that_dies_while_it_is_asked_says_so(
+def test_a_starter_that_dies_during_a_request_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = [sys.executable, "-c", "import sys; sys.stdin.readline()"]
@@ -246,7 +246,7 @@ def test_one_that_dies_while_it_is_asked_says_so(
     assert (folder / "claim").exists()
 
 
-def test_a_machine_that_has_no_room_for_a_process_says_so(tmp_path: Path) -> None:
+def test_a_runner_that_cannot_be_forked_is_an_error_with_the_reason(tmp_path: Path) -> None:
     line = json.dumps({"start": str(tmp_path), "secrets": {}})
     command = [sys.executable, "-c", NO_ROOM]
     told = subprocess.run(
@@ -260,7 +260,7 @@ def test_a_folder_that_cannot_be_written_to_is_named_at_once(tmp_path: Path) -> 
         Starter().start(tmp_path / "nowhere", {})
 
 
-def test_an_interrupt_at_the_terminal_is_not_its_business(tmp_path: Path) -> None:
+def test_ctrl_c_at_the_terminal_does_not_end_the_starter(tmp_path: Path) -> None:
     attempt = attempt_in(tmp_path, "true")
     starter = Starter()
     starter.start(attempt.folder, {})
@@ -280,7 +280,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     compiled_node.cache_clear()
 
 
-def test_it_is_made_once_and_can_be_run(cache: Path) -> None:
+def test_the_compiled_runner_is_made_once_and_runs(cache: Path) -> None:
     made = compiled_node()
     assert made.parent == cache / "rankwise" / "nodes"
     done = subprocess.run(start_words(sys.executable, made), capture_output=True, check=False)
@@ -292,6 +292,6 @@ def test_it_is_made_once_and_can_be_run(cache: Path) -> None:
     assert made.stat().st_mtime_ns == before
 
 
-def test_where_it_cannot_be_kept_the_source_is_run(cache: Path) -> None:
+def test_without_a_cache_folder_the_runner_starts_from_source(cache: Path) -> None:
     (cache / "rankwise").touch()
     assert compiled_node() == Path(str(node.__file__)).parent

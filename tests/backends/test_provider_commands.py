@@ -13,7 +13,7 @@ from rankwise.backends.remote.tracked import Tracked
 from rankwise.documents.site_models import CommandConfig
 
 
-def test_a_value_stays_within_its_word() -> None:
+def test_a_value_in_a_command_line_stays_one_word() -> None:
     words = ["cloud", "run", "${{id}}", "--line=${{ command }}"]
     values = {"id": "i 1; rm -rf /", "command": "echo '${{id}}' $HOME"}
     filled = fill(words, values)
@@ -36,13 +36,13 @@ def test_a_value_stays_within_its_word() -> None:
         ({}, "whatever", {}),
     ],
 )
-def test_values_are_found_or_it_is_said_that_they_are_not(
+def test_captured_values_are_all_found_or_none_is(
     rules: dict[str, str], output: str, found: dict[str, str] | None
 ) -> None:
     assert capture(rules, output, "a.b") == found
 
 
-def test_of_a_list_the_entry_with_the_name_counts() -> None:
+def test_values_are_captured_from_the_list_entry_with_the_name() -> None:
     entries = [{"id": "other", "tags": ["rankwise-2"]}, {"id": "ours", "tags": ["rankwise-1"]}]
     assert capture({"id": "$.id"}, json.dumps(entries), "rankwise-1") == {"id": "ours"}
     assert capture({"id": "$.id"}, json.dumps(entries), "rankwise-3") is None
@@ -85,7 +85,7 @@ def left_there(folder: Path) -> list[Path]:
     return [path for path in (folder / "there").rglob("*") if path.is_file()]
 
 
-def test_what_is_sent_is_for_its_owner_alone_whatever_mode_the_tool_gives_it(
+def test_sent_files_are_readable_by_their_owner_only_whatever_mode_the_tool_gives_them(
     line: ProviderConnection, tmp_path: Path
 ) -> None:
     said = line.call(f"cat; find {tmp_path}/there -type f", given=[SECRET])
@@ -94,15 +94,13 @@ def test_what_is_sent_is_for_its_owner_alone_whatever_mode_the_tool_gives_it(
     assert left_there(tmp_path) == []
 
 
-def test_a_line_that_fails_leaves_nothing_that_was_sent(
-    line: ProviderConnection, tmp_path: Path
-) -> None:
+def test_a_command_that_fails_leaves_no_sent_file(line: ProviderConnection, tmp_path: Path) -> None:
     assert line.call("cat; exit 3", given=[SECRET]).exit_code == 3
     assert left_there(tmp_path) == []
 
 
 @pytest.mark.parametrize("broken", ["send", "run"])
-def test_what_could_not_be_removed_is_removed_by_the_next_call(
+def test_sent_files_that_could_not_be_removed_are_removed_by_the_next_call(
     line: ProviderConnection, tmp_path: Path, broken: str
 ) -> None:
     line.call("true", given=[b"x"])

@@ -37,7 +37,7 @@ def _bring(mirror: AttemptMirror, there: Path) -> None:
     mirror.take(news_of(str(there), mirror.known(), [1 << 20]))
 
 
-def test_a_log_grows_here_as_it_does_there_also_when_it_is_moved(tmp_path: Path) -> None:
+def test_a_mirrored_log_grows_and_rotates_as_the_remote_one_does(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     log = there / _LOG
     log.parent.mkdir(parents=True)
@@ -60,7 +60,7 @@ def test_a_log_grows_here_as_it_does_there_also_when_it_is_moved(tmp_path: Path)
     assert len(seen) == len(set(seen)) >= 20
 
 
-def test_another_client_goes_on_where_the_first_has_stopped(tmp_path: Path) -> None:
+def test_another_client_continues_mirroring_where_the_first_stopped(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     log = there / _LOG
     log.parent.mkdir(parents=True)
@@ -124,7 +124,7 @@ def small_disk() -> Iterator[Callable[[], None]]:
         lift()
 
 
-def test_what_does_not_fit_here_is_no_end_and_is_taken_in_when_there_is_room(
+def test_a_full_disk_delays_the_end_of_an_attempt_and_loses_nothing(
     tmp_path: Path, small_disk: Callable[[], None]
 ) -> None:
     mirror = AttemptMirror(tmp_path)
@@ -137,7 +137,7 @@ def test_what_does_not_fit_here_is_no_end_and_is_taken_in_when_there_is_room(
     assert (tmp_path / "end.json").exists()
 
 
-def test_a_piece_of_a_log_that_fits_only_in_part_comes_again(
+def test_a_partly_written_piece_of_a_log_is_fetched_again(
     tmp_path: Path, small_disk: Callable[[], None]
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
@@ -155,7 +155,7 @@ def test_a_piece_of_a_log_that_fits_only_in_part_comes_again(
 
 
 @pytest.mark.parametrize("end", [b"", b"end.json"], ids=["lost", "over"])
-def test_a_stream_that_was_cut_is_not_taken_for_all(tmp_path: Path, end: bytes) -> None:
+def test_a_cut_off_fetch_is_not_taken_for_complete(tmp_path: Path, end: bytes) -> None:
     """Cut between two files, where tar by itself does not notice."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as parcel:
@@ -167,7 +167,7 @@ def test_a_stream_that_was_cut_is_not_taken_for_all(tmp_path: Path, end: bytes) 
     assert not (tmp_path / "end.json").exists()
 
 
-def test_what_could_not_be_read_there_is_known_here(tmp_path: Path) -> None:
+def test_files_that_could_not_be_read_remotely_are_named_here(tmp_path: Path) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as parcel:
         _add(parcel, FETCHED, b'["nodes/node0/x: Input/output error"]')
@@ -190,7 +190,7 @@ def python_with_its_tarfile(
 @pytest.mark.parametrize(
     "name", ["../out.txt", "/etc/out.txt", "nodes/../../out.txt", "link/out.txt"]
 )
-def test_nothing_that_is_fetched_leaves_its_folder(tmp_path: Path, name: str) -> None:
+def test_fetched_files_stay_within_the_folder_of_the_attempt(tmp_path: Path, name: str) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as parcel:
         link = tarfile.TarInfo("link")
@@ -258,7 +258,7 @@ def plain(name: str, mode: int = 0o644) -> tarfile.TarInfo:
 
 
 @pytest.mark.usefixtures("trusting")
-def test_what_comes_from_another_machine_neither_leads_out_nor_gains_rights(tmp_path: Path) -> None:
+def test_fetched_files_neither_link_outside_nor_gain_permissions(tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()
     strange = [link("link", ".."), plain("link/out.txt"), plain("program", 0o6777)]
@@ -418,7 +418,7 @@ def names(folder: Path) -> list[str]:
     )
 
 
-def test_everything_is_copied_but_what_is_never_code(source: Path, tmp_path: Path) -> None:
+def test_a_copy_of_code_leaves_out_what_is_never_code(source: Path, tmp_path: Path) -> None:
     copy_code(source, tmp_path / "copy")
     assert names(tmp_path / "copy") == ["data/a.bin", "data/b.txt", "train.py"]
 
@@ -433,7 +433,7 @@ def test_everything_is_copied_but_what_is_never_code(source: Path, tmp_path: Pat
         ("# data", ["data/a.bin", "data/b.txt", "train.py"]),
     ],
 )
-def test_what_the_ignore_file_names_is_left_out(
+def test_a_copy_of_code_leaves_out_what_the_ignore_file_names(
     source: Path, tmp_path: Path, file: str, pattern: str, left: list[str]
 ) -> None:
     (source / file).write_text(f"\n{pattern}\n")
@@ -441,18 +441,18 @@ def test_what_the_ignore_file_names_is_left_out(
     assert names(tmp_path / "copy") == sorted([file, *left])
 
 
-def test_a_link_stays_a_link(source: Path, tmp_path: Path) -> None:
+def test_a_link_in_code_is_copied_as_a_link(source: Path, tmp_path: Path) -> None:
     (source / "nowhere").symlink_to("/no/such/file")
     copy_code(source, tmp_path / "copy")
     assert (tmp_path / "copy" / "nowhere").readlink() == Path("/no/such/file")
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_code_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ComputeFailure, match=r"/src: there is no such folder; `code\.path` must"):
         copy_code(tmp_path / "src", tmp_path / "copy")
 
 
-def test_too_much_is_refused_with_the_way_out(
+def test_a_code_folder_that_is_too_large_is_refused_with_the_remedy(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_MOST_BYTES", 10)

@@ -82,12 +82,12 @@ def test_the_number_of_a_job_is_read(said: str, number: str) -> None:
 
 
 @pytest.mark.parametrize("said", ["", "Submitted batch job 12\n"])
-def test_what_is_no_number_is_not_taken_for_one(said: str) -> None:
+def test_output_of_sbatch_without_a_job_number_is_an_error(said: str) -> None:
     with pytest.raises(ComputeFailure, match="no job number"):
         slurm.read_submitted(said)
 
 
-def test_failures_are_told_apart() -> None:
+def test_errors_of_slurm_are_classified() -> None:
     away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller"
     assert isinstance(failure_of(Slurm(), "sbatch", 1, away), Unreachable)
     full = "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Job violates policy"
@@ -97,7 +97,7 @@ def test_failures_are_told_apart() -> None:
     assert str(other) == "sbatch: error: invalid partition specified: x"
 
 
-def test_a_state_that_is_not_known_leaves_it_open_what_becomes_of_a_job() -> None:
+def test_an_unknown_state_of_a_job_is_not_its_end() -> None:
     for state in ("RUNNING", "COMPLETING", "POWER_UP_NODE", "EXPEDITING"):
         assert not state_of(state).is_over
     for state in ("COMPLETED", "CANCELLED", "OUT_OF_MEMORY", "LAUNCH_FAILED"):
@@ -106,7 +106,7 @@ def test_a_state_that_is_not_known_leaves_it_open_what_becomes_of_a_job() -> Non
 
 
 @pytest.mark.parametrize("program", ["scontrol", "sacct"])
-def test_a_question_without_an_answer_is_not_a_job_that_is_forgotten(
+def test_a_failed_query_does_not_call_a_job_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -166,7 +166,7 @@ def judge(end: AttemptEnd | None, job: JobState | None, **more: Any) -> AttemptE
         (FAILED, None, "failed", 7, "exit code 7"),
     ],
 )
-def test_who_has_the_last_word(
+def test_the_outcome_comes_from_the_runner_or_from_slurm(
     end: AttemptEnd | None, job: JobState | None, outcome: str, code: int, words: str
 ) -> None:
     said = judge(end, job, job_id="12")
@@ -193,11 +193,11 @@ def test_who_has_the_last_word(
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=4.batch.", "crashed"),
     ],
 )
-def test_what_slurm_has_written_tells_where_nobody_remembers(line: str, outcome: str) -> None:
+def test_slurms_own_lines_in_the_log_explain_a_forgotten_job(line: str, outcome: str) -> None:
     assert judge(None, None, job_id="3", words=["hello", line]).outcome == outcome
 
 
-def test_what_we_have_cancelled_is_not_somebody_elses_doing() -> None:
+def test_our_own_cancel_is_not_reported_as_one_from_outside() -> None:
     said = judge(CANCELLED, state("CANCELLED"), job_id="3", is_wanted=True)
     assert (said.outcome, said.reason) == ("cancelled", "cancelled")
 
@@ -209,7 +209,7 @@ def test_a_script_that_fails_before_our_part_is_not_run() -> None:
     assert "module: command not found" in said.reason
 
 
-def test_a_runners_word_is_enough_unless_it_was_ended_itself() -> None:
+def test_a_runners_record_is_conclusive_unless_the_runner_was_killed() -> None:
     assert is_conclusive(FAILED)
     assert not is_conclusive(CANCELLED)
     assert not is_conclusive(KILLED)
@@ -255,7 +255,7 @@ def test_a_script_stops_at_the_first_line_that_fails() -> None:
 
 
 @pytest.mark.parametrize("is_writable", [True, False], ids=["writable", "not writable"])
-def test_what_was_not_sent_is_over_when_it_is_cancelled(
+def test_cancelling_an_attempt_that_was_not_submitted_ends_it_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_writable: bool
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # There is no Slurm on it.

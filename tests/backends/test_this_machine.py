@@ -113,7 +113,7 @@ def test_there_is_always_one_core(root: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "0::", "::", "1:cpu:\n2", "\0", "0::/../..\n"])
-def test_nonsense_does_no_harm(root: Path, text: str) -> None:
+def test_invalid_control_group_files_are_ignored(root: Path, text: str) -> None:
     write(root, "proc/self/cgroup", text)
     write(root, "sys/fs/cgroup/cpu.max", "many\n")
     write(root, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "100000\n")
@@ -240,13 +240,13 @@ def test_a_driver_in_trouble_has_no_gpus() -> None:
         ),
     ],
 )
-def test_what_is_lacking_is_told_for_people(
+def test_a_shortfall_is_described_with_amounts(
     claim: Resources, capacity: Resources, text: str
 ) -> None:
     assert shortfall(claim, capacity) == text
 
 
-def test_nothing_is_lacking_where_there_is_enough() -> None:
+def test_enough_resources_are_no_shortfall() -> None:
     capacity = Resources(cores=0.3, memory=GIB, gpus=1)
     assert shortfall(Resources(), Resources()) is None
     assert shortfall(capacity, capacity) is None
@@ -310,7 +310,7 @@ def test_advice_around_the_answer_of_the_ranks_does_not_matter(
     "script",
     ["echo 2 ranks", "echo rankwise-trial: 2 MPICH; exit 3", "echo rankwise-trial: 2 MPICH >&2"],
 )
-def test_the_right_words_in_the_wrong_way_are_no_ranks(
+def test_only_a_successful_answer_of_both_ranks_counts(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad_mpiexec(tmp_path, script, monkeypatch)

@@ -91,7 +91,7 @@ def test_files_go_by_send_and_fetch_where_run_cannot_pass_them(tmp_path: Path) -
     assert [one for one in (tmp_path / "far").iterdir() if one.is_file()] == [], "it was copied"
 
 
-def test_what_cannot_be_made_is_not_run_and_says_why(tmp_path: Path) -> None:
+def test_a_task_whose_instance_cannot_be_made_is_not_run_with_the_reason(tmp_path: Path) -> None:
     place = _cloud(tmp_path, "")
     (tmp_path / "cloud" / "fail-create").write_text("")
     [(_, end)] = _run(place, "true")
@@ -101,7 +101,9 @@ def test_what_cannot_be_made_is_not_run_and_says_why(tmp_path: Path) -> None:
     assert list((tmp_path / "store" / "elsewhere").iterdir()) == [], "`list` says it is not there"
 
 
-def test_a_host_that_is_down_does_not_keep_the_others(tmp_path: Path, server: Sshd) -> None:
+def test_a_host_that_is_down_does_not_delay_tasks_on_other_hosts(
+    tmp_path: Path, server: Sshd
+) -> None:
     settings = server.config.read_text()
     config = tmp_path / "config"
     config.write_text(f"Host down\n  HostName 127.0.0.1\n  Port 9\n{settings}")

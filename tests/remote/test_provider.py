@@ -72,7 +72,7 @@ def test_a_delete_that_fails_is_tried_again_said_loudly_and_kept(tmp_path: Path)
         assert instances(tmp_path) == recorded(shop) == []
 
 
-def test_an_instance_whose_id_was_never_heard_is_found_by_its_name(tmp_path: Path) -> None:
+def test_an_instance_whose_id_was_lost_is_found_by_its_name(tmp_path: Path) -> None:
     """The client is killed while `create` has made it, and has not said so yet."""
     with cloud_shop(tmp_path) as shop:
         (tmp_path / "cloud" / "slow-create").touch()

@@ -83,7 +83,7 @@ def test_hosts_that_cannot_be_used_say_what_to_type(tmp_path: Path, server: Sshd
         assert f"ssh -F {server.config} unknown true" in finding.remedy
 
 
-def test_a_cut_line_costs_nothing(tmp_path: Path, own_server: Sshd) -> None:
+def test_a_broken_connection_loses_nothing(tmp_path: Path, own_server: Sshd) -> None:
     """The server is killed with its connections while a job runs, and comes back."""
     with ssh_shop(tmp_path, own_server) as shop:
         shop.write("job.yaml", job(f"echo begun; touch {tmp_path}/begun; sleep 2; echo ended"))
@@ -100,7 +100,7 @@ def test_a_cut_line_costs_nothing(tmp_path: Path, own_server: Sshd) -> None:
         assert left_on_hosts(tmp_path) == []
 
 
-def test_a_killed_client_is_followed_by_another(tmp_path: Path, server: Sshd) -> None:
+def test_a_client_resumes_after_a_killed_one(tmp_path: Path, server: Sshd) -> None:
     """Killed while its job runs: the next one finds it, and it runs once."""
     with ssh_shop(tmp_path, server) as shop:
         line = f"echo x >> {tmp_path}/count; echo begun; while ! test -e {tmp_path}/go; do sleep 0.1; done"

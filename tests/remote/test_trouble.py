@@ -52,7 +52,7 @@ def _started(place: Place, watching: Watching) -> Attempt:
     return attempt
 
 
-def test_a_client_that_is_out_of_files_waits_and_loses_nothing(
+def test_a_client_without_free_file_descriptors_waits_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = _cloud(tmp_path)
@@ -74,7 +74,7 @@ def test_a_client_that_is_out_of_files_waits_and_loses_nothing(
     assert [one.silence for one in watching.news if one.silence is not None][-1] == ""
 
 
-def test_what_cannot_be_written_here_stays_there_until_it_can(tmp_path: Path) -> None:
+def test_files_stay_on_the_host_until_they_can_be_written_here(tmp_path: Path) -> None:
     """A folder is in the way of a file that was made: nothing of it may be dropped."""
     place = _cloud(tmp_path)
     watching = Watching(place.open(), place.updates)
@@ -92,7 +92,7 @@ def test_what_cannot_be_written_here_stays_there_until_it_can(tmp_path: Path) ->
     assert obstacle.read_text() == "42\n"
 
 
-def test_an_instance_that_its_provider_has_no_more_takes_its_tasks_with_it(tmp_path: Path) -> None:
+def test_tasks_on_an_instance_that_is_gone_are_lost(tmp_path: Path) -> None:
     place = _cloud(tmp_path)
     watching = Watching(place.open(), place.updates)
     attempt = _started(place, watching)
@@ -105,7 +105,7 @@ def test_an_instance_that_its_provider_has_no_more_takes_its_tasks_with_it(tmp_p
     assert "is gone" in end.reason
 
 
-def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+def test_an_unreadable_record_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
     """It would have an attempt sent a second time, or an instance taken for gone."""
     place = _cloud(tmp_path)
     compute = place.open()
@@ -184,7 +184,7 @@ def test_what_a_silent_host_has_left_is_ended_later(tmp_path: Path, own_server: 
         assert left_on_hosts(tmp_path) == recorded(shop) == []
 
 
-def test_an_instance_that_a_client_in_trouble_cannot_delete_is_told_of_and_kept(
+def test_an_instance_that_cannot_be_deleted_is_reported_and_stays_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Tracked(tmp_path / "elsewhere")
@@ -200,7 +200,7 @@ def test_an_instance_that_a_client_in_trouble_cannot_delete_is_told_of_and_kept(
     assert ledger.get("one") is not None
 
 
-def test_an_end_is_told_also_where_its_folder_cannot_be_removed_at_once(
+def test_an_end_is_reported_although_its_folder_cannot_be_removed_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = _cloud(tmp_path)
@@ -222,7 +222,7 @@ def test_an_end_is_told_also_where_its_folder_cannot_be_removed_at_once(
     assert (end.outcome, refused) == ("passed", ["remove"])
 
 
-def test_an_end_is_reported_once_though_its_machine_falls_silent_before_all_is_removed(
+def test_an_end_is_reported_once_although_its_machine_falls_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = _cloud(tmp_path)
