@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from rankwise.documents.common import RestartScope
 from rankwise.documents.jobs import (
     CommandJob,
     MpiDistribution,
@@ -13,7 +12,6 @@ from rankwise.documents.jobs import (
     PytorchDistribution,
     PytorchJob,
     ResourceLimits,
-    Success,
     TensorflowDistribution,
     TensorflowJob,
 )
@@ -69,8 +67,8 @@ def test_a_document_with_every_field() -> None:
     }
     assert job.restart is not None
     assert (job.restart.max, job.restart.on_exit_codes) == (2, (75, 137))
-    assert job.restart.scope is RestartScope.GANG
-    assert job.success is Success.CHIEF
+    assert job.restart.scope == "gang"
+    assert job.success == "chief"
     assert (job.compute.target, job.compute.instance_count) == ("gpu-cluster", 3)
     assert job.parameter_server is not None
     assert job.parameter_server.spec.command == "true"
@@ -112,7 +110,7 @@ def test_the_least_that_each_job_needs() -> None:
     mpi = parsed("type: MpiJob\nlauncher: {spec: {command: mpirun x}}\n")
     assert isinstance(mpi, MpiJob)
     assert (mpi.compute.target, mpi.compute.instance_count, mpi.worker) == ("", None, None)
-    assert (mpi.success, mpi.timeout, mpi.restart) == (Success.ALL, None, None)
+    assert (mpi.success, mpi.timeout, mpi.restart) == ("all", None, None)
     torch = parsed("type: PytorchJob\nworker: {spec: {command: x}}\n")
     assert isinstance(torch, PytorchJob)
     assert (torch.worker.num_replicas, torch.worker.spec.environment) == (None, "")

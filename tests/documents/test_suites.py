@@ -9,7 +9,7 @@ import pytest
 from rankwise import plan
 from rankwise.documents.load import header_of
 from rankwise.documents.matrix import Matrix
-from rankwise.documents.suite import Header, RankLauncher, Suite
+from rankwise.documents.suite import Header, Suite
 from rankwise.errors import InputError
 from tests.documents.conftest import complaints_about, parsed
 
@@ -74,7 +74,7 @@ def test_a_script_says_of_itself_what_it_needs(tmp_path: Path) -> None:
         "#rankwise:  memory=2Gi optional=true launcher=pytorch\nprint()\n"
     )
     assert header_of(script) == Header(
-        ranks=4, gpus=2, timeout=60, memory=2 << 30, optional=True, launcher=RankLauncher.PYTORCH
+        ranks=4, gpus=2, timeout=60, memory=2 << 30, optional=True, launcher="pytorch"
     )
 
 

@@ -48,6 +48,7 @@ class CountRange(NamedTuple):
 
 
 def _often(value: Any) -> CountRange:
+    # A number is a Scalar, whose text is the same as that of `"4"`.
     found = _COUNT.fullmatch(str(value).strip()) if not isinstance(value, Mapping | list) else None
     if found is None or (found["how"] and found["most"]):
         raise wrong(f"must be a number, or such as `>= 2`, `< 5` or `1..3`, not {quoted(value)}")
@@ -59,6 +60,7 @@ def _often(value: Any) -> CountRange:
         "<": (0, number - 1),
     }
     least, most = bounds.get(how, (number, int(found["most"] or number)))
+    # `< 0`, or a range whose end comes first.
     if most is not None and most < least:
         raise wrong(
             "cannot be less than 0 times" if how else f"must go up, not down: {quoted(value)}"
@@ -77,6 +79,7 @@ def _rank(value: Any) -> str:
 
 def _pattern(value: str) -> str:
     try:
+        # As it is used later; a huge pattern can also exceed limits of `re`.
         re.compile(value, re.MULTILINE)
     except (re.error, RecursionError, OverflowError) as error:
         raise wrong(f"is no regular expression of Python: {error}") from None
@@ -185,13 +188,13 @@ class CheckSpec(Model):
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
-        given = given_in(contents, KINDS)
         yield from cls.exactly_one(contents, KINDS, "a check")
-        if len(given) == 1:
+        if len(given := given_in(contents, KINDS)) == 1:
             yield from _misplaced(contents, given[0])
 
     def planned(self, folder: Path) -> plan.Check:
         """Return the check as plain data; `folder` is where its files of code are."""
+        # `json` is a method of pydantic models, so the field has another name.
         kind = next(kind for kind in KINDS if getattr(self, "json_" if kind == "json" else kind))
         text = {"json": self.json_, "exit_code": "", "python": str(folder / self.python)}
         # Without a count, once is enough, and more do no harm.

@@ -8,11 +8,10 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import (
     BaseModel,
@@ -57,6 +56,7 @@ class ValidationContext:
     mapping: str = "a mapping of `name: value` lines"
     """What the language of the document has for mappings."""
     problems: list[Problem] = field(default_factory=list)
+    # By the id of the mapping: mappings have no hash, and the document keeps them alive.
     _models: dict[int, type[Model]] = field(default_factory=dict)
 
     def see(self, model: type[Model], contents: LocatedMapping) -> None:
@@ -79,6 +79,7 @@ def field_docstrings(described: type) -> dict[str, str]:
 
 @cache
 def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
+    # Texts below fields are no attributes: only the source has them.
     source = ast.parse(inspect.getsource(sys.modules[module]))
     return {
         one.name: {
@@ -157,11 +158,15 @@ class Model(BaseModel):
             return {cls.short_form: contents}
         if not isinstance(contents, Mapping):
             return contents
+        # With a context, all conflicts become problems with their places. Without one, as when a
+        # model is made in a test, the first is an error like that of a field.
         if isinstance(info.context, ValidationContext) and isinstance(contents, LocatedMapping):
             info.context.see(cls, contents)
         else:
             for conflict in cls.conflicts(contents):
                 raise wrong(conflict.message)
+        # `field:` without a value counts as left out, so its default applies; a required field
+        # stays, and pydantic says that it is empty.
         optional = {
             field.alias or name
             for name, field in cls.model_fields.items()
@@ -178,6 +183,7 @@ class Model(BaseModel):
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         schema = handler(core_schema)
+        # The schema may be a `$ref`: the definition behind it is what has the fields.
         whole = handler.resolve_ref_schema(schema)
         described = cls.descriptions()
         for name, known in cls.model_fields.items():
@@ -185,6 +191,7 @@ class Model(BaseModel):
                 whole["properties"][known.alias or name]["description"] = described[name]
         if not cls.short_form:
             return schema
+        # A model with a short form takes either the text or the mapping.
         text = {**whole["properties"][cls.short_form]}
         text.pop("default", None)
         mapping = {**whole}
@@ -233,12 +240,6 @@ class ComputeRef(Model):
     """
 
 
-class RestartScope(StrEnum):
-    """What is started again together."""
-
-    GANG = "gang"
-
-
 class RestartPolicy(Model):
     """When to start again after a failure."""
 
@@ -246,7 +247,7 @@ class RestartPolicy(Model):
     """Most restarts, beside the first start."""
     on_exit_codes: tuple[values.ExitCode, ...] = Field(default=(), examples=[[75, 137]])
     """Exit codes after which to start again; none given: after every failure."""
-    scope: RestartScope = RestartScope.GANG
+    scope: Literal["gang"] = "gang"
     """What is started again: all processes together."""
 
 
@@ -352,6 +353,7 @@ def complete(path: str, folder: Path) -> str:
 
 def runtime_choice(said: Any, name: str, folder: Path) -> RuntimeChoice:
     """Return what a table or a part of a document means by `python`, `requirements` or `image`."""
+    # What is given decides, not what has a value: `requirements: []` is an empty environment.
     given = said.model_fields_set
     if "requirements" in given:
         return RuntimeChoice(
@@ -360,6 +362,7 @@ def runtime_choice(said: Any, name: str, folder: Path) -> RuntimeChoice:
     if "python" in given:
         return RuntimeChoice(name=name, kind="python", python=complete(said.python, folder))
     if "image" in given:
+        # A name such as `python:3.12` is one of a registry, and must not become a path.
         is_file = said.image.endswith(".sif") or said.image.startswith((".", "/", "~"))
         image = complete(said.image, folder) if is_file else said.image
         return RuntimeChoice(name=name, kind="container", image=image, engine=said.engine)
@@ -376,7 +379,9 @@ def runtime_conflicts(
     """Find out whether contents say exactly one runtime; beside packages, `python` is a version."""
     python = contents.get("python")
     packages = given_in(contents, ("requirements", "lock"))
+    # Beside packages `python` is a version, which uv finds or installs; alone it is a path.
     is_alone = python is not None and not packages
+    # Then it is one of the ways to say what the runtime is.
     others = ways if packages else ("python", *ways)
     yield from model.exactly_one(contents, others, "a runtime")
     if contents.get("engine") is not None and contents.get("image") is None:

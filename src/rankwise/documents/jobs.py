@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -117,6 +116,7 @@ class Single(Role):
 
     spec: CommandSpec
     """What it runs."""
+    # Documents of Kubernetes say it though there is only one possible value.
     num_replicas: Annotated[
         int, BeforeValidator(whole(1, 1)), WithJsonSchema({"type": "integer", "const": 1})
     ] = 1
@@ -130,14 +130,6 @@ class MpiWorker(Role):
     """What the nodes have."""
     num_replicas: values.PositiveInt | None = Field(default=None, examples=[4])
     """How many nodes; the same as `compute.instance_count`."""
-
-
-class Success(StrEnum):
-    """Whose success is the job's."""
-
-    ALL = "all"
-    LAUNCHER = "launcher"
-    CHIEF = "chief"
 
 
 class DocumentModel(Model):
@@ -205,6 +197,7 @@ class RoleJob(JobModel):
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         yield from super().conflicts(contents)
+        # Jobs with roles have no outputs: `${{outputs.NAME}}` is an error there.
         known = {"inputs": mapping_in(contents, "inputs")}
         for role in cls.roles:
             command = mapping_in(contents, role, "spec").get("command")
@@ -226,12 +219,13 @@ class MpiJob(RoleJob):
     """Ranks on each node, for the host file; none given: from the launcher's `-np`, else from GPUs
     or cores.
     """
-    success: Literal[Success.ALL, Success.LAUNCHER] = Success.ALL
+    success: Literal["all", "launcher"] = "all"
     """Whose success is the job's: that of every rank or of the launcher."""
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         yield from super().conflicts(contents)
+        # Kubeflow calls the number of nodes replicas, Azure ML instances.
         workers = number_in(mapping_in(contents, "worker").get("num_replicas"))
         nodes = number_in(mapping_in(contents, "compute").get("instance_count"))
         if workers is not None and nodes is not None and workers != nodes:
@@ -255,7 +249,7 @@ class PytorchJob(RoleJob):
     """Processes on each node; none given: one if the command starts processes itself, else from
     GPUs or cores.
     """
-    success: Literal[Success.ALL, Success.CHIEF] = Success.ALL
+    success: Literal["all", "chief"] = "all"
     """Whose success is the job's: that of every process or of rank 0."""
 
 
@@ -274,10 +268,12 @@ class TensorflowJob(RoleJob):
     """The process that leads; none given: the first worker."""
     evaluator: Single | None = None
     """One more process, which evaluates."""
-    success: Literal[Success.ALL, Success.CHIEF] = Success.ALL
+    success: Literal["all", "chief"] = "all"
     """Whose success is the job's: that of all workers or of the chief."""
 
 
+# Fields of Azure ML that rankwise does not have: documents written for it stay valid, and the plan
+# has a notice for each field.
 _WITHOUT_EFFECT = "no effect"
 
 

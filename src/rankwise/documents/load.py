@@ -88,6 +88,7 @@ def load(path: Path) -> Document:
     """Read and check a document; raises InputError with a line for every problem."""
     reading = read_document(path)
     model = parse(reading)
+    # Runs have the name of the document, or of its file.
     if not model.name:
         model = model.model_copy(update={"name": fit_name(path.stem)})
     return Document(path=path, text=reading.text, model=model, contents=reading.contents)
@@ -107,6 +108,7 @@ def _find(value: Any, keys: Container[str], text: str) -> SourcePosition | None:
 def parse(reading: DocumentSource) -> DocumentModel:
     """Return the model of what was read; raises InputError with a line for every problem."""
     problems = list(reading.problems)
+    # A copy, because a missing `type` is added to it, and the reading belongs to the caller.
     contents: LocatedMapping = copied(reading.contents)
     problems += _find_type(contents)
     chosen = contents.get("type")
@@ -134,6 +136,7 @@ def _find_type(contents: LocatedMapping) -> Iterator[Problem]:
     if kind is not None:
         at = contents.keys_at["$schema"]
         contents.put("type", kind, at, at)
+    # The rest is checked with this type, to report all errors at once.
     elif "type" not in contents and (alike := nearest("type", contents)):
         at = contents.keys_at[alike]
         yield Problem(at, f"unknown field {code(alike)}: did you mean `type`?")
@@ -171,9 +174,11 @@ def header_of(path: Path) -> Header:
     """Read the header of a script; raises InputError with a line for every problem."""
     try:
         with path.open("rb") as file:
+            # Also scripts in other encodings may have a header, which is plain ASCII.
             text = file.read(_MOST_BYTES).decode(errors="replace")
     except OSError as error:
         raise InputError(f"{printable_name(path)}: it cannot be read: {error.strerror}") from error
+    # Quick, because most scripts have no header and there may be thousands of them.
     if "rankwise:" not in text:
         return silent()
     lines = [

@@ -28,6 +28,7 @@ from rankwise.wording import code, hint
 AMOUNTS = ("mem", "cores", "gpus")
 """What may be compared with a number; `mem` is in GB."""
 _RESERVED = "`environment` is the name of rankwise's own task in each cell: use another name"
+# Such as `gpu`, `sse4.2` or `infiniband-hdr`; a minus in front means that it must not be there.
 _WORD = r"[A-Za-z][\w.+]*(-[\w.+]+)*"
 FEATURE = re.compile(rf"(?P<minus>-?)(?P<word>{_WORD})")
 COMPARISON = re.compile(
@@ -44,14 +45,11 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _is_feature(value: str) -> bool:
-    return bool(FEATURE.fullmatch(value) or COMPARISON.fullmatch(value))
-
-
 _Feature = Annotated[
     str,
     check_that(
-        _is_feature, "must be a word such as gpu or -avx512, or such as mem>=64, cores>=8, gpus>=2"
+        lambda value: FEATURE.fullmatch(value) or COMPARISON.fullmatch(value),
+        "must be a word such as gpu or -avx512, or such as mem>=64, cores>=8, gpus>=2",
     ),
 ]
 Features = Annotated[
@@ -172,6 +170,7 @@ class MatrixRuntime(Model):
 
 # What a condition may ask for, and each cell has.
 AXES = ("runtime", "machine", "test")
+# A name with one of these is a pattern of fnmatch.
 _PATTERN = re.compile(r"[*?\[]")
 
 

@@ -38,6 +38,8 @@ def problems_of(
 ) -> list[Problem]:
     """Make a problem of each error of a validation, in the document's own terms."""
     details = error.errors(include_url=False)
+    # Names of unknown fields, by the mapping that has them: a missing field may be one of these,
+    # misspelt. Then one message is enough.
     unknown: dict[tuple[int | str, ...], list[str]] = {}
     for each in details:
         if each["type"] == "extra_forbidden":
@@ -65,10 +67,12 @@ def _problem_of(
             return _missing(path, contents)
         case "extra_forbidden":
             return _unknown(path, contents, context)
+        # The field that decides about the type of a part is missing.
         case "union_tag_not_found" if isinstance(error["input"], LocatedMapping):
             return _missing((*path, _discriminator(error)), contents)
         case "union_tag_invalid":
             kind = Location(contents, (*path, _discriminator(error)))
+            # pydantic has the valid names only in this text.
             valid = _NAMES.findall(error["ctx"]["expected_tags"])
             return Problem(kind.value_at, f"{code(kind.name)} {choice(kind.value, valid)}")
     found = Location(contents, path)
@@ -107,6 +111,7 @@ def _words_for(error: ErrorDetails, context: ValidationContext) -> str:
     match error["type"]:
         case kind if kind == OWN_WORDS:
             return str(error["ctx"]["message"])
+        # pydantic would say that None is not a string. Its error comes from required fields only.
         case _ if given is None:
             return "is empty; give it a value, or leave it out"
         case "literal_error" | "enum":
@@ -131,6 +136,7 @@ def _words_for(error: ErrorDetails, context: ValidationContext) -> str:
 
 def choice(given: object, valid: Sequence[str]) -> str:
     """Say which names are valid, and which of them was most likely meant."""
+    # The empty name stands for a field that is left out, and is not to be written.
     valid = [name for name in valid if name]
     meant = nearest(given, valid) if isinstance(given, str) else None
     remedy = f"; did you mean `{meant}`?" if meant else ""

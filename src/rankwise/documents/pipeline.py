@@ -110,6 +110,7 @@ class Stage(Model):
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         given = given_in(contents, STEPS)
         yield from cls.exactly_one(contents, STEPS, "a stage")
+        # What else is wrong depends on the step, which is unclear then.
         if len(given) != 1:
             return
         yield from _misplaced(contents, given[0])
@@ -140,6 +141,7 @@ def _misplaced(contents: Mapping[str, Any], step: str) -> Iterator[Conflict]:
             yield Conflict((name,), f"`{name}` is not for ranks; put it into a stage of its own")
     if contents.get("outputs") is not None and contents.get("inputs") is None:
         yield Conflict(("outputs",), "`outputs` goes with `inputs`: without them it always runs")
+    # The value is not validated yet: `True` in YAML is true as well.
     if str(contents.get("detach")).lower() == "true":
         if step not in _DETACHED:
             names = alternatives([f"`{each}`" for each in _DETACHED])
@@ -200,6 +202,7 @@ def needs_of(stages: Mapping[str, Any]) -> dict[str, list[str]]:
     ordinary = [_when(stage) == "passed" for stage in stages.values()]
     found = {}
     for at, name in enumerate(names):
+        # The last ordinary stage before this one, and all stages since.
         first = max((before for before in range(at) if ordinary[before]), default=0)
         found[name] = names[first:at]
     return found
@@ -233,6 +236,7 @@ def _unknown_needs(stages: Mapping[str, Any]) -> Iterator[Conflict]:
     for name, stage in stages.items():
         for at, need in enumerate(_needs(stage)):
             path = ("stages", name, "needs")
+            # A single need stands at the key itself, not in a list.
             where = path if isinstance(mapping_in(stage).get("needs"), str) else (*path, at)
             if need not in stages:
                 names = alternatives([code(each) for each in stages], "and")
@@ -269,7 +273,7 @@ def _references(name: str, stage: Any, stages: Mapping[str, Any]) -> Iterator[Co
     """Find references to what is not there, in what a stage runs and in its variables."""
     known = {
         "matrix": list(mapping_in(stage, "matrix")),
-        "artifacts": _keeping(stages),
+        "artifacts": [each for each in stages if given_in(mapping_in(stages, each), ["artifacts"])],
         "run": ["id"],
     }
     # Checks are applied when the stage is over, by the client: it knows the plan, and has no
@@ -289,7 +293,3 @@ def _texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
             yield from _texts(each, path)
     elif isinstance(value, str):
         yield path, value
-
-
-def _keeping(stages: Mapping[str, Any]) -> list[str]:
-    return [name for name, stage in stages.items() if given_in(mapping_in(stage), ["artifacts"])]

@@ -43,6 +43,7 @@ def _tidy(schema: Any) -> None:
             _tidy(each)
     if not isinstance(schema, dict):
         return
+    # A keyword of OpenAPI, which pydantic adds.
     schema.pop("discriminator", None)
     if not isinstance(schema.get("default"), (str, int)) or schema["default"] == "":
         schema.pop("default", None)

@@ -190,6 +190,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _look_up(name: str, layers: Sequence[Mapping[str, _T]], *, always_there: str) -> _T | None:
     """Return what a name means in the first layer that has it or a pattern: the longest one."""
+    # A name of the nearest file wins, even if another file has a longer pattern.
     for names in layers:
         if name in names:
             return names[name]
@@ -223,6 +224,7 @@ def find_site(folder: Path, environ: Mapping[str, str] = os.environ) -> Site:
     if nearest is None and not others:
         return Site(file=folder.absolute() / NAME)
     faults, layers, read = Faults(), [], []
+    # All files are read before any is checked: defaults may name what another one has.
     for file in filter(None, (nearest, *others)):
         with faults.collected():
             read.append((file, _read(file)))
@@ -250,6 +252,7 @@ def site_files(folder: Path, environ: Mapping[str, str] = os.environ) -> list[Pa
     nearest = next(filter(_is_file, files), None)
     if nearest is not None:
         _refuse_foreign(nearest)
+    # Both may be the same file, if the folder is below the home folder.
     users = _users_own(environ)
     if users and _is_file(users) and not (nearest and users.samefile(nearest)):
         return [nearest, users]
@@ -263,11 +266,13 @@ def _refuse_foreign(file: Path) -> None:
     searching, but is in a folder that a variable names.
     """
     try:
+        # A link is checked like a file: who owns it can point it elsewhere.
         own, folder = file.lstat(), file.parent.stat()
         content = file.stat()
     except OSError:
         return  # It cannot be read either, and the error of reading says why.
     whose = f"the site file {file} would be obeyed, and"
+    # Root may own it: an administrator provides a site file for all users.
     for status in (own, content):
         if status.st_uid not in (os.geteuid(), 0):
             raise InputError(
@@ -304,6 +309,7 @@ def _is_private(group: int) -> bool:
         found, user = grp.getgrgid(group), pwd.getpwuid(os.geteuid())
     except KeyError:
         return False
+    # On many systems each user has a group of their own, and files are writable for it.
     return (
         group == user.pw_gid and found.gr_name == user.pw_name and {*found.gr_mem} <= {user.pw_name}
     )
@@ -347,6 +353,7 @@ def _read(file: Path) -> LocatedMapping:
     if len(content) > _MOST_BYTES:
         raise error("larger than 1 MB; a site file has a few lines")
     try:
+        # Editors on Windows write a byte order mark and two characters at the end of a line.
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
         document = tomllib.loads(text)
     except UnicodeDecodeError as reason:
@@ -367,6 +374,7 @@ def _read(file: Path) -> LocatedMapping:
 
 def _located(value: Any, path: Key, lines: Mapping[Key, int]) -> Any:
     """Return tables and lists with the lines of their keys; if unknown, that of the table."""
+    # The nearest key above whose line is known.
     known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in lines), ())
     at = SourcePosition(lines.get(known, 1))
     if isinstance(value, dict):
@@ -387,6 +395,7 @@ def _unknown_defaults(
     contents: LocatedMapping, layers: Sequence[LocatedMapping]
 ) -> Iterator[Problem]:
     """Yield a problem for each default that no site file has."""
+    # All layers count: the project may choose a compute that the user has defined.
     for kind, always in (("compute", LOCAL), ("runtime", CURRENT)):
         name = mapping_in(contents, "defaults").get(kind)
         tables = [mapping_in(layer, kind) for layer in layers]

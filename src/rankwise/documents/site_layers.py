@@ -27,6 +27,8 @@ def read_layer(
     """Make a layer of what a site file says; None if there are problems, which come with it."""
     context = ValidationContext(folder=file.parent, mapping="a table")
     for name, table in mapping_in(contents, "compute").items():
+        # pydantic chooses the model by the backend, so it must be there; an empty one is then
+        # reported.
         if isinstance(table, LocatedMapping) and "backend" not in table:
             table.put("backend", LOCAL if name == LOCAL else "", table.position, table.position)
     systems = _batch_systems(contents, context)
@@ -65,6 +67,7 @@ def _batch_systems(
     """
     computes = mapping_in(contents, "compute").values()
     tables = [each for each in computes if isinstance(each, LocatedMapping)]
+    # Looking for packages takes time, and most site files need none.
     if all(not each["backend"] or each["backend"] in [*BACKENDS] for each in tables):
         return {}
     found: dict[str, type[site_models.BatchConfig] | None] = dict.fromkeys(BATCH_SYSTEMS.others())
@@ -98,6 +101,7 @@ def _with_systems(
 def _filled(config: type[_T], table: site_tables.SiteTable, **more: Any) -> _T:
     """Make an object of a class of data with what a table says."""
     names = {each.name for each in dataclasses.fields(config)}  # type: ignore[arg-type]  # it is one
+    # A table has keys that are not of this class: `backend`, and those of all computes.
     said = {name: value for name, value in table if name in names}
     return config(**said, **more)
 
@@ -121,5 +125,6 @@ def _notified(table: site_tables.SiteTable, **more: Any) -> site_models.NotifyCo
     if isinstance(table, site_tables.WebhookTable):
         return _filled(site_models.WebhookConfig, table, **more)
     mail = _filled(site_models.MailConfig, table, **more)
+    # The standard ports of mail for each kind of security.
     port = mail.port or {"starttls": 587, "tls": 465, "none": 25}[mail.security]
     return dataclasses.replace(mail, port=port)

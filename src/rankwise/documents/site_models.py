@@ -33,6 +33,7 @@ CURRENT = "current"
 """The runtime that is always there."""
 
 
+# In the order in which an instance needs them.
 TEMPLATES = ("create", "ready", "run", "send", "fetch", "delete", "list")
 """The command lines of a provider."""
 
@@ -123,7 +124,7 @@ class KubernetesConfig:
     pending_limit: values.Seconds | None = None
     """After how many seconds without a node a task is given up; None: never."""
     keep_seconds: tables.KeepSeconds = 86400
-    """For how long the cluster keeps what nobody has fetched."""
+    """For how long the cluster keeps records that are not fetched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,7 @@ class SshConfig:
     config: tables.FilePath = ""
     """A file in place of ~/.ssh/config."""
     folder: values.Text = "~/.cache/rankwise/remote"
-    """Where our files go over there; nobody else may write into it."""
+    """Where our files go over there; only the user may be able to write into it."""
     python: values.Text = ""
     """What runs our part there, and what commands find as `python`; empty: its python3."""
     init: values.Texts = ()
@@ -223,7 +224,7 @@ class ComputeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailConfig:
-    """Whom to send mail, and by which server."""
+    """Recipients of mail, and the server to use."""
 
     name: str
     kind: Literal["mail"] = "mail"
@@ -263,7 +264,7 @@ class WebhookConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifierConfig:
-    """Whom to tell by the notifier of another package."""
+    """Recipients by the notifier of another package."""
 
     name: str
     kind: str
@@ -286,7 +287,7 @@ class Layer:
     computes: Mapping[str, ComputeConfig] = field(default_factory=dict)
     runtimes: Mapping[str, RuntimeChoice] = field(default_factory=dict)
     notified: Mapping[str, NotifyConfig] = field(default_factory=dict)
-    """Whom to tell what became of runs."""
+    """Recipients of the results of runs."""
     default_compute: str = ""
     default_runtime: str = ""
 

@@ -92,6 +92,7 @@ def _time(value: Any) -> str:
 
 
 def _sbatch_option(value: str) -> str:
+    # `--job-name=x` is as much ours as `--job-name`.
     name = value.partition("=")[0]
     if not value.startswith("-"):
         raise wrong(f'must be an option of sbatch, "--name=value" as one text, not {quoted(value)}')
@@ -273,6 +274,7 @@ class CommandTable(SiteTable):
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         captured = tuple(mapping_in(contents, "capture")) or ("id",) * ("capture" in contents)
         for name in TEMPLATES:
+            # A command line may be one text or a list of words; both may have references.
             words = one_or_more(contents.get(name, ()))
             used = {each for word in words for each in references_in(word)}
             # What is made is known by what `create` has said, and not before that.
@@ -415,6 +417,7 @@ def _hints(config: Any) -> dict[str, Any]:
     """Return the types of the fields, of each class in the words of its own module."""
     fields = {each.name for each in dataclasses.fields(config)}
     found: dict[str, Any] = {}
+    # A batch system of another package has its settings, and their types, in a module of its own.
     for base in reversed(config.__mro__):
         written = vars(base).get("__annotations__", {})
         own = {name: written[name] for name in fields & written.keys()}
@@ -427,6 +430,7 @@ def _hints(config: Any) -> dict[str, Any]:
 def _model(base: type[SiteTable], config: Any = None, **more: Any) -> Any:
     """Make the model of a table whose keys are the fields of its class of data."""
     config = config or CONFIGS.get(base)
+    # `name` and `place` come from where the table stands, not from a key.
     keys = _keys(config, base.needed) if config else {}
     own = {name: key for name, key in keys.items() if name not in ("name", "place", *more)}
     return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **more, **own)
@@ -434,6 +438,7 @@ def _model(base: type[SiteTable], config: Any = None, **more: Any) -> Any:
 
 def compute_model(backend: str, table: type[SiteTable] | None = None, config: Any = None) -> Any:
     """Make the model of a compute: keys of all computes, and those of its backend."""
+    # Elsewhere a batch system or Kubernetes decides what fits.
     names = (*OF_ALL, "oversubscribe") if backend in (LOCAL, SSH) else OF_ALL
     of_all = _keys(site_models.ComputeConfig)
     return _model(
@@ -454,6 +459,7 @@ def any_compute(more: Sequence[Any] = ()) -> Any:
 def _notify_kind(given: Any) -> str | None:
     if not isinstance(given, Mapping):
         return None
+    # The kinds of other packages have models that are not known here.
     if kind := given.get("kind"):
         return kind if kind in [*NOTIFIERS.ours] else "other"
     if "url" in given or "url_secret" in given:
@@ -490,7 +496,7 @@ class SiteFile(Model):
     runtime: dict[SiteName, RuntimeTable] = Field(default={})
     """What commands run in, by name."""
     notify: dict[SiteName, AnyNotify] = Field(default={})
-    """Whom to tell what became of runs, by name."""
+    """Recipients of the results of runs, by name."""
     defaults: Defaults = Field(default_factory=Defaults)
     """For documents that name no compute, or no runtime."""
 

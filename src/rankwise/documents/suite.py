@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -17,13 +16,6 @@ from rankwise.documents.written import entries_in, mapping_in
 from rankwise.wording import code
 
 KINDS = ("run", "files", "pytest")
-
-
-class RankLauncher(StrEnum):
-    """What makes ranks of a command."""
-
-    MPI = "mpi"
-    PYTORCH = "pytorch"
 
 
 class Requirements(Model):
@@ -72,7 +64,7 @@ class SuiteTest(Model):
     """As how many ranks it runs; none given: as one process."""
     nodes: values.PositiveInt | None = Field(default=None, examples=[2])
     """On how many nodes; `ranks` must be a multiple."""
-    launcher: RankLauncher = RankLauncher.MPI
+    launcher: Literal["mpi", "pytorch"] = "mpi"
     """What makes ranks of it: `mpi` is mpiexec, `pytorch` sets RANK, WORLD_SIZE and the like."""
     requires: Requirements = Field(default_factory=Requirements)
     """What there must be; otherwise it is not run."""
@@ -90,6 +82,7 @@ class SuiteTest(Model):
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         yield from cls.exactly_one(contents, cls.kinds, "a test")
+        # One entry can find many tests, and a name must be unique.
         if contents.get("name") is not None and contents.get("files") is not None:
             yield Conflict(("name",), "tests that are found are named after their files")
         ranks, nodes = number_in(contents.get("ranks")), number_in(contents.get("nodes"))
@@ -102,7 +95,7 @@ class Header(Model):
 
     ranks: values.PositiveInt | None = None
     nodes: values.PositiveInt | None = None
-    launcher: RankLauncher | None = None
+    launcher: Literal["mpi", "pytorch"] | None = None
     gpus: values.NonNegativeInt | None = None
     cores: values.Cores | None = None
     memory: values.Bytes | None = None

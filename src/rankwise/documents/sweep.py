@@ -88,6 +88,7 @@ def _count(start: float, to: float, step: float | None, times: float | None) -> 
     """Return how many numbers a range has; 0: it is wrong in another way."""
     if start > to or (times is not None and times <= 1) or (step is not None and step <= 0):
         return 0
+    # Computed, not counted: the range may be endless by mistake.
     if times is not None:
         return math.log(to / start) / math.log(times) + 1
     return int((_decimal(to) - _decimal(start)) / _decimal(step or 1)) + 1
@@ -114,6 +115,7 @@ _NAMES = {
 
 def _shape(given: Any) -> str:
     if isinstance(given, Mapping):
+        # A mapping with these keys is a range; any other has names for values.
         return "range" if "from" in given or "to" in given else "names"
     return "range" if isinstance(given, Range) else "list"
 
@@ -307,6 +309,7 @@ def _wrong_values(contents: Mapping[str, Any], parameters: Sequence[str]) -> Ite
                 yield Conflict(path, _no_parameter(name, name, parameters))
     for index, case in enumerate(entries_in(contents, "add")):
         for name, value in mapping_in(case).items():
+            # These two are numbers; the other values are any text.
             if name in _COUNTED:
                 try:
                     whole(1)(value)
@@ -314,6 +317,7 @@ def _wrong_values(contents: Mapping[str, Any], parameters: Sequence[str]) -> Ite
                     yield Conflict(("add", index, name), f"{code(name)} {error.message()}")
             elif name not in parameters:
                 yield Conflict(("add", index, name), _no_parameter(name, name, parameters))
+        # A case that is added takes no values from `parameters`: which one would be unclear.
         if missing := [code(name) for name in parameters if name not in mapping_in(case)]:
             are = "is" if len(missing) == 1 else "are"
             message = f"a case needs all values: {alternatives(missing, 'and')} {are} missing"

@@ -22,6 +22,7 @@ OWN_WORDS = "rankwise"
 
 # Names become names of folders, where file systems take 255 bytes and others add to them.
 _LONGEST_NAME = 100
+# A letter or a digit first: `-x` would look like an option, and `.x` is a hidden folder.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -30,10 +31,13 @@ _SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 _DURATION = re.compile(r"(?=.)" + "".join(rf"(?:([0-9.]+){unit})?" for unit in _SECONDS))
 _LONGEST_DURATION = 365 * 86_400
 
+# The units of Kubernetes and SI: with `i` powers of 1024, else of 1000.
 _POWERS = {letter: power for power, letter in enumerate("kMGTPE", start=1)}
 _SIZE = re.compile(r"([0-9]*\.?[0-9]+) ?(?:([kKMGTPE])(i?))?B?")
+# 1 EiB. A larger number is a wrong unit, and would not fit into what systems use for sizes.
 _MOST_BYTES = 2**60
 
+# Thousandths of a core, as Kubernetes writes them; at most twelve digits, so that int() is quick.
 _CORES = re.compile(r"([0-9]{1,12})m")
 _MOST_CORES = 1_000_000
 
@@ -45,6 +49,7 @@ def wrong(message: str) -> PydanticCustomError:
 
 def number_in(value: Any) -> int | float | None:
     """Return a value as a number; None for anything else, also for true, false and nan."""
+    # In YAML a number arrives as a Scalar, in TOML as a plain number.
     found = value.value if isinstance(value, Scalar) else value
     is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
     return found if is_number and (isinstance(found, int) or math.isfinite(found)) else None
@@ -90,6 +95,7 @@ def check_that(is_right: Callable[[Any], object], message: str) -> AfterValidato
 
 def _with_remedy(value: Any) -> str:
     """Quote a value; for a number in quotes, add how to write it."""
+    # A Scalar is a text of its own type: here only texts that had quotes in the document count.
     is_quoted_number = type(value) is str and isinstance(resolve(value), Scalar)
     return f"the text {quoted(value)}; leave the quotes out" if is_quoted_number else quoted(value)
 
@@ -163,6 +169,7 @@ def one_or_more(value: Any) -> Any:
 def _text(value: str) -> str:
     if not value.strip():
         raise wrong("must not be empty")
+    # The system cannot pass it on, neither in arguments nor in variables.
     if "\0" in value:
         raise wrong(f"must not have the character {chr(0)!r} in it")
     return value
@@ -204,6 +211,7 @@ def listed_schema(item: Mapping[str, Any]) -> WithJsonSchema:
 
 
 Text = Annotated[str, AfterValidator(_text)]
+# A text that stands alone is a list of one, so that documents need no brackets.
 Texts = Annotated[tuple[Text, ...], BeforeValidator(one_or_more), listed_schema({"type": "string"})]
 """One text, or a list of them."""
 Name = Annotated[
@@ -219,6 +227,7 @@ Variable = Annotated[
 Secrets = Annotated[
     tuple[Annotated[str, AfterValidator(_secret)], ...], BeforeValidator(_list_of_secrets)
 ]
+# Azure ML writes `azureml:NAME`; a site file has the name alone.
 Target = Annotated[str, AfterValidator(lambda name: _text(name.removeprefix("azureml:")))]
 
 PositiveInt = Annotated[int, *whole_number(1)]
@@ -245,6 +254,7 @@ Number = Annotated[float, BeforeValidator(_number), WithJsonSchema({"type": "num
 Bool = Annotated[bool, BeforeValidator(_truth), WithJsonSchema({"type": "boolean"})]
 Cores = Annotated[float, BeforeValidator(_cores), _number_or_text("500m", r"^[0-9]+m$")]
 
+# pydantic takes a Scalar for text, as it is a subclass of str: it arrives as it was written.
 Written = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean"]})]
 """A text that may look like a number or a truth value: it is taken as it is written."""
 Variables = dict[Variable, Written]

@@ -33,6 +33,7 @@ class Problem(NamedTuple):
 
 def as_error(name: str, problems: Iterable[Problem]) -> InputError:
     """Put all problems of a document into one error, a line for each, in the document's order."""
+    # The same problem may be found twice: by a field, and by a check of several fields.
     found = sorted(set(problems))
     lines = [f"{name}{at}: {message}" for at, message in found[:MOST_SHOWN]]
     if len(found) > MOST_SHOWN:
@@ -67,6 +68,7 @@ class Scalar(str):
     a number, that is `value`.
     """
 
+    # A document of 20,000 values has as many of these.
     __slots__ = ("value",)
 
     value: int | float | bool
@@ -130,6 +132,8 @@ class Location:
 
     def _go(self, step: int | str) -> None:
         here = self.value
+        # A path of pydantic may name the chosen type of a union as well, which the document does
+        # not have.
         if isinstance(here, LocatedMapping) and isinstance(step, str) and step in here:
             self.key_at, self.value_at = here.keys_at[step], here.values_at[step]
             self.name += f".{step}" if self.name else step
@@ -183,6 +187,7 @@ def copied(value: Any) -> Any:
     return value
 
 
+# The core schema of YAML 1.2: `yes`, `on` and `0755` are not what they were in 1.1.
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUTHS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _WHOLE = re.compile(r"[-+]?[0-9]+")
@@ -203,6 +208,7 @@ def resolve(text: str) -> str | Scalar | None:
         return text
     if _WHOLE.fullmatch(text):
         return Scalar.of(text, int(text))
+    # 0o17 and 0xff; int() reads the base from the prefix.
     if _OTHER_BASE.fullmatch(text):
         return Scalar.of(text, int(text, 0))
     if _FRACTION.fullmatch(text):

@@ -71,6 +71,7 @@ class Composer:
             return None, SourcePosition(1, 1)
         first = next(self._events)
         root = self._node(first)
+        # The end of the document, and what comes after it.
         next(self._events)
         extra = next(self._events)
         if isinstance(extra, events.DocumentStartEvent):
@@ -123,6 +124,8 @@ class Composer:
         if anchored is None:
             raise Unreadable(at, f"`*{clipped(name)}` stands within itself")
         self._count(at, anchored.values, anchored.characters)
+        # A copy: models change nothing, but positions and conflicts are kept by the identity of a
+        # mapping.
         return copied(anchored.value)
 
     def _scalar(self, event: events.ScalarEvent) -> Any:
@@ -158,6 +161,7 @@ class Composer:
         return value
 
     def _collection(self, event: events.NodeEvent) -> Any:
+        # Bounded, because the parser and the models call themselves for each level.
         self._depth += 1
         if self._depth > DEEPEST:
             raise Unreadable(_start(event), f"the document is nested deeper than {DEEPEST} levels")
@@ -191,10 +195,13 @@ class Composer:
             if key in section:
                 first = section.keys_at[key].line
                 self._report(at, f"{code(key)} stands twice; the first is in line {first}")
+            # `"<<"` in quotes is an ordinary name.
             elif key == "<<" and isinstance(event, events.ScalarEvent) and not event.style:
                 merged += self._to_merge(value, value_at)
             else:
                 section.put(key, value, at, value_at)
+        # What the mapping has itself goes before what is merged into it, and earlier ones before
+        # later ones.
         for other in merged:
             for key, value in other.items():
                 if key not in section:
@@ -248,9 +255,12 @@ def explained(error: Exception, lines: Sequence[str], reached: SourcePosition) -
     if not isinstance(error, MarkedYAMLError):
         # ruamel.yaml has bugs: on some texts it raises an IndexError, for example.
         return Unreadable(reached, _meaning(str(error), "the document"))
+    # The problem is where the parser stopped, the context is where the part began that it was
+    # reading.
     mark = error.problem_mark or error.context_mark
     at = SourcePosition(mark.line + 1, mark.column + 1) if mark else reached
     line = lines[at.line - 1] if at.line <= len(lines) else ""
+    # The parser calls a tab in the indentation something else, depending on what is before it.
     if tab := re.match(r" *\t", line):
         return Unreadable(SourcePosition(at.line, tab.end()), "a tab; YAML is indented with spaces")
     opened = f"line {error.context_mark.line + 1}" if error.context_mark else "the document"
@@ -324,6 +334,7 @@ def _bytes_of(path: Path, name: str) -> bytes:
             # Reading a pipe or a device might never end, or never begin.
             raise InputError(f"{name}: this is not a regular file")
         with path.open("rb") as file:
+            # One more than allowed: so that a file of that very size can be told from a larger one.
             found = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         raise InputError(f"{name}: there is no such file") from None
@@ -342,6 +353,7 @@ def _decoded(found: bytes, name: str) -> str:
     for mark, encoding in _OTHER_ENCODINGS:
         if found.startswith(mark):
             raise InputError(f"{name}: the file is in {encoding}; save it as UTF-8")
+    # The mark that editors on Windows put before UTF-8.
     found = found.removeprefix(b"\xef\xbb\xbf")
     try:
         return found.decode("utf-8")
@@ -357,6 +369,7 @@ def _position_at_end(text: str) -> SourcePosition:
 
 
 def _events(text: str) -> Iterator[events.Event]:
+    # For errors of the parser that have no position.
     reached = SourcePosition(1, 1)
     try:
         for event in YAML(typ="safe", pure=True).parse(io.StringIO(text)):

@@ -37,6 +37,7 @@ _FAMILY_OF_WHEEL: Mapping[str, Family] = {
 
 def family_for(request: JobRequest) -> Family:
     """Return the MPI whose mpirun a job's command would start; `unknown` where we cannot look."""
+    # The first role starts the ranks.
     launcher = request.roles[0]
     runtime = launcher.runtime
     if runtime.kind == "container":
@@ -44,6 +45,7 @@ def family_for(request: JobRequest) -> Family:
     for requirement in runtime.requirements:
         # The environment of uv may not have been made yet: what it will have is in its list.
         if family := _FAMILY_OF_WHEEL.get(re.split(r"[^a-z-]", requirement.lower())[0]):
+            # The same package name has had versions 4 and 5, with different options of mpirun.
             is_old = family == "openmpi5" and re.search(r"<\s*5|[=~]=\s*4", requirement)
             return "openmpi4" if is_old else family
     for name in (*launchers_in(launcher.command)[:1], *_NAMES):
@@ -62,6 +64,7 @@ def missing_mpi(runtime: RuntimeChoice, choice: ComputeConfig) -> list[str]:
 
     It is not an error: the command may find an MPI in a way of its own.
     """
+    # Of other machines and other runtimes nothing is known here.
     if choice.backend != LOCAL or runtime.kind not in ("current", "python"):
         return []
     if any(shutil.which(name, path=_path(runtime)) for name in _NAMES):
@@ -157,7 +160,7 @@ def _of_roles(model: Any, site: Site, folder: Path) -> dict[str, Any]:
         "roles": tuple(_role(name, role, site, folder) for name, role in _roles(model).items()),
         "instance_count": model.compute.instance_count,
         "process_count_per_instance": getattr(model, "process_count_per_instance", None),
-        "success": model.success.value,
+        "success": model.success,
         "timeout": model.timeout,
     }
 
@@ -194,6 +197,7 @@ def _of_command(model: models.CommandJob, site: Site, folder: Path) -> dict[str,
         name: str(folder / output.path) if output.path else f"{later('folder')}/outputs/{name}"
         for name, output in model.outputs.items()
     }
+    # Inputs are put in later, by `task_for`; outputs are known to command jobs only.
     command = _OUTPUT.sub(lambda found: places[found[1]], model.command)
 
     def role(name: str, replicas: int | None = None) -> RoleRequest:
@@ -295,6 +299,7 @@ def facts_for(request: JobRequest, site: Site) -> Facts:
 def _srun_plugin(choice: ComputeConfig) -> str | None:
     if not isinstance(choice.batch, SlurmConfig):
         return None
+    # `srun-pmix` is srun with the plugin pmix; `srun` leaves the choice to Slurm.
     starter, _, plugin = choice.batch.mpi.partition("-")
     return plugin if starter == "srun" else None
 

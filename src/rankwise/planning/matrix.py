@@ -80,6 +80,7 @@ def _needs_of(model: Matrix) -> Iterator[tuple[tuple[str | int, ...], Sequence[s
 def features_of(machine: MatrixMachine, site: Site) -> cells.Features:
     """Return what a machine has, as far as that can be known here."""
     choice = site.compute(machine.compute)
+    # Features in a document are checked by its model; those of a site file are any text.
     for feature in choice.features:
         if not FEATURE.fullmatch(feature) and not COMPARISON.fullmatch(feature):
             raise InputError(
@@ -98,6 +99,7 @@ def _node_of_cluster(choice: ComputeConfig) -> tuple[Resources, str]:
     try:
         node = largest_node(system.nodes())
     except ComputeFailure as failure:
+        # The last part of the message is what the batch system itself said.
         last = str(failure).rpartition("; ")[2]
         return Resources(), f"{system.title} does not answer here: {last}"
     if node is None:
@@ -113,6 +115,7 @@ def runtimes_for(
     for name, one in model.runtimes.items():
         with faults.collected():
             choice = _choice(document, name, one, site)
+            # A notebook needs a kernel in the environment that it runs in.
             if _has_notebooks(name, model, tests) and _lacks_kernel(choice):
                 choice = dataclasses.replace(choice, requirements=(*choice.requirements, KERNEL))
                 notices.append(f"runtime {name}: {KERNEL} is added, for the notebooks in it")
@@ -244,6 +247,7 @@ class _MatrixPlanner:
                 machine=self.model.machines[machine],
                 folder=self.folder,
             )
+            # A cell in which nothing runs needs no task for its environment.
             found: list[Task] = []
             for entry in cell:
                 with faults.collected():
@@ -259,7 +263,10 @@ class _MatrixPlanner:
 
     def _in_cell(self, entry: cells.CellEntry, name: str, task: Task) -> Task:
         """Return a task with its key, tags and limits in the matrix."""
+        # A lane limits how many tasks of a machine run at a time.
         width = self.model.machines[entry.machine].max_parallel or 0
+        tags = {"runtime": entry.runtime, "machine": entry.machine, "test": name}
+        tags[PART] = LOOK if name == LOOK else TEST
         return dataclasses.replace(
             task,
             key=f"{entry.runtime}@{entry.machine}@{name}",
@@ -268,7 +275,7 @@ class _MatrixPlanner:
             lane=f"machine {entry.machine}" if width else "",
             lane_width=width,
             place=task.place or entry.test.place,
-            tags={**task.tags, **_tags(entry, name)},
+            tags={**task.tags, **tags, **({"soft_fail": "true"} if entry.is_soft else {})},
         )
 
     def _not_run(self, entry: cells.CellEntry) -> Task:
@@ -293,6 +300,7 @@ class _MatrixPlanner:
         entry = cell[0]
         machine = self.model.machines[entry.machine]
         words = ("python", f"{later('folder')}/{SURROUNDINGS.name}")
+        # The cell counts as soft if none of its tests can fail the run.
         is_soft = all(one.is_soft for one in cell)
         task = Task(
             key="",
@@ -311,12 +319,6 @@ class _MatrixPlanner:
         )
         placed = self._in_cell(dataclasses.replace(entry, is_soft=is_soft), LOOK, task)
         return dataclasses.replace(placed, is_soft=True)
-
-
-def _tags(entry: cells.CellEntry, test: str) -> dict[str, str]:
-    part = LOOK if test == LOOK else TEST
-    own = {"runtime": entry.runtime, "machine": entry.machine, "test": test, PART: part}
-    return {**own, "soft_fail": "true"} if entry.is_soft else own
 
 
 def _summary(

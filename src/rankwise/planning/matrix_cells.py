@@ -74,6 +74,7 @@ class Features:
 def found_here(resources: Resources, *, root: Path = Path("/")) -> Features:
     """Return what this machine has; `resources` is its size."""
     words = {platform.system().lower(), platform.machine().lower(), *_processor(root)}
+    # /proc/cpuinfo has avx512f, avx512bw and so on, but no plain avx512.
     if any(word.startswith("avx512") for word in words):
         words.add("avx512")
     if resources.gpus:
@@ -143,6 +144,7 @@ def _processor(root: Path) -> set[str]:
     with contextlib.suppress(OSError, ValueError):
         for line in (root / "proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
+            # `flags` on x86, `Features` on ARM.
             if name.strip().lower() in ("flags", "features"):
                 return set(value.split())
     return set()
@@ -220,6 +222,7 @@ def _expanded(
             if path.suffix == NOTEBOOK:
                 yield test(script, kind="notebook", file=script)
             else:
+                # The entry for a single file: the planner of suites finds it again by its pattern.
                 one = entry.model_copy(update={"files": glob.escape(script)})
                 yield test(script, kind="script", one=one)
     elif entry.suite:
@@ -251,6 +254,7 @@ def _named(tests: Sequence[PlannedTest]) -> Iterator[PlannedTest]:
     taken: dict[str, set[str]] = {"": {LOOK}}
     for test in tests:
         taken.setdefault(test.runtime, set())
+    # Names in the document are kept: made names make way for them.
     said = {(one.runtime, one.name) for one in tests if one.entry.name and not one.entry.files}
     for test in tests:
         mine = bool(test.entry.name) and not test.entry.files
@@ -298,6 +302,7 @@ def cells_that_are_there(model: Matrix) -> Iterator[tuple[str, str]]:
     for runtime, one in model.runtimes.items():
         for machine in model.machines:
             names = {"runtime": runtime, "machine": machine}
+            # An exclusion with a `test` leaves out some tests, not the cell.
             is_out = any(
                 set(exclusion.when) <= names.keys() and fits(exclusion.when, names)
                 for exclusion in model.exclude
@@ -328,6 +333,7 @@ def _entry(
         test=test,
         skip=skip or has.missing,
         is_intended=bool(skip),
+        # The last setting that fits wins.
         timeout=next((one.timeout for one in reversed(settings) if one.timeout is not None), None),
         environment=environment,
         is_soft=softness[-1] if softness else soft_by_itself,
@@ -339,6 +345,7 @@ def _skip(
 ) -> str:
     """Return why a test does not run according to the document; empty: it does."""
     runtime, machine = model.runtimes[names["runtime"]], model.machines[names["machine"]]
+    # A cell of `add` is there whatever leaves it out, but not against `skip` or needs.
     if not is_added:
         if not fits_any(names["machine"], runtime.machines):
             return f"{names['runtime']} is for other machines: {', '.join(runtime.machines)}"

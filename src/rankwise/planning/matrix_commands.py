@@ -81,6 +81,7 @@ class CellPlanner:
         return self._planners[test.runtime].tasks_of(test.index, changed)
 
     def _as_suite(self) -> Suite:
+        # Without validation: all values come from a model that was checked.
         return Suite.model_construct(
             type="Suite",
             tests=(),
@@ -145,6 +146,7 @@ class CellPlanner:
         needs = self._requires(test)
         claim = Resources(cores=needs.cores or 0, memory=needs.memory or 0, gpus=needs.gpus)
         process = Process(name="worker-0", role="worker", command=words, rank=0, resources=claim)
+        # A notebook that asks for input would wait until its time limit.
         manual = needs_input(self.folder / entry.test.file)
         return Task(
             key="",
@@ -158,7 +160,8 @@ class CellPlanner:
             compute=self.machine.compute,
             runtime=self.runtime,
             tools=tools,
-            timeout=_outer_limit(timeout, wish),
+            # The notebook and its script run one after the other, each with the limit.
+            timeout=timeout and timeout * (1 + wish.as_script) + _MORE_SECONDS,
             restart=restart_of(test.restart),
             is_optional=test.optional and not manual,
             results=RESULTS,
@@ -181,6 +184,7 @@ class CellPlanner:
 
 def _with_runtime(site: Site, runtime: RuntimeChoice, *names: str) -> Site:
     """Return a site in which the default runtime, and these, are the runtime of the cell."""
+    # As the first layer, the cell goes before all site files.
     known = {name: runtime for name in (runtime.name, *names) if name}
     layer = Layer(file=site.file, runtimes=known, default_runtime=runtime.name)
     return dataclasses.replace(site, layers=(layer, *site.layers))
@@ -189,13 +193,6 @@ def _with_runtime(site: Site, runtime: RuntimeChoice, *names: str) -> Site:
 def _merged(common: _M, own: _M) -> _M:
     """Return the common settings, changed by the fields that are given in `own`."""
     return common.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
-
-
-def _outer_limit(timeout: float | None, wish: NotebookSettings) -> float | None:
-    """Return the limit of the program that runs the notebook, which has a limit itself."""
-    if timeout is None:
-        return None
-    return timeout * (2 if wish.as_script else 1) + _MORE_SECONDS
 
 
 def _check_installed(place: str) -> None:

@@ -54,6 +54,7 @@ def stage_tasks(context: PipelineContext, name: str, stage: Stage) -> Planned:
     for cell, filled in _cells(stage):
         key = f"{name}.{cell}" if cell else name
         notices = _check_filled(context, stage, filled)
+        # The tasks of another document, or one task of this one.
         if stage.step in INCLUDED:
             planned = _included(context, key, filled)
             owners = dict.fromkeys((task.key for task in planned.tasks), key)
@@ -69,6 +70,7 @@ def _check_filled(context: PipelineContext, stage: Stage, filled: Stage) -> tupl
 
     Returns notices; raises InputError as `Site.check` does.
     """
+    # The other names of the stage were looked up with those of the pipeline.
     names: dict[str, dict[str, str]] = {"on": {}, "environment": {}}
     for key, found in names.items():
         if (name := getattr(filled, key)) != (written := getattr(stage, key)):
@@ -209,6 +211,7 @@ def _included(context: PipelineContext, key: str, stage: Stage) -> Planned:
     path = own.parent / written
     place = context.document.place(INCLUDED, written)
     chain = (*context.options.including, own)
+    # By way of links a document may include itself under another name.
     if path.resolve() in [one.resolve() for one in chain]:
         raise InputError(f"{place}: {written} includes itself, by way of {own.name}")
     try:
@@ -226,6 +229,7 @@ def _included(context: PipelineContext, key: str, stage: Stage) -> Planned:
         including=chain,
     )
     planned = planner_for(document.model)(document, options)
+    # A job has the name of its stage; the tests of a suite have theirs below it.
     is_one = len(planned.tasks) == 1
     names = {one.key: key if is_one else f"{key}.{one.key}" for one in planned.tasks}
     tasks = [
@@ -260,6 +264,7 @@ def _deploys(context: PipelineContext, name: str, stage: Stage) -> Iterator[str]
     target = _folder(context, stage, stage.deploy.to)
     if target is None:
         return
+    # The folder may not exist yet: then the nearest existing one above it decides.
     nearest = next(one for one in (target, *target.parents) if one.exists() or one.is_symlink())
     place = context.document.place(("to",), stage.deploy.to)
     refused = f"{place}: `{name}` cannot deploy to {target}:"
@@ -271,6 +276,7 @@ def _deploys(context: PipelineContext, name: str, stage: Stage) -> Iterator[str]
 
 def _checkouts(context: PipelineContext, name: str, stage: Stage) -> Iterator[str]:
     step = stage.checkout
+    # `clean: true` says that changes may be thrown away.
     if step is None or step.clean:
         return
     folder = _folder(context, stage, step.into or folder_for(step.repository))
@@ -299,6 +305,7 @@ def _recipients(context: PipelineContext, stage: Stage) -> Iterator[str]:
 
 def _folder(context: PipelineContext, stage: Stage, written: str) -> Path | None:
     """Return a folder as the stage will see it; None if that is known only when it runs."""
+    # Variables that the shell of the stage will have, as far as they are known now.
     known = {**os.environ, **context.model.env, **stage.env}
     try:
         text = string.Template(written).substitute(known)
@@ -330,6 +337,7 @@ def plan_pipeline(document: Document, options: PlanOptions) -> Planned:
             # The report follows the run that goes on by itself.
             submitting = [_submitting(context, name, planned.tasks)]
             planned = dataclasses.replace(planned, tasks=submitting, is_reported=False)
+        # With --from, the stages before are not run: their last outcome counts.
         is_taken = first is not None and name not in first
         own = [_linked(context, one, stage, before, is_taken=is_taken) for one in planned.tasks]
         keys[name] = tuple(one.key for one in own)
@@ -347,6 +355,7 @@ def _stages_from(context: PipelineContext, name: str) -> set[str]:
         remedy = hint(name, stages, f"there are {', '.join(stages)}")
         raise InputError(f"{context.document.path}: there is no stage {name!r}; {remedy}")
     needs = needs_of(stages)
+    # In this order every stage comes after those it needs, so one pass is enough.
     found = {name}
     for one in in_order(needs):
         if found & set(needs[one]):
@@ -387,6 +396,7 @@ def _linked(
     context: PipelineContext, task: Task, stage: Stage, before: tuple[str, ...], *, is_taken: bool
 ) -> Task:
     """Return a task of a stage, which comes after the tasks of the stages that it needs."""
+    # Only the first tasks of a stage wait for other stages; the others wait for these.
     is_first = not task.needs
     return dataclasses.replace(
         task,
@@ -403,6 +413,7 @@ def _reuse(context: PipelineContext, task: Task, stage: Stage, *, is_taken: bool
     if stage.inputs is None:
         return None
     said = {"source": str(context.document.path.absolute()), "task": to_data(task)}
+    # Everything that is known of the task before it runs; files are compared when it would start.
     digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode())
     return Reuse(
         definition=digest.hexdigest(),

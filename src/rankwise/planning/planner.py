@@ -172,8 +172,10 @@ def plan_from(
     taken: set[str] = set()
     names: set[str] = set()
     for document in documents:
+        # Each document has the site file of its own folder.
         site = find_site(document.path.absolute().parent)
         options = PlanOptions(site=site, on=on, is_strict=strict, choice=choice or {})
+        # Planning looks at files and folders that documents name, which may be unreadable.
         with named_files(document.path):
             planned = planner_for(document.model)(document, options)
         notices = [*filter(None, [site.notice if site.layers else ""]), *planned.notices]
@@ -212,6 +214,7 @@ def plan_from(
 
 def _measured_apart(planned: Planned) -> Sequence[Task]:
     """Return the tasks, with names of cases that differ for sweeps of several documents."""
+    # One sweep alone keeps the names of its cases, to be compared with earlier runs.
     is_one = len(set(planned.owners.values())) < 2
     if is_one or not any(task.measuring for task in planned.tasks):
         return planned.tasks
@@ -232,6 +235,7 @@ def _repository(tasks: Iterable[Task], path: Path) -> dict[str, str]:
 def _load_all(paths: Sequence[Path]) -> list[Document]:
     if len(paths) == 1:
         return [load(paths[0])]
+    # All documents are read before any is planned: people want all spelling mistakes at once.
     documents, faults = [], Faults()
     for path in paths:
         with faults.collected():

@@ -79,7 +79,7 @@ def _failed_in(store: Store, source: str) -> set[str] | None:
 
 def _shard_of(text: str) -> tuple[int, int]:
     found = _SHARD.fullmatch(text)
-    number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    number, count = map(int, found.groups()) if found else (0, 0)
     if not 1 <= number <= count:
         raise InputError(f"--shard {text}: must be such as 2/5, the second of five")
     return number, count
@@ -126,6 +126,8 @@ def select(tasks: Sequence[Task], wanted: Selection) -> tuple[list[Task], list[s
     Raises InputError if a name means none of them.
     """
     chosen, notices = list(tasks), []
+    # First what is wanted by name, then what of it failed, then a share of that: each step takes
+    # from the one before.
     if wanted.only:
         chosen = _with_needs(chosen, _named(chosen, wanted.only))
     if wanted.failed is not None:
@@ -148,6 +150,7 @@ def select(tasks: Sequence[Task], wanted: Selection) -> tuple[list[Task], list[s
             "be the same for all shards)"
         )
     if wanted.repeat > 1:
+        # After the split, so that all repetitions of a task are in one share.
         chosen = [again for one in chosen for again in _repeated(one, wanted.repeat)]
     if wanted.fail_fast:
         chosen = [dataclasses.replace(one, ends_run=True) for one in chosen]
@@ -173,6 +176,7 @@ def _named(tasks: Sequence[Task], names: Sequence[str]) -> set[str]:
 def _tagged(tasks: Sequence[Task], condition: str) -> set[str]:
     """Return the keys of the tasks whose tags fit, such as `runtime=torch-*,machine=cpu`."""
     wanted = dict(part.strip().partition("=")[::2] for part in condition.split(","))
+    # All values of each tag, to find spelling mistakes in a condition.
     known = {name: {task.tags[name] for task in tasks if name in task.tags} for name in wanted}
     for name, pattern in wanted.items():
         if not pattern:
@@ -235,6 +239,7 @@ def _share(
     Tasks that need each other stay together. What is skipped is in the first share, so that no
     other share has only skipped tasks while there is something to run.
     """
+    # A task that never ran is taken to be as long as the average.
     known = [seconds[task.key] for task in tasks if task.key in seconds]
     usual = sum(known) / len(known) if known else 1.0
     groups = _groups(tasks)
@@ -246,8 +251,8 @@ def _share(
     loads = [0.0] * count
     share_of: dict[str, int] = {}
     for at in order:
-        least = min(range(count), key=lambda share: (round(loads[share], 6), share))
-        least = 0 if is_idle[at] else least
+        shares = range(1 if is_idle[at] else count)
+        least = min(shares, key=lambda share: (round(loads[share], 6), share))
         loads[least] += lengths[at]
         share_of |= {tasks[one].key: least for one in groups[at]}
     split = "\n".join(f"{key} {share_of[key]}" for key in sorted(share_of))
@@ -315,6 +320,7 @@ def is_met(wanted: str, value: str) -> bool:
     sign, other = comparison.groups()
     if sign in ("==", "!="):
         return _is_same(other, value) is (sign == "==")
+    # Only numbers can be greater or less; a name is neither.
     left, right = _number(value), _number(other)
     return left is not None and right is not None and bool(OPERATORS[sign](left, right))
 

@@ -37,6 +37,7 @@ Line = tuple[str, ...]
 
 def program(name: str, *arguments: str) -> Line:
     """Return the line that runs a program, whatever Python a stage has for itself."""
+    # -I, because a stage may have set PYTHONPATH, and works in folders with modules of any name.
     return (sys.executable, "-I", "-m", "rankwise.steps", name, *arguments)
 
 
@@ -79,6 +80,7 @@ def _option(name: str, value: Any) -> list[str]:
     match value:
         case bool():
             return [name] if value else []
+        # 5.0 seconds are `5` on a command line.
         case int() | float():
             return [name, f"{value:.15g}"]
         case tuple():

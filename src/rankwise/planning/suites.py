@@ -16,7 +16,7 @@ from rankwise import plan
 from rankwise.documents.checks import CheckSpec
 from rankwise.documents.common import Model
 from rankwise.documents.load import Document, header_of, silent
-from rankwise.documents.suite import Header, RankLauncher, Suite, SuiteTest
+from rankwise.documents.suite import Header, Suite, SuiteTest
 from rankwise.documents.values import fit_name
 from rankwise.documents.written import Faults
 from rankwise.errors import InputError
@@ -37,6 +37,7 @@ def checks_at(
 ) -> tuple[plan.Check, ...]:
     """Return the checks at a place of a document; raises InputError if a function is missing."""
     folder = document.path.absolute().parent
+    # A missing function would be noticed only after the run, which may be long.
     planned = [check.planned(folder) for check in checks]
     for number, check in enumerate(planned):
         if check.kind == "python" and (fault := _fault_of(check.what)):
@@ -126,6 +127,7 @@ class _Case:
         entry, header = entry or self.entry, getattr(self.header, name)
         if name not in entry.model_fields_set or (self.script and header is not None):
             return header
+        # A field of the entry that was given, but is empty, counts as left out.
         said = getattr(entry, name)
         return header if said is None else said
 
@@ -157,6 +159,7 @@ class SuitePlanner:
 
     def tasks(self) -> list[Task]:
         """Plan all tests; raises InputError with a line for every mistake."""
+        # First all tests are found, because a name that is given goes before names that are made.
         faults = Faults()
         cases: list[_Case] = []
         for index, entry in enumerate(self._model.tests):
@@ -191,6 +194,7 @@ class SuitePlanner:
         if entry.files:
             yield from self._found(index, entry)
         elif entry.pytest:
+            # The results of single tests, which the report shows, are read from this file.
             results = f"{in_shell(later('folder'))}/{RESULTS}"
             line = f"python -m pytest {entry.pytest} --junitxml={results}"
             first = entry.pytest.split()[0]
@@ -220,6 +224,7 @@ class SuitePlanner:
             return self._case(index, entry, line, line)
         path = self._folder / script
         if not path.is_file():
+            # Only files with an ending: a script has one, and folders would be no help.
             names = [str(one.relative_to(self._folder)) for one in path.parent.glob("*.*")]
             meant = nearest(script, names)
             where = f": did you mean {code(meant)}?" if meant else f" in {self._folder}"
@@ -291,6 +296,7 @@ class SuitePlanner:
             raise InputError(f"{self._place(case.index)}: {error}") from None
         path = ("tests", case.index, "checks")
         checks = checks_at(self._document, path, case.entry.checks)
+        # `pytest --n-workers=4` starts four workers by itself: they need as many cores.
         width = _WORKERS.search(case.entry.pytest)
         task = dataclasses.replace(
             task,
@@ -319,6 +325,7 @@ class SuitePlanner:
                     command=case.command,
                     code=str(here / model.code) if model.code else "",
                     runtime=self._runtime,
+                    # A document says what the whole test needs; a role has what each node gives.
                     resources=share(case.resources, nodes),
                 ),
             ),
@@ -335,6 +342,7 @@ class SuitePlanner:
 
     def _facts(self, request: JobRequest) -> Facts:
         """Return what is known about where a test runs; tests that are alike share the answer."""
+        # The command matters only by the launcher in it, whose MPI is looked up.
         key = (request.kind, request.instance_count, *launchers_in(request.roles[0].command))
         if key not in self._known_facts:
             self._known_facts[key] = facts_for(request, self._options.site)
@@ -371,7 +379,7 @@ def _script_in(line: str) -> tuple[str | None, str]:
 
 def _kind(case: _Case, ranks: object) -> tuple[Kind, str]:
     """Return how the processes of a test find each other, and the role of the first one."""
-    is_torch = None if ranks is None else case.said("launcher") == RankLauncher.PYTORCH
+    is_torch = None if ranks is None else case.said("launcher") == "pytorch"
     # A command may start the ranks itself.
     if is_torch is None and _LAUNCHERS.search(case.command):
         reading = read_command(case.command)

@@ -158,6 +158,7 @@ def _changed(case: SweepCase, model: Sweep) -> SweepCase:
     """Return a case with all settings that fit it, one after another."""
     for setting in model.set:
         if fits(setting.when, case.names):
+            # The condition of the next setting sees what this one has changed.
             values = {**case.values, **setting.parameters}
             case = dataclasses.replace(
                 case,
@@ -192,6 +193,7 @@ def plan_sweep(document: Document, options: PlanOptions) -> Planned:
     keys = _keys(cases)
     tasks = [
         _trial(single, case, model, key, trial)
+        # All cases once, then all again: a slow hour of the machine is shared by all cases.
         for trial in range(1 - model.warmup, model.trials + 1)
         for single, case, key in zip(singles, cases, keys, strict=True)
     ]
@@ -220,6 +222,7 @@ class _Templates:
         if not all(_PLAIN.fullmatch(value) for value in known.values()):
             return self._with_environment(self._plan(case, known.__getitem__), case, known)
         size = case.nodes, case.ranks_per_node
+        # Only nodes and ranks change the plan of a command; other values are put into its pattern.
         if size not in self._patterns:
             self._patterns[size] = self._plan(case, lambda name: later(_MARK + name))
         return self._with_environment(_filled(self._patterns[size], known), case, known)
@@ -301,9 +304,11 @@ def _trial(single: Task, case: SweepCase, model: Sweep, key: str, trial: int) ->
     measuring = None
     if model.metrics and not is_warmup:
         measuring = Measuring(metrics=_metrics(model, case), case=case.name, trial=trial)
+    # Warm-up trials count from w1, measured ones from t1.
     number = f"w{trial + model.warmup}" if is_warmup else f"t{trial}"
     filled = _filled(single, {"trial": str(max(trial, 0))})
     tags = {**case.names, "trial": "warm-up" if is_warmup else str(trial)}
+    # Metrics of stdout must not see lines of stderr.
     if measuring is not None and any(one.on in ("stdout", "stderr") for one in measuring.metrics):
         filled = dataclasses.replace(filled, environment={**filled.environment, **APART})
     return dataclasses.replace(filled, key=f"{key}.{number}", measuring=measuring, tags=tags)
@@ -329,6 +334,7 @@ def _keys(cases: Sequence[SweepCase]) -> list[str]:
 
 
 def _check_budget(document: Document, model: Sweep, singles: Sequence[Task]) -> None:
+    # Before anything starts: a sweep multiplies quickly.
     budget = model.budget
     if budget.max_cases is not None and len(singles) > budget.max_cases:
         raise InputError(
@@ -346,6 +352,7 @@ def _check_budget(document: Document, model: Sweep, singles: Sequence[Task]) -> 
 
 def _core_hours(model: Sweep, singles: Sequence[Task]) -> float:
     """Return the core-hours if every case takes its whole time limit."""
+    # `width` is known for ranks that a launcher starts; other tasks are as wide as their processes.
     once = sum((task.timeout or 0.0) * (task.width or len(task.processes)) for task in singles)
     return once * (model.trials + model.warmup) / 3600
 
