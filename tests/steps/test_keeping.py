@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tarfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from rankwise.documents.steps import Cache
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.files import digest_of_files, matching
-from rankwise.steps.keeping import keep, key_of, restore, save
+from rankwise.plan import Plan, fill_in
+from rankwise.planning.stage_commands import cache_lines, detach_line, keep_line
+from rankwise.steps import detach
+from rankwise.steps.keeping import artifacts_main, cache_main, keep, key_of, restore, save
+from rankwise.store import Store
 
 
 def test_files_are_found_by_patterns_in_a_stable_order(tmp_path: Path) -> None:
@@ -141,3 +148,47 @@ def test_a_cache_that_another_process_removes_meanwhile_is_no_failure(tmp_path: 
     caches.mkdir()
     (caches / "gone.tar").symlink_to("nowhere")
     assert save(caches / "1.tar", ["made"], tmp_path)
+
+
+def test_values_that_begin_with_a_dash_are_no_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-lock").write_text("1")
+    (tmp_path / "-made").write_text("2")
+    restoring, saving = cache_lines(Cache(key=("-lock",), paths=("-made",)), "-x make")
+
+    def run(act: Callable[[], None], line: Sequence[str]) -> None:
+        words = [fill_in(word, lambda _: str(tmp_path / "store")) for word in line]
+        monkeypatch.setattr(sys, "argv", words[words.index("rankwise.steps") + 1 :])
+        act()
+
+    run(cache_main, saving)
+    (tmp_path / "-made").unlink()
+    run(cache_main, restoring)
+    assert (tmp_path / "-made").read_text() == "2"
+    run(artifacts_main, keep_line("build", "", ["-made"]))
+    assert (tmp_path / "store" / "-made").read_text() == "2"
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_a_detached_stage_is_forced_if_its_pipeline_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_forced: bool
+) -> None:
+    choices: list[Mapping[str, object]] = []
+
+    def plan_from(
+        paths: object, *, on: str | None, choice: Mapping[str, object]
+    ) -> tuple[Plan, str]:
+        choices.append(choice)
+        return Plan(name="p", kind="Pipeline", tasks=()), ""
+
+    monkeypatch.setattr(detach, "plan_from", plan_from)
+    with Store.open(tmp_path) as store:
+        run = store.create_run(Plan(name="p", kind="Pipeline", tasks=()), "", now=0.0)
+    line = detach_line("p.yaml", "b", on=None, is_forced=is_forced)
+    known = {"store": str(tmp_path), "run": run}
+    words = [fill_in(word, known.__getitem__) for word in line]
+    monkeypatch.setattr(sys, "argv", words[words.index("rankwise.steps") + 1 :])
+    detach.main()
+    assert [choice["force"] for choice in choices] == [is_forced]

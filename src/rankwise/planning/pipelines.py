@@ -428,9 +428,8 @@ def _reuse(context: PipelineContext, task: Task, stage: Stage, *, is_taken: bool
 def _submitting(context: PipelineContext, name: str, tasks: Sequence[Task]) -> Task:
     """Return the task that submits a stage as a run of its own, in place of the stage's tasks."""
     source = str(context.document.path.absolute())
-    line = detach_line(source, name, is_forced=bool(context.options.choice.get("force")))
-    if context.options.on:
-        line = (*line, "--on", context.options.on)
+    is_forced = bool(context.options.choice.get("force"))
+    line = detach_line(source, name, on=context.options.on, is_forced=is_forced)
     return Task(
         key=name,
         processes=(Process(name="detach", role="detach", command=line),),

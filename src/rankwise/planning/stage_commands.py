@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def program(name: str, *arguments: str) -> Line:
     return (sys.executable, "-I", "-m", "rankwise.steps", name, *arguments)
 
 
-_OF_RUN = ("--store", later("store"), "--run", later("run"))
+_OF_RUN = (f"--store={later('store')}", f"--run={later('run')}")
 # For each step, the fields that are arguments of its program, and those that are options.
 _WORDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
     "checkout": (("repository",), {"--ref": "ref", "--into": "into", "--clean": "clean"}),
@@ -65,43 +65,54 @@ def step_line(stage: Stage) -> Line:
     """Return the line of a stage that is a step of rankwise's own."""
     step = getattr(stage, stage.step)
     plain, options = _WORDS[stage.step]
-    words = [getattr(step, name) for name in plain]
-    for option, name in options.items():
-        words += _option(option, getattr(step, name))
+    given = [
+        word for name, field in options.items() for word in _option(name, getattr(step, field))
+    ]
     if stage.step == "deploy" and not step.name:
-        words += ["--name", later("run")]
+        given.append(f"--name={later('run')}")
     if stage.step in ("report", "notify"):
-        words += _OF_RUN
-    return program(stage.step, *words)
+        given += _OF_RUN
+    return program(stage.step, *given, *_plain(getattr(step, name) for name in plain))
 
 
 def _option(name: str, value: Any) -> list[str]:
-    """Return the words of an option with a value, with several, or with none, as a flag."""
+    """Return the words of an option with a value, with several, or with none, as a flag.
+
+    Name and value are one word: a value that begins with `-` would be taken for an option.
+    """
     match value:
         case bool():
             return [name] if value else []
         # 5.0 seconds are `5` on a command line.
         case int() | float():
-            return [name, f"{value:.15g}"]
+            return [f"{name}={value:.15g}"]
         case tuple():
-            return [word for each in value for word in (name, each)]
-    return [name, value] if value else []
+            return [f"{name}={each}" for each in value]
+    return [f"{name}={value}"] if value else []
+
+
+def _plain(words: Iterable[str]) -> list[str]:
+    """Return words that are no options, whatever they begin with."""
+    found = list(words)
+    return ["--", *found] if found else []
 
 
 def keep_line(stage: str, cell: str, patterns: Sequence[str]) -> Line:
     """Return the line that keeps artifacts."""
     into = f"{later(f'artifacts:{stage}')}{f'/{cell}' if cell else ''}"
     objects = f"{later('store')}/objects"
-    return program("artifacts", "--into", into, "--objects", objects, *patterns)
+    return program("artifacts", f"--into={into}", f"--objects={objects}", *_plain(patterns))
 
 
 def cache_lines(cache: Cache, command: str) -> tuple[Line, Line]:
     """Return the lines that put back what was kept, and that keep it."""
-    common = ["--store", f"{later('store')}/cache", "--command", command]
-    words = (*common, *_option("--key", cache.key), *cache.paths)
-    return program("cache", "restore", *words), program("cache", "save", *words)
+    options = [f"--store={later('store')}/cache", f"--command={command}"]
+    options += _option("--key", cache.key)
+    restore, save = (_plain([act, *cache.paths]) for act in ("restore", "save"))
+    return program("cache", *options, *restore), program("cache", *options, *save)
 
 
-def detach_line(source: str, stage: str, *, is_forced: bool) -> Line:
+def detach_line(source: str, stage: str, *, on: str | None, is_forced: bool) -> Line:
     """Return the line that has a stage run by itself."""
-    return program("detach", source, stage, *_OF_RUN, *_option("--force", is_forced))
+    options = [*_OF_RUN, *_option("--force", is_forced), *_option("--on", on)]
+    return program("detach", *options, *_plain([source, stage]))

@@ -1,10 +1,11 @@
-"""Has a stage of a pipeline run by itself, as a run of its own that nobody waits for."""
+"""Submits a stage of a pipeline as a run of its own, for which the pipeline does not wait."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import time
+from argparse import Namespace
 from pathlib import Path
 
 from rankwise.engine.reuse import INHERITED
@@ -28,7 +29,7 @@ def main() -> None:
     with Store.open(Path(given.store)) as store:
         run = _submitted(store, given.run, given.stage)
         if run is None:
-            run = _submit(store, given.source, given.stage, given.run, given.on)
+            run = _submit(store, given)
     # The engine has it driven: what we start here ends with this attempt.
     print(f"submitted as {run}; it goes on by itself:  rankwise status {run}")
 
@@ -39,15 +40,15 @@ def _submitted(store: Store, parent: str, stage: str) -> str | None:
     return found[0] if found else None
 
 
-def _submit(store: Store, source: str, stage: str, parent: str, on: str | None) -> str:
+def _submit(store: Store, given: Namespace) -> str:
     names = os.environ.get(INHERITED, "").split()
     inherited = {name: os.environ[name] for name in names if name in os.environ}
-    choice = {"only": stage, "environment": inherited}
-    plan, text = plan_from([Path(source)], on=on, choice=choice)
+    choice = {"only": given.stage, "environment": inherited, "force": given.force}
+    plan, text = plan_from([Path(given.source)], on=given.on, choice=choice)
     check_secrets(plan.tasks)
-    tags = {**plan.tags, _STAGE: stage}
-    if notified := store.run(parent).tags.get(NOTIFIED):
-        # They are told when the work is done as well, not only when it is submitted.
+    tags = {**plan.tags, _STAGE: given.stage}
+    if notified := store.run(given.run).tags.get(NOTIFIED):
+        # A message is sent when the work is done as well, not only when it is submitted.
         tags[NOTIFIED] = notified
-    plan = dataclasses.replace(plan, name=f"{plan.name}-{stage}", tags=tags)
-    return store.create_run(plan, text, now=time.time(), parent=parent)
+    plan = dataclasses.replace(plan, name=f"{plan.name}-{given.stage}", tags=tags)
+    return store.create_run(plan, text, now=time.time(), parent=given.run)
