@@ -24,13 +24,7 @@ from tests.store.samples import live, new_run
 
 ROOT = Path(__file__).parents[2]
 
-NEXT_STEP = schema.Step(
-    since="7.8.9",
-    statements=(
-        "ALTER TABLE runs ADD COLUMN colour TEXT NOT NULL DEFAULT 'grey'",
-        "UPDATE runs SET colour = 'red' WHERE name = 'old'",
-    ),
-)
+NEXT_STEP = schema.Step(since="7.8.9", file=Path(__file__).with_name("next_version.sql"))
 
 Child = subprocess.Popen[str]
 

@@ -114,9 +114,16 @@ def test_who_has_an_old_store_open_stops_when_it_becomes_a_new_one(
     ids=["it fails", "it leaves rows that belong to nothing"],
 )
 def test_a_step_that_goes_wrong_leaves_the_store_as_it_was(
-    folder: Path, old_run: str, monkeypatch: pytest.MonkeyPatch, statement: str, said: str
+    folder: Path,
+    tmp_path: Path,
+    old_run: str,
+    monkeypatch: pytest.MonkeyPatch,
+    statement: str,
+    said: str,
 ) -> None:
-    bad = schema.Step(since="8.0.0", statements=(*NEXT_STEP.statements, statement))
+    file = tmp_path / "bad.sql"
+    file.write_text(f"{NEXT_STEP.file.read_text()}\n{statement};\n")
+    bad = schema.Step(since="8.0.0", file=file)
     with monkeypatch.context() as patch:
         patch.setattr(schema, "STEPS", (*schema.STEPS, bad))
         with pytest.raises(StoreFailure, match=said):
@@ -128,19 +135,19 @@ def test_a_step_that_goes_wrong_leaves_the_store_as_it_was(
 
 
 def test_a_step_may_put_a_new_table_in_the_place_of_one_that_others_refer_to(
-    folder: Path, old_run: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, old_run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = ", ".join(str(row[1]) for row in ask(folder, "PRAGMA table_info(attempts)"))
     (table,) = ask(folder, "SELECT sql FROM sqlite_master WHERE name = 'attempts'")
-    step = schema.Step(
-        since="8.0.0",
-        statements=(
-            str(table[0]).replace("attempts", "new_attempts", 1),
-            f"INSERT INTO new_attempts ({columns}) SELECT {columns} FROM attempts",
-            "DROP TABLE attempts",
-            "ALTER TABLE new_attempts RENAME TO attempts",
-        ),
+    statements = (
+        str(table[0]).replace("attempts", "new_attempts", 1),
+        f"INSERT INTO new_attempts ({columns}) SELECT {columns} FROM attempts",
+        "DROP TABLE attempts",
+        "ALTER TABLE new_attempts RENAME TO attempts",
     )
+    file = tmp_path / "new_table.sql"
+    file.write_text("\n\n".join(statements))
+    step = schema.Step(since="8.0.0", file=file)
     monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, step))
     with Store.open(folder) as store:
         assert len(store.attempts(old_run)) == 1

@@ -1,0 +1,3 @@
+ALTER TABLE runs ADD COLUMN colour TEXT NOT NULL DEFAULT 'grey';
+
+UPDATE runs SET colour = 'red' WHERE name = 'old';
