@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import importlib.util
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,9 +22,9 @@ import pytest
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
 from rankwise.runtimes import uv
-from rankwise.runtimes.base import PreparedRuntime
+from rankwise.runtimes.base import PreparedRuntime, cache_folder
 from rankwise.runtimes.preparing import prepare
-from rankwise.runtimes.uv import digest_of, find_uv
+from rankwise.runtimes.uv import COMPLETE, digest_of, find_uv, made_once, settings_for_uv
 
 LIMIT_SECONDS = 240
 
@@ -282,3 +287,299 @@ def test_a_lock_that_has_changed_since_it_was_planned_is_not_made(tmp_path: Path
     with pytest.raises(ComputeFailure, match=r"some\.lock has changed: run it again"):
         prepare(wanted, lambda text: None)
     assert not list(tmp_path.rglob("complete.json"))
+
+
+# Things that are made once and kept
+
+CACHE_LIMIT_SECONDS = 60
+
+
+class Workshop:
+    """Makes things, and counts them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.made = 0
+        self.said: list[str] = []
+
+    def make(self, place: Path, lock: int) -> Mapping[str, object]:
+        assert not place.exists()
+        os.fstat(lock)
+        self.made += 1
+        place.mkdir()
+        (place / "thing").write_text(str(self.made))
+        return {"by": "a test"}
+
+    def get(self) -> Path:
+        return made_once(
+            self.folder,
+            self.make,
+            is_sound=lambda place: (place / "thing").exists(),
+            say=self.said.append,
+            what="the thing",
+        )
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    return Workshop(tmp_path / "cache" / "thing")
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + CACHE_LIMIT_SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.01)
+
+
+def test_a_thing_is_made_once(workshop: Workshop) -> None:
+    assert workshop.get() == workshop.get()
+    assert workshop.made == 1
+    assert json.loads((workshop.folder / COMPLETE).read_text()) == {"by": "a test"}
+
+
+def test_a_thing_that_was_left_half_made_is_made_anew(workshop: Workshop) -> None:
+    half = workshop.folder / "content"
+    half.mkdir(parents=True)
+    (half / "thing").write_text("half")
+    assert (workshop.get() / "thing").read_text() == "1"
+
+
+def test_a_thing_that_has_broken_is_made_anew(workshop: Workshop) -> None:
+    (workshop.get() / "thing").unlink()
+    assert (workshop.get() / "thing").read_text() == "2"
+
+
+def test_a_failure_leaves_nothing_behind(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(place: Path, lock: int) -> Mapping[str, object]:
+        del lock
+        place.mkdir()
+        (place / "thing").write_text("half")
+        raise ComputeFailure("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workshop, "make", fail)
+        with pytest.raises(ComputeFailure, match="no"):
+            workshop.get()
+    assert [path.name for path in workshop.folder.iterdir()] == ["lock"]
+    assert (workshop.get() / "thing").read_text() == "1"
+
+
+def test_many_at_once_make_a_thing_once(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_slowly(place: Path, lock: int) -> Mapping[str, object]:
+        time.sleep(0.2)  # so that the others come meanwhile
+        return Workshop.make(workshop, place, lock)
+
+    monkeypatch.setattr(workshop, "make", make_slowly)
+    threads = [threading.Thread(target=workshop.get) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(CACHE_LIMIT_SECONDS)
+    assert workshop.made == 1
+
+
+# Its child goes on when it is killed, as uv would.
+KILLED_MAKER = """
+import subprocess, sys
+from pathlib import Path
+from rankwise.runtimes.uv import made_once
+
+def make(place, lock):
+    place.mkdir()
+    child = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch()\\nwhile not pathlib.Path(sys.argv[2]).exists(): time.sleep(0.01)\\npathlib.Path(sys.argv[3]).touch()"
+    subprocess.run([sys.executable, "-c", child, *sys.argv[2:]], pass_fds=(lock,))
+    return {}
+
+made_once(Path(sys.argv[1]), make, is_sound=Path.exists, say=print, what="the thing")
+"""
+
+
+def test_after_a_kill_nobody_begins_before_the_children_have_ended(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    begun, leave, ended = tmp_path / "begun", tmp_path / "leave", tmp_path / "ended"
+    killed = subprocess.Popen(
+        [sys.executable, "-c", KILLED_MAKER, workshop.folder, begun, leave, ended]
+    )
+    try:
+        wait_for(begun)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait(CACHE_LIMIT_SECONDS)
+        was_ended: list[bool] = []
+
+        def make(place: Path, lock: int) -> Mapping[str, object]:
+            was_ended.append(ended.exists())
+            return Workshop.make(workshop, place, lock)
+
+        def say(text: str) -> None:
+            workshop.said.append(text)
+            leave.touch()
+
+        made_once(workshop.folder, make, is_sound=Path.exists, say=say, what="the thing")
+    finally:
+        leave.touch()
+        killed.kill()
+        killed.wait(CACHE_LIMIT_SECONDS)
+    assert workshop.said == ["waiting for another process that makes the thing"]
+    assert was_ended == [True]
+
+
+def test_a_wait_has_an_end_that_names_the_lock(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uv, "_WAIT_SECONDS", 0.0)
+    workshop.folder.mkdir(parents=True)
+    holder = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, workshop.folder / "lock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(ComputeFailure, match=f"see who has {workshop.folder}/lock open"):
+            workshop.get()
+        process.kill()
+    assert workshop.made == 0
+
+
+def test_a_cache_that_is_emptied_while_it_is_locked_does_no_harm(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is then on a file that is gone, and the next one would lock another."""
+    flock = fcntl.flock
+    emptied: list[bool] = []
+
+    def empty_first(lock: int, operation: int) -> None:
+        flock(lock, operation)
+        if not emptied:
+            emptied.append(True)
+            shutil.rmtree(workshop.folder)
+            workshop.folder.mkdir()
+
+    monkeypatch.setattr(fcntl, "flock", empty_first)
+    workshop.get()
+    assert (workshop.folder / "lock").exists()
+    assert workshop.made == 1
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ComputeFailure) as raised:
+        Workshop(tmp_path / "file" / "thing").get()
+    assert str(raised.value) == (
+        f"the thing cannot be kept in {tmp_path}/file/thing: Not a directory; make room there, or "
+        "set XDG_CACHE_HOME to another folder"
+    )
+
+
+def test_the_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder() == Path("/somewhere/rankwise")
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert cache_folder() == tmp_path / ".cache/rankwise"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == tmp_path / ".cache/rankwise"
+
+
+# pip's settings, as uv takes them
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+def write(file: Path, *lines: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")
+
+
+def settings(home: Path, **variables: str) -> dict[str, str]:
+    return settings_for_uv({"HOME": str(home), **variables}, root=home.parent / "root")
+
+
+def test_without_settings_there_are_none(home: Path) -> None:
+    assert settings(home) == {}
+
+
+def test_the_index_of_pip_is_taken(home: Path) -> None:
+    write(
+        home / ".config/pip/pip.conf",
+        "[global]",
+        "index-url = https://mirror/simple",
+        "cert = /etc/ca.pem",
+        "trusted-host = mirror",
+        "[install]",
+        "no-index = true",
+        "find-links =",
+        "    /opt/wheels",
+        "    /opt/more",
+    )
+    assert settings(home) == {
+        "UV_DEFAULT_INDEX": "https://mirror/simple",
+        "SSL_CERT_FILE": "/etc/ca.pem",
+        "UV_INSECURE_HOST": "mirror",
+        "UV_NO_INDEX": "1",
+        "UV_FIND_LINKS": "/opt/wheels,/opt/more",
+    }
+
+
+def test_more_indexes_are_all_looked_at_as_pip_does(home: Path) -> None:
+    variables = {"PIP_EXTRA_INDEX_URL": "file:///a  file:///b"}
+    assert settings(home, **variables) == {
+        "UV_INDEX": "file:///a file:///b",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
+    assert settings(home, **variables, UV_INDEX_STRATEGY="first-index") == {
+        "UV_INDEX": "file:///a file:///b"
+    }
+
+
+def test_later_files_go_before_earlier_ones_and_variables_before_all(home: Path) -> None:
+    def index(**variables: str) -> str:
+        return settings(home, **variables)["UV_DEFAULT_INDEX"]
+
+    told = home / "told.conf"
+    write(told, "[global]", "index-url = told")
+    assert index(PIP_CONFIG_FILE=str(told)) == "told"
+    write(home.parent / "root/etc/pip.conf", "[global]", "index-url = machine")
+    assert index(PIP_CONFIG_FILE=str(told)) == "machine"
+    write(home / ".pip/pip.conf", "[global]", "index_url = old place")
+    assert index() == "old place"
+    write(home / ".config/pip/pip.conf", "[global]", "index-url = user")
+    assert index() == "user"
+    write(home / "xdg/pip/pip.conf", "[global]", "index-url = xdg")
+    assert index(XDG_CONFIG_HOME=str(home / "xdg")) == "xdg"
+    write(home.parent / "root/etc/pip.conf", "[install]", "index-url = for install")
+    assert index() == "for install"
+    assert index(PIP_INDEX_URL="variable") == "variable"
+    assert settings(home, PIP_CONFIG_FILE=os.devnull) == {}
+
+
+@pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_FIND_LINKS"])
+def test_a_uv_that_has_been_told_itself_is_left_alone(home: Path, name: str) -> None:
+    pip = {"PIP_INDEX_URL": "a", "PIP_EXTRA_INDEX_URL": "b", "PIP_CERT": "c"}
+    assert settings(home, **pip, **{name: "own"}) == {"SSL_CERT_FILE": "c"}
+    assert settings(home, **pip, **{name: "own"}, SSL_CERT_FILE="own") == {}
+
+
+def test_a_uv_with_a_file_of_its_own_is_left_alone(home: Path) -> None:
+    write(home / ".config/uv/uv.toml", "")
+    assert settings(home, PIP_INDEX_URL="a") == {}
+
+
+def test_files_that_pip_could_not_read_are_left_to_it(home: Path) -> None:
+    write(home / ".config/pip/pip.conf", "index-url = outside of a section")
+    (home / ".pip").mkdir()
+    (home / ".pip/pip.conf").write_bytes(b"[global]\nindex-url = \xff\n")
+    (home / "folder").mkdir()
+    assert settings(home, PIP_CONFIG_FILE=str(home / "folder")) == {}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rankwise import store
 from rankwise.errors import StoreFailure
+from rankwise.plan import Task, body_of, task_of, to_data
 from rankwise.store import schema
 from rankwise.store.database import Database
-from rankwise.store.rows import State
+from rankwise.store.rows import RunRow, State
 from rankwise.store.store import FILE, Store
 from tests.store.children import NEXT_STEP, go, started
 from tests.store.invariants import check_store
-from tests.store.samples import live, new_run
+from tests.store.samples import live, new_run, rich_task, simple_task
 
 
 @pytest.fixture
@@ -115,13 +120,12 @@ def test_who_has_an_old_store_open_stops_when_it_becomes_a_new_one(
 )
 def test_a_step_that_goes_wrong_leaves_the_store_as_it_was(
     folder: Path,
-    tmp_path: Path,
     old_run: str,
     monkeypatch: pytest.MonkeyPatch,
     statement: str,
     said: str,
 ) -> None:
-    file = tmp_path / "bad.sql"
+    file = folder / "bad.sql"
     file.write_text(f"{NEXT_STEP.file.read_text()}\n{statement};\n")
     bad = schema.Step(since="8.0.0", file=file)
     with monkeypatch.context() as patch:
@@ -135,7 +139,7 @@ def test_a_step_that_goes_wrong_leaves_the_store_as_it_was(
 
 
 def test_a_step_may_put_a_new_table_in_the_place_of_one_that_others_refer_to(
-    folder: Path, tmp_path: Path, old_run: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, old_run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = ", ".join(str(row[1]) for row in ask(folder, "PRAGMA table_info(attempts)"))
     (table,) = ask(folder, "SELECT sql FROM sqlite_master WHERE name = 'attempts'")
@@ -145,7 +149,7 @@ def test_a_step_may_put_a_new_table_in_the_place_of_one_that_others_refer_to(
         "DROP TABLE attempts",
         "ALTER TABLE new_attempts RENAME TO attempts",
     )
-    file = tmp_path / "new_table.sql"
+    file = folder / "new_table.sql"
     file.write_text("\n\n".join(statements))
     step = schema.Step(since="8.0.0", file=file)
     monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, step))
@@ -195,3 +199,60 @@ def test_the_database_of_another_program_is_not_touched(folder: Path) -> None:
         with pytest.raises(StoreFailure, match=r"store\.db: this is the database of another prog"):
             Store.open(folder, read_only=read_only)
     assert (folder / FILE).read_bytes() == before
+
+
+# Tasks as JSON
+
+tasks = pytest.mark.parametrize("task", [simple_task("a"), rich_task("b")], ids=["simple", "rich"])
+
+
+@tasks
+def test_a_task_comes_back_as_it_was(task: Task) -> None:
+    assert task_of(body_of(task)) == task
+
+
+@tasks
+def test_a_body_is_what_the_plan_calls_plain_data(task: Task) -> None:
+    assert json.loads(body_of(task)) == json.loads(json.dumps(to_data(task)))
+
+
+# The states
+
+
+def test_green_is_what_passed_or_was_not_needed() -> None:
+    green = [state for state in State if state.is_green]
+    assert green == [State.PASSED, State.SKIPPED]
+
+
+def test_what_waits_or_runs_is_not_over() -> None:
+    open_ones = [state for state in State if not state.is_over]
+    assert open_ones == [State.QUEUED, State.SUBMITTING, State.RUNNING]
+
+
+def test_states_read_as_words() -> None:
+    assert f"{State.TIMED_OUT}, {State.NOT_RUN}" == "timed out, not run"
+
+
+def test_who_needs_only_the_states_does_not_load_a_database() -> None:
+    program = (
+        "import sys; from rankwise.store import RunRow, State; print('sqlite3' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+# The names that others use
+
+
+def test_every_public_name_is_there() -> None:
+    assert {name: getattr(store, name).__name__ for name in store.__all__} == {
+        name: name for name in sorted(store.__all__)
+    }
+    assert (store.Store, store.State, store.RunRow) == (Store, State, RunRow)
+
+
+def test_other_names_are_not() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Shop'"):
+        store.Shop  # type: ignore[attr-defined]  # noqa: B018  # that is what is tested
