@@ -92,6 +92,19 @@ def state(root: Path) -> dict[str, Any]:
     return found
 
 
+def test_a_note_that_another_client_removes_meanwhile_is_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove(path: str) -> float:
+        raise FileNotFoundError(path)
+
+    note = tmp_path / "attempts" / "rw-1"
+    note.mkdir(parents=True)
+    (note / "claim").touch()
+    monkeypatch.setattr(os.path, "getmtime", remove)
+    assert agent.hello({"root": str(tmp_path)})["host"] == os.uname().nodename
+
+
 def test_what_is_started_twice_runs_once(root: Path) -> None:
     """A client whose line was cut asks again; the folder and the claim are there already."""
     data = parcel(root, f"echo x >> {root}/count; sleep 1")

@@ -26,6 +26,7 @@ from .files import (
     discard,
     end_of_log,
     give_up,
+    listed,
     own_command,
     read_json,
     redirect,
@@ -125,12 +126,13 @@ def hello(request: dict[str, Any]) -> dict[str, Any]:
 
     attempts = os.path.join(request["root"], "attempts")
     os.makedirs(attempts, mode=0o700, exist_ok=True)
-    for name in os.listdir(attempts):
-        path = os.path.join(attempts, name)
-        is_tombstone = os.path.isdir(path) and os.listdir(path) == ["claim"]
-        if is_tombstone and os.path.getmtime(path) < time.time() - _TOMBSTONE_SECONDS:
-            discard(path)
-            discard(f"{path}.lock")
+    for path in [os.path.join(attempts, name) for name in listed(attempts)]:
+        # Another client may remove the same note at this moment.
+        with contextlib.suppress(FileNotFoundError):
+            is_note = listed(path) == ["claim"]
+            if is_note and os.path.getmtime(path) < time.time() - _TOMBSTONE_SECONDS:
+                discard(path)
+                discard(f"{path}.lock")
     return inventory()
 
 
@@ -254,7 +256,7 @@ def launch(request: dict[str, Any], folder: str, secrets: bytes) -> None:
         if os.fork():
             os._exit(0)
         os.setpgid(0, 0)
-        # What is open here is a line to the client, which must not wait for us.
+        # What is open here leads to the client, which waits until all processes have closed it.
         held = os.memfd_create("secrets")
         os.write(held, secrets)
         os.lseek(held, 0, os.SEEK_SET)
@@ -291,7 +293,7 @@ def state_of(folder: str) -> dict[str, Any]:
     going = read(f"{folder}/{GOING}")
     is_running = is_alive(going)
     has_begun = exists(f"{folder}/claim")
-    # In this order: its runner writes the end before it leaves.
+    # In this order: its runner writes the end before it exits.
     if exists(f"{folder}/end.json"):
         state = "over"
     elif is_running:
@@ -299,7 +301,7 @@ def state_of(folder: str) -> dict[str, Any]:
     else:
         here = os.uname().nodename
         if going and going["boot"] != boot() and going.get("host", here) != here:
-            # One name may stand for several machines with one disk: another one answers now.
+            # One name may stand for several login hosts with one disk: another one answers now.
             raise OSError(f"it was started on {going['host']}, and {here} answers")
         state = "lost" if going else "absent"
     was_restarted = bool(going) and going["boot"] != boot()
@@ -421,7 +423,8 @@ def signal_runner(folder: str, number: int) -> None:
     """Send a signal to the runner of an attempt, or to what makes its runtime ready."""
     going = read(f"{folder}/{GOING}")
     if is_alive(going):
-        # What makes a runtime ready has processes of its own; a runner ends its own by itself.
+        # To the whole group where the runtime is made ready: uv and pip are in it. A runner is
+        # asked alone, and ends its own processes.
         send: Callable[[int, int], None] = os.killpg if number == signal.SIGKILL else os.kill
         with contextlib.suppress(OSError):
             send(going["pid"], number)
