@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import sys
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rankwise.node.machine import total_memory
 from rankwise.plan import Resources
 
 _NVML = "libnvidia-ml.so.1"
@@ -83,23 +83,14 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _memory(root: Path) -> int:
-    limits = [sys.maxsize]  # not known: no task is kept from running
+    # What is not known keeps no task from running.
+    limits = [sys.maxsize]
     for folder in _groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             [limit] = _numbers(folder / name, 1)
             if limit and limit > 0:
                 limits.append(limit)
-    return min([*limits, _total_memory(root)])
-
-
-def _total_memory(root: Path) -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in (root / "proc/meminfo").read_text().splitlines():
-            if line.startswith("MemTotal:"):
-                return int(line.split()[1]) * 1024
-    with contextlib.suppress(OSError, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return sys.maxsize
+    return min(*limits, total_memory(str(root)) or sys.maxsize)
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

@@ -17,21 +17,21 @@ from rankwise.store.rows import ProcessRow, State
 
 CLAIM = "claim"
 ORDER = "order.json"
+# What the machine was doing before and after, for tasks that measure.
 CONDITIONS = "conditions.json"
-"""What the machine was doing before and after, for tasks that measure."""
 PROCESSES = "processes"
+# What everything that an attempt has started uses over time.
 USAGE = "usage.json"
-"""What everything that an attempt has started uses over time."""
+# Variables that a task leaves behind: NAME=VALUE, or NAME for one that it has unset.
 EXPORTS = "exports"
-"""Variables that a task leaves behind: NAME=VALUE, or NAME for one that it has unset."""
+# What a task has made, in one word: the same word, the same result.
 IDENTITY = "identity"
-"""What a task has made, in one word: the same word, the same result."""
+# A digest of the files that a task said it makes, when it had passed.
 OUTPUTS = "outputs.digest"
-"""A digest of the files that a task said it makes, when it had passed."""
+# The parts of a log, the oldest first.
 LOGS = ("output.log.first", "output.log.1", "output.log")
-"""The parts of a log, the oldest first."""
+# The variable by which everything that an attempt has started is known.
 MARKER = "RANKWISE_ATTEMPT"
-"""The variable by which everything that an attempt has started is known."""
 
 
 class ClaimState(enum.Enum):

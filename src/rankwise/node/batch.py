@@ -13,17 +13,14 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from .dialect import Dialect, fill, read_dialect
 from .files import own_command, parse, read_json, redirect, rename
 from .order import Order, Placement, read_order
 from .processes import OUR_FAULT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 # How long the values of secrets may take: after a job was put back into the queue, a client that
 # still runs hands them over once more.

@@ -9,15 +9,12 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from .files import Locked, discard, read_json, shell_quote, to_json, write_file
-from .machine import usable_cores
+from .machine import total_memory, usable_cores
 from .order import Placement
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 ENGINES = ("docker", "podman", "apptainer")
 _SHARED = ("/bin", "/usr/bin", "/usr/local/bin")
@@ -38,23 +35,13 @@ def inventory() -> dict[str, Any]:
         "host": os.uname().nodename,
         "platform": f"{platform.system()}-{platform.machine()}",
         "cores": usable_cores(),
-        "memory": memory(),
+        "memory": total_memory(),
         "gpus": gpus(),
         "uid": os.getuid(),
         "gid": os.getgid(),
         "uv": find_uv(""),
         "engines": {name: path for name in ENGINES if (path := shutil.which(name))},
     }
-
-
-def memory() -> int:
-    """Return the bytes that this machine has; 0: it does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = [line for line in file if line.startswith("MemTotal:")]
-        return int(lines[0].split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def gpus() -> list[str]:

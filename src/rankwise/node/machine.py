@@ -6,7 +6,7 @@ import ctypes
 import os
 import time
 
-from .files import to_json, try_to, write_file
+from .files import read_text, to_json, try_to, write_file
 from .processes import descendants, read_small
 
 TYPE_CHECKING = False
@@ -25,6 +25,20 @@ USAGE_SECONDS, USAGE_POINTS, USAGE_PAUSE = 0.5, 200, 200
 def usable_cores() -> int:
     """Return how many cores this process may use; 1 where the system does not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+def total_memory(root: str = "") -> int:
+    """Return the bytes of main memory; 0: the machine does not say."""
+    try:
+        # In some containers only this file has the container's own memory.
+        text = read_text(f"{root}/proc/meminfo").partition("MemTotal:")[2]
+        return int(text.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return 0
 
 
 def machine_reading() -> dict[str, Any]:

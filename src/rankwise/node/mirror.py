@@ -52,8 +52,8 @@ class FolderMirror:
 
     def __init__(self, folder: str, *, is_partial: bool = False) -> None:
         self._folder = folder
+        # Whether only what processes write is of interest.
         self._is_partial = is_partial
-        """Whether only what processes write is of interest."""
         self._logs: dict[tuple[int, int], _Log] = {}
         self._seen: set[tuple[int, int]] = set()
         self._wholes: dict[str, tuple[int, int, int]] = {}
@@ -61,8 +61,8 @@ class FolderMirror:
     def look(self, *, is_last: bool = False) -> Iterator[Frame]:
         """Return what has changed since the last time.
 
-        With the last look comes what is large; and how all has ended, as the last frame: who has
-        that has everything.
+        With the last look comes what is large, and the end of the attempt in the last frame: a
+        client that has it has everything.
         """
         self._seen.clear()
         for path in sorted(self._paths(), key=_oldest_first):
@@ -121,7 +121,7 @@ class FolderMirror:
             log.size = state.st_size
             yield {"path": path, "size": log.size}
         log.age = state.st_mtime_ns
-        # No more than there was: somebody may write faster than we read.
+        # No more than there was: a process may write faster than we read.
         while log.size < state.st_size:
             wanted = min(_PIECE_BYTES, state.st_size - log.size)
             if not (data := os.pread(log.file, wanted, log.size)):
@@ -131,17 +131,20 @@ class FolderMirror:
 
 
 def news_of(folder: str, known: dict[str, list[int]], left: list[int]) -> list[list[Any]]:
-    """Give pieces of logs that are not known: name, inode, offset, how long it is now, bytes."""
+    """Return pieces of logs that are new: name, inode, offset, size of the file now, bytes.
+
+    `known` has the inode and the size of each log as the client has it. No more than `left[0]`
+    bytes are returned; they are taken off it.
+    """
+    sizes = {one[0]: one[1] for one in known.values()}
     found = []
     for path in log_files(folder):
         try:
             with open(os.path.join(folder, path), "rb") as file:
                 status = os.fstat(file.fileno())
-                inode, have = known.get(path, [0, 0])
-                if inode != status.st_ino:
-                    moved = [size for number, size in known.values() if number == status.st_ino]
-                    have = moved[0] if moved else 0
-                elif status.st_size == have:
+                # By its inode: the file may have had another name.
+                have = sizes.get(status.st_ino, 0)
+                if known.get(path) == [status.st_ino, status.st_size]:
                     continue
                 if status.st_size < have:
                     have = 0
@@ -156,7 +159,7 @@ def news_of(folder: str, known: dict[str, list[int]], left: list[int]) -> list[l
 
 
 def log_files(folder: str) -> Iterator[str]:
-    """Name the logs, those first that were put aside."""
+    """Return the names of logs, the oldest part of each first."""
     if os.path.exists(f"{folder}/runner.log"):
         yield "runner.log"
     for place in listed(f"{folder}/processes"):
@@ -166,7 +169,7 @@ def log_files(folder: str) -> Iterator[str]:
 
 
 def is_log(path: str) -> bool:
-    return _log_of(path) is not None
+    return path.endswith(tuple(f".log{part}" for part in _PARTS))
 
 
 def whole_file(path: str, data: bytes) -> Iterator[Frame]:
@@ -212,10 +215,10 @@ class Taker:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+        # Of files of which some pieces are here: where the next one belongs.
         self._next: dict[str, int] = {}
-        """Of files of which some pieces are here: where the next one belongs."""
+        # Whether pieces that were here before are the beginning of what comes now.
         self._trusts_pieces = True
-        """Whether pieces that were here before are the beginning of what comes now."""
 
     def note_gap(self) -> None:
         """Note that frames were lost: what is not whole yet will never be."""
@@ -257,7 +260,7 @@ class Taker:
             del self._next[path]
 
     def _place(self, path: object) -> str:
-        """Say where a path is here; frames may not leave the folder."""
+        """Return where a path is here; ValueError: it is outside of the folder."""
         parts = str(path).split("/")
         if not isinstance(path, str) or any(part in ("", ".", "..") for part in parts):
             raise ValueError(f"no such path: {path!r}")
@@ -317,19 +320,11 @@ def _is_left_out(name: str) -> bool:
     return name.startswith(("claim.", ".")) or name.endswith(".new") or name in _NEVER
 
 
-def _log_of(path: str) -> str | None:
-    """Name the log that a file is a part of; None: it is no log."""
-    for part in _PARTS:
-        if path.endswith(f".log{part}"):
-            return path[: len(path) - len(part)]
-    return None
-
-
 def _oldest_first(path: str) -> tuple[str, int]:
     if path == _END:
         return "~~", 0
-    log = _log_of(path)
-    if log is None:
-        # After the logs: whoever reads that a process has ended may read all that it has written.
-        return "~" + path, 0
-    return log, _PARTS.index(path[len(log) :])
+    for age, part in enumerate(_PARTS):
+        if path.endswith(f".log{part}"):
+            return path.removesuffix(part), age
+    # After the logs: a client that knows that a process has ended has all that it has written.
+    return f"~{path}", 0

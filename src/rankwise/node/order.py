@@ -176,5 +176,5 @@ def read_order(folder: str | os.PathLike[str]) -> Order:
     return order.placed(Placement.read(there))
 
 
+# What reading an order may raise.
 BAD_ORDER = (OSError, ValueError, LookupError, TypeError, AttributeError)
-"""What reading an order may raise."""

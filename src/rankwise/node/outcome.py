@@ -43,7 +43,7 @@ def is_own(record: Mapping[str, Any]) -> bool:
 
 
 def in_words(who: str, record: Mapping[str, Any]) -> str:
-    """Say what became of a process."""
+    """Return a sentence on how a process ended."""
     code, number = record["exit_code"], record["signal"]
     if record.get("said"):
         return f"{who} {record['said']}"
@@ -63,7 +63,7 @@ def in_words(who: str, record: Mapping[str, Any]) -> str:
 
 
 def spoken(name: str) -> str:
-    """Return the name of a rank as people say it: `rank 2`; others keep theirs."""
+    """Return the name of a rank as people say it: `rank 2`; other names stay as they are."""
     return name.replace("-", " ", 1) if name.startswith("rank-") else name
 
 
@@ -79,7 +79,7 @@ def write_end(folder: str, name: str, code: int, reason: str) -> None:
 
 
 def blame(record: Mapping[str, Any], *, is_wrapped: bool) -> dict[str, Any]:
-    """Make the outcome of the record of who failed first."""
+    """Return the outcome, from the record of the process that failed first."""
     name, number = record["who"], record["signal"]
     who = name.replace("-", " ", 1) if is_wrapped else name
     if record.get("is_lost"):
@@ -94,13 +94,11 @@ def blame(record: Mapping[str, Any], *, is_wrapped: bool) -> dict[str, Any]:
 
 
 def doubts(first: Mapping[str, Any], near: Sequence[Mapping[str, Any]]) -> str:
-    """Say so if it is not certain that this one was the first: ends are noticed, not measured."""
+    """Return words for it if it is not certain who was first: ends are noticed, not measured."""
     way = (first["exit_code"], first["signal"])
+    latest = first["ended"] + AT_ONCE_SECONDS
     others = [
-        one
-        for one in near
-        if (one["exit_code"], one["signal"]) != way
-        and one["ended"] - first["ended"] <= AT_ONCE_SECONDS
+        one for one in near if (one["exit_code"], one["signal"]) != way and one["ended"] <= latest
     ]
     if not others:
         return ""
@@ -111,7 +109,7 @@ def doubts(first: Mapping[str, Any], near: Sequence[Mapping[str, Any]]) -> str:
 
 
 def aborting_rank(log: str) -> tuple[int, int] | None:
-    """Read in the output what MPI says about an abort: by which rank, and its code."""
+    """Return the rank that has called MPI_Abort, and its code, as MPI says it in the output."""
     text = end_of_log(log)
     # MPICH and Intel MPI: application called MPI_Abort(MPI_COMM_WORLD, 3) - process 2
     code, _, rest = text.partition(b"application called MPI_Abort(")[2].partition(b") - process ")
@@ -121,34 +119,31 @@ def aborting_rank(log: str) -> tuple[int, int] | None:
         #           with errorcode 3.    or    Errorcode: 3
         rest = text.partition(b"\nMPI_ABORT was invoked on rank ")[2]
         code = rest.lower().partition(b"errorcode")[2].lstrip(b": ")
-    number, code = first_word(rest), first_word(code).rstrip(b".")
+    number, code = ([*text.split(maxsplit=1), b""][0] for text in (rest, code))
+    code = code.rstrip(b".")
     is_negative = code.startswith(b"-")
     if not number.isdigit() or not code[is_negative:].isdigit():
         return None
     return int(number), int(code)
 
 
-def first_word(text: bytes) -> bytes:
-    return next(iter(text.split(maxsplit=1)), b"")
-
-
 class RankRecords:
-    """What the ranks of launchers have written about themselves."""
+    """What is in the records of the ranks that launchers have started."""
 
     def __init__(self, folder: str, processes: Sequence[str]) -> None:
         self._folder = folder
         # Names of the order's own processes, which have their records beside those of ranks.
         self.processes = processes
         self._ended: dict[str, dict[str, Any]] = {}
+        # Whether the runner itself ends what still runs.
         self.is_ordered = False
-        """Whether the runner itself ends what still runs."""
 
     def look(self) -> None:
         """Read what is new."""
         for name in self.names():
             if name in self._ended:
                 continue
-            # If there is none, it is not written yet, or not ours.
+            # If there is none, it is not written yet, or it has another form: users may write here.
             if record := read_record(f"{self._folder}/{name}/end.json", *END_FIELDS, "by_us"):
                 by_us = self.is_ordered and bool(record.get("told"))
                 self._ended[name] = {**record, "by_us": by_us, "who": name}
@@ -168,7 +163,7 @@ class RankRecords:
         return found
 
     def note_gone(self, name: str, started: float, *, is_lost: bool = False) -> None:
-        """Take down that a rank was killed, and what watches it too, without our order.
+        """Note that a rank was killed, and the process that watches it too, without our order.
 
         With `is_lost`, that is not known: only that no record came.
         """
@@ -220,7 +215,7 @@ class RankRecords:
         return []
 
     def complete(self, records: Records, attempt: Mapping[str, Any]) -> None:
-        """Write what ranks could not know or say: whose order it was, and that they were killed."""
+        """Write what ranks could not write: whose order it was, and that they were killed."""
         for name in self.names():
             path, known = f"{self._folder}/{name}/end.json", self._ended.get(name)
             if known is None:
@@ -229,7 +224,7 @@ class RankRecords:
                 end = {**ending(None, int(signal.SIGKILL)), "started": self._started(name)}
                 known = {**end, "by_us": True, "log_lost": 0}
             elif not known["by_us"] and (not known.get("is_gone") or os.path.exists(path)):
-                continue  # It has said all that there is to say.
+                continue  # Its own record says all.
             if attempt["culprit"] == name:
                 known |= {"by_us": False, "reason": attempt["reason"]}
                 if attempt["signal"] is None:
@@ -297,10 +292,10 @@ class MissingRanks:
         self._nodes = order.nodes
         self._marker = order.marker
         self._has_failed = has_failed
+        # Nodes that say that something watches their ranks still, although the launcher left.
         self._busy: set[int] = set()
-        """Nodes that say that something watches their ranks still, although the launcher left."""
+        # Nodes that did not say what became of their ranks.
         self._silent: set[int] = set()
-        """Nodes that did not say what became of their ranks."""
 
     def wait(self) -> None:
         """Wait for the ends of ranks, if they alone may show a failure.
@@ -327,14 +322,14 @@ class MissingRanks:
                 is_gone = is_over and number not in self._busy and not self._has_failed()
             else:
                 is_gone = not has_marker(start["watched_by"], self._marker)
-            # The last thing that it does is to write its record, maybe just now.
+            # It writes its record as its last act, maybe since we have looked.
             self._ranks.look()
             if is_gone and self._ranks.record(name) is None:
                 is_lost = number in self._silent
                 self._ranks.note_gone(name, start["started"], is_lost=is_lost)
 
     def _all_are_recorded(self, seconds: float) -> bool:
-        """Look for the records that matter, for that time; tells whether none is missing."""
+        """Look for the records that matter, for that time; False: one is missing still."""
         deadline = time.monotonic() + seconds
         while True:
             self._ranks.look()
@@ -362,7 +357,7 @@ class MissingRanks:
         return found
 
     def _ask_nodes(self) -> None:
-        """Have other nodes wait for the end of what watches their ranks, and say if it came.
+        """Ask other nodes to wait until what watches their ranks is gone.
 
         A question that fails says nothing about the ranks: it is asked again.
         """

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 
-from .files import CHUNK_BYTES, quote, rename, write_file
+from .files import CHUNK_BYTES, quote, rename, try_to, write_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _percent_encoded(text: str) -> Iterator[str]:
 
 
 def _in_base64(data: bytes) -> set[bytes]:
-    """Return those characters of base64 that a value alone decides, wherever in a text it begins.
+    """Return the characters of base64 that depend on a value alone, wherever in a text it begins.
 
     Less than six of them look like any few letters, and are left out.
     """
@@ -158,7 +158,7 @@ class Redactor:
 
 
 def drop_secrets(path: str, values: Sequence[str]) -> None:
-    """Take those variables out of what a task leaves to others that hold the value of a secret."""
+    """Remove the variables that hold the value of a secret from those that a task leaves."""
     if not values or not os.path.isfile(path):
         return
     with open(path, "rb") as file:
@@ -173,22 +173,26 @@ class ProcessLog:
     """The output of one process, never more than so many bytes of it."""
 
     def __init__(self, folder: str, limit: int, name: str = "output.log") -> None:
+        # How many bytes are in none of the files.
         self.lost = 0
-        """How many bytes are in none of the files."""
         self._path = f"{folder}/{name}"
         limit = max(limit, 10 * NOTICE_BYTES)
         self._head = limit // 5
         self._part = (limit - self._head - 3 * NOTICE_BYTES) // 2
         self._file = -1
         self._size = 0
-        self._cut = 0
-        self._gap = 0
+        # How many bytes are left out between the beginning and what follows; and how many could
+        # not be written since the last one that could.
+        self._cut = self._gap = 0
 
     def write(self, data: bytes) -> None:
         """Append it; what does not fit on the disk is counted and left out."""
         while data:
             try:
-                self._make_ready()
+                self._have_file()
+                if self._size >= self._part:
+                    self._rotate()
+                    self._reopen()
                 if self._gap:
                     self._append(f"\n[rankwise: {self._gap} bytes could not be written]\n".encode())
                     self._gap = 0
@@ -200,11 +204,7 @@ class ProcessLog:
 
     def check(self) -> None:
         """Have a file, even if nothing was written, and see whether what was is still there."""
-        try:
-            if self._file < 0 or self._is_gone():
-                self._reopen()
-        except OSError:
-            pass
+        try_to(self._have_file)
 
     def close(self) -> None:
         self.check()
@@ -217,16 +217,12 @@ class ProcessLog:
         self._size += written
         return written
 
-    def _make_ready(self) -> None:
-        """Have a file that is there, open and not full."""
+    def _have_file(self) -> None:
         if self._file < 0 or self._is_gone():
-            self._reopen()
-        elif self._size >= self._part:
-            self._rotate()
             self._reopen()
 
     def _is_gone(self) -> bool:
-        """Return whether somebody has removed the file; what stood in it is lost then."""
+        """Return whether the file was removed; what stood in it is lost then."""
         is_gone = os.fstat(self._file).st_nlink == 0
         self.lost += self._size if is_gone else 0
         return is_gone
@@ -239,7 +235,7 @@ class ProcessLog:
         self._file = open_log(self._path)
 
     def _rotate(self) -> None:
-        """Put the full file aside; the one that was there makes place, but for the beginning."""
+        """Put the full file aside; of the one that was there before, only the beginning stays."""
         older, first = f"{self._path}.1", f"{self._path}.first"
         try:
             dropped = os.path.getsize(older)
@@ -253,7 +249,7 @@ class ProcessLog:
             with open(first, "ab") as file:
                 file.write(f"\n[rankwise: {self._cut} bytes are left out here]\n".encode())
         except OSError:
-            pass  # There is none yet, or somebody has removed it.
+            pass  # There is none yet, or it was removed.
         rename(self._path, older)
 
 
@@ -281,7 +277,7 @@ class OutputStream:
         os.set_blocking(source, False)
 
     def pump(self) -> bool:
-        """Take what is there; tells whether more may come at once."""
+        """Take what is there, and return whether more may come at once."""
         try:
             data = os.read(self.source, CHUNK_BYTES)
         except BlockingIOError:
@@ -293,7 +289,7 @@ class OutputStream:
         return True
 
     def drain(self) -> None:
-        """Take what the pipe can hold, and no more: somebody may write without end."""
+        """Take what the pipe can hold, and no more: a process may write without end."""
         for _ in range(PIPE_BYTES // CHUNK_BYTES):
             if self.source < 0 or not self.pump():
                 return

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from . import batch
 from .dialect import read_dialect
@@ -29,10 +30,6 @@ from .files import own_command, read_json, rename, to_json
 from .order import BAD_ORDER, read_order
 from .outcome import LOST, write_end
 from .start import run_starter
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 LOOK_SECONDS, LATEST_LOOK_SECONDS = 0.01, 0.2
 END_SECONDS = 15.0

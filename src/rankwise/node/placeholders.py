@@ -1,6 +1,6 @@
-"""What stands in an order as a mark, and what processes get that the order has them made.
+"""Fill in the marks of an order, and make the files and variables of its processes.
 
-Marks are for what is known only where an order is carried out: addresses, names of hosts, free
+Marks stand for what is known only where an order is carried out: addresses, names of hosts, free
 ports, folders.
 """
 
@@ -65,12 +65,12 @@ class Ports:
         except BlockingIOError:
             return False
         except OSError:
-            pass  # No such place, or no locks in it: whether the port is free has to do.
+            pass  # No such folder, or no locks in it: that the port is free must suffice.
         return is_free(port, address)
 
 
 def is_free(port: int, address: str) -> bool:
-    """Return whether nobody listens there, at that address or at all."""
+    """Return whether a process could listen on a port, at that address and at all of them."""
     import socket
 
     places = ((socket.AF_INET, address), (socket.AF_INET, ""), (socket.AF_INET6, "::"))
@@ -100,14 +100,20 @@ class Marks:
         if OPEN not in text:
             return text
         head, *rest = text.split(OPEN)
-        parts = [part.partition(CLOSE) for part in rest]
-        filled = [(self._value(what), tail) for what, _, tail in parts]
-        if is_line:
-            filled = [(value.replace("'", "'\"'\"'"), tail) for value, tail in filled]
-        return head + "".join(value + tail for value, tail in filled)
+        for part in rest:
+            what, _, tail = part.partition(CLOSE)
+            value = self._value(what)
+            head += (shell_quote(value)[1:-1] if is_line else value) + tail
+        return head
 
     def fill_in_all(self, values: Mapping[str, str]) -> dict[str, str]:
         return {name: self.fill_in(value) for name, value in values.items()}
+
+    def arguments(self, command: str | Sequence[str]) -> list[str]:
+        """Make arguments of a command: a line is the shell's."""
+        if isinstance(command, str):
+            return ["/bin/sh", "-c", self.fill_in(command, is_line=True)]
+        return list(map(self.fill_in, command))
 
     def _value(self, what: str) -> str:
         kind, _, rest = what.partition(":")
@@ -131,10 +137,10 @@ class Marks:
 
 
 def plain_path(order: Order) -> str:
-    """Return the attempt's folder by a name that needs no quotes, which launchers do not know of.
+    """Return a name of the attempt's folder that needs no quotes in a shell.
 
-    They hand the paths that they are given to shells, here and on other nodes. On other machines
-    and in containers, there is no such name.
+    Launchers pass paths to shells without quotes, here and on other nodes. On other machines and in
+    containers, there is no such name.
     """
     folder = order.folder
     is_elsewhere = any(node.reach for node in order.nodes)
@@ -145,7 +151,7 @@ def plain_path(order: Order) -> str:
     try:
         os.symlink(folder, path)
     except FileExistsError:
-        pass  # It is ours: its name cannot be guessed.
+        pass  # It is ours: another user cannot guess its name.
     except OSError as error:
         say(f"cannot make {path}: {error.strerror}; launchers may not understand {folder}")
         return folder
@@ -153,13 +159,12 @@ def plain_path(order: Order) -> str:
 
 
 def hosts_file(order: Order) -> str:
-    """Write this machine's /etc/hosts with the virtual nodes in it."""
+    """Return this machine's /etc/hosts with the virtual nodes in it."""
     try:
         present = read_text("/etc/hosts").rstrip("\n")
     except OSError:
         present = "127.0.0.1 localhost"
-    lines = [f"{node.address} {node.name}" for node in order.nodes]
-    return "\n".join([present, *lines, ""])
+    return "\n".join([present, *(f"{node.address} {node.name}" for node in order.nodes), ""])
 
 
 def write_files(order: Order, marks: Marks) -> None:
@@ -205,15 +210,8 @@ def prepare(order: Order) -> list[tuple[list[str], dict[str, str]]]:
     found = []
     for one in order.processes:
         own = {**marks.fill_in_all(one.environment), **node_variables(order, one.node)}
-        found.append((arguments_of(one.command, marks), {**common, **own}))
+        found.append((marks.arguments(one.command), {**common, **own}))
     return found
-
-
-def arguments_of(command: str | Sequence[str], marks: Marks) -> list[str]:
-    """Make arguments of a command: a line is the shell's."""
-    if isinstance(command, str):
-        return ["/bin/sh", "-c", marks.fill_in(command, is_line=True)]
-    return [marks.fill_in(word) for word in command]
 
 
 def check_secrets(order: Order, given: Mapping[str, str] | None) -> dict[str, str]:

@@ -251,7 +251,7 @@ def _pump(line: PodConnection, stream: Any, name: str) -> None:
 
 
 def _send(line: PodConnection, header: dict[str, Any], body: bytes = b"") -> None:
-    # If the other end is gone, the thread that reads notices.
+    # If the other end is gone, the thread that reads from it notices.
     with contextlib.suppress(PodConnectionError):
         line.send(header, body)
 

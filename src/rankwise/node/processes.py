@@ -1,4 +1,4 @@
-"""Processes: started so that they do not outlive us, signalled, and swept up by their marker."""
+"""Start processes that do not outlive us, signal them, and kill what is left by its marker."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ else:
 
 # How long to try to kill what is left. Only what hangs in the kernel takes long.
 SWEEP_SECONDS = 10.0
-# How long the keepers of Podman's containers may clear up after them: each has one, which removes
-# what is left of it, by these programs.
+# How long the monitors of Podman's containers may clean up: each container has one, which removes
+# what is left of it with these programs.
 KEEPER_SECONDS = 5.0
 KEEPER, CLEANERS = b"(conmon", (b"(conmon", b"(podman", b"(runc", b"(crun")
 CANNOT_START, NOT_FOUND = 126, 127
-# The exit code if it is us who cannot go on.
+# The exit code after an error of our own.
 OUR_FAULT = 3
 # The answer of another node that is asked whether processes are gone.
 STILL_THERE = 75
@@ -47,7 +47,7 @@ OUR_IGNORED = [signal.SIGPIPE, signal.SIGXFSZ]
 
 
 def prctl(option: int, value: int) -> bool:
-    """Set a property of this process, on Linux; tells whether it could be."""
+    """Set a property of this process; False: that is not possible here, as on macOS."""
     call = getattr(LIBC, "prctl", None)
     zero = ctypes.c_ulong(0)
     return call is not None and call(option, ctypes.c_ulong(value), zero, zero, zero) == 0
@@ -100,9 +100,9 @@ def spawn(
 
 
 def execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Be the command, found on the PATH that it is given; raises OSError.
+    """Be the command, found on the PATH of its environment; raises OSError.
 
-    As `os.execvpe`, which loads `warnings` for it, anew in each process that does nothing else.
+    As `os.execvpe` does, but that loads `warnings` first, anew in each process.
     """
     name, trouble = command[0], None
     path = environment.get("PATH", os.defpath)
@@ -118,7 +118,7 @@ def execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
 
 
 def restore_signals() -> None:
-    """Let signals do to what we start what they would do without us."""
+    """Set signals to what they would do to a command that was started without us."""
     for number in (*FORWARDED_SIGNALS, signal.SIGCHLD, *OUR_IGNORED):
         if signal.getsignal(number) != signal.SIG_IGN or number in OUR_IGNORED:
             signal.signal(number, signal.SIG_DFL)
@@ -127,7 +127,8 @@ def restore_signals() -> None:
 def ending(
     code: int | None, number: int | None = None, *, usage: Any = None, reason: str = ""
 ) -> dict[str, Any]:
-    """Say how a process ended, now, and what it used."""
+    """Return the record of a process that has ended now, with what it used."""
+    # The unit of ru_maxrss.
     unit = 1 if sys.platform == "darwin" else 1024
     return {
         "exit_code": code,
@@ -148,7 +149,7 @@ def signal_name(number: int) -> str:
 def send(process: int, number: int) -> None:
     """Send a signal to a process and its group, if there is one."""
     if process <= 0:
-        return  # Not started yet. To the kernel it would mean our own group.
+        return  # Not started yet. To the kernel, 0 is our own group.
     # It has no group yet, if it has just been started; it may also have just ended.
     if not try_to(os.killpg, process, number):
         try_to(os.kill, process, number)
@@ -227,7 +228,7 @@ class Child:
                 os.close(sink)
 
     def _open_streams(self, redactor: Redactor, *, is_apart: bool) -> list[int]:
-        """Make a pipe for all that it writes, or one for each stream, and give where to write."""
+        """Make a pipe for all that it writes, or one for each stream; return the ends to write."""
         sinks = []
         for names in (["stdout.log"], ["stderr.log"]) if is_apart else ([],):
             source, sink = os.pipe()
@@ -239,7 +240,7 @@ class Child:
         return sinks
 
     def note_end(self, status: int, usage: Any) -> None:
-        """Take down how it ended, with all that it has written."""
+        """Note how it ended, with all that it has written."""
         code = os.waitstatus_to_exitcode(status)
         reason = os.read(self._reason, CHUNK_BYTES).decode()
         os.close(self._reason)
@@ -249,14 +250,14 @@ class Child:
             self._finish(ending(code, usage=usage, reason=reason))
 
     def fail(self, reason: str) -> None:
-        """Take down that there was nothing to wait for."""
+        """Note that it could not be started, so that there is nothing to wait for."""
         self._started = self._started or time.time()
         say(reason)
         self.log.write(f"rankwise runner: {reason}\n".encode(errors="backslashreplace"))
         self._finish(ending(CANNOT_START, reason=reason))
 
     def give_up(self) -> None:
-        """Take down that it could not be killed."""
+        """Note that it could not be killed."""
         self._finish(ending(None, reason="it could not be killed"))
 
     def start_record(self) -> dict[str, Any]:
@@ -271,7 +272,7 @@ class Child:
 
 
 def sweep(marker: str, *, is_reaper: bool) -> list[int]:
-    """Kill everything that this process has started, in however many steps; gives what is left."""
+    """Kill all descendants of this process, and all with the marker; return what is left."""
 
     def find() -> tuple[list[int], list[int], bool]:
         has_children = True
@@ -280,7 +281,8 @@ def sweep(marker: str, *, is_reaper: bool) -> list[int]:
                 pass
         except ChildProcessError:
             has_children = False
-        # Whatever loses its parent becomes the child of a reaper: without any, there is nothing.
+        # A process that loses its parent becomes the child of a reaper: if it has no child, there
+        # is nothing to look for. Reading /proc takes long on a large machine.
         found, keepers = leftovers(marker) if has_children or not is_reaper else ([], [])
         return found, keepers, has_children and is_reaper
 
@@ -288,17 +290,17 @@ def sweep(marker: str, *, is_reaper: bool) -> list[int]:
 
 
 def sweep_marked(marker: str) -> int:
-    """Kill all that an attempt has left whose runner is gone, until there is nothing; how many?"""
+    """Kill all that an attempt has left whose runner is gone, and return how many that were."""
     return len(kill_all(lambda: (*leftovers(marker, with_own=False), False))[1])
 
 
 def kill_all(
     find: Callable[[], tuple[list[int], list[int], bool]],
 ) -> tuple[list[int], set[int]]:
-    """Kill what `find` finds until that is nothing, or for so long; gives what is left, and killed.
+    """Kill what `find` finds until that is nothing; return what is left after a while, and killed.
 
-    What it finds: processes, those among them that clear up after containers, and whether more may
-    come. The former have some time to do so.
+    It returns processes, those among them that clean up after containers, and whether more may
+    come. The cleaners get some time before they are killed.
     """
     began = time.monotonic()
     killed: set[int] = set()
@@ -316,9 +318,9 @@ def kill_all(
 
 
 def leftovers(marker: str, *, with_own: bool = True) -> tuple[list[int], list[int]]:
-    """Find what has a marker, or with `with_own` descends from this process, and is alive.
+    """Return what is alive and has a marker, or with `with_own` descends from this process.
 
-    Gives all, and those among them that clear up after containers whose processes are dead.
+    Returns all, and those among them that clean up after containers whose processes are dead.
     """
     parents: dict[int, int] = {}
     dead, found, keepers, cleaners = {os.getpid()}, set(), set(), set()
@@ -373,7 +375,7 @@ def await_end(marker: str, seconds: str, *pids: str) -> int:
 
 
 def read_small(path: str) -> bytes:
-    """Read a file of the kernel's; empty if it is gone."""
+    """Read a file of the kernel's; empty if it is gone. Faster than `open`: it is called often."""
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:
@@ -387,7 +389,7 @@ def read_small(path: str) -> bytes:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Return all that a process has started, in however many steps, where the kernel tells that."""
+    """Return all descendants of a process, where the kernel lists children."""
     for thread in listed(f"/proc/{pid}/task"):
         for child in read_small(f"/proc/{pid}/task/{thread}/children").split():
             yield int(child)

@@ -1,8 +1,8 @@
-"""Around one process that is not the runner's own child: a rank, or one on another node.
+"""Watch one process that is not the runner's own child: a rank, or a process on another node.
 
 A rank is started by its launcher, which calls our `rankwise-rank` with the command. A node is
 virtual, a part of this machine, unless it has `reach`: the words that start something there, such
-as those of srun. None are needed for the node that the runner itself is on.
+as those of srun. The node that the runner itself is on needs none.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ RANK_VARIABLES = (
     *("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"),
     *("HOROVOD_RANK", "RANK", "SLURM_PROCID"),
 )
-# Where Open MPI keeps what the ranks of a node share: under names that hold the name of the host.
+# Where Open MPI keeps what the ranks of a node share, in files named after the host. Virtual nodes
+# have one host name, where none can be taken.
 SHARED_MEMORY_VARIABLES = (
     "OMPI_MCA_btl_vader_backing_directory",
     "OMPI_MCA_btl_sm_backing_directory",
@@ -146,7 +147,7 @@ def run_there(folder: str, *arguments: str) -> int:
 
 
 def run_on_node(folder: str, *arguments: str, is_there: bool = False) -> int:
-    """Do what ssh would be asked to do by a launcher: run a line on another node."""
+    """Run a line on another node, called by a launcher in place of ssh."""
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
         del rest[: 2 if rest[0] in SSH_OPTIONS else 1]
@@ -185,7 +186,7 @@ def run_on_node(folder: str, *arguments: str, is_there: bool = False) -> int:
 
 
 def quote_prefixes(word: str) -> str:
-    """Quote the folders of programs in a word for a shell, where that is not done: by Open MPI."""
+    """Quote the folders of programs in a word for a shell: Open MPI does not quote them."""
     path = os.environ.get("PATH", "").split(os.pathsep)
     folders = {os.path.dirname(one) for one in path if not is_plain(os.path.dirname(one))}
     if not folders:

@@ -1,4 +1,4 @@
-"""The runner: starts the processes of one attempt, waits for them, ends them, says what came of it.
+"""The runner: starts the processes of one attempt, waits for them, ends them, writes the outcome.
 
 The records of a process are in processes/NAME: start.json, end.json, a heartbeat and its output.
 What all of them use over time is in usage.json, beside `processes`: for those on another node, in
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from .order import Order, ProcessOrder
 
-# How often the records of ranks are looked at that a launcher has started.
+# How often the records of ranks are read. They are on a disk that nodes may share.
 LOOK_SECONDS = 0.25
 # How long records are tried to be written while that fails.
 PATIENCE_SECONDS = 15.0
@@ -74,8 +74,7 @@ class RunningProcess(Child):
 
     def __init__(self, order: Order, about: ProcessOrder) -> None:
         self.name = about.name
-        folder = f"{order.folder}/processes/{self.name}"
-        super().__init__(folder, about.data(), order.log_bytes)
+        super().__init__(f"{order.folder}/processes/{self.name}", about.data(), order.log_bytes)
         self.about = about
         # The words that start something on its node; none: it is the runner's own.
         self.reach: Sequence[str] = ()
@@ -132,8 +131,8 @@ class Runner:
         awaited = [process for process in self.processes if process.about.is_awaited]
         self._awaited = awaited or self.processes
         self._is_spoken_for = any(one.speaks_for_ranks for one in order.processes)
+        # What ends it before its time: `failed`, `timed out`, `cancelled`.
         self.cause = ""
-        """What ends it before its time: `failed`, `timed out`, `cancelled`."""
         self.signals: list[int] = []
         self._order = order
         self._awake = awake
@@ -145,19 +144,19 @@ class Runner:
         self._poll.register(awake, select.POLLIN)
         self._streams: dict[int, OutputStream] = {}
         self._limit = self._next_beat = self._next_look = float("inf")
+        # When the patience with those that still run ends.
         self._deadline: float | None = None
-        """When the patience with those that still run ends."""
         self._is_ending = False
         self._before: dict[str, Any] | None = None
         self._usage: UsageMeter | None = None
 
     def start(self, secrets: Mapping[str, str]) -> None:
-        """Start all processes, or none if somebody has cancelled it already."""
+        """Start all processes, or none if the attempt is cancelled already."""
         order = self._order
         self._before = machine_reading() if order.is_measured else None
-        # All before the first one starts: a wrong mark must not leave half of them.
+        # All before the first one starts: after a wrong mark, none of them must run.
         prepared = prepare(order)
-        # Once for all: to spell a long key in many ways takes its time.
+        # Once for all of them: to spell a long key in many ways takes long.
         redactor = Redactor(list(secrets.values()))
         fixed = {**secrets, "RANKWISE_SECRETS": ",".join(secrets)} if secrets else {}
         for process, (command, variables) in zip(self.processes, prepared, strict=True):
@@ -213,7 +212,7 @@ class Runner:
             self._records.put(f"{process.folder}/end.json", process.end)
 
     def wait(self) -> None:
-        """Wait until all have ended, or cannot be waited for any longer."""
+        """Wait until all have ended, or the patience with them has."""
         while running := self._running():
             self._pump()
             self._reap()
@@ -226,7 +225,7 @@ class Runner:
             self._decide(now)
 
     def finish(self, *, is_reaper: bool) -> dict[str, Any]:
-        """Kill what is left and write everything down; gives the attempt's outcome."""
+        """Kill what is left, write all records but the last, and return the attempt's outcome."""
         self._reap_killed()
         if not self.cause:
             self._end_all(time.monotonic(), "")
@@ -270,7 +269,7 @@ class Runner:
     def _reap(self) -> None:
         for pid, status, usage in reaped():
             process = next((one for one in self._running() if one.pid == pid), None)
-            if process:  # Others lost their parent, and we are in its place.
+            if process:  # Others are orphans, which the kernel gives to us.
                 process.note_end(status, usage)
                 self._note_end(process)
 
@@ -306,7 +305,7 @@ class Runner:
         if self.signals:
             self._end_all(now, "cancelled")
             if len(self.signals) > 1:
-                self._deadline = now  # Whoever asks twice is in a hurry.
+                self._deadline = now  # A user who asks twice does not want to wait.
         elif now >= self._limit:
             self._end_all(now, "timed out")
         elif all(process.end for process in self._awaited):
@@ -321,13 +320,13 @@ class Runner:
             self._end_all(now, "failed")
 
     def _failures(self, *, is_over: bool = False) -> list[dict[str, Any]]:
-        """Return the records of what has failed, and what was ended without our order."""
+        """Return the records of what has failed, or was ended without our order."""
         vital = [process for process in self.processes if process.about.is_vital]
         own = [{**one.end, "who": one.name} for one in vital if one.end and failed(one.end)]
         return own if self._is_spoken_for else own + self._ranks.failures(is_over=is_over)
 
     def _is_cancelled_too(self, record: Mapping[str, Any]) -> bool:
-        """Return whether what cancels us ended a process: batch systems signal everything."""
+        """Return whether the cancel itself ended a process: batch systems signal all processes."""
         if self._order.nodes[0].reach is None:
             return False
         is_signalled = record.get("told") or record["signal"] in ENDING_SIGNALS
@@ -374,7 +373,10 @@ class Runner:
 
 
 def run_order(folder: str, given: Mapping[str, str] | None = None) -> int:
-    """Run an order to its end; gives the exit code. Secrets are given, or come from the input."""
+    """Run an order to its end, and return the exit code.
+
+    The values of secrets are given, or read from the standard input.
+    """
     started = time.time()
     try:
         order = read_order(folder)
@@ -400,7 +402,7 @@ def run_order(folder: str, given: Mapping[str, str] | None = None) -> int:
         runner.wait()
         end = runner.finish(is_reaper=is_reaper)
         drop_secrets(f"{folder}/exports", list(secrets.values()))
-    except Exception as error:  # Whatever it is, somebody waits for an outcome.
+    except Exception as error:  # Whatever it is, a client waits for an outcome.
         end["reason"] = f"the runner could not go on: {error}"
         import traceback
 

@@ -1,4 +1,4 @@
-"""Say what a program finds around itself: Python, packages, the system, processors, memory, GPUs.
+"""Print what a program finds around itself: Python, packages, system, processors, memory, GPUs.
 
     python surroundings.py
 
@@ -6,7 +6,7 @@ Prints one JSON object. One file that needs the standard library only, imports n
 and works from Python 3.8 on: it is run by the Python of a runtime, wherever that is. What cannot
 be found out is left empty; it never fails for that.
 
-Of variables only the names are given: their values may be nobody's business.
+Of variables only the names are printed: their values may be secret.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ import re
 import sys
 from importlib import metadata
 from pathlib import Path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 VERSION = 1
-# Which abilities of a processor change what a compiled program does, or whether it runs at all.
+# The flags of a processor that change what a compiled program does, or whether it runs at all.
 FLAGS = re.compile(
     r"sse4_[12]|ssse3|popcnt|avx\w*|fma|f16c|bmi[12]|amx_\w+|sha_ni|vaes"  # x86
     r"|asimd\w*|sve\w*|sme2?|bf16|i8mm|fphp|atomics"  # Arm
@@ -71,7 +68,7 @@ def packages() -> dict[str, str]:
     for one in metadata.distributions():
         try:
             name, version = one.metadata["Name"], one.version
-        except Exception:  # Somebody's broken package is no reason to stop.
+        except Exception:  # A broken package is no reason to stop.
             continue
         if name and version:
             found.setdefault(re.sub(r"[-_.]+", "-", str(name)).lower(), str(version))
@@ -138,14 +135,12 @@ def gpus() -> list[dict[str, Any]]:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         if nvml.nvmlInit_v2():
             return []
-    except (AttributeError, OSError):
+        try:
+            return _devices(nvml)
+        finally:
+            nvml.nvmlShutdown()
+    except (AttributeError, OSError):  # There is no such library, or a very old one.
         return []
-    try:
-        return _devices(nvml)
-    except (AttributeError, OSError):
-        return []
-    finally:
-        nvml.nvmlShutdown()
 
 
 def _devices(nvml: Any) -> list[dict[str, Any]]:

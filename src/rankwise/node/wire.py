@@ -1,4 +1,4 @@
-"""Lines between the pods of a task: both ends prove that they know its key before anything is said.
+"""Connections between the pods of a task: both ends prove first that they know its key.
 
     caller                              listener
     {nonce: a}                      ->
@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 _LENGTHS = struct.Struct("!II")
 _GREATEST = 64 << 20
-# A stranger may not make us keep more than this before it has shown that it knows the key.
+# Before a caller has proved that it knows the key, it must not make us keep more than this.
 _GREATEST_OF_STRANGERS = 1024
 _GREETING_SECONDS = 20.0
 
@@ -40,7 +40,8 @@ class PodConnection:
         self._greatest = _GREATEST_OF_STRANGERS
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # The last one is for what was sent, and never arrived: a quarter of an hour otherwise.
+        # A node that loses its power does not hang up. USER_TIMEOUT, in milliseconds, is for what
+        # was sent and never arrived: a quarter of an hour otherwise.
         options = {"KEEPIDLE": 20, "KEEPINTVL": 10, "KEEPCNT": 3, "USER_TIMEOUT": 50_000}
         for name, value in ((f"TCP_{name}", value) for name, value in options.items()):
             if hasattr(socket, name):
@@ -61,7 +62,7 @@ class PodConnection:
         self._connection.settimeout(None)
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:
-        """Send one message; PodConnectionError: nobody is there any more."""
+        """Send one message; PodConnectionError: the other end is gone."""
         head = json.dumps(header).encode()
         try:
             with self._writing:
@@ -103,7 +104,7 @@ class PodConnection:
 def call(
     address: str, port: int, key: bytes, *, seconds: float = _GREETING_SECONDS
 ) -> PodConnection:
-    """Open a line; PodConnectionError: nobody listens there who knows the key."""
+    """Open a connection; PodConnectionError: nothing listens there that knows the key."""
     try:
         connection = socket.create_connection((address, port), timeout=seconds)
     except OSError as error:
@@ -115,7 +116,7 @@ def call(
         said, _ = line.receive()
         theirs = str(said.get("nonce"))
         if not hmac.compare_digest(str(said.get("proof")), _proof(key, "listener", mine, theirs)):
-            raise PodConnectionError("who listens there does not know the key")
+            raise PodConnectionError("the listener does not know the key")
         line.send({"proof": _proof(key, "caller", mine, theirs)})
     return line
 
@@ -135,7 +136,7 @@ def answer(connection: socket.socket, key: bytes) -> PodConnection:
 
 
 def answer_all(door: socket.socket, take: Callable[[socket.socket], None]) -> NoReturn:
-    """Take all that come to a door, each in a thread of its own."""
+    """Accept all connections, each in a thread of its own: a silent caller holds up no other."""
     while True:
         connection, _ = door.accept()
         threading.Thread(target=take, args=(connection,), daemon=True).start()
