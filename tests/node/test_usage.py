@@ -59,7 +59,7 @@ def test_nothing_is_written_of_what_is_short_or_measured(tmp_path: Path) -> None
     usage.look()
     usage.close()
     assert [path.name for path in tmp_path.iterdir()] == ["usage.json"]
-    assert machine.usage_for(ORDER.replace(is_measured=True), str(tmp_path)) is None
+    assert machine.usage_for(ORDER.replace(is_measured=True), str(tmp_path)).due == float("inf")
 
 
 def test_it_can_be_read_while_something_runs(tmp_path: Path) -> None:

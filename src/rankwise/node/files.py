@@ -191,15 +191,14 @@ class Records:
                 del self._unwritten[path]
         return not self._unwritten
 
-    def insist(self, seconds: float) -> bool:
-        """Try for so long, and return whether all is written."""
+    def insist(self, seconds: float) -> None:
+        """Try for so long to write what is not written yet."""
         deadline = time.monotonic() + seconds
         while not self.retry():
             if time.monotonic() >= deadline:
                 say(f"gave up after {seconds:g} s: {', '.join(self._unwritten)}")
-                return False
+                return
             time.sleep(1)
-        return True
 
 
 def discard(path: str) -> None:

@@ -216,10 +216,11 @@ class UsageMeter:
             self._gpus.stop()
 
 
-def usage_for(order: Order, folder: str) -> UsageMeter | None:
-    """Return a meter of what is used; None: something is measured, and must not be disturbed."""
-    if order.is_measured or not os.path.isdir("/proc/self/task"):
-        return None
+def usage_for(order: Order, folder: str) -> UsageMeter:
+    """Return a meter of what is used; it never looks where something else is measured."""
     variables = {**os.environ, **order.environment}
     visible = ",".join(order.gpus) or variables.get("CUDA_VISIBLE_DEVICES", "")
-    return UsageMeter(f"{folder}/usage.json", visible)
+    meter = UsageMeter(f"{folder}/usage.json", visible)
+    if order.is_measured or not os.path.isdir("/proc/self/task"):
+        meter.due = float("inf")
+    return meter

@@ -12,16 +12,7 @@ import os
 import sys
 import time
 
-from .files import (
-    is_plain,
-    own_command,
-    parse,
-    read_text,
-    say,
-    shell_quote,
-    temporary,
-    write_file,
-)
+from .files import is_plain, own_command, parse, read_text, say, shell_quote, temporary, write_file
 from .rank import node_variables
 
 TYPE_CHECKING = False

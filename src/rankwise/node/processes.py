@@ -294,9 +294,7 @@ def sweep_marked(marker: str) -> int:
     return len(kill_all(lambda: (*leftovers(marker, with_own=False), False))[1])
 
 
-def kill_all(
-    find: Callable[[], tuple[list[int], list[int], bool]],
-) -> tuple[list[int], set[int]]:
+def kill_all(find: Callable[[], tuple[list[int], list[int], bool]]) -> tuple[list[int], set[int]]:
     """Kill what `find` finds until that is nothing; return what is left after a while, and killed.
 
     It returns processes, those among them that clean up after containers, and whether more may

@@ -22,7 +22,7 @@ from .files import (
     temporary,
     touch,
 )
-from .machine import UsageMeter, machine_reading, usage_for
+from .machine import machine_reading, usage_for
 from .order import BAD_ORDER, read_order
 from .outcome import (
     AT_ONCE_SECONDS,
@@ -148,7 +148,7 @@ class Runner:
         self._deadline: float | None = None
         self._is_ending = False
         self._before: dict[str, Any] | None = None
-        self._usage: UsageMeter | None = None
+        self._usage = usage_for(order, order.folder)
 
     def start(self, secrets: Mapping[str, str]) -> None:
         """Start all processes, or none if the attempt is cancelled already."""
@@ -172,7 +172,6 @@ class Runner:
         if order.timeout is not None:
             self._limit = now + order.timeout
         self._next_beat, self._next_look = now, now + LOOK_SECONDS
-        self._usage = usage_for(order, order.folder)
 
     def _start(
         self,
@@ -234,8 +233,7 @@ class Runner:
         for stream in list(self._streams.values()):
             stream.drain()
             stream.close()
-        if self._usage:
-            self._usage.close()
+        self._usage.close()
         if self._before is not None:
             readings = {"before": self._before, "after": machine_reading()}
             self._records.put(f"{self._order.folder}/conditions.json", readings)
@@ -249,9 +247,8 @@ class Runner:
 
     def _pump(self) -> None:
         """Wait until something happens, and take what processes have written."""
-        times = [self._next_beat, self._next_look, self._limit, self._deadline or self._next_beat]
-        if self._usage:
-            times.append(self._usage.due)
+        times = [self._next_beat, self._next_look, self._limit, self._usage.due]
+        times.append(self._deadline or self._next_beat)
         seconds = max(0.0, min(times) - time.monotonic())
         for descriptor, _ in self._poll.poll(seconds * 1000 + 1):
             if descriptor == self._awake:
@@ -291,10 +288,9 @@ class Runner:
             for process in self._running():
                 if not process.reach:
                     touch(f"{process.folder}/heartbeat")
-            if self._usage:
-                self._usage.write()
+            self._usage.write()
             self._next_beat = now + self._order.heartbeat
-        if self._usage and now >= self._usage.due:
+        if now >= self._usage.due:
             self._usage.look()
         if now >= self._next_look:
             self._ranks.look()
