@@ -17,7 +17,7 @@ _LONGEST = (
     "acceptance/test_job_examples.py",
     "acceptance/test_documentation.py",
     "acceptance/test_many_tests.py",
-    "node/test_runner_mpi.py",
+    "node/test_outcome.py",
     "acceptance/test_pool_starts.py",
     "acceptance/test_random_faults.py",
     "slurm/test_job_runs.py",

@@ -1,4 +1,4 @@
-"""What runs on a machine that is elsewhere, asked as a client asks it."""
+"""The agent on another host, called as a client calls it, and the runtimes that it makes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rankwise.node import agent
+from rankwise.node import agent, equipment
 from rankwise.node.agent import BEGIN, DATA, END, FETCHED, GOING, WHOLE
 from tests.backends.places import wait_until
 
@@ -238,3 +239,25 @@ def test_what_says_that_an_attempt_never_begins_is_forgotten_after_a_day(root: P
     os.utime(place, (old, old))
     ask(root, "hello")
     assert list((root / "attempts").iterdir()) == []
+
+
+# How the runtime of an attempt is made ready on a machine that is elsewhere
+
+
+@pytest.mark.parametrize("name", ["pylock.txt", "requirements.txt", "complete", "lock"])
+def test_a_lock_is_installed_and_then_the_requirements_whatever_the_lock_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    installed: list[str] = []
+
+    def call(choice: dict[str, Any], command: Sequence[str]) -> None:
+        if "install" in command:
+            installed.append(Path(command[-1]).read_text())
+            assert not list(tmp_path.glob("runtimes/*/complete"))
+
+    monkeypatch.setattr(equipment, "call", call)
+    monkeypatch.setattr(equipment, "find_uv", lambda root: "")
+    choice = {"name": "r", "python": "", "host_python": "python3", "requirements": ["two"]}
+    choice |= {"lock_digest": "", "locked": [name, "one==1\n"]}
+    equipment.environment_for(choice, str(tmp_path))
+    assert installed == ["one==1\n", "two\n"]

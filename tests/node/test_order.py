@@ -1,12 +1,19 @@
-"""Orders are written once; what is known later stands beside them."""
+"""Orders, their placements, their marks, and the environment of their processes."""
+
+from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from rankwise.node.files import to_json
 from rankwise.node.order import NodeOrder, Order, Placement, ProcessOrder, read_order
+from rankwise.node.placeholders import PORTS, Ports
+from rankwise.plan import later
+from tests.node.test_runner import Attempt, process, python
 
 ORDER = Order(
     marker="rw-1",
@@ -55,7 +62,7 @@ def test_a_placement_has_as_many_nodes_as_its_order() -> None:
         ORDER.replace(nodes=[*ORDER.nodes, *ORDER.nodes]).placed(Placement(nodes=[{}]))
 
 
-def test_a_field_that_there_is_not_is_no_field() -> None:
+def test_an_unknown_field_is_refused() -> None:
     with pytest.raises(TypeError, match="Placement has no field pth"):
         Placement(pth=[])  # type: ignore[call-arg]  # as from a file
 
@@ -66,3 +73,113 @@ def test_an_order_of_another_version_is_not_read(tmp_path: Path, version: object
     (tmp_path / "order.json").write_text(json.dumps(data))
     with pytest.raises(ValueError, match="its version is"):
         read_order(tmp_path)
+
+
+# What stands in an order is filled in, and processes get the environment that they should
+
+
+def test_marks_are_filled_in_everywhere(tmp_path: Path) -> None:
+    line = f"echo {later('address:1')} {later('host:1')} {later('folder')} {later('folder:1')} $ALL $OWN"
+    attempt = Attempt(
+        tmp_path,
+        process("a", line, environment={"OWN": f"<{later('host:0')}>"}),
+        process("b", ["echo", f"{later('host:0')},{later('host:1')}"], node=1),
+        nodes=2,
+        environment={"ALL": f"{later('address:0')}:x"},
+        files={"hostfile": f"{later('host:0')} slots=1\n", "deep/er": "plain"},
+    )
+    assert attempt.run()["outcome"] == "passed"
+    folder = attempt.folder
+    expected = f"127.0.0.2 node1 {folder} {folder}/nodes/node1 127.0.0.1:x <node0>\n"
+    assert attempt.log("a") == expected
+    assert attempt.log("b") == "node0,node1\n"
+    assert (folder / "hostfile").read_text() == "node0 slots=1\n"
+    assert (folder / "deep" / "er").read_text() == "plain"
+
+
+def test_a_port_is_the_same_wherever_it_is_named(tmp_path: Path) -> None:
+    port = later("port:main@0")
+    attempt = Attempt(
+        tmp_path,
+        process("a", f"echo {port} $PORT {later('port:main@1')} {later('port:other@0')}"),
+        nodes=2,
+        environment={"PORT": port},
+        files={"port": port},
+    )
+    attempt.run()
+    first, again, elsewhere, other = map(int, attempt.log("a").split())
+    assert first == again == int((attempt.folder / "port").read_text())
+    assert len({first, elsewhere, other}) == 3
+    assert {first, elsewhere, other} <= set(PORTS)
+
+
+def test_a_port_that_is_taken_is_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        monkeypatch.setattr("rankwise.node.placeholders.PORTS", [number])
+        with pytest.raises(OSError, match=f"no port of {number}-{number} is free"):
+            Ports().get("main@0", "127.0.0.1")
+
+
+def test_runners_that_start_at_once_have_different_ports(tmp_path: Path) -> None:
+    meet = "while ! [ -e ../../../go ]; do sleep 0.05; done"
+    attempts = []
+    for number in range(5):
+        (tmp_path / str(number)).mkdir()
+        names = [later(f"port:p{one}@0") for one in range(10)]
+        line = f"echo {' '.join(names)}; {meet.replace('../../../', f'{tmp_path}/')}"
+        attempts.append(Attempt(tmp_path / str(number), process("a", line)))
+    jobs = [attempt.start() for attempt in attempts]
+    for attempt in attempts:
+        attempt.wait_for("processes/a/start.json")
+    (tmp_path / "go").touch()
+    for attempt, job in zip(attempts, jobs, strict=True):
+        attempt.wait(job)
+    ports = [port for attempt in attempts for port in attempt.log("a").split()]
+    assert len(set(ports)) == 50
+
+
+@pytest.mark.parametrize("what", ["nonsense", "address:7", "host:x", "port:main"])
+def test_a_mark_that_is_not_known_starts_nothing(tmp_path: Path, what: str) -> None:
+    attempt = Attempt(tmp_path, process("a", "touch ran"), process("b", f"echo {later(what)}"))
+    end = attempt.run()
+    assert (end["outcome"], end["exit_code"]) == ("failed", 3)
+    assert repr(what) in end["reason"]
+    assert not (attempt.folder / "nodes" / "node0" / "ran").exists()
+
+
+def test_variables_come_from_all_sides_in_order(tmp_path: Path) -> None:
+    code = "import json, os; print(json.dumps(dict(os.environ)))"
+    attempt = Attempt(
+        tmp_path,
+        process("a", python(code), environment={"B": "own", "C": "own"}),
+        environment={"A": "all", "B": "all"},
+        unset=["GONE"],
+        path=["/first", "/second"],
+        secrets=["C"],
+    )
+    attempt.secrets = {"C": "a secret"}
+    attempt.run(A="here", GONE="x", HERE="here", PATH=os.environ["PATH"])
+    # The value of C is in it, and is kept out of the log.
+    found = json.loads(attempt.log("a"))
+    assert (found["A"], found["B"], found["C"], found["HERE"]) == ("all", "own", "***", "here")
+    assert "GONE" not in found
+    assert found["PATH"] == f"/first:/second:{attempt.folder}/bin:{os.environ['PATH']}"
+    ours = {name for name in found if name.startswith("RANKWISE_")} - set(os.environ)
+    assert {name: found[name] for name in ours} == {
+        "RANKWISE_ATTEMPT": attempt.marker,
+        "RANKWISE_FOLDER": str(attempt.folder),
+        "RANKWISE_HOSTS": "node0",
+        "RANKWISE_NODE": "node0",
+        "RANKWISE_NODE_RANK": "0",
+        "RANKWISE_SECRETS": "C",
+    }
+    assert found["HOSTNAME"] == "node0"
+
+
+def test_variables_that_are_no_text_are_passed_on(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, process("a", 'printf "%s" "$ODD"'))
+    attempt.run(ODD="\udcff\udc80")
+    assert (attempt.folder / "processes/a/output.log").read_bytes() == b"\xff\x80"

@@ -295,7 +295,7 @@ def _wrong_key(who: str, first: str, second: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["no proof", "wrong key", "sent back", "replayed"])
-def test_a_caller_who_does_not_know_the_key_is_turned_away(how: str) -> None:
+def test_a_caller_without_the_key_is_refused(how: str) -> None:
     """It goes on after the listener's proof, as a stranger would who does not care for that."""
     known, _ = _overheard()
     with listen("127.0.0.1", 0) as door:
@@ -321,7 +321,7 @@ def test_a_caller_who_does_not_know_the_key_is_turned_away(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["no proof", "wrong key", "replayed"])
-def test_a_listener_who_does_not_know_the_key_is_told_nothing(how: str) -> None:
+def test_a_listener_without_the_key_is_told_nothing(how: str) -> None:
     _, known = _overheard()
     heard: list[object] = []
     with listen("127.0.0.1", 0) as door:

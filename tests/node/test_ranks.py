@@ -347,7 +347,7 @@ def test_a_launcher_that_speaks_for_its_ranks_is_believed(tmp_path: Path) -> Non
     assert (end["outcome"], end["exit_code"]) == ("passed", 0)
 
 
-def test_a_launcher_that_speaks_for_its_ranks_says_who_failed(tmp_path: Path) -> None:
+def test_a_launcher_that_speaks_for_its_ranks_names_the_one_that_failed(tmp_path: Path) -> None:
     line = rank(1, "exit 9") + "; sleep 0.5; exit 1"
     end = Attempt(tmp_path, launcher(line, speaks_for_ranks=True)).run()
     assert (end["outcome"], end["exit_code"], end["culprit"]) == ("failed", 9, "rank-1")
@@ -438,7 +438,7 @@ def test_an_abort_of_which_only_the_lost_message_tells_has_failed(tmp_path: Path
 
 
 @pytest.mark.parametrize("output", ["through", "own"])
-def test_whoever_aborts_is_found_although_it_is_killed(tmp_path: Path, output: str) -> None:
+def test_the_rank_that_aborts_is_found_although_it_is_killed(tmp_path: Path, output: str) -> None:
     said = "Abort(3) on node 2 (rank 2 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 3) - process 2"
     code = (
         "import os, subprocess, sys, time\n"
