@@ -21,6 +21,7 @@ _NEVER = (
     *(".git", ".hg", ".rankwise", "__pycache__", "*.pyc"),
     *(".venv", "venv", ".tox", ".mypy_cache"),
 )
+# More is hardly code: a copy for each node would fill their disks.
 _MOST_BYTES = 500 * 2**20
 
 
@@ -92,6 +93,7 @@ def open_left(path: Path, *, follows_links: bool = False) -> BinaryIO:
     ever, and a link could lead anywhere.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    # Without O_NONBLOCK, this would wait for a writer of a named pipe.
     descriptor = os.open(path, flags if follows_links else flags | os.O_NOFOLLOW)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

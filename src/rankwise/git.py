@@ -40,7 +40,8 @@ def without_login(repository: str) -> tuple[str, dict[str, str]]:
 
 
 def _settings(*settings: tuple[str, str]) -> dict[str, str]:
-    """Give variables that git takes settings from, after those that are there already."""
+    """Return variables that git takes settings from, after those that are there already."""
+    # The user may have set some in the same way: ours come behind them.
     count = os.environ.get("GIT_CONFIG_COUNT", "")
     first = int(count) if count.isdecimal() else 0
     variables = {"GIT_CONFIG_COUNT": str(first + len(settings))}

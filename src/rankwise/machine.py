@@ -99,6 +99,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except (OSError, ValueError):
         return
+    # A limit of any group around this process holds for it, too.
     mounts = root / "sys/fs/cgroup"
     for line in lines:
         _, _, rest = line.partition(":")

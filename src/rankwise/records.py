@@ -123,6 +123,7 @@ def read_processes(folder: Path) -> list[ProcessRow]:
 
 def read_usage(folder: Path) -> list[Usage]:
     """Return what an attempt has used over time, on its first node and then on others; if known."""
+    # Processes on other nodes have a file of their own: the runner does not see them.
     places = [folder / USAGE, *(place / USAGE for place in process_folders(folder))]
     return [usage for place in places if (usage := _usage(read_data(place))) is not None]
 

@@ -52,9 +52,12 @@ FETCHED = ".fetched"
 GOING, COMPILED = "going.json", "__pycache__"
 # Files of ours that the client does not need. The end is sent apart, after all others.
 _STAY = {WHOLE, ".came", GOING, "claim", "order.json", "placement.json", "runtime.json", "end.json"}
+# The most of all logs in one answer.
 _LOG_BYTES = 512 * 1024
 _LOOK_SECONDS = 0.03
+# How long the process may take that becomes the runner, until it has noted itself.
 _START_SECONDS = 30.0
+# How long it is noted that an attempt never begins: a copy of it may still be on its way.
 _TOMBSTONE_SECONDS = 86400.0
 _CANCELLED = 130
 
@@ -255,6 +258,7 @@ def launch(request: dict[str, Any], folder: str, secrets: bytes) -> None:
         os.setsid()
         if os.fork():
             os._exit(0)
+        # A group of its own, so that it can be killed with all that makes the runtime.
         os.setpgid(0, 0)
         # What is open here leads to the client, which waits until all processes have closed it.
         held = os.memfd_create("secrets")
@@ -479,6 +483,7 @@ def say_hello() -> int:
 def main(verb: str, text: str) -> int:
     """Do what a client asks for, and answer."""
     request = json.loads(base64.urlsafe_b64decode(text))
+    # Code and logs of a user are not for the other users of a login host.
     os.umask(0o077)
     try:
         if verb == "fetch":

@@ -25,6 +25,7 @@ from .processes import OUR_FAULT
 # How long the values of secrets may take: after a job was put back into the queue, a client that
 # still runs hands them over once more.
 SECRETS_SECONDS = 60.0
+# All nodes are this machine: what picks an interface by the host name would find none.
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 # Ends by which nothing is decided, also those by a signal that the batch system may have sent: the
 # job was on its way back into the queue.
@@ -174,6 +175,7 @@ def secrets_of(folder: Path) -> int:
     deadline = time.monotonic() + SECRETS_SECONDS
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.2)
+    # In memory only: the disk that nodes share must not keep the values.
     held = os.memfd_create("secrets")
     os.write(held, path.read_bytes() if path.exists() else b"{}")
     path.unlink(missing_ok=True)

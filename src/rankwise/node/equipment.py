@@ -17,6 +17,7 @@ from .machine import total_memory, usable_cores
 from .order import Placement
 
 ENGINES = ("docker", "podman", "apptainer")
+# Folders that other programs share: they are found through PATH, in the user's order.
 _SHARED = ("/bin", "/usr/bin", "/usr/local/bin")
 _SHOWN_LINES = 20
 _MAKE_SECONDS = 3600
@@ -86,7 +87,12 @@ def equip(folder: str, root: str) -> None:
     choice = read_json(f"{folder}/runtime.json")
     kind = choice["kind"]
     if kind == "container":
-        return get_image(choice)
+        engine, image = choice["engine"], choice["image"]
+        # Apptainer gets an image at its first use.
+        is_there = os.path.basename(engine) == "apptainer"
+        if not is_there and ask([engine, "image", "inspect", image]) is None:
+            call(choice, [engine, "pull", image])
+        return
     executable, there = "", Placement()
     if kind == "uv":
         executable = f"{environment_for(choice, root)}/bin/python"
@@ -97,7 +103,7 @@ def equip(folder: str, root: str) -> None:
     if choice.get("tools"):
         tools = tools_for(choice, executable, root)
         there = there.replace(path_behind=[*there.path_behind, tools])
-    return there.write(folder)
+    there.write(folder)
 
 
 def tools_for(choice: dict[str, Any], executable: str, root: str) -> str:
@@ -163,6 +169,7 @@ def stand_ins(executable: str, root: str, *names: str) -> str:
 
 def environment_for(choice: dict[str, Any], root: str) -> str:
     """Make an environment from requirements, or take the one that was made from the same words."""
+    # The number changes when environments are made in another way.
     words = [2, platform.python_version() if not choice["python"] else "", choice["python"]]
     words += [sorted(choice["requirements"]), choice["host_python"], choice["lock_digest"]]
     folder = f"{root}/runtimes/{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]}"
@@ -213,14 +220,6 @@ def venv_python(choice: dict[str, Any]) -> str:
         f'runtime "{choice["name"]}" wants Python {wanted}, which {os.uname().nodename} has not; '
         f"install uv there, which gets it"
     )
-
-
-def get_image(choice: dict[str, Any]) -> None:
-    engine, image = choice["engine"], choice["image"]
-    if os.path.basename(engine) == "apptainer":  # which gets it at its first use
-        return
-    if ask([engine, "image", "inspect", image]) is None:
-        call(choice, [engine, "pull", image])
 
 
 def call(choice: dict[str, Any], command: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ try:
     # The public module loads `re`, which takes 10 ms.
     import _json
 
+    # What the scanner asks for: the defaults of `json.JSONDecoder`.
     class _Reading:
         strict = True
         object_hook = object_pairs_hook = None
@@ -116,6 +117,7 @@ class Beside:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
         folder, name = os.path.split(self._path)
+        # A part of the name, for people; a whole one may be too long with what is added.
         ending = f"{os.getpid()}-{_thread.get_ident()}.new"
         self._beside = os.path.join(folder or ".", f".{name[:50]}.{ending}")
 
@@ -143,6 +145,7 @@ def write_file(
     mode is never wider than `mode`, from the moment it is there.
     """
     with Beside(path) as beside:
+        # Never through a link that is there: it could lead to any file of this user.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
             descriptor = os.open(beside, flags, mode)
@@ -198,6 +201,7 @@ class Records:
             if time.monotonic() >= deadline:
                 say(f"gave up after {seconds:g} s: {', '.join(self._unwritten)}")
                 return
+            # A full disk or a broken mount is not mended sooner.
             time.sleep(1)
 
 
@@ -256,6 +260,7 @@ def claim(folder: str) -> int | None:
     own = f"{folder}/claim.{os.getpid()}"
     file = os.open(own, os.O_WRONLY | os.O_CREAT, 0o666)
     os.write(file, to_json({"pid": os.getpid(), "started": time.time()}).encode())
+    # Locked before it gets its name: a claim that others can see is held.
     try:
         lock(file)
     except OSError as error:
@@ -289,6 +294,7 @@ def _is_first(own: str, folder: str | os.PathLike[str]) -> bool:
 def is_held(folder: str | os.PathLike[str]) -> bool | None:
     """Return whether the runner that has taken an attempt is at work; None: it is not taken."""
     try:
+        # To write, because some network disks lock only files that are open for that.
         file = os.open(f"{folder}/claim", os.O_RDWR)
     except FileNotFoundError:
         return None
@@ -331,9 +337,12 @@ def shared_memory(marker: str) -> str:
 
 def temporary(marker: str) -> str:
     """Name the folder for what launchers leave; short enough for sockets in it."""
+    # Not TMPDIR: the path of a socket has at most 107 bytes.
     return f"/tmp/rankwise-{marker}"
 
 
 def own_command() -> list[str]:
     """Return the words that start our own program, without the verb."""
+    # Isolated and without `site`: it starts in half of the time, and nothing in the
+    # user's environment changes what it does.
     return [sys.executable, "-I", "-S", f"{os.path.dirname(os.path.abspath(__file__))}/__main__.py"]

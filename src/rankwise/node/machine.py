@@ -56,6 +56,7 @@ def machine_reading() -> dict[str, Any]:
             lines = (line for line in file if line.startswith("model name"))
             found["cpu"] = next(lines, "").partition(":")[2].strip()
         with open("/proc/stat", encoding="utf-8") as file:
+            # user, nice, system, idle, iowait, irq, softirq, steal
             found["ticks"] = [int(field) for field in file.readline().split()[1:9]]
         with open("/proc/pressure/cpu", encoding="utf-8") as file:
             words = [word.partition("=") for word in file.readline().split()]

@@ -2,7 +2,7 @@
 
 A frame is a small dictionary. Those of logs say where a piece of them belongs, so that what is
 written is sent once. All other files are small and sent as a whole, whenever they change. Frames
-are numbered: whoever has read some of them before leaves those out.
+are numbered, so that a client that has read some of them before leaves those out.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ else:
         return lambda kind: kind
 
 
+# An order may wait in a queue while the client is replaced by one of another version.
 VERSION, PLACEMENT_VERSION = 2, 1
 ORDER, PLACEMENT = "order.json", "placement.json"
 
@@ -139,6 +140,7 @@ class Order(Plain):
 
     def placed(self, there: Placement) -> Self:
         """Return it with what is known of where it is carried out."""
+        # Where it says nothing about the nodes, they are as in the order.
         known = there.nodes or [{} for _ in self.nodes]
         return self.replace(
             nodes=[node.replace(**more) for node, more in zip(self.nodes, known, strict=True)],

@@ -108,6 +108,7 @@ class Redactor:
 
     def __init__(self, values: Sequence[str]) -> None:
         spelled = {one for value in values for one in spellings(value)}
+        # The longest first: one may be the beginning of another.
         self._secrets = sorted(spelled, key=len, reverse=True)
         self._held = b""
 
@@ -177,6 +178,7 @@ class ProcessLog:
         self.lost = 0
         self._path = f"{folder}/{name}"
         limit = max(limit, 10 * NOTICE_BYTES)
+        # A fifth for the beginning; the rest is for two files, of which one is written.
         self._head = limit // 5
         self._part = (limit - self._head - 3 * NOTICE_BYTES) // 2
         self._file = -1
@@ -274,6 +276,7 @@ class OutputStream:
         self.source = source
         self._logs = logs
         self._redactor = redactor
+        # What the process has started may hold the other end open, and write nothing.
         os.set_blocking(source, False)
 
     def pump(self) -> bool:

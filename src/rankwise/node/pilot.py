@@ -31,7 +31,9 @@ from .order import BAD_ORDER, read_order
 from .outcome import LOST, write_end
 from .start import run_starter
 
+# Between two looks into the inbox, while something happens and when nothing does for long.
 LOOK_SECONDS, LATEST_LOOK_SECONDS = 0.01, 0.2
+# How long keepers may take to end what they have started.
 END_SECONDS = 15.0
 # How long after the end of an order our own may come, if it is the whole job that is being ended.
 DOUBT_SECONDS = 5.0

@@ -26,9 +26,11 @@ from .outcome import LOST, write_end
 from .processes import read_small
 from .wire import PodConnection, PodConnectionError, answer, answer_all, listen
 
+# Between two looks at the folder, while something changes and when nothing does for long.
 _LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.05, 0.5
 # How long the others may be silent once they are let go.
 _LEAVE_SECONDS = 30.0
+# Before a file is written again for which there was no room.
 _AGAIN_SECONDS = 1.0
 CANCELLED = 130
 _END = "end.json"
@@ -306,10 +308,8 @@ class Head:
         while (code := self._runner.poll()) is None:
             has_news = self._show(self._mirror.look())
             pause = _LOOK_SECONDS if has_news else min(pause * 1.3, _LATEST_LOOK_SECONDS)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._runner.wait(pause)
-            except subprocess.TimeoutExpired:
-                continue
         self._show(self._mirror.look())
         return exit_code(code)
 

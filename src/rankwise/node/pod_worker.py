@@ -26,12 +26,15 @@ from .pod import Pod, exit_code, say
 from .wire import PodConnection, PodConnectionError, answer, answer_all, call, listen
 
 _LOOK_SECONDS = 0.1
+# How long the head may take to confirm what it was shown, before we look again.
 _ACK_SECONDS = 10.0
 _END_SECONDS = 3.0
 # The head may not be ready yet, or the network not be: pods start in any order.
 _FIND_SECONDS = 600.0
 _TRY_SECONDS = 1.0
+# How long output may come after the end of a command.
 _OUTPUT_SECONDS = 2.0
+# As ssh says that it has not reached a host.
 CANNOT = 255
 _CONNECT_SECONDS = 60.0
 

@@ -34,6 +34,7 @@ OUR_FAULT = 3
 # The answer of another node that is asked whether processes are gone.
 STILL_THERE = 75
 
+# From linux/prctl.h.
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 FORWARDED_SIGNALS = (
@@ -70,6 +71,7 @@ def spawn(
             signal.set_wakeup_fd(-1)
             restore_signals()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            # The kernel kills it when the runner ends, however that ends.
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != ours:
                 os._exit(status)  # The runner was just killed, when the kernel did not know of us.
@@ -157,6 +159,7 @@ def send(process: int, number: int) -> None:
 
 def wake_up_by_signals() -> int:
     """Return a descriptor that can be read once a signal has arrived."""
+    # A poll that waits for output returns for a signal too; no signal falls between two polls.
     source, sink = os.pipe()
     os.set_blocking(source, False)
     os.set_blocking(sink, False)
@@ -338,6 +341,7 @@ def leftovers(marker: str, *, with_own: bool = True) -> tuple[list[int], list[in
                 found.add(int(name))
         except (OSError, ValueError):
             continue
+    # Cleaners are kept if a monitor has started them, in however many steps.
     kept = set(keepers)
     for process in parents:
         ancestor = process
@@ -363,6 +367,7 @@ def has_marker(pid: int, marker: str) -> bool:
 
 def await_end(marker: str, seconds: str, *pids: str) -> int:
     """Wait until processes of an attempt are gone; returns 0, or `STILL_THERE` after the time."""
+    # Polled, because only a parent can wait for a process, and we are not theirs.
     deadline = time.monotonic() + float(seconds)
     for pid in pids:
         while has_marker(int(pid), marker):

@@ -172,6 +172,7 @@ def run_on_node(folder: str, *arguments: str, is_there: bool = False) -> int:
     elif reach and os.environ.get("RANKWISE_NODE") != names[number]:
         restore_signals()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        # The launcher waits for this process, so the command takes its place.
         os.execvp(reach[0], [*reach, *own_command(), "there", folder, host, *rest])
     try:
         has_name = settle(order, number)
@@ -249,6 +250,7 @@ def stand_apart() -> int:
     how it ended, is still recorded. Returns a descriptor that ends with that process; -1: there
     can be no second process, and this is the one that the launcher knows.
     """
+    # `held` is open in the process that stays behind: when that ends, `alive` does.
     alive, held = os.pipe()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
     try:
@@ -267,6 +269,7 @@ def stand_apart() -> int:
     if watcher < 0:
         os.close(alive)
         return -1
+    # Launchers signal the group of what they have started.
     os.setpgid(0, 0)
     return alive
 

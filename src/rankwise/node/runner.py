@@ -250,6 +250,7 @@ class Runner:
         times = [self._next_beat, self._next_look, self._limit, self._usage.due]
         times.append(self._deadline or self._next_beat)
         seconds = max(0.0, min(times) - time.monotonic())
+        # Rounded up: the loop would spin through the last millisecond.
         for descriptor, _ in self._poll.poll(seconds * 1000 + 1):
             if descriptor == self._awake:
                 empty(self._awake)
@@ -345,6 +346,7 @@ class Runner:
         self.cause = "failed" if failures else cause
         self._is_ending = True
         self._ranks.is_ordered = True
+        # It is over already: only the patience counts from here on.
         self._limit = float("inf")
         self._deadline = now + self._order.grace
         for process in self._running():
@@ -363,6 +365,7 @@ class Runner:
 
     def close(self, end: Mapping[str, Any]) -> None:
         """Write the attempt's end, after everything else."""
+        # A client that sees the end reads all other records at once.
         self._records.insist(PATIENCE_SECONDS)
         self._records.put(f"{self._order.folder}/end.json", end)
         self._records.insist(PATIENCE_SECONDS)
@@ -381,6 +384,7 @@ def run_order(folder: str, given: Mapping[str, str] | None = None) -> int:
         OUR_IGNORED.append(signal.SIGHUP)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: signals.append(number))
+        # From here on, a signal cancels the attempt, also if no process has started yet.
         runner = Runner(order, wake_up_by_signals())
         runner.signals = signals
         lock = claim(folder)
@@ -390,6 +394,7 @@ def run_order(folder: str, given: Mapping[str, str] | None = None) -> int:
     if lock is None:
         say(f"another process has taken {folder}")
         return OUR_FAULT
+    # Orphans of our processes become our children, so that the sweep finds all of them.
     is_reaper = prctl(PR_SET_CHILD_SUBREAPER, 1)
     end: dict[str, Any] = outcome("failed", OUR_FAULT, "")
     try:

@@ -24,6 +24,7 @@ _LENGTHS = struct.Struct("!II")
 _GREATEST = 64 << 20
 # Before a caller has proved that it knows the key, it must not make us keep more than this.
 _GREATEST_OF_STRANGERS = 1024
+# How long the other end may take to prove that it knows the key.
 _GREETING_SECONDS = 20.0
 
 
