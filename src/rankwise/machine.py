@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -9,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rankwise.node.machine import total_memory
 from rankwise.plan import Resources
 
 _NVML = "libnvidia-ml.so.1"
@@ -90,7 +90,17 @@ def _memory(root: Path) -> int:
             [limit] = _numbers(folder / name, 1)
             if limit and limit > 0:
                 limits.append(limit)
-    return min(*limits, total_memory(str(root)) or sys.maxsize)
+    return min([*limits, _total_memory(root)])
+
+
+def _total_memory(root: Path) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        # In some containers only this file has the container's own memory.
+        text = (root / "proc/meminfo").read_text().partition("MemTotal:")[2]
+        return int(text.split()[0]) * 1024
+    with contextlib.suppress(OSError, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return sys.maxsize
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

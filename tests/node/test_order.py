@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,12 +68,29 @@ def test_an_unknown_field_is_refused() -> None:
         Placement(pth=[])  # type: ignore[call-arg]  # as from a file
 
 
-@pytest.mark.parametrize("version", [0, 1, 3, "2", None])
-def test_an_order_of_another_version_is_not_read(tmp_path: Path, version: object) -> None:
+@pytest.mark.parametrize("version", [0, 3, "2", None])
+def test_an_order_of_a_later_version_is_not_read(tmp_path: Path, version: object) -> None:
     data = {**ORDER.data(), "version": version}
     (tmp_path / "order.json").write_text(json.dumps(data))
     with pytest.raises(ValueError, match="its version is"):
         read_order(tmp_path)
+
+
+def first_version(order: dict[str, Any]) -> dict[str, Any]:
+    """Return an order as the first clients wrote it, with all that was filled in later."""
+    nodes = [{**one, "reach": []} for one in order["nodes"]]
+    return {**order, "version": 1, "nodes": nodes, "starts_by_srun": True}
+
+
+def test_an_order_of_the_first_version_is_carried_out(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, process("worker-0", "echo $CUDA_VISIBLE_DEVICES"))
+    attempt.order["processes"][0]["environment"] = {"CUDA_VISIBLE_DEVICES": "2,3"}
+    attempt.order = first_version(attempt.order)
+    attempt.write()
+    order = read_order(attempt.folder)
+    assert (order.keeps_allocation, order.gpus, order.nodes[0].reach) == (True, ["2", "3"], [])
+    assert attempt.run()["outcome"] == "passed"
+    assert attempt.log("worker-0") == "2,3\n"
 
 
 # What stands in an order is filled in, and processes get the environment that they should

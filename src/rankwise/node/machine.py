@@ -27,17 +27,13 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
-def total_memory(root: str = "") -> int:
+def total_memory() -> int:
     """Return the bytes of main memory; 0: the machine does not say."""
     try:
         # In some containers only this file has the container's own memory.
-        text = read_text(f"{root}/proc/meminfo").partition("MemTotal:")[2]
+        text = read_text("/proc/meminfo").partition("MemTotal:")[2]
         return int(text.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
-        pass
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
         return 0
 
 

@@ -126,12 +126,18 @@ class Order(Plain):
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
-        """Return the order in a file; raises ValueError for one of another version."""
-        if data["version"] != VERSION:
+        """Return the order in a file; raises ValueError for one of a later version."""
+        if data["version"] not in (1, VERSION):
             raise ValueError(f"its version is {data['version']!r}, and this is for {VERSION}")
         nodes = [NodeOrder.read(one) for one in data["nodes"]]
         processes = [ProcessOrder.read(one) for one in data["processes"]]
-        return super().read({**data, "nodes": nodes, "processes": processes})
+        known = {**data, "nodes": nodes, "processes": processes}
+        if data["version"] == 1:
+            known["keeps_allocation"] = bool(data.get("starts_by_srun"))
+            # In such an order, only the processes name their GPUs.
+            told = [one.environment.get("CUDA_VISIBLE_DEVICES", "") for one in processes]
+            known.setdefault("gpus", [name for text in told for name in text.split(",") if name])
+        return super().read(known)
 
     def data(self) -> dict[str, Any]:
         """Return it as plain data."""
