@@ -20,7 +20,7 @@ from rankwise.store import State, Store
 from rankwise.web import app
 from rankwise.web.app import HOST, listen, port_of, why_not
 from rankwise.web.security import Secrets, has_cookie, is_here, is_own_post, is_same
-from rankwise.web.store_access import take_in
+from rankwise.web.store_access import update_stale_runs
 from tests.web.conftest import HERE, KEYS
 from tests.web.served import RANKWISE, serving, wait_for
 
@@ -107,13 +107,13 @@ def test_what_has_ended_while_nobody_drove_is_taken_in(folder: Path) -> None:
         attempt.mkdir(parents=True, exist_ok=True)
         # Its runner has claimed it, and is gone without a word.
         (attempt / "claim").touch()
-        take_in(folder)
+        update_stale_runs(folder)
         assert store.task_row(run, "a").state is State.LOST
         assert store.attempts(run, "a")[0].state is State.LOST
 
 
 def test_a_store_that_is_gone_is_no_matter_for_the_caretaker(tmp_path: Path) -> None:
-    take_in(tmp_path / "nowhere")
+    update_stale_runs(tmp_path / "nowhere")
 
 
 def test_a_port_that_is_taken_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

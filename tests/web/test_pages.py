@@ -292,10 +292,10 @@ def test_a_new_store_in_the_place_of_the_old_one_is_found(tmp_path: Path) -> Non
 def test_a_fault_of_ours_is_said_and_kept(
     visitor: TestClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(folder: Path, run: str) -> None:
+    def broken(*given: object, **named: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(app, "cancel", broken)
+    monkeypatch.setattr(app.Store, "open", broken)
     patient = TestClient(visitor.app, base_url=str(visitor.base_url), raise_server_exceptions=False)
     patient.cookies.set(KEYS.name, KEYS.cookie)
     answer = patient.post("/runs/nightly-1/cancel", data={"form": KEYS.form})

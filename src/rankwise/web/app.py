@@ -56,24 +56,25 @@ from rankwise.web.store_access import PageCache, Readers, StaleRunUpdater
 _PLANNING_SECONDS = 120.0
 
 
-def cancel(folder: Path, run: str) -> None:
-    """Ask a run to end; one that nobody drives gets a driver, which ends it."""
+def cancel(folder: Path, run: str) -> str:
+    """Ask a run to end; one without a driver gets one, which ends it."""
     with Store.open(folder) as store:
-        if store.run(run).state.is_over:
-            return
-        store.want_cancel(run, now=time.time())
-        if driver_of(store.run_folder(run)) is None:
-            start_in_background(store, run)
+        if not store.run(run).state.is_over:
+            store.want_cancel(run, now=time.time())
+            if driver_of(store.run_folder(run)) is None:
+                start_in_background(store, run)
+    return run
 
 
 def run_again(folder: Path, run: str) -> str:
     """Submit the document of a run as it is now, and give the new run's id.
 
-    It is planned in a process of its own: a document may name plugins and files of anybody's, and
-    nothing of them is to stay in here. Raises InputError with what that process has said.
+    It is planned in a process of its own: a document may name plugins and files of its own, and
+    none of them may stay in this process. Raises InputError with what that process has said.
     """
     with Store.open(folder, read_only=True) as store:
         documents = store.run(run).documents
+    # Without any, it was made by a program.
     for document in documents or [""]:
         if not document or not Path(document).is_file():
             raise InputError(f"{document or run}: the document is not there any more")
@@ -115,7 +116,7 @@ PAGES: Mapping[str, View] = {
     "/runs/{run}/document": document_page,
 }
 """The pages, by their addresses."""
-# These may take seconds for long runs: one at a time, so that there is always room for others.
+# These may take seconds for long runs: one at a time, so that others need not wait.
 _SLOW = {timeline_page, matrix_page, trend_page, compare_page, failure_page}
 _MOST_STREAMS = 200
 _MOST_OF_A_FORM = 10_000
@@ -147,18 +148,18 @@ class WebApp:
             Route("/runs/{run}/log-stream", self._log_stream),
             Route("/runs/{run}/log-file", self._log_file),
             Route("/runs/{run}/report", self._report),
-            Route("/runs/{run}/cancel", self._doing(self._cancel), methods=["POST"]),
-            Route("/runs/{run}/again", self._doing(self._again), methods=["POST"]),
+            Route("/runs/{run}/cancel", self._doing(cancel, "cancel"), methods=["POST"]),
+            Route("/runs/{run}/again", self._doing(run_again, "again"), methods=["POST"]),
         ]
         inner = Starlette(
             routes=routes,
             lifespan=self._lifespan,
             exception_handlers={
-                404: self._missing,
-                405: self._missing,
-                InputError: self._unknown,
-                RankwiseError: self._unreadable,
-                Exception: self._broken,
+                404: self._fault("There is no such page", 404),
+                405: self._fault("There is no such page", 405),
+                InputError: self._fault("There is no such page", 404),
+                RankwiseError: self._fault("The store cannot be read", 503),
+                Exception: self._fault("Something is broken", 500),
             },
         )
         return Guard(inner, self._keys)
@@ -236,14 +237,7 @@ class WebApp:
         )
         return HTMLResponse(text, headers=_REPORT_RULES)
 
-    def _cancel(self, run: str) -> str:
-        cancel(self._folder, run)
-        return run_address(run, note="cancel")
-
-    def _again(self, run: str) -> str:
-        return run_address(run_again(self._folder, run), note="again")
-
-    def _doing(self, act: Callable[[str], str]) -> Callable[[Request], object]:
+    def _doing(self, act: Callable[[Path, str], str], note: str) -> Callable[[Request], object]:
         """Do what a button says, if the form is ours, and lead to the page that shows it."""
 
         async def do(request: Request) -> Response:
@@ -251,10 +245,11 @@ class WebApp:
                 words = "This form was not made by this server. Go back, and load the page again."
                 return self._say(request, "That was not done", words, 403)
             try:
-                where = await asyncio.to_thread(act, request.path_params["run"])
+                run = await asyncio.to_thread(act, self._folder, request.path_params["run"])
             except RankwiseError as error:
                 return self._say(request, "That could not be done", str(error), 422)
-            return RedirectResponse(where, status_code=303)
+            # 303: the browser asks for the page with GET, and a reload does nothing twice.
+            return RedirectResponse(run_address(run, note=note), status_code=303)
 
         return do
 
@@ -267,20 +262,18 @@ class WebApp:
         headers = {"Cache-Control": "private, max-age=86400"}
         return Response(data, media_type=kind, headers=headers)
 
-    async def _missing(self, request: Request, error: Exception) -> Response:
-        status = getattr(error, "status_code", 404)
-        return self._say(request, "There is no such page", request.url.path, status)
+    def _fault(self, title: str, status: int) -> Callable[[Request, Exception], Response]:
+        """Return what answers when a page cannot be made."""
 
-    async def _unknown(self, request: Request, error: Exception) -> Response:
-        return self._say(request, "There is no such page", str(error), 404)
+        def answer(request: Request, error: Exception) -> Response:
+            words = str(error) if isinstance(error, RankwiseError) else request.url.path
+            if status == 500:
+                # What an error of ours says may be about other runs: it is for the log only.
+                traceback.print_exception(error, file=sys.stderr)
+                words = "This is a fault of rankwise; its own output says more about it."
+            return self._say(request, title, words, status)
 
-    async def _unreadable(self, request: Request, error: Exception) -> Response:
-        return self._say(request, "The store cannot be read", str(error), 503)
-
-    async def _broken(self, request: Request, error: Exception) -> Response:
-        traceback.print_exception(error, file=sys.stderr)
-        words = "This is a fault of rankwise; where it runs, it has written more about it."
-        return self._say(request, "Something is broken", words, 500)
+        return answer
 
     def _say(self, request: Request, title: str, words: str, status: int) -> Response:
         page = whole(problem(title, words), self._ask(request), str(self._folder))
@@ -314,7 +307,7 @@ def listen(port: int | None) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((HOST, wanted))
-        # Only now it is known that nobody else listens there.
+        # Only now it is known that no other program listens there.
         found.listen()
     except OSError as error:
         found.close()
@@ -334,7 +327,7 @@ def why_not(port: int, error: OSError) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Ends without a word when it is asked to, and tells who still listens."""
+    """Ends without a word when it is asked to, and ends the streams of open pages."""
 
     def __init__(self, config: uvicorn.Config, leaving: Callable[[], None]) -> None:
         super().__init__(config)
@@ -354,7 +347,7 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _leave(self) -> None:
-        # A second one does not wait for anybody.
+        # A second one does not wait for open pages.
         self.force_exit = self.should_exit
         self.should_exit = True
         self._leaving()
@@ -365,8 +358,7 @@ def serve(folder: Path, listening: socket.socket, keys: Secrets) -> None:
     site = WebApp(folder, keys)
     config = uvicorn.Config(
         site.app(),
-        # What goes wrong with a page is said by the page. That somebody waits for one at the end is
-        # no matter.
+        # What goes wrong with a page is said by the page.
         log_level="critical",
         timeout_keep_alive=_IDLE_SECONDS,
         access_log=False,

@@ -19,7 +19,7 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """One who looks on."""
+    """An open page."""
 
     run: str | None
     """The run that matters; None: all do."""
@@ -29,7 +29,7 @@ class Subscriber:
 
 
 class Feed:
-    """Wakes those who look on."""
+    """Tells open pages that something has changed."""
 
     def __init__(self, readers: Readers, *, pause: float = _LOOK_SECONDS) -> None:
         self._readers = readers
@@ -42,7 +42,7 @@ class Feed:
 
     @property
     def count(self) -> int:
-        """How many look on."""
+        """How many pages are open."""
         return len(self._subscribers)
 
     @contextlib.contextmanager
@@ -70,12 +70,12 @@ class Feed:
         while True:
             await asyncio.sleep(self._pause)
             if self._subscribers:
-                # The store may be away for a moment; whoever asks for a page is told so.
+                # The store may be away for a moment; a page that is asked for says so.
                 with contextlib.suppress(RankwiseError):
                     await self.look()
 
     async def look(self) -> None:
-        """Look once, and wake those whom it concerns."""
+        """Look once, and wake the pages that show what has changed."""
         last, runs = await self._readers.ask(self._news)
         for subscriber in self._subscribers:
             if last and (subscriber.run is None or subscriber.run in runs):
@@ -83,13 +83,13 @@ class Feed:
                 subscriber.news.set()
 
     def _news(self, thread: StoreThread) -> tuple[int, set[str]]:
-        """Return the newest event and whom it concerns; 0: nothing is new."""
+        """Return the newest event and the runs that have changed; 0: nothing is new."""
         seen = (thread, thread.store.data_version())
         if seen == self._seen:
             return 0, set()
         before, last = self._last, thread.store.last_event()
         self._seen, self._last = seen, last
-        # Of what was before anybody looked on, each watch has asked for itself.
+        # Of what was before the first page was open, each page has asked for itself.
         if before is None or last == before:
             return 0, set()
         # In another store that has taken its place, everything is new.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 from markupsafe import Markup
 
@@ -84,28 +85,21 @@ def _ordered(
 
 
 def _middle(rows: Mapping[_Node, int], neighbours: Sequence[_Node], node: _Node) -> float:
-    if not neighbours:
-        return float(rows[node])
-    return sum(rows[one] for one in neighbours) / len(neighbours)
+    # What has no neighbour there stays where it is.
+    return fmean(rows[one] for one in neighbours or (node,))
 
 
 def _layers(needs: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return each task the first layer that is after all that it needs."""
     found: dict[str, int] = {}
-    for start in needs:
-        # No recursion: a chain may be as long as a plan.
-        waiting, entered = [start], set()
-        while waiting:
-            key = waiting[-1]
-            missing = [one for one in needs[key] if one not in found and one not in entered]
-            if key in found or (key in entered and not missing) or not missing:
-                waiting.pop()
-                entered.discard(key)
-                before = [found[one] + 1 for one in needs[key] if one in found]
-                found.setdefault(key, max(before, default=0))
-            else:
-                entered.add(key)
-                waiting += missing
+    waiting = list(needs)
+    # Each round is a layer. What is left when none fits any more is a circle: its first task is
+    # taken as if it needed nothing, so that the rest has a place, too.
+    while waiting:
+        ready = [key for key in waiting if all(one in found for one in needs[key])]
+        for key in ready or waiting[:1]:
+            found[key] = max((found[one] + 1 for one in needs[key] if one in found), default=0)
+        waiting = [key for key in waiting if key not in found]
     return found
 
 

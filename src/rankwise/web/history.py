@@ -80,12 +80,12 @@ def trend_page(store: Store, ask: PageRequest) -> PageContent:
 
 
 def _trend(store: Store, series: SeriesRow) -> tuple[Trend, Markup, str]:
-    """Return a trend, its plot, and why nobody has looked for changes."""
+    """Return a trend, its plot, and why changes were not looked for."""
     trouble = ""
     try:
         trend = trend_of(store, series, last_runs=_LAST_RUNS)
     except InputError as error:
-        # Without numpy nobody finds changes, but everybody can look.
+        # Without numpy, changes are not found, but values can be shown.
         trouble = str(error)
         moments = moments_of(store.history(series.id, last_runs=_LAST_RUNS))
         trend = Trend(series=series, moments=moments, turns=())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from rankwise.wording import listed, size
 
 SHOWN_BYTES = 64 * 1024
 """So much of the end of a log is on a page."""
-# Who writes faster than anybody reads is not followed word for word.
+# Output that comes faster than a page can show it is not followed word for word.
 _MOST_BEHIND = 512 * 1024
 
 
@@ -70,10 +72,11 @@ class Tail:
         try:
             data = self._read()
         except OSError:
-            # Not there yet, or removed by somebody.
+            # Not there yet, or removed.
             return []
         # What comes after the last end of a line is held back.
-        self._held = len(data) - data.rfind(b"\n") - 1 + (0 if b"\n" in data else self._held)
+        *whole, rest = data.rsplit(b"\n", 1)
+        self._held = len(rest) + (0 if whole else self._held)
         return self._lines.feed(data)
 
     def rest(self) -> list[str]:
@@ -85,7 +88,7 @@ class Tail:
             with open_left(path) as file:
                 status = os.fstat(file.fileno())
                 offset = self.position.offset if status.st_ino == self.position.inode else 0
-                # Somebody may have emptied it.
+                # It may have been emptied meanwhile.
                 offset = offset if offset <= status.st_size else 0
                 behind = status.st_size - offset
                 if behind > _MOST_BEHIND:
@@ -120,21 +123,17 @@ def tail_of(place: Path, *, is_over: bool) -> tuple[list[str], LogPosition, int]
             data = os.pread(file.fileno(), SHOWN_BYTES, first)
     except OSError:
         return [], LogPosition(), 0
-    rest = b"" if is_over else data[data.rfind(b"\n") + 1 :]
+    end = len(data) if is_over else data.rfind(b"\n") + 1
     lines = Lines()
-    whole = lines.feed(data[: len(data) - len(rest)]) + lines.flush()
-    before = first + _size(place / LOGS[0]) + _size(place / LOGS[1])
+    whole = lines.feed(data[:end]) + lines.flush()
+    before = first
+    for older in LOGS[:-1]:
+        with contextlib.suppress(OSError):
+            before += (place / older).stat().st_size
     if first and len(whole) > 1:
         # The first one has lost its beginning.
         del whole[0]
-    return whole, LogPosition(status.st_ino, first + len(data) - len(rest)), before
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    return whole, LogPosition(status.st_ino, first + end), before
 
 
 _LOOK_SECONDS = 0.3
@@ -185,8 +184,7 @@ def log_of(store: Store, ask: PageRequest) -> LogOnPage | None:
     if number not in attempts:
         raise InputError(f"{run.id}: task {task!r} has no attempt {number}")
     attempt = attempts[number]
-    names = tuple(place.name for place in process_folders(attempt.folder))
-    if not names:
+    if not (names := tuple(place.name for place in process_folders(attempt.folder))):
         return None
     process = ask.name("process") or _speaker(attempt, names)
     if process not in names:
@@ -197,16 +195,13 @@ def log_of(store: Store, ask: PageRequest) -> LogOnPage | None:
 
 def _telling(store: Store, run: RunRow) -> str:
     """Choose the task that people look for: one that runs or has failed, or else the first."""
-    for state in _TELLING:
-        if (row := next(store.tasks_in(run.id, (state,)), None)) is not None:
-            return row.key
+    telling = (row for state in _TELLING for row in store.tasks_in(run.id, (state,)))
     tried = (row for row in store.task_rows(run.id) if row.attempts)
-    first = next(tried, None)
-    return first.key if first is not None else ""
+    return next((row.key for row in chain(telling, tried)), "")
 
 
 def _speaker(attempt: AttemptRow, names: tuple[str, ...]) -> str:
-    """Choose the process that people look for: who is to blame, or who has written anything."""
+    """Choose the process that people look for: the culprit, or the first that wrote anything."""
     if attempt.culprit in names:
         return attempt.culprit
     for name in names[:_MOST_PROCESSES]:
@@ -225,11 +220,8 @@ def log_page(store: Store, ask: PageRequest) -> PageContent:
     is_over = found.attempt.state.is_over
     lines, position, before = tail_of(found.place, is_over=is_over)
     stream = run_address(run.id, "log-stream", **found.choice, at=str(position))
-    shown: dict[str, Any] = {
-        "lines": lines,
-        "before": before,
-        "stream": None if is_over else stream,
-    }
+    shown: dict[str, Any] = {"lines": lines, "before": before}
+    shown["stream"] = None if is_over else stream
     return framed(store, ask, run, "Log", "log", is_live=False, found=found, **shown)
 
 
@@ -276,8 +268,8 @@ def _news(tail: Tail, lines: list[str]) -> bytes:
 
 def _is_over(store: Store, found: LogOnPage) -> bool:
     attempts = store.attempts(found.run.id, found.attempt.task)
-    states = {attempt.number: attempt.state for attempt in attempts}
-    return states.get(found.attempt.number, State.LOST).is_over
+    # One that is not there any more has nothing more to say.
+    return all(one.state.is_over for one in attempts if one.number == found.attempt.number)
 
 
 async def log_file(found: LogOnPage) -> AsyncGenerator[bytes, None]:

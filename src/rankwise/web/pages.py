@@ -52,7 +52,7 @@ class PageRequest:
             return default
         return min(max(int(given), least), _MOST_PAGES)
 
-    def choice(self, name: str, choices: Mapping[str, object], default: str) -> str:
+    def choice(self, name: str, choices: Collection[str], default: str) -> str:
         """Return one of several words; anything else is the default."""
         given = self.query.get(name, "")
         return given if given in choices else default
@@ -161,14 +161,8 @@ def _remembered(what: str, store: Store, run: RunRow, ask: Callable[[str], _Know
 
 def counts_of(store: Store, run: RunRow) -> _Counts:
     """Count the tasks of a run."""
-    if run.state.is_over:
-        return _remembered("counts", store, run, store.counts)
-    return store.counts(run.id)
-
-
-def has_graph(store: Store, run: RunRow) -> bool:
-    """Return whether tasks of a run need each other."""
-    return _remembered("needs", store, run, store.has_needs)
+    is_over = run.state.is_over
+    return _remembered("counts", store, run, store.counts) if is_over else store.counts(run.id)
 
 
 CHOICES = {
@@ -183,9 +177,7 @@ CHOICES = {
 def states_of(choice: str) -> Collection[State]:
     """Return the states that a choice stands for; none: it does not matter."""
     groups: Mapping[str, Collection[State]] = {"open": OPEN, "red": RED}
-    if choice in groups:
-        return groups[choice]
-    return tuple(state for state in State if state == choice)
+    return groups.get(choice, tuple(state for state in State if state == choice))
 
 
 def by_urgency(counts: _Counts) -> list[tuple[State, int]]:
@@ -212,24 +204,12 @@ def spans_of(counts: _Counts) -> Iterator[tuple[str, float, float]]:
         left += width
 
 
-def _done(counts: _Counts) -> tuple[int, int]:
-    return sum(count for state, count in counts.items() if state.is_over), sum(counts.values())
-
-
-def progress_of(counts: _Counts) -> str:
-    """Say how far a run has come."""
-    done, total = _done(counts)
-    if done < total:
-        return f"{done:,} of {total:,} done, {100 * done // total} %"
-    return in_words(counts)
-
-
-def done_words(counts: _Counts) -> str:
-    """Say how far a run has come, beside a bar."""
-    done, total = _done(counts)
-    if done < total:
-        return f"{done:,} of {total:,}"
-    return in_words(counts) if total > 1 else ""
+def progress_of(counts: _Counts, *, is_brief: bool = False) -> str:
+    """Say how far a run has come; in brief beside a bar, which shows the rest."""
+    done, total = sum(counts[state] for state in counts if state.is_over), sum(counts.values())
+    if done == total:
+        return "" if is_brief and total < 2 else in_words(counts)
+    return f"{done:,} of {total:,}" + ("" if is_brief else f" done, {100 * done // total} %")
 
 
 _MATRIX = "Matrix"
@@ -278,7 +258,7 @@ def _tabs(store: Store, run: RunRow) -> dict[str, str]:
     if store.result_counts(run.id):
         tabs["tests"] = "Tests"
     tabs["failures"] = "Failures"
-    if has_graph(store, run):
+    if _remembered("needs", store, run, store.has_needs):
         tabs["graph"] = "Graph"
     if run.kind == _MATRIX:
         tabs["matrix"] = "Matrix"
@@ -289,7 +269,6 @@ def _tabs(store: Store, run: RunRow) -> dict[str, str]:
 environment().globals.update(
     address=address,
     by_urgency=by_urgency,
-    done_words=done_words,
     elapsed=elapsed,
     in_words=in_words,
     progress_of=progress_of,

@@ -1,7 +1,7 @@
-"""Who may see the page, and who may press a button: decided before anything else is done.
+"""Access to the live page, checked before anything else is done.
 
-Whoever knows the token may. A browser shows it once and has a cookie from then on. Others on this
-machine can reach the port as well, and so can pages of other people in the same browser: they are
+The token opens it: a browser shows it once and has a cookie from then on. Other users of this
+machine can reach the port as well, and so can other pages in the same browser: they are
 told apart by the host that a request names, by where it says that it comes from, and by a word that
 only our own forms have.
 """
@@ -20,8 +20,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# The port does not matter: another one may lead here, by ssh. A name that is not this machine's
-# may be anybody's, who has it lead here today.
+# The port does not matter: another one may lead here, by ssh. Any other name may be one that an
+# attacker lets point to this machine (DNS rebinding).
 _HERE = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 _LONGEST = 4096
 
@@ -79,7 +79,7 @@ def is_here(host: str) -> bool:
 
 def has_cookie(header: str, keys: Secrets) -> bool:
     """Return whether a Cookie header has ours."""
-    # Each by itself: one that another program has set, in whatever way, must lock nobody out.
+    # Each by itself: a broken cookie of another program must not hide ours.
     given = (each.partition("=")[::2] for each in header[:_LONGEST].split(";"))
     return any(
         name.strip() == keys.name and is_same(value.strip(), keys.cookie) for name, value in given

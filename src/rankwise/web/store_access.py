@@ -1,4 +1,4 @@
-"""Threads that read the store, a cache of pages, and updates of runs that nobody drives."""
+"""Threads that read the store, a cache of pages, and updates of runs without a driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StaleRunUpdater:
         """Look again and again, until the task is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await loop.run_in_executor(self._executor, take_in, self._folder)
+            await loop.run_in_executor(self._executor, update_stale_runs, self._folder)
             await asyncio.sleep(self._pause)
 
     def close(self) -> None:
@@ -40,10 +40,17 @@ class StaleRunUpdater:
         self._executor.shutdown(cancel_futures=True)
 
 
-def take_in(folder: Path) -> None:
-    """Bring those runs up to date that nobody drives; who may only read, sees what was written."""
+def update_stale_runs(folder: Path) -> None:
+    """Bring the runs without a driver up to date; nothing, where the store can only be read."""
     with contextlib.suppress(RankwiseError, OSError):
-        if not (left := _left_alone(folder)):
+        with Store.open(folder, read_only=True) as store:
+            left = [
+                run.id
+                for run in store.open_runs()
+                if driver_of(store.run_folder(run.id)) is None
+                and any(store.tasks_in(run.id, _BUSY))
+            ]
+        if not left:
             return
         # An engine takes long to load: only where there is something to do.
         from rankwise.engine.runs import look
@@ -53,17 +60,8 @@ def take_in(folder: Path) -> None:
                 look(store, run)
 
 
-def _left_alone(folder: Path) -> list[str]:
-    with Store.open(folder, read_only=True) as store:
-        return [
-            run.id
-            for run in store.open_runs()
-            if driver_of(store.run_folder(run.id)) is None and any(store.tasks_in(run.id, _BUSY))
-        ]
-
-
 _Result = TypeVar("_Result")
-# Pages of two people that are asked for at once are not held up by a third one's long one.
+# Pages that are asked for at once are not held up by a long one.
 _THREADS = 4
 
 
@@ -92,7 +90,7 @@ class Readers:
 
     def _thread(self) -> StoreThread:
         thread: StoreThread | None = getattr(self._own, "thread", None)
-        # Somebody may have removed the store, and begun a new one.
+        # The store may have been removed, and a new one begun.
         if thread is not None and _inode(thread.store.path) != thread.inode:
             thread.store.close()
             thread = self._own.thread = None
@@ -134,7 +132,7 @@ class _Slow(NamedTuple):
     body: bytes
     until: float
     state: State
-    """Of the run: when it is over, everybody wants to see that."""
+    """Of the run: when it is over, a page that says otherwise is wrong."""
 
 
 class PageCache:
@@ -159,8 +157,7 @@ class PageCache:
         body = whole(page, ask, str(thread.store.folder)).encode()
         if len(body) <= _MOST_BYTES:
             if page.changes and page.interval > _SLOW_SECONDS:
-                kept = _Slow(body, ask.now + page.interval, _state(thread, ask))
-                _keep(self._slow, key, kept)
+                _keep(self._slow, key, _Slow(body, ask.now + page.interval, _state(thread, ask)))
             else:
                 _keep(thread.memory, key, (now, body))
         return body
