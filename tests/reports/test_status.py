@@ -74,7 +74,7 @@ def test_what_runs_is_read_from_its_runners_records(store: Store) -> None:
 def test_a_run_that_nobody_drives_says_so(store: Store) -> None:
     run = make_run(store)
     begin(store, run, logs={})
-    assert "  nobody drives it; to go on  rankwise resume job-1" in shown(store, run)
+    assert "  no client drives this run; to go on  rankwise resume job-1" in shown(store, run)
 
 
 def test_a_run_that_was_just_submitted_is_not_called_abandoned(store: Store) -> None:

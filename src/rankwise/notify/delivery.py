@@ -16,18 +16,14 @@ from dataclasses import asdict, dataclass
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime, localtime, make_msgid
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from smtplib import SMTPException
 from typing import Any, Protocol
 
 from rankwise.documents.site import find_site
-from rankwise.documents.site_models import (
-    MailConfig,
-    NotifierConfig,
-    NotifyConfig,
-    WebhookConfig,
-)
+from rankwise.documents.site_models import MailConfig, NotifierConfig, NotifyConfig, WebhookConfig
 from rankwise.errors import InputError, RankwiseError
 from rankwise.node.files import lock, write_file
 from rankwise.notify.message import Notice, notice_of
@@ -62,11 +58,12 @@ def notifier_of(config: NotifyConfig) -> Notifier:
         make: Callable[[NotifyConfig], Notifier] = NOTIFIERS.load(config.kind)
     except ImportError as error:
         raise InputError(f"{config.place}: {error}") from error
-    if config.kind in NOTIFIERS.ours:
-        return make(config)
     try:
         return make(config)
-    except Exception as error:  # Whatever the code of another package raises.
+    except Exception as error:
+        if config.kind in NOTIFIERS.ours:
+            raise
+        # Whatever the code of another package raises is the fault of that package.
         raise InputError(f"{config.place}: {type(error).__name__}: {error}") from error
 
 
@@ -120,7 +117,11 @@ class MailNotifier:
         if choice.password_secret:
             password = _secret(choice, choice.password_secret, secrets)
         context = ssl.create_default_context(cafile=choice.ca or None)
-        with _connected(choice, context) as server:
+        if choice.security == "tls":
+            connect: Callable[..., smtplib.SMTP] = partial(smtplib.SMTP_SSL, context=context)
+        else:
+            connect = smtplib.SMTP
+        with connect(choice.host, choice.port, timeout=_SECONDS) as server:
             if choice.security == "starttls":
                 # Raises if the server does not offer it: nothing is said in the clear.
                 server.starttls(context=context)
@@ -129,12 +130,6 @@ class MailNotifier:
             refused = server.sendmail(choice.sender, list(choice.to), message)
         if refused:
             raise smtplib.SMTPRecipientsRefused(refused)
-
-
-def _connected(choice: MailConfig, context: ssl.SSLContext) -> smtplib.SMTP:
-    if choice.security == "tls":
-        return smtplib.SMTP_SSL(choice.host, choice.port, timeout=_SECONDS, context=context)
-    return smtplib.SMTP(choice.host, choice.port, timeout=_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,40 +255,33 @@ class Outbox:
     def waiting(self) -> list[OutboxMessage]:
         """Return the messages that wait, the oldest first; what cannot be read is left alone."""
         found = []
-        try:
-            files = sorted(self._folder.glob(f"*{_ABOUT}"))
-        except OSError:
-            return []
-        for file in files:
-            with contextlib.suppress(OSError, ValueError, TypeError):
-                found.append(OutboxMessage(**json.loads(file.read_bytes())))
+        with contextlib.suppress(OSError):
+            # Their names begin with the time.
+            for file in sorted(self._folder.glob(f"*{_ABOUT}")):
+                with contextlib.suppress(OSError, ValueError, TypeError):
+                    found.append(OutboxMessage(**json.loads(file.read_bytes())))
         return found
 
     @contextlib.contextmanager
     def claimed(self, one: OutboxMessage) -> Iterator[bool]:
         """Return whether a message is ours to send, and keep it so: it must not be sent twice.
 
-        It is not if somebody else is at it, or it is gone.
+        It is not if another process is at it, or it is gone.
         """
-        try:
-            file = (self._folder / f"{one.name}{_BODY}").open("rb")
-        except OSError:
-            yield False
-            return
-        with file:
-            try:
-                is_ours = lock(file.fileno(), waits=False)
-            except OSError:
-                is_ours = False
-            # Whoever had it before us may have sent and removed it meanwhile.
-            yield is_ours and os.fstat(file.fileno()).st_nlink > 0
+        is_ours = False
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                file = stack.enter_context((self._folder / f"{one.name}{_BODY}").open("rb"))
+                # The process that had it before us may have sent and removed it meanwhile.
+                is_ours = lock(file.fileno(), waits=False) and os.fstat(file.fileno()).st_nlink > 0
+            yield is_ours
 
 
 Say = Callable[[str], None]
 
 PAUSES = (0.5, 2.0)
 """Seconds between one try and the next."""
-# Older ones are given up: nobody waits for the news of last week.
+# Older ones are given up: the news of last week is no news.
 _OLDEST_SECONDS = 7 * 86400.0
 _CODE_OF_REFUSAL = 500
 
@@ -346,6 +334,7 @@ def deliver(
             written = _written(notice, notifier_of(choice))
             one = outbox.add(name, notice.run, str(folder), written)
         except (RankwiseError, OSError) as error:
+            # One that cannot be told keeps no other from being told.
             say(f"{name} was not told: {error}")
             have_all = False
             continue

@@ -50,15 +50,14 @@ def notice_of(data: ReportData, *, with_files: bool) -> Notice:
     """Make what people are told of a run; with plots and the PDF where typst is installed."""
     plots: tuple[PlotImage, ...] = ()
     pdf, lacks = None, ""
-    if with_files:
-        try:
+    try:
+        if with_files:
             pdf = pdf_report(data)
-            plots = tuple(
-                PlotImage(title=fit(one.title), png=png_of(one.svg))
-                for one in data.figures[:_MOST_PLOTS]
-            )
-        except InputError as error:
-            lacks = str(error)
+            drawn = ((one.title, png_of(one.svg)) for one in data.figures[:_MOST_PLOTS])
+            plots = tuple(PlotImage(title=fit(title), png=png) for title, png in drawn)
+    except InputError as error:
+        # A notice without pictures is better than none.
+        lacks = str(error)
     failures = [(one, _last(one)) for one in data.failures[:_MOST_FAILURES]]
     more = _more(data)
     ink = INKS[TONES[data.run.state]]

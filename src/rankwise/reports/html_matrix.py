@@ -22,6 +22,7 @@ from rankwise.reports.rendering import Room, macros
 from rankwise.store import State
 from rankwise.wording import listed
 
+_Numbers = dict[tuple[str, str], int]
 _OPEN = 2
 # Of more tests than this, what they use is drawn only if they are not green.
 _MOST_DRAWN = 300
@@ -46,7 +47,7 @@ def matrix_section(matrix: MatrixResult, *, folder: Path, room: int) -> Markup:
     environments, hidden = _environments(matrix, Room(room // 3))
     for part in environments:
         left.take(part)
-    panels = _Panels(matrix, numbers, folder=folder, room=left, pictures=room // 3)
+    panels = _Panels(matrix, numbers, folder, left, pictures=room // 3)
     counts = counts_in_order(matrix)
     shown: Markup = made.whole(matrix, counts, table, panels.all(), environments, hidden)
     return shown
@@ -87,13 +88,7 @@ class _Panels:
     """What is behind the cells, as much as there is room for."""
 
     def __init__(
-        self,
-        matrix: MatrixResult,
-        numbers: dict[tuple[str, str], int],
-        *,
-        folder: Path,
-        room: Room,
-        pictures: int,
+        self, matrix: MatrixResult, numbers: _Numbers, folder: Path, room: Room, pictures: int
     ) -> None:
         self._made = macros("reports/matrix")
         self._matrix = matrix
@@ -101,7 +96,7 @@ class _Panels:
         self._environments = {key: number for number, key in enumerate(_sharing(matrix))}
         self._folder = folder
         self._room = room
-        # How much of it pictures may take: words say more.
+        # How much of it pictures may take, since words say more.
         self._picture_room = Room(pictures)
         self._is_large = sum(len(cell.tests) for cell in matrix.in_order) > _MOST_DRAWN
         # The cell in which each picture is already.

@@ -9,8 +9,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from importlib import resources
-from itertools import islice
 from typing import Any, Literal
 
 from rankwise import __version__
@@ -18,7 +16,7 @@ from rankwise.errors import InputError
 from rankwise.reports.environments import EnvironmentChange
 from rankwise.reports.failures import FailureExplanation
 from rankwise.reports.figures import written
-from rankwise.reports.lanes import COLOURS, Timeline, TimelineBar, lanes_of
+from rankwise.reports.lanes import COLOURS, Timeline, lanes_of
 from rankwise.reports.matrix import (
     TOLD_BY_REASON,
     Cell,
@@ -40,6 +38,7 @@ from rankwise.reports.palette import INKS, TONES
 from rankwise.reports.plots.axes import number_text
 from rankwise.reports.plots.svg import standalone
 from rankwise.reports.plots.timeline import draw, tones_of
+from rankwise.reports.rendering import template_text
 from rankwise.reports.timeline import findings, timeline_cards, visible_causes, with_options
 from rankwise.safe_text import clean, cut, fit
 from rankwise.wording import counted, duration, label, listed, moment, short_path
@@ -89,10 +88,7 @@ def matrix_content(matrix: MatrixResult) -> dict[str, Any]:
     machines = _first(matrix, matrix.machines, _MOST_MACHINES)
     runtimes = _first(matrix, matrix.runtimes, _MOST_CELLS // max(1, len(machines)))
     differences = _differences(matrix)
-    why = reasons(matrix)
-    told = [
-        [breakable(cut(name, 200)), breakable(said)] for name, said in islice(why, _MOST_REASONS)
-    ]
+    why = [[breakable(cut(name, 200)), breakable(said)] for name, said in reasons(matrix)]
     return {
         "said": f"{counted(len(matrix.runtimes), 'runtime')} down, "
         f"{counted(len(matrix.machines), 'machine')} across.",
@@ -105,19 +101,15 @@ def matrix_content(matrix: MatrixResult) -> dict[str, Any]:
         "more_cells": matrix.left_out(runtimes, machines),
         "differences": differences[:_MOST_DIFFERENCES],
         "more_differences": len(differences[_MOST_DIFFERENCES:]),
-        "reasons": told,
-        "more_reasons": sum(1 for _ in why),
+        "reasons": why[:_MOST_REASONS],
+        "more_reasons": len(why[_MOST_REASONS:]),
     }
 
 
 def _first(matrix: MatrixResult, names: Sequence[str], most: int) -> list[str]:
     """Choose what there is room for: rows and columns where something is red before all others."""
-    red = {
-        name
-        for cell in matrix.in_order
-        if cell.verdict.is_red
-        for name in (cell.runtime, cell.machine)
-    }
+    cells = [cell for cell in matrix.in_order if cell.verdict.is_red]
+    red = {name for cell in cells for name in (cell.runtime, cell.machine)}
     chosen = set(sorted(names, key=lambda name: name not in red)[:most])
     return [name for name in names if name in chosen]
 
@@ -142,7 +134,13 @@ def _table(
     def shown(cell: Cell | None) -> dict[str, Any] | None:
         if cell is None:
             return None
-        return _small(cell) if is_small else _roomy(cell, has_marks=has_marks)
+        if is_small:
+            word, _, count = short_words(cell).partition(" ")
+            return {"tone": TONES[cell.verdict], "word": word, "count": count}
+        marks = list(marks_of(cell)) if has_marks else []
+        lines = [breakable(line) for line in _lines(cell)]
+        about = {"tone": TONES[cell.verdict], "word": str(cell.verdict)}
+        return {**about, "marks": marks, "lines": lines}
 
     return {
         "heads": [head(name, about_machine(matrix, name)) for name in machines],
@@ -156,22 +154,8 @@ def _table(
     }
 
 
-def _small(cell: Cell) -> dict[str, Any]:
-    word, _, count = short_words(cell).partition(" ")
-    return {"tone": TONES[cell.verdict], "word": word, "count": count}
-
-
-def _roomy(cell: Cell, *, has_marks: bool) -> dict[str, Any]:
-    return {
-        "tone": TONES[cell.verdict],
-        "word": str(cell.verdict),
-        "marks": list(marks_of(cell)) if has_marks else [],
-        "lines": [breakable(line) for line in _lines(cell)],
-    }
-
-
 def _lines(cell: Cell) -> Iterator[str]:
-    """Say how many came to what, how long it took, and why, as nobody can point at paper."""
+    """Say how many came to what, how long it took, and why: paper has nothing to point at."""
     if cell.verdict in TOLD_BY_REASON:
         yield cut(gist(cell), _LONGEST_REASON)
         return
@@ -239,25 +223,28 @@ def timeline_content(timeline: Timeline) -> dict[str, Any]:
         "cards": timeline_cards(timeline, found),
         "states": [[f"{count:,} {state}", tone] for state, tone, count in tones_of(timeline.bars)],
         "waiting": [[f"waiting: {one.cause}", COLOURS[one.cause]] for one in causes],
-        # Every second part is for a program.
+        # Every second part is set as code.
         "advice": [
             [fit(part) for part in with_options(one)] for one in found.advice[:_MOST_ADVICE]
         ],
         "lost_title": f"Where {timeline.lane_noun} time is lost",
         "lost": [[duration(one.seconds), one.words, COLOURS[one.cause]] for one in causes],
         "longest_title": f"The longest {timeline.noun}s",
-        "longest": [[duration(bar.seconds), _named(bar, timeline)] for bar in found.longest],
+        "longest": [
+            [
+                duration(bar.seconds),
+                fit(f"{cut(bar.name, _LONGEST_BAR_NAME)}, on {lanes_of(bar, timeline)}"),
+            ]
+            for bar in found.longest
+        ],
     }
-
-
-def _named(bar: TimelineBar, timeline: Timeline) -> str:
-    return fit(f"{cut(bar.name, _LONGEST_BAR_NAME)}, on {lanes_of(bar, timeline)}")
 
 
 _MOST_CASES = 400
 _MOST_MEASURES = 200
 _MOST_FAILURES = 12
 _MOST_LINES = 15
+_LONGEST_LINE = 160
 _PIXELS_PER_INCH = 144.0
 _ONE_FIGURE = """
 #set page(width: 600pt, height: auto, margin: 12pt)
@@ -267,9 +254,7 @@ _ONE_FIGURE = """
 
 def pdf_report(data: ReportData) -> bytes:
     """Write a report of a run as PDF; raises InputError if typst is not installed."""
-    template = resources.files("rankwise.reports") / "templates" / "report.typ"
-    text = template.read_text(encoding="utf-8")
-    return _set(text, {"data": json.dumps(_content(data))}, "pdf")
+    return _set(template_text("report.typ"), {"data": json.dumps(_content(data))}, "pdf")
 
 
 def png_of(svg: str) -> bytes:
@@ -296,22 +281,19 @@ def _set(text: str, inputs: dict[str, str], kind: Literal["pdf", "png"]) -> byte
 
 def _content(data: ReportData) -> dict[str, Any]:
     """Return all that the template shows, as texts."""
-    run = data.run
+    run, timeline = data.run, data.timeline
+    about = (run.kind, run.experiment, short_path(run.source))
     return {
         "id": fit(run.id),
         "verdict": data.verdict,
         "inks": INKS,
         "tone": TONES[run.state],
-        "about": fit(
-            " · ".join(one for one in (run.kind, run.experiment, short_path(run.source)) if one)
-        ),
+        "about": fit(" · ".join(filter(None, about))),
         "said": fit(data.said),
         "cards": [[name, fit(value)] for name, value in data.cards],
-        "outcomes": [[name, count, tone] for name, count, tone in data.outcomes],
+        "outcomes": data.outcomes,
         "matrix": matrix_content(data.matrix) if data.matrix else None,
-        "timeline": (
-            timeline_content(data.timeline) if data.timeline and data.timeline.bars else None
-        ),
+        "timeline": timeline_content(timeline) if timeline and timeline.bars else None,
         "figures": [
             {"title": fit(cut(one.title, 160)), "note": one.note, "svg": standalone(one.svg)}
             for one in data.figures
@@ -328,27 +310,25 @@ def _content(data: ReportData) -> dict[str, Any]:
 
 def _failure(one: FailureExplanation, data: ReportData) -> dict[str, Any]:
     repeats = (case.repeat for case in data.cases if case.key == one.task)
+    quotes = []
+    for quote in one.quotes:
+        lines = (clean(line, keep_colours=False) for line in quote.lines[-_MOST_LINES:])
+        # Longer lines than this do not fit on a page.
+        text = "\n".join(fit(line)[:_LONGEST_LINE] for line in lines)
+        quotes.append({"who": label(quote.process), "lines": text})
     return {
         "task": wrapped(cut(one.task, 160)),
         "state": str(one.state),
         "tone": TONES[one.state],
         "reason": wrapped(cut(one.reason)),
-        "quotes": [
-            {
-                "who": label(quote.process),
-                "lines": "\n".join(
-                    fit(cut(clean(line, keep_colours=False)))[:160]
-                    for line in quote.lines[-_MOST_LINES:]
-                ),
-            }
-            for quote in one.quotes
-        ],
+        "quotes": quotes,
         "repeat": fit(cut(next(repeats, ""), 300)),
     }
 
 
 def _more_failures(data: ReportData) -> list[str]:
-    found = [f"{one.task}: {one.reason or one.state}" for one in data.failures[_MOST_FAILURES:]] + [
+    found = [f"{one.task}: {one.reason or one.state}" for one in data.failures[_MOST_FAILURES:]]
+    found += [
         f"{counted(len(one.tasks), 'case')} {one.state}: {one.reason or 'no reason is known'} "
         f"({listed(one.tasks, most=3)})"
         for one in data.others
@@ -360,22 +340,14 @@ def _measures(data: ReportData) -> dict[str, Any]:
     shown = data.measures[:_MOST_MEASURES]
     rows = []
     for one in shown:
-        where = ", ".join(
-            f"{name} {written(name, value)}" for name, value in one.parameters.items()
-        )
-        between = f"{number_text(one.now.low, 3)} – {number_text(one.now.high, 3)}"  # noqa: RUF001
+        now = one.now
+        where = ", ".join(f"{name} {written(name, text)}" for name, text in one.parameters.items())
+        between = f"{number_text(now.low, 3)} – {number_text(now.high, 3)}"  # noqa: RUF001
         change = "" if one.change is None else f"{one.change:+.1%}"
         if one.verdict in ("regressed", "improved"):
             change = f"{change} {one.verdict}"
-        cells = [
-            one.metric,
-            where,
-            number_text(one.now.middle),
-            between,
-            one.unit,
-            str(one.now.count),
-        ]
-        rows.append([fit(cut(cell, 80)) for cell in [*cells, change]])
+        cells = (one.metric, where, number_text(now.middle), between, one.unit, str(now.count))
+        rows.append([fit(cut(cell, 80)) for cell in (*cells, change)])
     return {"rows": rows, "total": len(data.measures), "before": data.before}
 
 

@@ -72,7 +72,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def amount(value: float | None) -> str:
-    """Say a value with as many digits as anybody needs."""
+    """Say a value with four digits."""
     return "-" if value is None else f"{value:.4g}"
 
 
@@ -90,9 +90,7 @@ def _side_words(side: Side) -> str:
 
 def _line_cells(line: SeriesComparison) -> list[Cell]:
     series, result = line.series, line.result
-    interval = (
-        f"[{share(result.interval[0])}, {share(result.interval[1])}]" if result.interval else ""
-    )
+    interval = f"[{', '.join(map(share, result.interval))}]" if result.interval else ""
     return [
         (clean(series.metric, keep_colours=False), "bold"),
         (place(series), ""),

@@ -52,10 +52,10 @@ class View:
         """Show what processes have written."""
 
     def ending(self, processes: int) -> None:
-        """Show that somebody has pressed Ctrl-C, or the like, and how many processes that ends."""
+        """Show that the run ends on request, such as Ctrl-C, and how many processes that ends."""
 
     def refresh(self) -> None:
-        """Bring to the screen what is not there yet; called several times a second."""
+        """Show what is not on the screen yet; called several times a second."""
 
     def close(self) -> None:
         """Leave the screen."""
@@ -107,7 +107,7 @@ class LiveDisplay:
         if view.follows:
             for folder in self._running:
                 self._follower.add(folder, from_now=True)
-        self._thread = threading.Thread(target=self._look_on, name="onlooker", daemon=True)
+        self._thread = threading.Thread(target=self._show_all, name="display", daemon=True)
         self._wakeup = _Wakeup()
         self._fault: BaseException | None = None
 
@@ -134,14 +134,14 @@ class LiveDisplay:
         if self._fault is not None and error is None:
             raise self._fault
 
-    def _look_on(self) -> None:
+    def _show_all(self) -> None:
         try:
             while self._show_round():
                 self._view.refresh()
             self._show_lines(self._follower.finish_all())
             self._view.refresh()
         except OSError:
-            # Nobody reads any more: the terminal was closed, or a pipe.
+            # The reader is gone: a terminal or a pipe that was closed.
             self._running.clear()
         except BaseException as fault:
             # Raised where the run is driven, when it is over.
@@ -213,12 +213,12 @@ class _Wakeup:
             os.write(self._writer, b"\0")
 
     def wait(self, seconds: float) -> bool:
-        """Wait to be woken, but no longer than this; tell whether a signal was the cause."""
+        """Wait to be woken, but no longer than this; return whether a signal was the cause."""
+        # Not select(): it takes no descriptor above 1023.
         waiting = select.poll()
         waiting.register(self._reader, select.POLLIN)
-        if not waiting.poll(seconds * 1000):
-            return False
-        return not _ENDING.isdisjoint(os.read(self._reader, _PIPE_BYTES))
+        is_woken = bool(waiting.poll(seconds * 1000))
+        return is_woken and not _ENDING.isdisjoint(os.read(self._reader, _PIPE_BYTES))
 
 
 # No red: that is for what has failed.
@@ -249,6 +249,7 @@ class Labels:
         return f"{name}{clean(line.text.expandtabs(), keep_colours=self._is_coloured)}\n"
 
     def _label(self, task: str, process: str) -> str:
+        # Made once for each process, since there may be millions of lines.
         known = self._known.get((task, process))
         if known is None:
             name = f"{task} {label(process)}" if self._with_tasks else label(process)
@@ -267,13 +268,12 @@ class Labels:
 
 def label_width(tasks: Sequence[Task]) -> int:
     """Return the width of the widest label, so that all lines begin in one column."""
-    with_tasks = len(tasks) > 1
     widest = 0
     for task in tasks:
         names = [label(process.name) for process in task.processes]
-        if task.width > len(task.processes):
-            names.append(f"rank {task.width - 1}")
-        own = len(task.key) + 1 if with_tasks else 0
+        # Ranks that a launcher starts are no processes of the plan.
+        names += [f"rank {task.width - 1}"] * (task.width > len(task.processes))
+        own = len(task.key) + 1 if len(tasks) > 1 else 0
         widest = max(widest, own + max(map(len, names), default=0))
     return min(widest, _WIDEST_LABEL)
 
@@ -285,12 +285,10 @@ class OutputView(_StreamView):
 
     def __init__(self, stream: TextIO, tasks: Sequence[Task]) -> None:
         super().__init__(stream)
-        self._with_tasks = len(tasks) > 1
+        self._is_coloured = is_coloured = has_colours(stream)
+        self._with_tasks = with_tasks = len(tasks) > 1
         width = label_width(tasks)
-        self._is_coloured = has_colours(stream)
-        self._labels = Labels(
-            width=width, is_coloured=self._is_coloured, with_tasks=self._with_tasks
-        )
+        self._labels = Labels(width=width, is_coloured=is_coloured, with_tasks=with_tasks)
 
     def event(self, event: Event) -> None:
         """Say what becomes of tasks; of a single one, only what is out of the ordinary."""
@@ -315,6 +313,7 @@ class OutputView(_StreamView):
         self._say(ending_words(processes), _RED)
 
     def _say(self, text: str, colour: int = _DIM) -> None:
+        # Lines that follow are indented, so that they are not taken for output.
         text = clean(text.replace("\n", "\n   "), keep_colours=False)
         line = f"-- {text}"
         self._stream.write(f"\x1b[{colour}m{line}{_RESET}\n" if self._is_coloured else f"{line}\n")
@@ -332,9 +331,9 @@ def _fate(event: Event) -> str:
 
 _REFRESH_SECONDS = 0.2
 _BAR_WIDTH = 20
-# Less is over before anybody has read it.
+# Less is over before it can be read.
 _LEAST_SECONDS_LEFT = 3.0
-_WELL = ("passed", "skipped")
+_GREEN = ("passed", "skipped")
 
 
 class TasksView(View):
@@ -446,7 +445,7 @@ class TasksView(View):
         self._waiting.append(styled((f"-- {text}", style)))
 
     def _how_it_goes(self) -> str:
-        bad = sum(count for state, count in self._counts.items() if state not in _WELL)
+        bad = sum(count for state, count in self._counts.items() if state not in _GREEN)
         parts = []
         if bad:
             parts.append(f"{counted(bad, 'test' if self._are_tests else 'task')} not passed")

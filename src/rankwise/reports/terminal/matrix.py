@@ -19,7 +19,7 @@ from rankwise.reports.matrix import (
 )
 from rankwise.reports.palette import STYLES
 from rankwise.reports.terminal.console import show_notices, styled
-from rankwise.safe_text import clean
+from rankwise.safe_text import clean, clip_apart
 from rankwise.wording import counted, listed
 
 if TYPE_CHECKING:
@@ -41,13 +41,10 @@ def show_cells(console: Console, plan: Plan) -> None:
         cells.setdefault(cell, []).append(task)
     console.print(styled((plan.name, "bold"), f": {counted(len(cells), 'cell')}"))
     show_notices(console, plan.notices)
-    first = max((len(runtime) for runtime, _ in cells), default=0)
-    second = max((len(machine) for _, machine in cells), default=0)
+    first, second = (max(map(len, names)) for names in zip(("", ""), *cells, strict=True))
     for (runtime, machine), tasks in cells.items():
-        console.print(
-            styled(f"  {runtime:{first}}  {machine:{second}}  ", *_said(tasks)),
-            soft_wrap=True,
-        )
+        line = styled(f"  {runtime:{first}}  {machine:{second}}  ", *_said(tasks))
+        console.print(line, soft_wrap=True)
 
 
 def _said(tasks: Sequence[Task]) -> list[str | tuple[str, str]]:
@@ -68,7 +65,7 @@ def _said(tasks: Sequence[Task]) -> list[str | tuple[str, str]]:
 _GAP = 2
 _LONGEST_RUNTIME, _LONGEST_MACHINE = 24, 16
 _MOST_LINES = 8
-_WELL = (CellVerdict.PASSED, CellVerdict.SKIPPED)
+_GREEN = (CellVerdict.PASSED, CellVerdict.SKIPPED)
 
 
 def show_matrix(console: Console, matrix: MatrixResult) -> None:
@@ -76,6 +73,7 @@ def show_matrix(console: Console, matrix: MatrixResult) -> None:
     console.print()
     widths = [_width(matrix, name, cell_words) for name in matrix.machines]
     first = _first_width(matrix)
+    # In full if all machines fit beside each other.
     if first + sum(widths) + _GAP * len(widths) <= console.width:
         console.print(_table(matrix, matrix.runtimes, matrix.machines, cell_words))
     else:
@@ -124,7 +122,7 @@ def _show_cut(console: Console, text: str, indent: int, *, style: str = "") -> N
 
 
 def _red(matrix: MatrixResult) -> list[Cell]:
-    return [cell for cell in matrix.in_order if cell.verdict not in _WELL]
+    return [cell for cell in matrix.in_order if cell.verdict not in _GREEN]
 
 
 def _red_first(names: tuple[str, ...], red: set[str]) -> tuple[str, ...]:
@@ -132,7 +130,7 @@ def _red_first(names: tuple[str, ...], red: set[str]) -> tuple[str, ...]:
 
 
 def _first_width(matrix: MatrixResult) -> int:
-    return _GAP + max(len(_cut(name, _LONGEST_RUNTIME)) for name in matrix.runtimes)
+    return _GAP + max(min(len(name), _LONGEST_RUNTIME) for name in matrix.runtimes)
 
 
 def _show_lines(console: Console, lines: Iterator[tuple[str, str]]) -> None:
@@ -146,15 +144,16 @@ def _show_lines(console: Console, lines: Iterator[tuple[str, str]]) -> None:
         console.print(f"  ... and {counted(left, 'other')}: the report has them all")
 
 
-def _cut(name: str, longest: int) -> str:
-    shown = clean(name, keep_colours=False).replace("\n", " ").replace("\t", " ")
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+def _cut(names: Sequence[str], longest: int) -> dict[str, str]:
+    """Return how each name is shown: names that differ still do."""
+    plain = [" ".join(clean(name, keep_colours=False).split()) for name in names]
+    return dict(zip(names, clip_apart(plain, longest), strict=True))
 
 
 def _width(matrix: MatrixResult, machine: str, say: Callable[[Cell], str]) -> int:
     cells = (matrix.cell(runtime, machine) for runtime in matrix.runtimes)
     widest = max(len(say(cell)) for cell in cells if cell is not None)
-    return max(widest, len(_cut(machine, _LONGEST_MACHINE)))
+    return max(widest, min(len(machine), _LONGEST_MACHINE))
 
 
 def _parts(machines: Sequence[str], widths: Sequence[int], room: int) -> Iterator[list[str]]:
@@ -180,10 +179,10 @@ def _table(
 
     table = Table(box=None, padding=(0, 0, 0, _GAP), header_style="bold")
     table.add_column("", no_wrap=True)
-    for machine in machines:
-        table.add_column(styled(_cut(machine, _LONGEST_MACHINE)), no_wrap=True)
-    for runtime in runtimes:
-        row = [styled((_cut(runtime, _LONGEST_RUNTIME), "bold"))]
+    for name in _cut(machines, _LONGEST_MACHINE).values():
+        table.add_column(styled(name), no_wrap=True)
+    for runtime, name in _cut(runtimes, _LONGEST_RUNTIME).items():
+        row = [styled((name, "bold"))]
         for machine in machines:
             cell = matrix.cell(runtime, machine)
             row.append(styled((say(cell), STYLES[cell.verdict])) if cell else styled("."))

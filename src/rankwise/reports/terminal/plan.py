@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rankwise.checks.sources import describe
 from rankwise.plan import Plan, Process, Resources, RuntimeChoice, Task, show, to_data
 from rankwise.reports.terminal.console import show_notices, styled
+from rankwise.safe_text import clip
 from rankwise.wording import counted, duration, fold, label, listed, size
 
 if TYPE_CHECKING:
@@ -54,13 +55,11 @@ def _readable(value: Any) -> Any:
 
 def _show_many(console: Console, tasks: Sequence[Task]) -> None:
     width = max(len(task.key) for task in tasks)
-    widest = console.width
     lines = []
     for task in tasks:
         command = _command(task.processes[0]) if task.processes else ""
-        command = _left_out(task) or command
-        line = f"  {task.key:{width}}  {command}"
-        lines.append(line if len(line) <= widest else f"{line[: widest - 1]}…")
+        line = f"  {task.key:{width}}  {_left_out(task) or command}"
+        lines.append(clip(line, console.width))
     # All at once, and as it is: there may be thousands.
     console.file.write("\n".join([*lines, ""]))
     console.print(f"\n  all about one of them:  --task {tasks[0].key}", style="dim")
@@ -76,7 +75,7 @@ def _show_task(console: Console, task: Task) -> None:
     _show_block(console, "environment", _assignments({**task.environment, **common}))
     for name, text in task.files.items():
         if name.startswith("."):
-            # Around what people have written, and the same for all.
+            # Ours, around what the document says, and the same for all.
             continue
         _show_block(console, f"file {show(name)}", show(text).splitlines())
     _show_processes(console, task.processes, common)
@@ -142,14 +141,12 @@ def _restarts(task: Task) -> str:
 
 
 def _common_environment(processes: Sequence[Process]) -> dict[str, str]:
-    """Return what all processes have alike, if there is more than one."""
-    if not processes:
-        return {}
-    first, *others = processes
+    """Return the variables that are the same for all processes."""
+    first = processes[0].environment if processes else {}
     return {
         name: value
-        for name, value in first.environment.items()
-        if all(other.environment.get(name) == value for other in others)
+        for name, value in first.items()
+        if all(other.environment.get(name) == value for other in processes)
     }
 
 
@@ -178,8 +175,7 @@ def _show_own_environments(
     for process in shown:
         if process is processes[-1] and len(shown) < len(processes):
             console.print("    ...")
-        own = {key: one for key, one in process.environment.items() if key not in common}
-        if own:
+        if own := {key: one for key, one in process.environment.items() if key not in common}:
             text = f"    {label(process.name)}: {' '.join(_assignments(own))}"
             console.print(text, soft_wrap=True)
 

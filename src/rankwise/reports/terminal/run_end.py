@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -77,10 +77,8 @@ def show_in_brief(console: Console, explained: RunExplanation, *, room: int) -> 
     # A line for each that is not quoted, and one that counts the rest.
     kept = min(others, _MOST_HEADINGS) + 1 if others > 0 else 0
     quoted, left = show_first(console, explained, room=room, kept=kept)
-    waiting: list[FailureExplanation | FailureGroup] = [
-        *explained.first[quoted:],
-        *explained.others,
-    ]
+    waiting: list[FailureExplanation | FailureGroup] = list(explained.first[quoted:])
+    waiting += explained.others
     if waiting:
         _show_headings(console, waiting, max(2, left - 1))
         console.print()
@@ -91,39 +89,28 @@ def show_first(
 ) -> tuple[int, int]:
     """Quote what failed first, as far as there is room beside the lines that are to be kept.
 
-    Give how many there was room for, and how many lines are left.
+    Return how many there was room for, and how many lines are left.
     """
     left = room
     for number, one in enumerate(explained.first):
-        shown = _fitting(console, one, left - kept - 1)
-        if shown is None:
+        # As much as there is room for; if it is a heading at most, the others have none either.
+        for lines in _LINES_QUOTED:
+            show = partial(show_explanation, console, _shortened(one, lines))
+            if (height := height_of(console, show)) <= left - kept - 1:
+                break
+        else:
             return number, left
-        left -= _height(console, shown) + 1
-        show_explanation(console, shown)
+        left -= height + 1
+        show()
         console.print()
     return len(explained.first), left
-
-
-def _fitting(console: Console, one: FailureExplanation, room: int) -> FailureExplanation | None:
-    """Quote as much as there is room for; None: there is room for a heading at most."""
-    for lines in _LINES_QUOTED:
-        shorter = _shortened(one, lines)
-        if _height(console, shorter) <= room:
-            return shorter
-    return None
-
-
-def _height(console: Console, one: FailureExplanation) -> int:
-    return height_of(console, lambda: show_explanation(console, one))
 
 
 def _shortened(one: FailureExplanation, lines: int) -> FailureExplanation:
     said = one.reason.splitlines()
     reason = "\n".join([*said[:lines], "  ..."]) if len(said) > lines + 1 else one.reason
-    quotes = [
-        dataclasses.replace(quote, lines=quote.lines[-lines:]) for quote in one.quotes[:lines]
-    ]
-    return dataclasses.replace(one, reason=reason, quotes=tuple(quotes))
+    quotes = (replace(quote, lines=quote.lines[-lines:]) for quote in one.quotes[:lines])
+    return replace(one, reason=reason, quotes=tuple(quotes))
 
 
 def _show_headings(
@@ -164,8 +151,9 @@ def _heading(one: FailureExplanation) -> Text:
 
 
 def _show_facts(console: Console, one: FailureExplanation) -> None:
+    after = f", after {duration(one.seconds)}" if one.seconds is not None else ""
     facts = {
-        "first to fail": _first(one),
+        "first to fail": f"{label(one.culprit)}{after}" if one.culprit else "",
         "command": one.command,
         "folder": short_path(one.folder),
         "log": short_path(str(one.log or "")),
@@ -176,19 +164,14 @@ def _show_facts(console: Console, one: FailureExplanation) -> None:
         console.print(f"  {name:{width}}  {value}", soft_wrap=True)
 
 
-def _first(one: FailureExplanation) -> str:
-    if not one.culprit:
-        return ""
-    after = f", after {duration(one.seconds)}" if one.seconds is not None else ""
-    return f"{label(one.culprit)}{after}"
-
-
 def _show_quote(
     console: Console, process: str, lines: tuple[str, ...], *, is_of_culprit: bool
 ) -> None:
+    # Of a single line, the name is before it.
+    bar = f"{label(process)} | "
     if len(lines) > 1 or is_of_culprit:
         console.print(f"  {label(process)} wrote last:")
-    bar = "| " if len(lines) > 1 or is_of_culprit else f"{label(process)} | "
+        bar = "| "
     for line in lines:
         text = styled("  ", (bar, "red" if is_of_culprit else "dim"))
         text.append(clean(line, keep_colours=False).expandtabs())
@@ -205,35 +188,26 @@ def show_measures(console: Console, measures: Sequence[Measure], *, room: int) -
     """Show the middle of each, and between what it varies; more are for a report, or a program."""
     console.print()
     most = room - 1 if len(measures) <= room - 1 else room - 2
-    rows = [
-        [
-            (clean(one.metric, keep_colours=False), "bold"),
-            (clean(_where(one), keep_colours=False), ""),
-            (f"{_number(one.now.middle)} {one.unit}", "cyan"),
-            (f"{_number(one.now.low)} - {_number(one.now.high)}", "dim"),
-            (_change(one), ""),
-        ]
-        for one in measures[:most]
-    ]
+    rows = []
+    for one in measures[:most]:
+        where = " ".join(f"{name}={value}" for name, value in one.parameters.items() if value)
+        change = f"{one.change:+.0%} since the run before" if one.change is not None else ""
+        rows.append(
+            [
+                (clean(one.metric, keep_colours=False), "bold"),
+                (clean(where, keep_colours=False), ""),
+                (f"{one.now.middle:.4g} {one.unit}", "cyan"),
+                (f"{one.now.low:.4g} - {one.now.high:.4g}", "dim"),
+                (change, ""),
+            ]
+        )
     show_rows(console, rows, is_cut=True)
     if left := len(measures) - len(rows):
         console.print(f"  ... and {left:,} more")
 
 
-def _where(one: Measure) -> str:
-    return " ".join(f"{name}={value}" for name, value in one.parameters.items() if value)
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _change(one: Measure) -> str:
-    return f"{one.change:+.0%} since the run before" if one.change is not None else ""
-
-
 _MOST_TASKS_WITH_NOTES = 3
-# Those who write tests look at what fails; `plan` has the rest.
+# Of a suite, what fails is looked at; `plan` has the rest.
 _SUITE, _MATRIX = "Suite", "Matrix"
 _MOST_TESTS_EXPLAINED = 10
 # A log with more of them is not easier to read.
@@ -346,11 +320,11 @@ def next_step(
     """Return the one command that most people want next; it stands last."""
     if is_red:
         return {"more": f"rankwise explain {run.id}"}
-    if has_measured:
-        return {"more": f"rankwise report {run.id} --html report.html"}
-    if is_large:
-        return {"more": f"rankwise report {run.id}"}
-    return {"logs": f"rankwise logs {run.id}"}
+    if not (has_measured or is_large):
+        return {"logs": f"rankwise logs {run.id}"}
+    # Plots of what was measured are in the page only.
+    page = " --html report.html" if has_measured else ""
+    return {"more": f"rankwise report {run.id}{page}"}
 
 
 def show_left(console: Console, run: str) -> None:
@@ -417,9 +391,9 @@ def show_suite_end(
 def _first_to_fail_first(
     cases: Sequence[CaseResult], explained: RunExplanation
 ) -> list[CaseResult]:
-    order = {one.task: number for number, one in enumerate(explained.first)}
-    red = [case for case in cases if not case.state.is_green]
-    return sorted(red, key=lambda case: order.get(case.task, len(order)))
+    order = [one.task for one in explained.first]
+    red = (case for case in cases if not case.state.is_green)
+    return sorted(red, key=lambda one: order.index(one.task) if one.task in order else len(order))
 
 
 def _show_table(console: Console, rows: Sequence[CaseResult], most: int) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MOST_PROCESSES = 64
 _MOST_TESTS = 20
-# Whoever is to drive a run that was just submitted may still be loading.
+# The driver of a run that was just submitted may still be loading.
 _START_SECONDS = 10.0
 
 
@@ -75,7 +75,7 @@ def _show_results(console: Console, results: Mapping[str, Sequence[ResultRow]]) 
             console.print(f"  ... and {len(red) - _MOST_TESTS} more")
 
 
-def _state(one: ResultRow) -> Cell:
+def _state(one: RunRow | TaskRow | ResultRow) -> Cell:
     return str(one.state), STYLES[one.state]
 
 
@@ -88,7 +88,7 @@ def show_runs(console: Console, runs: Sequence[RunRow], *, now: float) -> None:
 def _run_cells(run: RunRow, now: float) -> list[Cell]:
     return [
         (run.id, "bold"),
-        (str(run.state), STYLES[run.state]),
+        _state(run),
         (_took(run.started, run.ended, now), ""),
         (moment(run.created), "dim"),
     ]
@@ -102,12 +102,12 @@ def count_words(counts: Mapping[State, int], noun: str = "task") -> Text:
 
 
 def moment(when: float) -> str:
-    """Say when something was, on this machine's clock."""
+    """Say when something was, on this machine's clock; its zone would make rows too wide."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
 
 
 def _heading(run: RunRow, now: float) -> Text:
-    heading = styled((run.id, "bold"), "  ", (str(run.state), STYLES[run.state]))
+    heading = styled((run.id, "bold"), "  ", _state(run))
     if took := _took(run.started, run.ended, now):
         heading.append(f" {'after' if run.ended else 'for'} {took}")
     if run.exit_code:
@@ -121,7 +121,7 @@ def _task_cells(task: TaskRow, now: float) -> list[Cell]:
     tries = f"attempt {task.attempts}" if task.attempts > 1 else ""
     return [
         (task.key, "bold"),
-        (str(task.state), STYLES[task.state]),
+        _state(task),
         (_took(task.started, task.ended, now), ""),
         (", ".join(filter(None, [tries, _first_line(task.reason)])), ""),
     ]
@@ -134,7 +134,6 @@ def _first_line(reason: str) -> str:
 
 
 def _process_cells(one: ProcessRow, now: float, run: State) -> list[Cell]:
-    is_well = one.exit_code == 0 and not one.by_us
     if one.ended is None and one.started is not None and run.is_over:
         # Its runner was lost, and what it had started was ended.
         state, now = ("left no record of its end", "yellow"), one.started
@@ -143,7 +142,7 @@ def _process_cells(one: ProcessRow, now: float, run: State) -> list[Cell]:
     elif one.by_us:
         state = "ended by rankwise", "yellow"
     else:
-        state = ending(one.exit_code, one.signal), "green" if is_well else "red"
+        state = ending(one.exit_code, one.signal), "green" if one.exit_code == 0 else "red"
     used = [f"{size(one.peak_memory)}" if one.peak_memory else ""]
     used.append(f"{duration(one.cpu_seconds)} CPU" if one.cpu_seconds else "")
     return [
@@ -164,7 +163,7 @@ def _next(status: RunStatus, now: float) -> dict[str, str]:
     is_new = run.started is None and now - run.created < _START_SECONDS
     if status.driver is None and not is_new:
         return {
-            "nobody drives it; to go on": f"rankwise resume {run.id}",
+            "no client drives this run; to go on": f"rankwise resume {run.id}",
             "to end it": f"rankwise cancel {run.id}",
         }
     return {
