@@ -15,7 +15,7 @@ from sshd import Sshd
 
 from rankwise.backends.doctor import check_compute
 from rankwise.documents.site import find_site
-from rankwise.web.store_access import take_in
+from rankwise.web.store_access import update_stale_runs
 from tests.acceptance.jobs import wait_for
 from tests.backends.places import wait_until
 from tests.lengths import part
@@ -139,7 +139,7 @@ def test_a_page_or_a_status_fetches_and_removes_nothing_which_is_for_the_driver(
         wait_until("it is over there", lambda: bool(list(places.glob("*/end.json"))))
 
         there, threads = left_on_hosts(tmp_path), set(threading.enumerate())
-        take_in(shop.folder / ".rankwise")
+        update_stale_runs(shop.folder / ".rankwise")
         status = shop.rankwise("status")
         assert "rankwise resume job-1" in status.output, status
         # Servers of other tests in this process may have threads that come and go.

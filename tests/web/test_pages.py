@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from rankwise.store import State, Store
 from rankwise.store.queries import TaskNode
-from rankwise.web import app, pages
+from rankwise.web import pages
 from rankwise.web.app import PAGES
 from rankwise.web.graph import draw_graph, lay_out
 from tests.web.conftest import KEYS, client
@@ -295,7 +295,7 @@ def test_a_fault_of_ours_is_said_and_kept(
     def broken(*given: object, **named: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(app.Store, "open", broken)
+    monkeypatch.setattr(Store, "open", broken)
     patient = TestClient(visitor.app, base_url=str(visitor.base_url), raise_server_exceptions=False)
     patient.cookies.set(KEYS.name, KEYS.cookie)
     answer = patient.post("/runs/nightly-1/cancel", data={"form": KEYS.form})
