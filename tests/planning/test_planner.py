@@ -34,3 +34,22 @@ def test_documents_of_one_run_keep_their_variables_to_themselves(tmp_path: Path)
         assert later("artifacts:build-2") in text
         assert later("artifacts:build") not in text
     assert plan.tags[DOCUMENTS].splitlines() == list(map(str, paths))
+
+
+def test_stages_of_one_name_in_two_documents_keep_their_artifacts_apart(tmp_path: Path) -> None:
+    for name, version in (("one", "3.11"), ("two", "3.12")):
+        (tmp_path / f"{name}.yaml").write_text(
+            "type: Pipeline\nstages:\n"
+            f"  build: {{run: make, artifacts: built, matrix: {{python: ['{version}']}}}}\n"
+            f"  use-{name}: {{run: 'ls ${{{{artifacts.build}}}}'}}\n"
+        )
+    plan, _ = plan_from([tmp_path / "one.yaml", tmp_path / "two.yaml"])
+    assert [task.key for task in plan.tasks] == [
+        "build.3.11",
+        "use-one",
+        "build-2.3.12",
+        "use-two",
+    ]
+    last = json.dumps(to_data(plan.tasks[-1]), ensure_ascii=False)
+    assert later("artifacts:build-2") in last
+    assert later("artifacts:build") not in last

@@ -254,17 +254,18 @@ def _renamed(tasks: Sequence[Task], taken: set[str], *, has_stages: bool) -> lis
         stage = task.key.partition(".")[0] if has_stages else task.key
         stages.setdefault(stage, []).append(task.key.removeprefix(stage))
     names: dict[str, str] = {}
-    others = {task.key for task in tasks}
+    others = {*stages, *(task.key for task in tasks)}
     for stage, cells in stages.items():
         used = taken
         name, number = stage, 1
-        while any(name + cell in used for cell in cells):
+        while any(one in used for one in (name, *(name + cell for cell in cells))):
             # A new name must not be that of another stage of the same document either.
             used, number = taken | others, number + 1
             name = f"{stage}-{number}"
         names[stage] = name
     keys = {stage + cell: names[stage] + cell for stage, cells in stages.items() for cell in cells}
-    taken.update(keys.values())
+    # Also names of stages without a task of that key: artifacts are kept by them.
+    taken.update(keys.values(), names.values())
     if all(old == new for old, new in keys.items()):
         return list(tasks)
     return [_with_keys(task, keys, names) for task in tasks]
