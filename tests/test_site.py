@@ -785,3 +785,14 @@ def test_no_text_makes_anything_else_than_a_site_or_complaints(text: str) -> Non
     except InputError as error:
         complaints = str(error)
     assert all(line.startswith("rankwise.toml") for line in complaints.splitlines())
+
+
+def test_a_number_of_hundreds_of_digits_is_a_mistake(tmp_path: Path) -> None:
+    digits = "1" + "0" * 400
+    (tmp_path / "rankwise.toml").write_text(
+        f'[compute.c]\nbackend = "slurm"\npilot_idle = {digits}\ncores = {digits}\n'
+    )
+    with pytest.raises(InputError) as caught:
+        find_site(tmp_path, environ={})
+    assert ":3: `compute.c.pilot_idle` must be a number, not 1000" in str(caught.value)
+    assert ":4: `compute.c.cores` must be a number of cores" in str(caught.value)

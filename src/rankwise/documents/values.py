@@ -5,8 +5,8 @@ Each type has its own error message, and describes itself to JSON Schema.
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -52,7 +52,8 @@ def number_in(value: Any) -> int | float | None:
     # In YAML a number arrives as a Scalar, in TOML as a plain number.
     found = value.value if isinstance(value, Scalar) else value
     is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
-    return found if is_number and (isinstance(found, int) or math.isfinite(found)) else None
+    # TOML has whole numbers of any size, and a larger one cannot become a float.
+    return found if is_number and abs(found) <= sys.float_info.max else None
 
 
 def whole(least: int, most: int | None = None) -> Callable[[Any], int]:
