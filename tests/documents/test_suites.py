@@ -87,6 +87,13 @@ def test_a_script_need_not_say_anything(tmp_path: Path, text: str) -> None:
     assert header_of(script) == Header()
 
 
+def test_a_line_that_is_cut_off_by_the_limit_is_no_header(tmp_path: Path) -> None:
+    script = tmp_path / "a_test.py"
+    last = "\n# rankwise: timeout=60\n"
+    script.write_text("#" + "x" * (20_000 - len(last)) + last)
+    assert header_of(script) == Header()
+
+
 def test_only_the_beginning_of_a_script_is_looked_at(tmp_path: Path) -> None:
     script = tmp_path / "a_test.py"
     script.write_text("\n" * 40 + "# rankwise: ranks=4\n")

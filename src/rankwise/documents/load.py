@@ -174,10 +174,14 @@ def header_of(path: Path) -> Header:
     """Read the header of a script; raises InputError with a line for every problem."""
     try:
         with path.open("rb") as file:
-            # Also scripts in other encodings may have a header, which is plain ASCII.
-            text = file.read(_MOST_BYTES).decode(errors="replace")
+            start = file.read(_MOST_BYTES)
     except OSError as error:
         raise InputError(f"{printable_name(path)}: it cannot be read: {error.strerror}") from error
+    if len(start) == _MOST_BYTES:
+        # The last line is cut off: a number in it would lose its last digits.
+        start = start.rpartition(b"\n")[0]
+    # Also scripts in other encodings may have a header, which is plain ASCII.
+    text = start.decode(errors="replace")
     # Quick, because most scripts have no header and there may be thousands of them.
     if "rankwise:" not in text:
         return silent()
