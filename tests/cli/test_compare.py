@@ -274,9 +274,7 @@ def test_a_case_that_passed_without_a_metric_is_only_not_measured(
     assert "only A has 1 of the series, of rate" in said.out
 
 
-def test_trials_that_failed_in_b_are_told_beside_those_that_did_not(
-    store: Store, rankwise: Rankwise
-) -> None:
+def test_failed_trials_of_b_are_counted_beside_the_others(store: Store, rankwise: Rankwise) -> None:
     first = measured(store, around(2.0))
     wish = Measuring(metrics=(Metric(parser="regex"),), case="ranks=2")
     trials = [dataclasses.replace(TASK, key=f"t{number}", measuring=wish) for number in range(9)]

@@ -107,7 +107,7 @@ def test_a_site_file_that_others_can_write_is_not_looked_into(
     assert complete("run", "job.yaml", "--on", "") == ["local"]
 
 
-def test_a_broken_store_is_no_matter_for_a_shell(complete: Complete, project: Path) -> None:
+def test_a_broken_store_completes_nothing(complete: Complete, project: Path) -> None:
     (project / ".rankwise").mkdir()
     (project / ".rankwise" / "store.db").write_text("no database")
     assert complete("status", "") == []
@@ -119,6 +119,32 @@ def test_what_commands_take_is_offered(complete: Complete) -> None:
     assert complete("schema", "s") == ["site"]
     assert complete("export", "job.yaml", "--to", "kubeflow") == ["kubeflow-v1", "kubeflow-trainer"]
     assert "junit" in complete("report", "--format", "")
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("init Ten", "TensorflowJob"),
+        ("compare j", "job-1"),
+        ("explain j", "job-1"),
+        ("sta", "status"),
+    ],
+)
+def test_zsh_and_fish_complete_commands_and_arguments(
+    shell: str,
+    typed: str,
+    offered: str,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    passed_run(store)
+    monkeypatch.setenv("_RANKWISE_COMPLETE", f"complete_{shell}")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", f"rankwise {typed}")
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    assert main([]) == 0
+    assert offered in capsys.readouterr().out
 
 
 def test_what_was_measured_and_where_is_offered(complete: Complete, store: Store) -> None:
@@ -187,7 +213,7 @@ def _loaded(words: list[str], shell: str = "bash") -> tuple[str, set[str]]:
     return done.stdout, set(json.loads(done.stderr))
 
 
-def test_nobody_waits_for_what_is_not_needed(store: Store) -> None:
+def test_completion_loads_only_what_it_needs(store: Store) -> None:
     passed_run(store)
     said, loaded = _loaded(["st"])
     assert said.split() == ["status"]

@@ -57,7 +57,7 @@ def test_a_site_file_that_others_can_write_ends_every_verb_that_would_obey_it(
     assert not (project / ".rankwise" / "runs").exists()
 
 
-def test_people_are_told_which_site_file_counts(
+def test_the_site_file_that_counts_is_named(
     rankwise: Rankwise, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "rankwise.toml").write_text("")
@@ -88,7 +88,7 @@ def test_a_file_that_is_there_is_left_alone(rankwise: Rankwise) -> None:
     assert Path("job.yaml").read_text() == "mine"
 
 
-def test_a_place_that_cannot_be_written_is_told(rankwise: Rankwise) -> None:
+def test_a_place_that_cannot_be_written_is_reported(rankwise: Rankwise) -> None:
     said = rankwise("init", "MpiJob", "missing/job.yaml")
     assert said.code == 2
     assert said.err == (
@@ -102,7 +102,7 @@ def test_a_wrong_type_is_refused_with_the_nearest(rankwise: Rankwise) -> None:
     assert "MpiJob" in said.err
 
 
-def test_all_documents_are_checked_and_all_mistakes_told(rankwise: Rankwise) -> None:
+def test_validate_reports_all_errors_in_all_documents(rankwise: Rankwise) -> None:
     rankwise("init", "MpiJob", "good.yaml")
     Path("src").mkdir()
     Path("bad.yaml").write_text("type: MpiJob\nlauncer: 1\ncompute: {instance_cout: 2}\n")
@@ -395,14 +395,14 @@ def test_files_and_folders(rankwise: Rankwise) -> None:
 
 
 @pytest.mark.usefixtures("jobs")
-def test_who_is_unknown_is_told_who_is_known(rankwise: Rankwise) -> None:
+def test_an_unknown_recipient_is_answered_with_the_known_ones(rankwise: Rankwise) -> None:
     said = rankwise("export", "one.yaml", "--to", "kubflow")
     assert said.code == 2
     assert "kubeflow-v1" in said.err
 
 
 @pytest.mark.usefixtures("jobs")
-def test_all_mistakes_in_all_documents_are_told(rankwise: Rankwise) -> None:
+def test_export_reports_all_errors_in_all_documents(rankwise: Rankwise) -> None:
     Path("bad.yaml").write_text("type: MpiJob\n")
     said = rankwise("export", "bad.yaml", "one.yaml", "missing.yaml", "--to", "mpi-operator")
     assert (said.code, said.out) == (2, "")

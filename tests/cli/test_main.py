@@ -42,7 +42,7 @@ def test_help_fits_into_a_narrow_window(
 
 
 @pytest.mark.parametrize("option", ["--version", "-V"])
-def test_the_version_is_told(rankwise: Rankwise, option: str) -> None:
+def test_the_version_is_printed(rankwise: Rankwise, option: str) -> None:
     assert rankwise(option).out == f"rankwise {__version__}\n"
 
 
@@ -207,7 +207,7 @@ def test_ctrl_c_is_a_130(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("code", "expected", "text"), [(None, 0, ""), (4, 4, ""), ("sorry", 1, "sorry\n")]
 )
-def test_who_leaves_says_how(
+def test_sys_exit_decides_the_exit_code(
     code: object, expected: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert guarded(lambda: fail(SystemExit(code))) == expected
@@ -224,7 +224,7 @@ def test_other_errors_of_the_system_are_our_fault() -> None:
     assert guarded(lambda: fail(FileNotFoundError(errno.ENOENT, "not there", "x"))) == 3
 
 
-def test_a_full_disk_is_told() -> None:
+def test_a_full_disk_is_reported() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*RANKWISE, "--help"],
@@ -238,7 +238,7 @@ def test_a_full_disk_is_told() -> None:
     assert done.stderr == "rankwise: No space left on device\n"
 
 
-def test_a_reader_that_is_gone_is_no_matter() -> None:
+def test_a_reader_that_is_gone_ends_it_like_a_broken_pipe() -> None:
     with subprocess.Popen(
         [*RANKWISE, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -250,7 +250,7 @@ def test_a_reader_that_is_gone_is_no_matter() -> None:
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_streams_that_are_closed_are_no_matter(closed: str, tmp_path: Path) -> None:
+def test_closed_streams_do_not_change_the_exit_code(closed: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("type: command\ncommand: exit 7\n")
     line = f'exec "$@" run job.yaml {closed}'
     done = subprocess.run(

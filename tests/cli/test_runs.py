@@ -75,7 +75,7 @@ def test_a_failure_is_explained_and_its_code_is_ours(
 
 
 @pytest.mark.usefixtures("planned")
-def test_who_wants_quiet_hears_only_of_failures(rankwise: Rankwise, engine: FakeEngine) -> None:
+def test_quiet_prints_only_failures(rankwise: Rankwise, engine: FakeEngine) -> None:
     engine.act = over()
     said = rankwise("run", "--quiet", "job.yaml")
     assert (said.code, said.out, said.err) == (0, "", "")
@@ -170,7 +170,7 @@ def test_a_run_is_cancelled(rankwise: Rankwise, store: Store, engine: FakeEngine
     assert rankwise("cancel").out == "job-1 is over already: cancelled\n"
 
 
-def test_a_run_that_does_not_end_is_told(
+def test_a_run_that_does_not_end_is_reported(
     rankwise: Rankwise, store: Store, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(store)
@@ -226,7 +226,7 @@ def test_on_github_nothing_that_is_shown_is_obeyed(
     assert rankwise("run", "--quiet", "job.yaml").err == ""
 
 
-def test_people_are_told_of_a_run_whose_report_cannot_be_written(
+def test_a_result_is_sent_also_if_the_report_cannot_be_written(
     rankwise: Rankwise, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[list[str]] = []
@@ -293,7 +293,7 @@ def test_results_can_be_read_from_standard_output(
     assert not Path("-").exists()
 
 
-def test_github_is_told_that_nothing_ran(
+def test_github_gets_an_error_if_nothing_ran(
     rankwise: Callable[..., Said], matrix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")

@@ -84,11 +84,11 @@ def test_what_is_no_share_is_refused(folder: Path, text: str) -> None:
         selection([SUITE], folder, shard=text)
 
 
-# Before many cells are started, somebody is asked
+# Before many cells are started, the user is asked
 
 
 class Person(io.StringIO):
-    """Somebody at a terminal, who types this."""
+    """A terminal at which this is typed."""
 
     def isatty(self) -> bool:
         return True
@@ -110,7 +110,7 @@ def plan(count: int, *, skip: str = "") -> Plan:
 
 
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch, answer: str) -> Person:
-    """Have somebody answer, and give what they see; in the test itself, as pytest changes both."""
+    """Have an answer typed, and return the screen; in the test itself, as pytest changes both."""
     screen = Person()
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setattr("sys.stdin", Person(answer))
@@ -124,7 +124,7 @@ def test_few_cells_or_those_that_do_not_run_need_no_question() -> None:
 
 
 @pytest.mark.parametrize("answer", ["y\n", "YES\n"])
-def test_who_agrees_goes_on(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+def test_an_agreed_matrix_starts(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     terminal = at_a_terminal(monkeypatch, answer)
     check_count(plan(3), limit=2, is_agreed=False)
     assert terminal.getvalue() == "m starts 3 cells with 6 tasks.\nGo on? [y/N] "
@@ -138,7 +138,7 @@ def test_everything_else_starts_nothing(monkeypatch: pytest.MonkeyPatch, answer:
     assert "3 cells" in terminal.getvalue()
 
 
-def test_where_nobody_can_be_asked_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_the_error_names_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     with pytest.raises(InputError, match=r"3 cells are more than 2.*--yes.*--limit 3.*--only"):
         check_count(plan(3), limit=2, is_agreed=False)

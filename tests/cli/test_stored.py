@@ -80,7 +80,7 @@ def test_status_takes_in_what_has_ended(
     assert engine.calls == ["look job-2"]
 
 
-def test_what_somebody_drives_is_not_looked_at(
+def test_a_run_with_a_client_is_not_refreshed(
     rankwise: Rankwise, store: Store, engine: FakeEngine
 ) -> None:
     run = make_run(store)
@@ -117,7 +117,7 @@ def test_runs_are_listed(rankwise: Rankwise, store: Store) -> None:
     assert rankwise("list", "--limit", "0").code == 2
 
 
-def test_logs_show_who_wrote_what(rankwise: Rankwise, store: Store) -> None:
+def test_logs_label_each_line_with_its_process(rankwise: Rankwise, store: Store) -> None:
     passed_run(store)
     assert rankwise("logs").out == "worker 0 | zero\nworker 1 | one\n"
 
@@ -216,7 +216,7 @@ def test_logs_are_followed_as_they_grow_until_the_run_is_over(
     )
 
 
-def test_a_run_that_nobody_drives_is_not_followed_for_ever(
+def test_following_ends_when_no_client_drives_the_run(
     rankwise: Rankwise, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(store)

@@ -368,7 +368,7 @@ def _wait_for_output(run: str) -> None:
 
 
 def _read_until(terminal: int, text: bytes | None) -> bytes:
-    """Read a screen until a text is on it; None: until whoever writes it has left."""
+    """Read a screen until a text is on it; None: until its writer has exited."""
     screen = b""
     deadline = time.monotonic() + LIMIT
     while text is None or text not in screen:

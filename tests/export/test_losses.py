@@ -87,7 +87,7 @@ def test_all_that_can_be_said_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "kubeflow-v1"])
-def test_the_only_cluster_stands_in_for_one_that_nobody_knows(tmp_path: Path, target: str) -> None:
+def test_the_only_cluster_stands_in_for_an_unknown_one(tmp_path: Path, target: str) -> None:
     text = FULL.replace("target: cluster", "target: elsewhere")
     made = written(tmp_path, text, target, site=SITE)
     assert made.objects[-1]["metadata"]["namespace"] == "team"

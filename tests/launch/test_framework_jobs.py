@@ -244,7 +244,7 @@ def test_an_evaluator_is_no_part_of_the_cluster_and_not_waited_for() -> None:
         (("worker", "parameter_server"), "chief", {"worker-0"}),
     ],
 )
-def test_those_who_decide_are_waited_for(
+def test_processes_that_decide_success_are_awaited(
     roles: tuple[str, ...], success: Any, awaited: set[str]
 ) -> None:
     request = job(*(role(name, 1) for name in roles), instance_count=1, success=success)
@@ -252,7 +252,7 @@ def test_those_who_decide_are_waited_for(
     assert {process.name for process in task.processes if process.is_awaited} == awaited
 
 
-def test_it_is_told_when_the_chief_alone_decides() -> None:
+def test_a_note_says_when_the_chief_alone_decides() -> None:
     request = job(role("chief", 1), role("worker", 1), role("parameter_server", 1))
     assert task_for(request, facts()).notes == (
         "1 instance: num_replicas of worker",

@@ -137,7 +137,7 @@ def test_a_job_without_a_command_is_an_error() -> None:
             task_for(request)
 
 
-def test_variables_that_say_who_a_process_is_win_and_that_is_told() -> None:
+def test_variables_that_number_a_process_win_over_the_documents() -> None:
     request = JobRequest(
         kind="plain", name="j", roles=(role("worker"),), environment={"NODE_RANK": "9"}
     )
@@ -252,7 +252,7 @@ def found(request: JobRequest, cores: int = 8) -> Counts:
         (torch_job("python a.py"), 1, 8, ["8 processes per instance: one for each of 8 cores"]),
     ],
 )
-def test_counts_are_derived_and_told(
+def test_counts_are_derived_with_a_note(
     request_: JobRequest, instances: int, per_instance: int, notes: list[str]
 ) -> None:
     result = found(request_)
@@ -266,14 +266,14 @@ def test_replicas_of_workers_are_instances() -> None:
     assert found(request).notes[0] == "3 instances: num_replicas of worker"
 
 
-def test_more_processes_than_places_are_told() -> None:
+def test_a_note_says_that_there_are_more_processes_than_places() -> None:
     request = mpi_job("mpirun -np 16 ./a", instance_count=4, process_count_per_instance=2)
     assert found(request).notes == (
         "oversubscribed: -np 16 on 4 instances with 2 processes each is 8 more than there are places",
     )
 
 
-def test_a_command_that_says_otherwise_than_the_document_is_told() -> None:
+def test_a_note_says_that_command_and_document_differ() -> None:
     request = torch_job("torchrun --nproc-per-node 4 a.py", process_count_per_instance=2)
     assert found(request).notes == (
         "process_count_per_instance is 2, but the command wants 4 on each node",
@@ -290,7 +290,7 @@ def test_a_command_that_would_wait_for_more_nodes_is_an_error() -> None:
     )
 
 
-def test_a_command_that_wants_fewer_nodes_is_told() -> None:
+def test_a_note_says_that_a_command_wants_fewer_nodes() -> None:
     request = torch_job("torchrun --nnodes 1 a.py", instance_count=2)
     assert found(request).notes[-1] == (
         "the command wants 1 node (--nnodes), and it runs on each of 2 instances"
@@ -353,14 +353,14 @@ def test_an_unknown_input_is_named_with_the_nearest() -> None:
     )
 
 
-def test_an_unknown_input_that_is_near_to_none_is_told_with_all() -> None:
+def test_an_unknown_input_that_is_like_none_is_answered_with_all() -> None:
     with pytest.raises(InputError, match=r"there is `inputs\.data`, `inputs\.lr`"):
         filled("a ${{inputs.zzz}}", data="x", lr="1")
     with pytest.raises(InputError, match="add it under `inputs:`"):
         filled("a ${{inputs.zzz}}")
 
 
-def test_all_wrong_references_are_told_at_once() -> None:
+def test_all_unknown_references_are_reported_at_once() -> None:
     request = dataclasses.replace(
         job_inputs("a ${{inputs.x}} ${{outputs.y}}"), environment={"V": "${{inputs.z}}"}
     )

@@ -96,7 +96,7 @@ def test_the_mpi_job_on_kubernetes_is_planned() -> None:
     assert task.processes[0].resources == Resources(cores=1, memory=2 << 30)
 
 
-def test_what_nobody_claims_is_not_claimed() -> None:
+def test_a_job_without_limits_claims_nothing() -> None:
     task = task_for(mpi_job(MPIRUN, instance_count=4), facts())
     assert task.resources == Resources()
 
@@ -198,7 +198,7 @@ def test_a_script_that_starts_mpirun_itself_stays_as_it_is() -> None:
     assert any(note.startswith("ranks: `./start.sh") for note in task.notes)
 
 
-def test_a_command_that_is_not_used_is_told() -> None:
+def test_a_note_names_a_command_that_is_not_used() -> None:
     roles = (role("launcher", command="mpirun -np 2 ./a"), role("worker", command="sshd"))
     task = task_for(JobRequest(kind="mpi", name="j", roles=roles, instance_count=1), facts())
     assert "the command of worker is not used: that of launcher is" in task.notes

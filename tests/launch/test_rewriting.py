@@ -123,7 +123,7 @@ def test_open_mpi_4_takes_its_own_options_as_they_are() -> None:
     assert mended(MPIRUN, "openmpi4") == (MPIRUN, [])
 
 
-def test_a_program_that_torch_takes_for_a_script_is_told() -> None:
+def test_a_note_names_a_program_that_torch_takes_for_a_script() -> None:
     line, notes = mended(TORCH_LAUNCH, "mpich")
     assert line == TORCH_LAUNCH.replace("--use_env ", "--use_env --no_python ")
     assert notes == [
@@ -194,7 +194,7 @@ def test_a_line_that_is_not_understood_stays_and_a_note_says_what_follows() -> N
     )
 
 
-def test_ranks_that_cannot_be_wrapped_are_told() -> None:
+def test_a_reason_is_given_for_ranks_that_cannot_be_wrapped() -> None:
     line = "torchrun --run-path /a.py"
     prepared = prepare(line, read_command(line), "mpich")
     assert prepared.for_process({}) == line
@@ -343,7 +343,7 @@ def test_values_are_quoted_where_the_shell_would_break_them() -> None:
     assert substitute("a TF_CONFIG", {"TF_CONFIG": '{"a": 1}'}) == "a '{\"a\": 1}'"
 
 
-def test_the_names_that_stand_in_a_line_are_told() -> None:
+def test_names_of_variables_in_a_line_are_listed() -> None:
     assert names_in("a MASTER_ADDR:MASTER_PORT $NODE_RANK", VALUES) == [
         "MASTER_ADDR",
         "MASTER_PORT",
