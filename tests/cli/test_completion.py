@@ -133,6 +133,7 @@ def test_what_commands_take_is_offered(complete: Complete) -> None:
 )
 def test_zsh_and_fish_complete_commands_and_arguments(
     shell: str,
+    *,
     typed: str,
     offered: str,
     store: Store,

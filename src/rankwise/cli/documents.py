@@ -41,6 +41,7 @@ def ci_file(service: str, document: str) -> tuple[str, str]:
     if service not in CI_FILES:
         hint = did_you_mean(service, CI_FILES)
         raise InputError(f"--ci {service}: there is {', '.join(CI_FILES)}{hint}")
+    # The path becomes part of commands and of YAML: only characters that need no quotes in either.
     if not _PATH.fullmatch(document):
         raise InputError(
             f"{document!r}: a path in a CI file is made of letters, digits and . _ - /, and begins "
@@ -95,6 +96,7 @@ def export_command(
     options = ExportOptions(
         on=on, image=image, code_in_image=code_in_image, runtime=runtime, beside=beside
     )
+    # All of them before anything is written: an error in one leaves no half of the export.
     made = export_from(files, to, options)
     for one in made:
         _show_losses(one, is_error=strict)
@@ -178,6 +180,7 @@ def _list_types() -> None:
 def _write_new(file: Path, text: str) -> None:
     """Write a file that does not exist yet; raises InputError if it does."""
     try:
+        # "x": what the user has written is never replaced.
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
     except FileExistsError:

@@ -120,11 +120,13 @@ def drive_shown(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) 
             with contextlib.suppress(OSError):
                 show_start(make_console(), run, tasks, is_again=run.started is not None)
         attempts = store.attempts(run.id) if run.started is not None else []
+        # What an earlier client has started writes on; its logs are followed, too.
         running = [one.folder for one in attempts if not one.state.is_over]
         try:
             with LiveDisplay(_view(store, run, tasks, shown), running=running) as display:
                 end = drive(store, run.id, observer=display.observe)
         except KeyboardInterrupt:
+            # The second Ctrl-C: the runners go on, and the user must know how to find them.
             show_left(make_console(to_stderr=True), run.id)
             raise
     now = store.run(run.id)
@@ -180,6 +182,7 @@ def write_ci_outputs(
     from rankwise.reports.model import ReportData, write_report
 
     data = ReportData(store=store, run=store.run(run), now=time.time())
+    # First: a report on standard output is the last there, and whole.
     if is_github and with_annotations:
         from rankwise.reports.data_formats import error_lines
         from rankwise.reports.failures import with_run

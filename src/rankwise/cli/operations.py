@@ -114,6 +114,7 @@ def doctor_command(name: str | None = None, *, store: StoreFolder = None) -> int
     from rankwise.documents.site import find_site
 
     site = find_site(Path.cwd())
+    # This machine is always checked, with a table of its own or without.
     computes = {one for layer in site.layers for one in layer.computes} - {"local"}
     # A name with a star is a pattern, and what it matches is not known here.
     known = sorted(one for one in computes if not one.endswith("*"))
@@ -206,6 +207,7 @@ def serve_command(
         from rankwise.web import app
     except ModuleNotFoundError as error:
         raise InputError(f"the page needs {error.name}:  pip install 'rankwise[web]'") from error
+    # Bound before the address is printed, so that it works at once.
     listening = app.listen(port)
     keys = app.keys_for(listening)
     number = app.port_of(listening)

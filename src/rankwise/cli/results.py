@@ -137,6 +137,7 @@ def notify_command(
     with open_for_reading(store_folder(store)) as opened:
         if retry:
             return int(not try_again(Outbox(opened.folder), say=say))
+        # Not refreshed: what is stored is sent, also of a run that still goes on.
         chosen = choose_run(opened, run)
         return int(not send_result(opened, chosen, to or _only_recipient(chosen)))
 
@@ -259,6 +260,7 @@ def runs_of(store: Store, given: str, *, last: int) -> list[RunRow]:
     def having(name: str, value: str) -> list[RunRow]:
         return [run for run in runs if run.tags.get(name) == value][:last]
 
+    # What is meant is found by its form: a name of a run has no `=`, a commit is hexadecimal.
     if tag := _TAG.fullmatch(given):
         if found := having(tag["name"], tag["value"]):
             return found

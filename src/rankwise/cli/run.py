@@ -44,6 +44,7 @@ def cancel_command(run: Run = None, *, store: StoreFolder = None) -> int:
     from rankwise.store import Store
 
     folder = store_folder(store)
+    # For reading first: where there is no store, none is made.
     with open_for_reading(folder) as opened:
         chosen = choose_run(opened, run)
     if chosen.state.is_over:
@@ -72,6 +73,7 @@ def check_count(plan: Plan, *, limit: int, is_agreed: bool) -> None:
     count = len(cells_to_run(plan.tasks))
     if count <= limit:
         return
+    # The question goes to standard error: the output may be read by a program.
     if sys.stdin.isatty() and sys.stderr.isatty():
         tests = sum(not task.skip for task in plan.tasks)
         print(f"{plan.name} starts {count} cells with {tests} tasks.", file=sys.stderr)
@@ -151,6 +153,7 @@ def _created(options: StartOptions, plan: Plan, text: str) -> Iterator[tuple[Sto
     from rankwise.engine.runs import check_secrets
     from rankwise.store import Store
 
+    # All that can refuse the plan comes before the run is stored.
     check_count(plan, limit=options.limit, is_agreed=options.yes)
     if options.notify:
         plan = with_recipients(plan, options.notify)
@@ -225,6 +228,7 @@ def submit_command(options: StartOptions) -> None:
         start_in_background(opened, run)
     for notice in plan.notices:
         print(f"note: {notice}", file=sys.stderr)
+    # Alone on standard output, for `run=$(rankwise submit …)`.
     print(run)
     if sys.stdout.isatty():
         print(f"To follow it:  rankwise logs -f {run}", file=sys.stderr)

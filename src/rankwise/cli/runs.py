@@ -86,6 +86,7 @@ def list_command(
       rankwise list
       rankwise list --limit 5 --json
     """
+    # Twice: what is refreshed may have ended.
     with open_for_reading(store_folder(store)) as opened:
         for run in opened.runs(limit):
             refresh(opened, run)

@@ -50,10 +50,12 @@ def _written(job: ExportJob) -> str:
 
 def _mpi(job: ExportJob) -> AzureCommand:
     distribution = {"type": "mpi", "process_count_per_instance": job.counts.per_instance}
+    # As it is written, with `${{inputs.NAME}}`, which Azure ML fills in by itself.
     command = _written(job)
     if job.request.generate_launcher and job.launch is None:
         return AzureCommand(command=command, distribution=distribution)
     launch = read_command(command, environment=job.raw.environment).launch
+    # Two launchers, that of Azure ML and that of the command, would start ranks of ranks.
     found = without_launcher(command, launch) if launch is not None else None
     if launch is None or found is None:
         raise InputError(
@@ -134,6 +136,7 @@ def azureml(job: ExportJob) -> Exported:
         "distribution": line.distribution,
     }
     if job.request.timeout is not None:
+        # In whole seconds; rounded down, a job that keeps its limit could be ended.
         made["limits"] = {"timeout": math.ceil(job.request.timeout)}
     if isinstance(job.model, CommandJob):
         made |= _of_command_job(job, job.model, made["resources"])
@@ -149,6 +152,7 @@ def _environment(job: ExportJob) -> str | dict[str, str]:
     """Name the environment: as the document does, or by its image."""
     runtime = job.role.runtime
     image = job.options.image or (runtime.image if runtime.kind == "container" else "")
+    # The name of an environment is Azure ML's own; an image needs no registration there.
     if image:
         return {"image": image}
     if runtime.name.startswith("azureml:"):
@@ -164,6 +168,7 @@ def _path(job: ExportJob, path: str) -> str:
     """Write a path of the document for a file in another folder; addresses stay as they are."""
     if "://" in path or path.startswith("azureml:"):
         return path
+    # Azure ML takes paths from the folder of the file that it reads.
     whole = job.document.path.absolute().parent / path
     return os.path.relpath(whole, job.options.beside.absolute())
 
@@ -200,7 +205,7 @@ def _plain(value: Any) -> Any:
             return {str(name): _plain(entry) for name, entry in value.items()}
         case list() | tuple():
             return [_plain(entry) for entry in value]
-        case Scalar():
+        case Scalar():  # Has its place in the document beside it.
             return value.value
     return value
 

@@ -168,6 +168,7 @@ def gather(document: Document, site: Site, options: ExportOptions, taken: set[st
     check_code(document)
     compute = options.on or compute_of(document).target or site.default_compute
     raw = request_of(document, site, key=model.name, compute=compute)
+    # Azure ML fills in inputs by itself and gets `raw`; for pods it is done here.
     request = with_inputs(raw)
     # What on this machine is the folder of the attempt is a folder of the pod.
     roles = tuple(
@@ -177,6 +178,7 @@ def gather(document: Document, site: Site, options: ExportOptions, taken: set[st
     request = dataclasses.replace(request, roles=roles)
     role = commanding_role(request, "launcher", "worker")
     launch = read_command(role.command, environment=request.environment).launch
+    # On each node, mpirun would start a job of its own, each with a rank 0.
     if request.kind == "pytorch" and launch is not None and not launch.is_torch:
         raise InputError(
             f"{document.place(('command',), role.command)}: {launch.launcher} in a PyTorch job "
@@ -217,6 +219,7 @@ def export_from(paths: Sequence[Path], target: str, options: ExportOptions) -> l
     module, name = TARGETS[target]
     write: Target = getattr(import_module(f"rankwise.export.{module}"), name)
     made, faults, taken = [], Faults(), set[str]()
+    # Errors of all documents are shown at once, and none is written then.
     for path in paths:
         with faults.collected(), named_files(path):
             site = find_site(path.absolute().parent)
@@ -261,6 +264,7 @@ _Representer.add_multi_representer(Sequence, _Representer.represent_data_sequenc
 
 def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
     """Write documents, with a line between them, for readers of YAML 1.1 and 1.2."""
+    # Not the round-trip writer of documents: it would keep aliases and its own style.
     writer = YAML(typ="safe", pure=True)
     writer.Representer = _Representer
     writer.default_flow_style = False

@@ -44,6 +44,7 @@ def mpi_operator(job: ExportJob) -> Exported:
         raise InputError(f"{job.at('type')}: the MPI operator runs MPI jobs only; {who}")
     code = code_map(job)
     more = {
+        # A launcher that is there first fails to reach the workers, and the job with it.
         "launcherCreationPolicy": "WaitForWorkersReady",
         # Whose MPI the image is taken to have, by the options of the launcher.
         "mpiImplementation": (
@@ -104,7 +105,7 @@ def _mpi_parts(job: ExportJob) -> tuple[Part, Part]:
         is_privileged=True,
     )
     worker = Part(
-        # One that names no runtime has that of the launcher.
+        # A worker that names no runtime has that of the launcher.
         role=job.role if at_nodes.runtime.kind == "current" else at_nodes,
         container="mpi",
         resources=at_nodes.resources,
@@ -140,6 +141,7 @@ def kubeflow_trainer(job: ExportJob) -> Exported:
     code = code_map(job)
     line, notes = _line(job)
     hosts = dict.fromkeys(HOSTFILES, HOSTFILE) if kind == "mpi" else {}
+    # With one of these variables, the webhook of the Trainer refuses the whole TrainJob.
     reserved = _reserved(job)
     trainer = given(
         image=image_of(job, job.role),
@@ -169,6 +171,7 @@ def _line(job: ExportJob) -> tuple[str, list[str]]:
             return mpi_line(job, HOSTFILE), []
         case "pytorch":
             return torch_line(job, _TRAINER_VARIABLES)
+    # A single command has one node, and finds the number that it would have here.
     return f"export NODE_RANK=0\n{job.role.command}", []
 
 
@@ -198,6 +201,7 @@ def _patches(job: ExportJob, code: CodeMap | None) -> list[dict[str, Any]]:
     pod |= given(volumes=found, containers=containers)
     if not pod:
         return []
+    # Only the MPI runtime has a pod of its own for the launcher.
     names = ("launcher", _CONTAINER) if job.request.kind == "mpi" else (_CONTAINER,)
     jobs = [{"name": name, "template": {"spec": {"template": {"spec": pod}}}} for name in names]
     changed = {"template": {"spec": {"replicatedJobs": jobs}}}
@@ -217,6 +221,7 @@ def _losses(job: ExportJob, code: CodeMap | None) -> list[str]:
     ]
     if job.request.restart.most:
         losses.append(job.loss("restart", "the runtime decides when a TrainJob starts again"))
+    # There is one trainer for all pods, and the launcher is the first of its nodes.
     at_nodes = instance_role(job.request)
     if at_nodes is not job.role and job.role.resources != at_nodes.resources:
         path = job.limits_field(job.role.name)
@@ -307,6 +312,7 @@ def _tensorflow(
     if job.request.success != "chief" and "Chief" in specs:
         _say_success(job, "a TFJob with a chief has succeeded when that has", losses, notes)
     elif job.request.success != "chief":
+        # Without it, the operator calls the job a success when worker 0 has ended.
         spec["successPolicy"] = "AllWorkers"
     return {**spec, "tfReplicaSpecs": specs}
 
@@ -314,6 +320,7 @@ def _tensorflow(
 def _say_success(job: ExportJob, when: str, losses: list[str], notes: list[str]) -> None:
     """Say when a job has succeeded there: a loss if the document wants it otherwise."""
     said = f"{when}, whatever the others do then"
+    # What the document leaves open may be otherwise there; what it says must not get lost silently.
     if "success" in job.model.model_fields_set:
         losses.append(job.loss("success", said))
     else:

@@ -56,6 +56,7 @@ def code_map(job: ExportJob) -> CodeMap | None:
     total, taken = 0, set[str]()
     for path, content, is_program in _files(folder):
         key = unique(_key(path), taken)
+        # Text stays readable in the file; what is no text has a field of its own.
         try:
             texts[key] = content.decode()
             total += len(content)
@@ -96,6 +97,7 @@ def _key(path: str) -> str:
     """Name a file as a key of a ConfigMap may be named."""
     # The end of a path tells more than its beginning.
     fit = re.sub(r"[^A-Za-z0-9._-]", "_", path)[-_LONGEST_KEY:]
+    # Kubernetes refuses keys that begin with two dots: such names are its own in a volume.
     return f"file{fit}" if fit.startswith("..") else fit
 
 
@@ -121,6 +123,7 @@ def security(compute: ComputeConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     The image decides which user runs in there, unless a site file knows the cluster.
     """
     user = compute.kubernetes.user if compute.backend == KUBERNETES else None
+    # The group of files, too: volumes that are mounted belong to root otherwise.
     who = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), user)
     pod = {"securityContext": who} if user is not None else {}
     return pod, {"securityContext": _CAPABILITIES}
@@ -181,6 +184,7 @@ def image_of(job: ExportJob, role: RoleRequest) -> str:
     """Return the image of a role; raises InputError if neither it nor the site file has one."""
     runtime = role.runtime
     is_file = runtime.image.endswith(".sif")
+    # The command line wins, then the document; the site file has one for what has none.
     own = runtime.image if runtime.kind == "container" and not is_file else ""
     if image := job.options.image or own or job.compute.kubernetes.image:
         return image
@@ -194,6 +198,7 @@ def image_of(job: ExportJob, role: RoleRequest) -> str:
 
 def variables_of(job: ExportJob, more: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """Return the variables of a container; secrets come from an object of that name."""
+    # The document may name another file of hosts than the operator's.
     said = {**(more or {}), **job.request.environment}
     plain = [{"name": name, "value": escaped(value)} for name, value in said.items()]
     secret = [
