@@ -369,6 +369,21 @@ def test_many_strangers_at_once_are_all_dropped(board: Board) -> None:
 # As a process serves it
 
 
+def test_a_reporter_that_is_lost_is_reported_also_by_a_coordinator_that_sees_no_rank(
+    board: Board, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As with ranks on several machines, where it has no folder.
+    first, second = board.join_all()
+    first.send(*begin([[2, None, []], [1, None, []]]))
+    assert second.receive()[0]["kind"] == "run"
+    first.close()
+    assert board.has_ended()
+    said = capsys.readouterr().err
+    assert "rank 0 of 2 ended without a word" in said
+    assert "in test_0" in said
+    assert "not finished:\n  test_0" in said
+
+
 def test_it_is_told_the_secret_and_where_to_listen_over_its_line(tmp_path: Path) -> None:
     line, theirs = socket.socketpair()
     descriptor = theirs.detach()
