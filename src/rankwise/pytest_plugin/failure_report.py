@@ -107,6 +107,7 @@ def report_ending(test: ReportedTest, ending: AbortedTest, root: Path) -> list[p
     ]
     last = str(failing[0].when) if failing else _phase_name(ending.phase)
     reports = []
+    # After the last phase all reports of the test are there already.
     if ending.phase not in AFTER:
         reports += [_earlier(test, ending, phase) for phase in _PHASES[: _PHASES.index(last)]]
     now = time.time()
@@ -141,6 +142,7 @@ def _earlier(test: ReportedTest, ending: AbortedTest, phase: str) -> pytest.Test
             for rank, result in known.items()
         }
     )
+    # A phase of which no rank has said anything has passed: the test came to the next one.
     return found[0] if found and found[0].passed else _make_report(test, phase)
 
 
@@ -188,6 +190,7 @@ def _location(test: ReportedTest, ending: AbortedTest) -> ReprFileLocation:
                 who = describe_ranks([rank], ending.size)
                 message = f"[{who}] {crash.message}; the others did not end"
                 return ReprFileLocation(crash.path, crash.lineno, message)
+    # What crashed is more to the point than where others wait.
     for stacks in (ending.crashes, ending.waiting):
         for stack in stacks.values():
             if frames := of_the_test(stack):
@@ -275,6 +278,7 @@ class FailureReport:
         ended = self._results(running, running.bodies)
         # A rank that failed may have come to its end since: its whole result says more.
         failed |= {place: ended[place] for place in ended if place in failed}
+        # Places in the test to ranks in the world: a test may have any ranks of a shared one.
         ranks = dict(enumerate(world_and_rank(worker)[1] for worker in running.workers))
         at_it = {
             place: rank

@@ -151,6 +151,7 @@ class LiveView:
         """Show how it stands now, unless that was a moment ago."""
         now = time.monotonic()
         pause = _PAUSE_SECONDS if self.panel.is_shown else 0.0
+        # As often as asked for while lines scroll: what others write takes the panel away.
         if now - self._begun < _FIRST_SECONDS or now - self._shown < pause:
             return
         self._shown = now

@@ -203,7 +203,9 @@ class ReportingRank(Reporter):
                 break
             if header["kind"] in ("bye", "gone"):
                 missing.discard(header["rank"])
-                self._note_if_lost(header)
+                if header.get("lost"):
+                    self.lost.append(header["rank"])
+                    self.end_session(explain_gone(header))
             elif header["kind"] == "interrupt":
                 self._leaving.add(header["rank"])
                 self._interrupt = self._interrupt or header
@@ -260,12 +262,6 @@ class ReportingRank(Reporter):
         )
         item = self._tests[header["case"]]
         self.log_more(item, report_ending(item, ending, self._config.rootpath))
-
-    def _note_if_lost(self, header: Header) -> None:
-        """Fail the run for a rank that has ended without a word."""
-        if header.get("lost"):
-            self.lost.append(header["rank"])
-            self.end_session(explain_gone(header))
 
 
 def _after(seconds: float | None) -> float | None:

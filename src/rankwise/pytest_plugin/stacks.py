@@ -147,6 +147,7 @@ def _ask(process: int, path: Path) -> _Question | None:
     # It may be gone at any moment.
     with contextlib.suppress(OSError):
         if _can_answer(process):
+            # Before the signal is sent: the length of the file, and which threads have it blocked.
             question = _Question(process, path, path.stat().st_size, _deaf_threads(process))
             os.kill(process, STACK_SIGNAL)
             return question
@@ -269,6 +270,7 @@ def hint_at_world(stacks: Mapping[int, Stack], size: int, world: int) -> str:
 
     Empty if it has all of them, or if a rank is in a call of mpi4py's: that reaches these alone.
     """
+    # A call of mpi4py reaches the ranks of the test: what hangs there is another thing.
     if size >= world or not stacks or any(_is_in_mpi4py(stack) for stack in stacks.values()):
         return ""
     more = ""
@@ -289,6 +291,7 @@ def _is_in_mpi4py(stack: Stack) -> bool:
 
 def _name_the_odd(groups: Sequence[tuple[Stack, list[int]]], root: Path) -> list[str]:
     """Name the one rank that is not where all the others are together."""
+    # With one rank on each side, neither is the odd one.
     if len(groups) != 2 or len(groups[0][1]) != 1 or len(groups[1][1]) < 2:
         return []
     (odd, (rank,)), (most, _) = groups

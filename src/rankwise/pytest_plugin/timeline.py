@@ -106,6 +106,7 @@ class Timekeeper:
             self._note_alone(report)
 
     def _note_alone(self, report: pytest.TestReport) -> None:
+        # pytest-xdist puts it there.
         worker = getattr(report, "worker_id", "")
         lane = self._workers.setdefault(worker, len(self._workers))
         entry = self._alone.get((report.nodeid, lane))
@@ -119,6 +120,7 @@ class Timekeeper:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         now = time.time()
+        # Heavy, and needed only where a timeline is asked for.
         from rankwise.node.files import write_file
         from rankwise.reports.html import timeline_page
         from rankwise.reports.timeline import timeline_data

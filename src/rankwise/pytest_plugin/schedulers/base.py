@@ -108,6 +108,7 @@ class Pace:
     def observe(self, seconds: float) -> None:
         """Learn how long a test of this run took."""
         self._count += 1
+        # A running mean: no list of all durations is kept.
         self._mean += (seconds - self._mean) / self._count
 
     def estimate(self, case: ScheduledTest) -> float | None:
@@ -132,6 +133,7 @@ class Pace:
             elif seconds is None or spent + seconds > _BATCH_SECONDS or not case.goes_with(first):
                 return
             yield case
+            # Of unknown length: nothing has to wait behind it.
             if seconds is None:
                 return
             spent += seconds

@@ -185,6 +185,7 @@ class Dispatcher:
 
     def resume(self) -> None:
         """Try again to place what waited for workers to be started."""
+        # Those that find no room again are parked once more meanwhile.
         parked, self._parked = self._parked, deque()
         if not self._stopping:
             for assignment in parked:
@@ -219,6 +220,7 @@ class Dispatcher:
         if batch.world_kind == "shared" and not self._scheduler.one_by_one:
             slot = batch.assignment.ranks[batch.workers.index(worker)]
             batch.released.add(slot)
+            # A worker of the shared world is free by itself, before others are back from the test.
             self._scheduler.release((slot,))
         if not batch.is_over:
             return
@@ -442,6 +444,7 @@ class Dispatcher:
                 self._unassigned[group] -= 1
                 if not self._unassigned[group]:
                     closing.append(group)
+        # Workers of these tests close it themselves, after the last one.
         for group in closing:
             for worker in self._visitors.pop(group).difference(workers):
                 self.outbox.append((worker, {"kind": "close", "groups": [group]}, b""))

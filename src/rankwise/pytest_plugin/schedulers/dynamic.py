@@ -34,6 +34,8 @@ class FreeSlots:
         order = self._whole(size) if exclusive else self._order(size)
         if order is None:
             return None
+        # The lowest numbers first, so that equal tests meet on equal slots and keep their
+        # communicators.
         picked: list[int] = []
         for number in order:
             free = self._free[number]

@@ -26,6 +26,7 @@ class FirstFit:
     def place(self, size: int) -> tuple[int, int]:
         """Return the step and the first slot for a test of `size` slots."""
         node = 1
+        # The left half holds the earlier steps: they are filled first.
         while node < self._leaves:
             node *= 2
             if self._room[node] < size:

@@ -114,6 +114,7 @@ class RankDebugger:
             with contextlib.suppress(OSError):
                 self._put(header["pid"], number, target)
         terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        # pytest has chosen width and colours for its own output: the terminal may have others.
         self._writer, terminal._tw = terminal._tw, create_terminal_writer(self._config, sys.stdout)
 
     def _targets(self, capture: object) -> list[tuple[int, int]]:
@@ -128,6 +129,7 @@ class RankDebugger:
     def _put(self, pid: int, number: int, target: int) -> None:
         # Not our controlling terminal: Ctrl-C there is for the controller to pass on.
         opened = os.open(f"/proc/{pid}/fd/{number}", _MODES[number] | os.O_NOCTTY)
+        # To be put back when the terminal is returned.
         self._kept[target] = os.dup(target)
         os.dup2(opened, target)
         os.close(opened)

@@ -130,16 +130,14 @@ class Pool:
         while self.worlds.alive and (deadline is None or time.monotonic() < deadline):
             self.step()
         for world in list(self.worlds.alive.values()):
-            self._kill(world)
-            self.worlds.remove(world)
+            self._drop(world)
 
     def interrupt(self, number: int) -> None:
         """Send a signal to every rank; what has none yet is ended."""
         self.is_interrupted = True
         for world in list(self.worlds.alive.values()):
             if not world.pids:
-                self._kill(world)
-                self.worlds.remove(world)
+                self._drop(world)
                 continue
             for rank in world.pids:
                 where = {"world": world.number, "rank": rank}
@@ -197,8 +195,7 @@ class Pool:
             if world.state is WorldState.READY:
                 self._dismiss(world)
             elif world.state is WorldState.STARTING:
-                self._kill(world)
-                self.worlds.remove(world)
+                self._drop(world)
 
     # Messages
 
@@ -319,8 +316,7 @@ class Pool:
     def hung_up(self, worker: int) -> None:
         """Learn that a worker has closed its line."""
         number, rank = world_and_rank(worker)
-        world = self.worlds.alive.get(number)
-        if world is not None:
+        if world := self.worlds.alive.get(number):
             world.rank_disconnected(rank)
 
     def _note_end(self, header: Header) -> None:
@@ -484,6 +480,11 @@ class Pool:
                 + (f"; this is what it printed:\n{log}" if log else "")
             )
         self._dispatcher.resume()
+
+    def _drop(self, world: World) -> None:
+        """Kill and forget a world in which nothing is left to report."""
+        self._kill(world)
+        self.worlds.remove(world)
 
     def _kill(self, world: World) -> None:
         self._tell_servers({"kind": "kill", "world": world.number})

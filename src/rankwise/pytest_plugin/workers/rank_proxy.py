@@ -35,6 +35,7 @@ def main() -> int:
     rights = b"".join(number.to_bytes(4, sys.byteorder) for number in descriptors)
     line.sendmsg([len(body).to_bytes(4, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
     line.sendall(body)
+    # A command to start, or 0: the server has made the rank itself.
     size = int.from_bytes(read(line, 4), "big", signed=True)
     if size > 0:
         command = [part.decode() for part in read(line, size).split(b"\0")]

@@ -59,6 +59,7 @@ def read_slurm_options(
     given = [(word, "--slurm-options") for word in options]
     given += [(word, known.slurm_file) for word in _options_in(script, known.slurm_file)]
     _refuse(given)
+    # With --detach the job is a new one, also if this process is in one already.
     job = "" if known.detach else environment.get("SLURM_JOB_ID", "")
     cores = value_of(_CORES, [word for word, _ in given]) or (
         environment.get("SLURM_CPUS_PER_TASK", "") if job else ""
@@ -123,6 +124,7 @@ def _options_in(script: str, name: str) -> list[str]:
     for number, line in enumerate(script.splitlines(), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             break
+        # Slurm takes it for a directive only at the very beginning of a line.
         if not line.startswith(_DIRECTIVE):
             continue
         try:
@@ -173,6 +175,7 @@ def value_of(names: Sequence[str], words: Sequence[str]) -> str:
 
 def _count_tasks(asked: str | None, job: Mapping[str, str]) -> int:
     """Settle the number of workers; `job` are the variables of the job that we are in."""
+    # The older name, which some versions set instead.
     there = job.get("SLURM_NTASKS", "") or job.get("SLURM_NPROCS", "")
     if asked in (None, "auto"):
         if there.isdecimal():

@@ -59,6 +59,7 @@ class Allocation:
         """
         now = time.monotonic()
         self._since = self._since or now
+        # A job that has waited for long can wait some seconds more to be noticed.
         pause = _LOOK_SECONDS if now - self._since < _EAGER_SECONDS else _SLOW_LOOK_SECONDS
         if not at_once and now - self._asked < pause:
             return self.state
@@ -143,6 +144,7 @@ def _choice(name: str) -> ComputeConfig:
 def make_script(wishes: SlurmOptions, program: Sequence[str]) -> str:
     """Write the job script: the user's own, or a new one; then the commands, then the program."""
     head = wishes.script.rstrip("\n") or "#!/bin/bash"
+    # sbatch refuses a script without that line.
     if not head.startswith("#!"):
         head = f"#!/bin/bash\n{head}"
     return "\n".join((head, *wishes.commands, f"exec {shlex.join(program)}", ""))

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rankwise.backends.batch.slurm import Slurm
-from rankwise.backends.batch.system import CALL_SECONDS, Phase
+from rankwise.backends.batch.system import Phase
 from rankwise.errors import ComputeFailure
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.connections import SUPERVISOR, TEMPLATE, Exchange, Header, Name
@@ -115,22 +115,10 @@ def choose_mpi_type(library: str, wishes: SlurmOptions) -> str:
 
 
 def _offered_mpi_types() -> set[str]:
-    import subprocess
-
-    try:
-        said = subprocess.run(
-            ["srun", "--mpi=list"],
-            env=Slurm().plain_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=CALL_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ComputeFailure(f"srun cannot be asked for its kinds of MPI: {error}") from error
+    slurm = Slurm()
     # It has said so on stderr in some versions, and with "srun: " before each line.
-    return read_mpi_types(said.stdout + said.stderr)
+    command = ["sh", "-c", "srun --mpi=list 2>&1; true"]
+    return read_mpi_types(slurm.call(command, environment=slurm.plain_environment()))
 
 
 def read_mpi_types(text: str) -> set[str]:
@@ -254,8 +242,10 @@ class SlurmSite(Workplace):
                 kind, node = connections.name_and_node(name)
                 if kind == SUPERVISOR:
                     self._present.add(node)
-            case "mpi":
-                self._learn_library(header["library"])
+            case "mpi" if not self.library and self._srun.nodes:
+                if self._wishes.uses_srun:
+                    self._srun.mpi_type = choose_mpi_type(header["library"], self._wishes)
+                self.library = header["library"]
 
     def _start_servers(self, nodes: str) -> None:
         """Have a server started on each node."""
@@ -278,12 +268,6 @@ class SlurmSite(Workplace):
                 "environment": {connections.INVITATION: self._invitation.to_text()},
             }
         )
-
-    def _learn_library(self, library: str) -> None:
-        if not self.library and self._srun.nodes:
-            if self._wishes.uses_srun:
-                self._srun.mpi_type = choose_mpi_type(library, self._wishes)
-            self.library = library
 
     # While it lasts
 

@@ -195,6 +195,7 @@ class Supervisor(forkserver.ForkServer):
         for world, when in list(self._dismissed.items()):
             if when <= time.monotonic():
                 del self._dismissed[world]
+                # It can tidy up; what does not end by this is swept up at the end of the run.
                 self._launchers[world].send_signal(signal.SIGTERM)
 
     def end(self) -> NoReturn:

@@ -37,6 +37,7 @@ class LiveOutput:
             self._write({"pid": os.getpid(), "files": dict(captured)})
             return
         # Nothing is captured: all of it goes to a file of its own.
+        # One for each process: several worlds take turns on a rank, and each begins anew.
         raw = log_of(folder, rank).with_suffix(f".{os.getpid()}.raw")
         write_output_to(raw)
         self._write({"raw": str(raw)})
@@ -94,6 +95,7 @@ def open_panes(folder: Path, width: int, run: Run | None = None) -> str:
         commands.append(
             shlex.join([sys.executable, str(_FOLLOW), str(log_of(folder, rank)), title])
         )
+    # -d: the user stays where they are; -P -F: tmux says the number of the pane.
     told = ["-d", "-P", "-F", "#{pane_id}"]
     if "TMUX" in os.environ:
         where = "the window rankwise of tmux"

@@ -62,6 +62,7 @@ class PaneWriter:
     def _open(self, record: dict[str, Any]) -> None:
         for number in self._files.values():
             os.close(number)
+        # A new process has the rank: the files of the one before have nothing more to say.
         self._is_raw = "raw" in record
         places = (
             {"raw": record["raw"]}
@@ -77,6 +78,7 @@ class PaneWriter:
     def _records(self) -> Iterator[dict[str, Any]]:
         while data := os.read(self._log, _AT_ONCE):
             self._rest += data
+        # The last line may not be written whole yet.
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
             yield json.loads(line)

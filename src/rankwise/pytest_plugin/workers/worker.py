@@ -167,6 +167,7 @@ class PoolSession(RankSession[PoolLink]):
             data["deselected"] = self._deselected
             data["collected"] = self._record.describe(session)
         if self._server is not None:
+            # Now, when all modules of the tests have been imported.
             header["unsafe"] = why_not_copied()
             if header["unsafe"]:
                 # Launchers wait there already: they get their processes from the supervisor.
