@@ -103,8 +103,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 # For runners that another client has started: their ends can be polled, not awaited.
-_LOOK_SECONDS = 0.1
-_AGAIN_SECONDS = 1.0
+_LOOK_SECONDS, _AGAIN_SECONDS = 0.1, 1.0
 # An address for each node: a launcher takes nodes with equal addresses for one.
 _FIRST_ADDRESS = ipaddress.IPv4Address("127.0.0.1")
 # All nodes are this machine: libraries that look for a network must find the loopback.

@@ -146,8 +146,7 @@ def _is_fit_for_ssh(socket: Path) -> bool:
 
 # Room for two tries, each with the limit that ssh has.
 _REACH_SECONDS = 2.0 * CONNECT_SECONDS
-_CLOSE_SECONDS = 10.0
-_AGAIN_SECONDS = 1.0
+_CLOSE_SECONDS, _AGAIN_SECONDS = 10.0, 1.0
 
 
 class SshBackend(RemoteBackend):
