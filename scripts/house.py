@@ -34,7 +34,7 @@ LIMITS: Mapping[str, float] = {
     "import depth": 12,
     "modules loaded by `echo hello`": 70,
     "files that `echo hello` runs through": 55,
-    "switches between files of `echo hello`": 275,
+    "switches between files of `echo hello`": 270,
     "files that a pool's controller runs through": 18,
     "class names that recur": 0,
     "base names that recur": 18,

@@ -1,8 +1,8 @@
 """What is to run: tasks, their processes and what they need. Plain data, no effects.
 
 Some values are known only where and when a task runs: addresses, free ports, folders. They stand in
-commands, variables and files as marks made by `later`, and whoever starts the task fills them in
-with `fill_in`. `show` makes them readable for people."""
+commands, variables and files as marks made by `later`. The process that starts the task fills them
+in with `fill_in`. `show` makes them readable for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 _Kind = TypeVar("_Kind")
 
-# Characters that nobody writes: what people write needs no escapes then.
+# Private characters: what people write does not have them, and needs no escapes.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 
@@ -25,7 +25,7 @@ DOCUMENTS = "rankwise.documents"
 REPORTED = "rankwise.report"
 """The tag of a run that is followed by a report: `when-complete`."""
 NOTIFIED = "rankwise.notify"
-"""The tag of a run that has the names, with commas, of those who are told of its end."""
+"""The tag of a run with the names of its recipients, separated by commas."""
 REPEATED = "repeats"
 """The tag that names what a task is one more try of."""
 PART = "part"

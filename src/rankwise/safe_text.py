@@ -16,7 +16,7 @@ _MOST_LETTERS = 400
 
 
 def cut(text: str, most: int = _MOST_LETTERS) -> str:
-    """Shorten a text that nobody reads to its end."""
+    """Shorten a text that is too long to read."""
     return text if len(text) <= most else f"{text[:most]} …"
 
 
@@ -49,7 +49,7 @@ _RESET = "\x1b[0m"
 
 
 def clean(text: str, *, keep_colours: bool) -> str:
-    """Take out of a line whatever could do more to a terminal than show text."""
+    """Remove from a line what does more to a terminal than show text."""
     if text.isprintable():
         return text
     if "\x1b" not in text:

@@ -140,7 +140,7 @@ def code(name: str) -> str:
 
 
 def quoted(value: Any) -> str:
-    """Show what somebody wrote, as far as it fits into a message."""
+    """Quote a value of a document, as far as it fits into a message."""
     match value:
         case None:
             return "empty"

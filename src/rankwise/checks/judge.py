@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -56,15 +56,11 @@ def fault_by_function(check: Check, output: AttemptOutput, exit_code: int) -> st
     said = output.redact(done.printed).splitlines()[-_MOST_LINES:]
     if done.told is None:
         fault = f"its process ended with {done.exit_code} and gave no answer"
+    elif "missing" in done.told:
+        raise Missing(output.redact(done.told["missing"]))
     else:
-        fault = _answered_fault(done.told, output.redact)
+        fault = output.redact(str(done.told["fault"]))
     return f"{fault}{quote(said)}" if fault else ""
-
-
-def _answered_fault(answer: Mapping[str, Any], redact: Callable[[str], str]) -> str:
-    if "missing" in answer:
-        raise Missing(redact(answer["missing"]))
-    return redact(fault) if (fault := str(answer["fault"])) else ""
 
 
 _MOST_BYTES = 100_000_000

@@ -29,7 +29,6 @@ from rankwise.engine.verdict import (
     Functions,
     RunEnd,
     RunVerdict,
-    keep,
     measure,
 )
 from rankwise.errors import ComputeFailure, InputError
@@ -365,6 +364,7 @@ class Drive:
         self._computes[task.compute].submit(job)
 
     def _watch(self, running: _Running) -> None:
+        # Counted also if it was adopted and does not fit: it runs already.
         self._running[running.attempt.marker] = running
         self._queue.enter(running.queued)
 
@@ -401,6 +401,7 @@ class Drive:
         if not update.is_absent and update.end is None:
             self._record_progress(running, update)
             return
+        # No longer ours before anything can fail: an end that comes twice is not stored twice.
         del self._running[running.attempt.marker]
         self._queue.leave(running.queued)
         if update.end is None:
@@ -456,7 +457,16 @@ class Drive:
         redact = self._redact_for(task)
         end, tests = judge(task, folder, end, redact=redact)
         measured = measure(task, folder, end, redact=redact)
-        keep(self._store, self._run, task, running.number, measured)
+        if task.measuring is not None and measured.samples:
+            self._store.add_samples(
+                self._run,
+                task.key,
+                running.number,
+                measured.samples,
+                case=task.measuring.case,
+                trial=task.measuring.trial,
+                conditions=measured.conditions,
+            )
         return measured.end, tests
 
     def _redact_for(self, task: Task) -> Callable[[str], str]:

@@ -1,4 +1,4 @@
-"""What is to run next, and what fits."""
+"""The order of tasks: which one runs next, and which fit."""
 
 from __future__ import annotations
 
@@ -107,18 +107,15 @@ class Queue:
     def _is_open(self, lane: str) -> bool:
         return lane not in self._widths or self._running[lane] < self._widths[lane]
 
-    def enter(self, task: Queued) -> None:
-        """Count a task that runs: what it claims is not free."""
-        self._count(task, 1)
-
-    def leave(self, task: Queued) -> None:
-        """Count a task no longer that has run."""
-        self._count(task, -1)
-
-    def _count(self, task: Queued, one: int) -> None:
+    def enter(self, task: Queued, one: int = 1) -> None:
+        """Count a task that runs: what it claims is not free; -1: it has run."""
         free = zip(self.free[task.compute], in_thousandths(task.claim), strict=True)
         self.free[task.compute] = tuple(there - one * claimed for there, claimed in free)
         self._running[task.lane] += one
+
+    def leave(self, task: Queued) -> None:
+        """Count a task no longer that has run."""
+        self.enter(task, -1)
 
     def take_any(self) -> Queued | None:
         """Give away the first task that could start, whether it fits or not."""

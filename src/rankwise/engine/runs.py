@@ -53,6 +53,7 @@ def drive(store: Store, run: str, *, observer: Observer, functions: Functions = 
     InputError: a secret of what is still to be done has no value.
     """
     with driving(store.run_folder(run), run):
+        # Read under the lock, so that no other driver changes it meanwhile.
         row, tasks = store.run(run), list(store.task_rows(run, bodies=True))
         if row.wanted != "cancel":
             check_secrets(one.body for one in tasks if one.body and one.state is State.QUEUED)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from rankwise.files import read_left
 from rankwise.plan import Check, RuntimeChoice, Task, is_look
 from rankwise.records import CONDITIONS, AttemptEnd, read_processes
-from rankwise.store import ProcessRow, State, Store
+from rankwise.store import ProcessRow, State
 from rankwise.store.samples import Sample
 from rankwise.wording import counted
 
@@ -58,20 +58,6 @@ def measure(
     return Measured(
         end=end, samples=found.samples, conditions=_conditions(task, folder), remarks=found.remarks
     )
-
-
-def keep(store: Store, run: str, task: Task, attempt: int, measured: Measured) -> None:
-    """Store what was measured."""
-    if task.measuring is not None and measured.samples:
-        store.add_samples(
-            run,
-            task.key,
-            attempt,
-            measured.samples,
-            case=task.measuring.case,
-            trial=task.measuring.trial,
-            conditions=measured.conditions,
-        )
 
 
 def _conditions(task: Task, folder: Path) -> dict[str, Any] | None:

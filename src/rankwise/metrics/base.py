@@ -23,7 +23,7 @@ class ParsedMetrics:
     faults: tuple[str, ...] = ()
     """Why what was measured cannot be relied on: a case with any of them has failed."""
     remarks: tuple[str, ...] = ()
-    """What somebody should know who looks at the numbers."""
+    """What a reader of the numbers should know."""
 
 
 Parser = Callable[[Metric, str], ParsedMetrics]
@@ -102,7 +102,7 @@ def is_known(unit: str) -> bool:
 
 
 def direction(unit: str) -> Better:
-    """Say what is better of two values; empty: nobody can know it from the unit."""
+    """Say what is better of two values; empty: the unit does not tell."""
     if unit in _TIMES:
         return "lower"
     return "higher" if unit.lower().endswith(_RATE_ENDS) else ""
@@ -181,12 +181,12 @@ class Collector:
             series.value = value if raw else None
 
     def fault(self, text: str) -> None:
-        """Tell why what was measured cannot be relied on."""
+        """Note why what was measured cannot be relied on."""
         if text not in self._faults:
             self._faults.append(text)
 
     def remark(self, text: str) -> None:
-        """Tell what somebody should know who looks at the numbers."""
+        """Note what a reader of the numbers should know."""
         if text not in self._remarks:
             self._remarks.append(text)
 

@@ -72,7 +72,7 @@ def noise(conditions: Conditions) -> tuple[str, ...]:
         if others > MOST_OTHERS + unsure:
             reasons.append(f"other processes used {others:.0f} % of the machine")
         return tuple(reasons)
-    # Nobody knows whose work it was meanwhile: only that of before is certainly another's.
+    # Whose work it was meanwhile is unknown: only the load before it is certainly another's.
     load, cores = conditions.get("load", 0.0), conditions.get("cores", 1)
     if load > cores:
         reasons.append(f"the load was {load:.1f} on {cores} cores before it began")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
@@ -17,33 +17,12 @@ Say = Callable[[str], None]
 """Tells people what takes its time."""
 
 
-class Wrap(Protocol):
-    """Turns a command into the one that runs it inside of something."""
+Wrap = Callable[..., Command]
+"""Returns the command that runs a command inside of something.
 
-    def __call__(
-        self,
-        command: Command,
-        *,
-        folder: str,
-        mounts: Sequence[str] = (),
-        names: Iterable[str] = (),
-        gpus: int = 0,
-    ) -> Command:
-        """Return the command to start in its place.
-
-        It works in `folder`, sees that one and `mounts` under their own names, and has the
-        variables in `names` with the values that they have where the command is started.
-        """
-
-
-class Runtime(Protocol):
-    """One kind of runtime."""
-
-    def __call__(self, choice: RuntimeChoice, say: Say) -> PreparedRuntime:
-        """Make it ready, which may take long the first time.
-
-        Idempotent, and many processes may do it at once. ComputeFailure: it cannot be had.
-        """
+It works in `folder`, sees that one and `mounts` under their own names, has the variables in `names`
+with the values that they have where it is started, and `gpus` GPUs: see `Container`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +37,12 @@ class PreparedRuntime:
     wrap: Wrap | None = None
     """None: commands need nothing around them."""
 
+
+Runtime = Callable[[RuntimeChoice, Say], PreparedRuntime]
+"""Prepares one kind of runtime, which may take long the first time.
+
+Idempotent, and many processes may do it at once. ComputeFailure: it cannot be had.
+"""
 
 # The shell that finds `module` is a login shell's child, or knows where its definition lies.
 _SCRIPT = """\

@@ -35,7 +35,7 @@ class Preparing:
             self._asked.add(choice)
             self._orders.put(choice)
             if self._thread is None:
-                # What it has started goes on if we end, and nobody begins again before it is done.
+                # What it has started goes on if we end, and is not begun again before it is done.
                 self._thread = threading.Thread(target=self._work, daemon=True, name="runtimes")
                 self._thread.start()
         return False

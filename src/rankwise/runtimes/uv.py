@@ -35,7 +35,7 @@ def made_once(
     """Return `folder/content`, which `make` has made now or some time before.
 
     `make` gets the path, where nothing is, and a lock to leave open in the processes that it
-    starts: if this process is killed, nobody begins again before they have ended too. It is made
+    starts: if this process is killed, it is not begun again before they have ended too. It is made
     in its final place, since an environment that is moved loses the way to its interpreter.
     What it returns is kept for people to read. ComputeFailure: the folder cannot be written.
     """
@@ -69,7 +69,7 @@ def _make_anew(content: Path, make: Make, lock: int) -> Mapping[str, object]:
 
 @contextlib.contextmanager
 def _alone(folder: Path, say: Say, what: str) -> Iterator[int]:
-    """Hold the folder's lock, and give the number of the open file that is locked."""
+    """Hold the folder's lock; yield the number of the open file that is locked."""
     path = folder / "lock"
     deadline = time.monotonic() + _WAIT_SECONDS
     is_told = False
@@ -95,7 +95,7 @@ def _alone(folder: Path, say: Say, what: str) -> Iterator[int]:
 def _try_lock(file: int, path: Path) -> bool:
     if not lock(file, waits=False):
         return False
-    # Somebody may have emptied the cache meanwhile: a lock on a file that is gone holds nobody off.
+    # The cache may have been emptied meanwhile: a lock on a file that is gone keeps no process out.
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:

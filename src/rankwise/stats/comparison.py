@@ -169,11 +169,11 @@ def _exact(everything: Sequence[float], number: int, away: int) -> float:
 
 LEAST_TRIALS = 5
 THRESHOLD = 0.05
-"""By how much a median may move, if nobody says otherwise."""
+"""By how much a median may move, by default."""
 _SIGNIFICANT = 0.05
 _TAIL = 0.025
 _NEAR_END = 0.5
-# More than this nobody would run to find out.
+# More trials than this are no useful advice.
 _MOST_TRIALS = 1000
 
 
@@ -204,7 +204,7 @@ class Pair:
     before: Trials
     after: Trials
     better: str = "lower"
-    """`lower` or `higher`; empty: nobody knows."""
+    """`lower` or `higher`; empty: unknown."""
     threshold: float = THRESHOLD
 
 

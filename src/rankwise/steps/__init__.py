@@ -16,7 +16,7 @@ _FAILED = 1
 
 
 def guarded(act: Callable[[], None]) -> int:
-    """Do it, and give the exit code; what goes wrong is said in words."""
+    """Do it, and return the exit code; errors are printed."""
     try:
         act()
     except RankwiseError as error:
@@ -59,7 +59,7 @@ def refuse_secrets(what: str, text: str) -> None:
 
 
 def attempt_folder() -> Path | None:
-    """Return the folder of the attempt; None: somebody has called the step by hand."""
+    """Return the folder of the attempt; None: the step was called by hand."""
     given = os.environ.get("RANKWISE_FOLDER")
     return Path(given) if given else None
 

@@ -44,7 +44,7 @@ def keep(patterns: Sequence[str], folder: Path, into: Path, objects: Path) -> li
             place.parent.mkdir(parents=True, exist_ok=True)
             _link(_stored(folder / name, objects), place)
         if into.exists():
-            # An earlier try of the same stage; nobody has had it yet.
+            # An earlier try of the same stage, which no other stage has read.
             shutil.rmtree(into)
     return names
 
@@ -60,7 +60,7 @@ def _stored(file: Path, objects: Path) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         with Beside(place) as beside:
             shutil.copyfile(file, beside)
-            # Whoever changed one would change it for all runs that have it.
+            # Linked from all runs that have it: a change would change all of them.
             Path(beside).chmod(0o555 if is_program else 0o444)
     return place
 

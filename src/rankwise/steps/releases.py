@@ -161,7 +161,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    # Builds have folders that nobody may write to.
+    # Builds have read-only folders, from which nothing could be removed.
     for root, _, _ in os.walk(folder):
         with contextlib.suppress(OSError):
             Path(root).chmod(stat.S_IRWXU)

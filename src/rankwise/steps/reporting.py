@@ -84,13 +84,13 @@ def notify_main() -> None:
     if given.command:
         done = subprocess.run(["/bin/sh", "-c", given.command], input=said, check=False)
         if done.returncode:
-            raise ComputeFailure(f"nobody was told: exit code {done.returncode}")
+            raise ComputeFailure(f"the command of `notify` failed: exit code {done.returncode}")
 
 
 def _deliver(store: Store, run: str, names: list[str]) -> None:
     data = ReportData(store=store, run=store.run(run), now=time.time())
     if not notify(data, names, say=print):
-        raise ComputeFailure("not everybody was told: rankwise notify --retry tries again")
+        raise ComputeFailure("not all messages were sent: rankwise notify --retry tries again")
 
 
 def report_main() -> None:

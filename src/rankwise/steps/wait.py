@@ -125,7 +125,7 @@ def _wait(wish: BatchCommands, job: str) -> None:
         if fate == "failed":
             raise ComputeFailure(f"{job} has failed")
         if silences >= _MOST_SILENCES:
-            raise ComputeFailure(f"nobody can tell the state of {job}: {wish.state}")
+            raise ComputeFailure(f"the state of {job} cannot be read: {wish.state}")
         if silences and wish.is_done_when_gone:
             time.sleep(wish.interval)
             continue

@@ -194,7 +194,7 @@ class Queries:
         return str(self._of_run("spec_text", run))
 
     def wanted(self, run: str) -> Wish | None:
-        """Return what somebody asks the engine of a run to do; raises InputError as well."""
+        """Return what the engine of a run is asked to do; raises InputError as well."""
         return "cancel" if self._of_run("wanted", run) == "cancel" else None
 
     def counts(self, run: str) -> Mapping[State, int]:
@@ -462,11 +462,8 @@ class Queries:
 
     def has_needs(self, run: str) -> bool:
         """Return whether a task of a run needs another."""
-        found = self._database.row(
-            "SELECT 1 FROM tasks WHERE run = ? AND json_extract(body, '$.needs') != '[]' LIMIT 1",
-            (run,),
-        )
-        return found is not None
+        some = "SELECT 1 FROM tasks WHERE run = ? AND json_extract(body, '$.needs') != '[]' LIMIT 1"
+        return self._database.row(some, (run,)) is not None
 
     def differences(self, before: str, after: str, *, limit: int) -> RowPage[Difference]:
         """Return the tasks that two runs have in common and that came out otherwise."""

@@ -46,7 +46,7 @@ class State(StrEnum):
 
     QUEUED = "queued"
     SUBMITTING = "submitting"
-    """An attempt is announced or handed over, and nobody has seen it start yet."""
+    """An attempt is announced or handed over, and no backend has seen it start."""
     RUNNING = "running"
     PASSED = "passed"
     FAILED = "failed"
@@ -55,7 +55,7 @@ class State(StrEnum):
     TIMED_OUT = "timed out"
     CANCELLED = "cancelled"
     LOST = "lost"
-    """Whoever watched over it is gone and has left no outcome."""
+    """Its runner is gone and has left no outcome."""
     NOT_RUN = "not run"
     SKIPPED = "skipped"
     """It need not run: the document says so, there was no failure for it, or too little for
@@ -105,7 +105,7 @@ class RunRow:
     tags: Mapping[str, str]
     notices: tuple[str, ...]
     wanted: Wish | None
-    """What somebody asks the engine of this run to do."""
+    """What the engine of this run is asked to do."""
     parent: str = ""
     """The run of which a stage has submitted this one."""
 
@@ -133,7 +133,7 @@ class TaskRow:
     """When the first attempt did."""
     ended: float | None
     digest: str = ""
-    """What its outcome depends on; empty: on nobody knows what."""
+    """What its outcome depends on; empty: it is not known."""
     origin: str = ""
     """The run from which the outcome was taken over; empty: it is of this one."""
     body: Task | None = None
@@ -153,7 +153,7 @@ class AttemptRow:
     """Unique: its processes have it in their environment."""
     folder: Path
     job_id: str | None
-    """What the compute calls it; None: nobody knows whether it was submitted."""
+    """What the compute calls it; None: it is not known whether it was submitted."""
     begun: float
     """When it was announced, before the submit."""
     submitted: float | None

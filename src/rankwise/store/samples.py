@@ -101,9 +101,9 @@ class SampleWrites(Changes):
     ) -> None:
         """Keep what an attempt has measured, in place of what it may have before."""
         with self._database.together():
-            row = self._database.row("SELECT serial, name FROM runs WHERE id = ?", (run,))
-            assert row is not None
-            serial, name = row
+            [(serial, name)] = self._database.rows(
+                "SELECT serial, name FROM runs WHERE id = ?", (run,)
+            )
             key = (serial, task, attempt)
             where = "WHERE run_serial = ? AND task = ? AND attempt = ?"
             self._database.change(f"DELETE FROM samples {where}", key)
@@ -132,13 +132,11 @@ class SampleWrites(Changes):
             "ON CONFLICT DO UPDATE SET better = excluded.better WHERE better != excluded.better",
             (*known, sample.better),
         )
-        row = self._database.row(
+        return self._database.number(
             "SELECT id FROM series WHERE name = ? AND metric = ? AND unit = ? AND case_name = ? "
             "AND point = ?",
             known,
         )
-        assert row is not None
-        return int(row[0])
 
 
 class SampleQueries:
@@ -171,7 +169,7 @@ class SampleQueries:
         return bool(self._database.row(f"SELECT 1 FROM samples WHERE {_OF_RUN} LIMIT 1", (run,)))
 
     def conditions(self, run: str) -> dict[tuple[str, int], dict[str, object]]:
-        """Give under which conditions the attempts of a run have measured, by task and number."""
+        """Return the conditions of what attempts of a run have measured, by task and number."""
         select = f"SELECT task, attempt, body FROM conditions WHERE {_OF_RUN}"
         rows = self._database.rows(select, (run,))
         return {(task, attempt): json.loads(body) for task, attempt, body in rows}

@@ -25,6 +25,7 @@ class Step:
     """Its statements, with an empty line between them."""
 
 
+# Steps that were released stay as they are: stores of all versions are brought up to date by them.
 STEPS: tuple[Step, ...] = (Step(since="0.1.0", file=Path(__file__).with_name("version_1.sql")),)
 
 

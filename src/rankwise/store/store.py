@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from rankwise.errors import InputError, StoreFailure
@@ -36,7 +35,7 @@ class BeingDriven(InputError):
 
 @contextlib.contextmanager
 def driving(folder: Path, run: str) -> Iterator[None]:
-    """Be the only one who drives a run; BeingDriven if another process does already.
+    """Be the only process that drives a run; BeingDriven if another one does already.
 
     A process that only looks at the run is waited for.
     """
@@ -121,7 +120,7 @@ def driver_of(folder: Path) -> int | None:
 
 FILE = "store.db"
 
-# In seconds. Who writes has it for milliseconds; a disk that is busy may make a second of that.
+# In seconds. A writer holds the lock for milliseconds; on a busy disk, for a second.
 PATIENCE = 30.0
 
 
@@ -139,8 +138,8 @@ class Store(Queries, Writes, SampleQueries, SampleWrites):
 
         `patience` is how long to wait for others, in seconds. Raises StoreFailure.
         """
-        way = open_for_reading if read_only else open_for_writing
-        return cls(way(folder.absolute() / FILE, patience=patience))
+        connect = open_for_reading if read_only else open_for_writing
+        return cls(connect(folder.absolute() / FILE, patience=patience))
 
     def run_folder(self, run: str) -> Path:
         """Return the folder in which a run has its files."""
@@ -153,10 +152,5 @@ class Store(Queries, Writes, SampleQueries, SampleWrites):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -64,6 +64,7 @@ class Writes(Changes):
             }
             for task in tasks:
                 task |= {**new, "run": run, "attempts": 0, "digest": "", "origin": ""}
+            # Events and tasks refer to the run, so it comes first.
             self._insert("runs", [row])
             self._insert("tasks", tasks)
             self.add_event(run, "run_created", {"tasks": len(tasks)}, now=now)
@@ -108,6 +109,7 @@ class Writes(Changes):
         check_end(state)
         how = {"state": state, "exit_code": exit_code, "reason": reason}
         with self.together():
+            # A task whose attempt may still run must stay open, or nothing would look for its end.
             what = f"task {key} of run {run} cannot be over ({state.value})"
             self._refuse_open("attempts", "number", {"run": run, "task": key}, what)
             event = run, "task_over", {"task": key, **how}
@@ -139,6 +141,7 @@ class Writes(Changes):
         with self.together():
             what = f"task {task} of run {run} cannot be tried again"
             self._refuse_open("attempts", "number", of_task, what)
+            # Numbers have no gaps: attempts are never deleted while their run is there.
             number = 1 + self._database.number(
                 "SELECT count(*) FROM attempts WHERE run = ? AND task = ?", (run, task)
             )
@@ -213,6 +216,7 @@ class Writes(Changes):
         started, ended = how.pop("started"), how.pop("ended")
         event = run, "attempt_ended", {"task": task, "attempt": number, **how}
         of_attempt = {"run": run, "task": task, "attempt": number}
+        # Before the transaction: others need not wait for it.
         rows = [{**of_attempt, **asdict(process)} for process in processes]
         # The runner's own times belong together: the client may have noticed a start late.
         times = {"started": started} if started is not None else {}
