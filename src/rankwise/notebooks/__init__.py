@@ -21,8 +21,10 @@ RESULTS = "results.xml"
 
 Compare = Literal["tagged", "all", "none"]
 
+# A larger file is not searched: it runs, and fails there if it asks for input.
 _MOST_BYTES = 200_000_000
 _ASKING = frozenset({"input", "raw_input", "getpass"})
+# A cell that is expected to fail may ask for input too: that is an error like any other.
 _NOT_RUN = frozenset({"skip-execution", "raises-exception"})
 # What IPython understands and Python does not: magics, shell commands, help.
 _MAGIC = re.compile(r"^\s*(?:[%!?]|[\w.]+\?{1,2}\s*$|[\w, ]+=\s*[%!])")
@@ -105,10 +107,8 @@ def needs_input(path: Path) -> str:
         return ""
     if reason := _stated_reason(notebook):
         return reason
-    for number, source in _code_cells(notebook):
-        if name := _asks(source):
-            return f"cell {number} calls {name}()"
-    return ""
+    asking = ((number, _asks(source)) for number, source in _code_cells(notebook))
+    return next((f"cell {number} calls {name}()" for number, name in asking if name), "")
 
 
 def _stated_reason(notebook: Mapping[str, object]) -> str:
@@ -136,13 +136,16 @@ def _code_cells(notebook: Mapping[str, object]) -> Iterator[tuple[int, str]]:
 
 def _asks(source: str) -> str:
     """Return the function by which code always asks for input; empty if it may run without."""
+    # Nearly all cells end here, before anything is parsed. `%%` starts a cell in another language.
     if not any(name in source for name in _ASKING) or source.lstrip().startswith("%%"):
         return ""
+    # `pass` in the place of a magic keeps a block valid that has no other line.
     plain = "\n".join("pass" if _MAGIC.match(line) else line for line in source.splitlines())
     try:
         tree = ast.parse(plain)
     except (SyntaxError, ValueError, RecursionError):
         return ""
+    # The module `getpass` is imported by this name, so only the others can be own ones
     if _defined(tree) & _ASKING - {"getpass"}:
         return ""
     return next(_calls(tree.body), "")
@@ -167,6 +170,7 @@ def _calls(nodes: Sequence[ast.AST]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.stmt) and not isinstance(node, _ALWAYS_RUN):
             continue
+        # These may leave out a part of themselves.
         if isinstance(node, ast.Lambda | ast.IfExp | ast.BoolOp):
             continue
         if isinstance(node, ast.Call):

@@ -270,6 +270,7 @@ def raise_early_end(session: pytest.Session, header: Header) -> NoReturn:
 
 def digest_of(nodeids: Sequence[str]) -> str:
     """Return a digest of a list of tests and its order."""
+    # Ids may hold characters that UTF-8 cannot encode.
     return hashlib.sha256("\n".join(nodeids).encode(errors="replace")).hexdigest()
 
 
@@ -285,6 +286,7 @@ def are_same_tests(own: Sequence[str], theirs: Sequence[str]) -> bool:
 
 def without_rank(nodeids: Sequence[str]) -> list[str]:
     """Return ids without numbers of ranks, if they are unique without them; else as they are."""
+    # Two tests may differ in nothing else: then the number is part of what they are.
     bare = [_RANK.sub(r"\1", nodeid) for nodeid in nodeids]
     return bare if len(set(bare)) == len(bare) else list(nodeids)
 
@@ -338,6 +340,7 @@ def restore_tests(session: pytest.Session, described: Mapping[str, Any]) -> list
         pytest.Mark(name, tuple(args), kwargs, _ispytest=True)
         for name, args, kwargs in described["marks"]
     ]
+    # One object for each file: a suite has far more tests than files.
     paths: dict[str, Path] = {}
     tests = []
     for data in described["tests"]:
@@ -387,6 +390,7 @@ def make_cases(
         exclusive = test.exclusive is not None
         if test.exclusive == "node" or (exclusive and not aligned):
             slots = width
+        # Workers of the shared world have one core each, and others run there meanwhile.
         apart = test.world or every_world or exclusive or test.threads > 1
         cases.append(
             ScheduledTest(

@@ -188,6 +188,7 @@ class RankGroup:
             # MPI itself polls eagerly while it makes them, but not for long once all are here.
             wait_patiently(self.private.Ibarrier().Test)
             self._stock = [self.private.Dup() for _ in range(self._next_stock)]
+            # Few at first: many groups of ranks run only one or two tests.
             self._next_stock = min(2 * self._next_stock, _LARGEST_STOCK)
         return self._stock.pop()
 
@@ -271,9 +272,8 @@ class Communicators:
     @property
     def slot(self) -> tuple[int, int]:
         """This rank's number among the ranks of the test, and the number of these ranks."""
-        if self._group is None:
-            return 0, 1
-        return self._group.private.rank, self._group.private.size
+        private = None if self._group is None else self._group.private
+        return (0, 1) if private is None else (private.rank, private.size)
 
     def open(self, ranks: Sequence[int], *, wanted: bool, keep: bool, alone: bool = False) -> None:
         """Prepare for a test on these ranks of the world; collective.
@@ -283,6 +283,7 @@ class Communicators:
         `wanted`, it is made now: a fixture that fails on one rank cannot leave the others waiting.
         """
         key = tuple(ranks)
+        # A test on one rank makes its communicator only when it asks for it.
         if len(key) == 1:
             if not alone:
                 self._enter(key, self._own_world())
@@ -304,6 +305,7 @@ class Communicators:
         assert self._world is not None, "a test on several ranks needs a world"
         group = self._world.Get_group()
         chosen = group.Incl(ranks)
+        # Collective for the chosen ranks only: the others are busy with other tests.
         private = self._world.Create_group(chosen)
         chosen.Free()
         group.Free()
@@ -383,6 +385,7 @@ class Communicators:
         """Restore the error handlers of the world; returns which were changed."""
         found = []
         for name, communicator, usual in self._handlers:
+            # A communicator that was freed has no handler.
             if name == _WORLD and not self.world_exists:
                 continue
             handler = communicator.Get_errhandler()
@@ -443,6 +446,7 @@ def _agree(communicator: MPI.Intracomm, answers: bytearray) -> None:
     """Replace each answer by whether all ranks say so; collective."""
     from mpi4py import MPI
 
+    # Not blocking: MPI would occupy the core while it waits.
     request = communicator.Iallreduce(MPI.IN_PLACE, [answers, MPI.BYTE], op=MPI.BAND)
     wait_patiently(request.Test)
 

@@ -29,6 +29,7 @@ def write_no_benchmarks(config: pytest.Config) -> None:
     """Leave the files of pytest-benchmark to the process that reports."""
     session = getattr(config, "_benchmarksession", None)
     if session is not None:
+        # It would write one file for each rank.
         session.json = session.save = session.autosave = None
 
 
@@ -48,7 +49,7 @@ def take_benchmarks(config: pytest.Config) -> dict[str, Any]:
 
 
 def record_benchmarks(config: pytest.Config, said: Sequence[Mapping[str, Any]]) -> None:
-    """Give pytest-benchmark what the first of several ranks has measured.
+    """Pass what the first of several ranks has measured to pytest-benchmark.
 
     Under mpirun this process may be that rank, and have it already.
     """
@@ -58,6 +59,7 @@ def record_benchmarks(config: pytest.Config, said: Sequence[Mapping[str, Any]]) 
         return
     from pytest_benchmark.stats import Metadata
 
+    # By name: a test has one benchmark.
     known = {one.fullname for one in session.benchmarks}
     for one in measured:
         if one["fullname"] in known:
@@ -78,7 +80,7 @@ def describe_cache(config: pytest.Config) -> dict[str, Any]:
 
 
 def adopt_cache(config: pytest.Config, said: dict[str, Any], tests: Sequence[ListedTest]) -> None:
-    """Give it, and the tests, to the plugins of this process, which write pytest's cache."""
+    """Pass that, and the tests, to the plugins of this process, which write pytest's cache."""
     newest = config.pluginmanager.get_plugin("nfplugin")
     if newest is not None:
         newest.cached_nodeids.update(test.id for test in tests)
@@ -253,13 +255,12 @@ def append_to_log_file(config: pytest.Config) -> None:
         config.option.log_file_mode = "a"
 
 
-_MODULE = "pytest_mpi.plugin"
 NAME = "rankwise-for-mpi-pytest"
 
 
 def _registered(config: pytest.Config) -> Any:
     # pytest-mpi, another project, has a module of the same name.
-    module = sys.modules.get(_MODULE)
+    module = sys.modules.get("pytest_mpi.plugin")
     if not hasattr(module, "CHILD_PROCESS_FLAG"):
         return None
     return module if config.pluginmanager.is_registered(module) else None
@@ -312,8 +313,9 @@ def _rerunfailures() -> ModuleType | None:
 
 
 def prepare_rerunfailures() -> None:
-    """Tell pytest-rerunfailures that no pytest-xdist is there, and that it may log reruns."""
+    """Let pytest-rerunfailures log reruns as it does without pytest-xdist."""
     if (plugin := _rerunfailures()) is not None:
+        # With `config.workerinput` it takes this process for a worker of pytest-xdist.
         plugin.HAS_PYTEST_HANDLECRASHITEM = False  # type: ignore[attr-defined]
         plugin.works_with_current_xdist = lambda: True  # type: ignore[attr-defined]
 
@@ -399,6 +401,7 @@ def settle(config: pytest.Config) -> dict[str, Any]:
         "seed": _settle_seed(config),
         "run": secrets.token_hex(16),
         "colour": should_do_markup(sys.stdout),
+        # Ranks have no terminal that they could ask.
         "columns": get_terminal_width(),
     }
 

@@ -37,6 +37,7 @@ def limit_of(item: pytest.Item, default: float) -> float:
                 has_plugin = any(map(plugins.has_plugin, ("timeout", "pytest_timeout")))
                 return limit + _HEAD_START if limit and has_plugin else limit
             case "mpi" if "timeout" in found.kwargs:
+                # pytest-isolate-mpi has units.
                 unit = _UNITS.get(str(found.kwargs.get("unit", "s")), 1.0)
                 return _seconds(item, found, found.kwargs["timeout"]) * unit
     return 0.0 if getattr(item, KEEPS_TIME, False) else default
@@ -45,6 +46,7 @@ def limit_of(item: pytest.Item, default: float) -> float:
 def _seconds(item: pytest.Item, found: pytest.Mark, value: object) -> float:
     if value is None:
         return 0.0
+    # For Python, True is a number.
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise pytest.UsageError(
             f"{item.nodeid}: @pytest.mark.{found.name}: {value!r} is not a number of seconds"
@@ -56,7 +58,6 @@ def _seconds(item: pytest.Item, found: pytest.Mark, value: object) -> float:
 _BARE_PARALLEL_SIZE = 3
 
 Exclusive = Literal["numa", "node"]
-_EXCLUSIVE = ("numa", "node", None)
 # As pytest_parallel's documentation spells it.
 _NUMA_DOMAINS = {"cpu": "numa", "numa": "numa", "node": "node", None: None}
 
@@ -134,6 +135,7 @@ def read_mark(found: pytest.Mark) -> SizeRequest:
 def _read_parallel(found: pytest.Mark) -> SizeRequest:
     requirements = ("world", "threads", "exclusive", "exclusive_numa_domain")
     _refuse_unknown(found, ("n_procs", "nprocs", *requirements), positional=1)
+    # `n_procs` is the name of pytest_parallel, `nprocs` that of mpi-pytest.
     values = [*found.args, *(v for name, v in found.kwargs.items() if name not in requirements)]
     if len(values) > 1:
         raise BadMark(f"{show_mark(found)} gives the number of ranks more than once")
@@ -148,7 +150,7 @@ def _read_parallel(found: pytest.Mark) -> SizeRequest:
 
 def _read_exclusive(found: pytest.Mark) -> str | None:
     exclusive, domain = (found.kwargs.get(name) for name in ("exclusive", "exclusive_numa_domain"))
-    if exclusive not in _EXCLUSIVE:
+    if exclusive not in ("numa", "node", None):
         raise BadMark(
             f'{show_mark(found)}: `exclusive` must be "numa" or "node", not {exclusive!r}'
         )
@@ -189,6 +191,7 @@ def _read_size(found: pytest.Mark, value: object, what: str = "ranks") -> int:
     try:
         if isinstance(value, bool):
             raise TypeError
+        # Integers of numpy are welcome, floats are not.
         size = operator.index(value)  # type: ignore[arg-type]  # the TypeError is the check
     except TypeError:
         size = 0
@@ -231,11 +234,7 @@ def requested_sizes(request: SizeRequest, override: int | None, available: int) 
 
 
 def parametrize(
-    metafunc: pytest.Metafunc,
-    found: pytest.Mark,
-    override: int | None,
-    available: int,
-    label: str = "",
+    metafunc: pytest.Metafunc, found: pytest.Mark, override: int | None, available: int, label: str
 ) -> None:
     """Make one test of each size of a list; the test need not take an argument for it.
 
@@ -250,6 +249,7 @@ def parametrize(
         raise pytest.Collector.CollectError(where) from None
     if not request.is_list:
         return
+    # The test need not take it as an argument.
     if SIZE_FIXTURE not in metafunc.fixturenames:
         metafunc.fixturenames.append(SIZE_FIXTURE)
     sizes = requested_sizes(request, override, available)
@@ -357,6 +357,7 @@ def skip_if_impossible(
             f"--n-workers={max(size, available)}, which starts worlds of any size"
         )
     if reason:
+        # In front of the other marks, so that its reason is the one that is shown.
         item.add_marker(pytest.mark.skip(reason=reason), append=False)
         item.stash[_SIZE] = 1
         item.stash[_REQUIREMENTS] = SizeRequest()

@@ -29,17 +29,19 @@ from rankwise.notebooks import PROGRAM, needs_input
 NAME = "rankwise-notebooks"
 
 _END_SECONDS = 10.0
-_NEEDS = ("nbclient", "ipykernel")
+# Marks that may keep a notebook from running.
 _MAY_PREVENT = ("skip", "skipif", "xfail")
 
 
 def register(config: pytest.Config) -> None:
     """Add notebooks to a run with --notebooks; raises UsageError if they cannot run."""
-    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    needed = ("nbclient", "ipykernel")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise pytest.UsageError(
             f"--notebooks needs {' and '.join(missing)}: pip install 'rankwise[notebooks]'"
         )
+    # Not the working directory: a conftest may have changed it.
     here = config.invocation_params.dir
     paths = [here / path for path in config.getoption("notebooks")]
     for path in paths:
@@ -72,8 +74,7 @@ class NotebookRepr(TerminalRepr):
     """The failure of a notebook: the cell, what it raised, and the executed notebook."""
 
     def __init__(self, path: Path, failed: Failed) -> None:
-        answer = failed.answer
-        self._answer = answer
+        self._answer = answer = failed.answer
         self._out = failed.out
         message = f"{answer['outcome']}: {answer['reason']}"
         self.reprcrash = ReprFileLocation(str(path), answer["cell"] or 0, message)

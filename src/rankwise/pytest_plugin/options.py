@@ -46,6 +46,7 @@ def grace_from(config: pytest.Config) -> float:
 
 def _setting(config: pytest.Config, name: str, default: float) -> float:
     given = config.getoption(name)
+    # The command line is stronger than the configuration file.
     if given is not None:
         return float(given)
     text = str(config.getini(name) or "")
@@ -86,6 +87,7 @@ def closest_mark(node: Node) -> pytest.Mark | None:
 def _known(ours: tuple[str, ...], name: str) -> str:
     """Return a name of ours, or one that another package has added."""
     if name not in ours:
+        # Entry points of other packages are searched only now: that takes time.
         from rankwise.pytest_plugin.schedulers.base import find_scheduler
 
         try:

@@ -114,6 +114,7 @@ class OwnStreams(PastCapture):
 
     def __init__(self, config: pytest.Config) -> None:
         super().__init__(config)
+        # In memory: no disk can be full, and nothing is left after a crash.
         self._files = {name: os.memfd_create(name) for name in _STREAMS}
         saved = _saved_by_capture(config)
         # For each stream: its file, the descriptor that it replaces, and what is restored there.
@@ -131,6 +132,7 @@ class OwnStreams(PastCapture):
     def __enter__(self) -> None:
         _flush()
         for file, target, _ in self._places:
+            # Only standard streams may reach programs that tests start.
             _dup2(file, target, inheritable=target in _STREAMS.values())
         super().__enter__()
 
@@ -240,6 +242,7 @@ def write_own_junit(config: pytest.Config, path_of_rank_0: str | None) -> None:
     """
     del config.workerinput  # type: ignore[attr-defined]
     path = config.getoption("xmlpath", None)
+    # pytest did not do this when it was configured: then it was a worker.
     if path and path != path_of_rank_0:
         junitxml.pytest_configure(config)
         config.stash[junitxml.xml_key].pytest_sessionstart()

@@ -52,6 +52,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     Then the other ranks learn of an error in a conftest. It is also before output is captured: the
     user sees what MPI prints when it cannot start.
     """
+    # The timeline begins here, before any process is started.
     early_config.stash[_BEGUN] = time.time()
     if "parallel[" in (early_config.known_args_namespace.markexpr or ""):
         early_config.pluginmanager.register(_SelectionBySize(), "rankwise-selection")
@@ -82,6 +83,7 @@ def _is_left_to_mpi_pytest(config: pytest.Config) -> bool:
 
 def _place() -> Place | None:
     """Return the rank that a launcher gave to this process; None: no launcher started it."""
+    # Our own variables hold these words too, and are no sign of a launcher.
     names = [name for name in os.environ if not name.startswith("RANKWISE_")]
     if not any(word in name for name in names for word in _WORDS_OF_LAUNCHERS):
         return None
@@ -192,6 +194,7 @@ def _start_pool(early_config: pytest.Config, place: Place | None) -> None:
 
     options = RunOptions(early_config, place=place)
     if options.slurm is not None and options.slurm.detaches:
+        # The whole run is in the job: here it is only submitted.
         from rankwise.pytest_plugin.workers.slurm_allocation import DetachedRun
 
         early_config.pluginmanager.register(DetachedRun(early_config, options.slurm))

@@ -60,6 +60,7 @@ class CollectionRecord:
             else None
             for report in self._reports
         ]
+        # They would keep all collectors alive.
         self._reports.clear()
         config = self._config
         lines = config.hook.pytest_report_collectionfinish(
@@ -238,6 +239,7 @@ class Reporter:
             case "gone":
                 self._gone.add(header["rank"])
                 self.lost += [header["rank"]] if header.get("lost") else []
+                # Under mpirun a rank cannot be replaced, so the run is over.
                 raise WireError(explain_gone(header))
 
     def _log_verdict(self, header: Header, body: bytes) -> None:
@@ -260,6 +262,7 @@ class Reporter:
             if len(results) == 1:
                 self._log_single(item, results[0])
             else:
+                # Warnings of this rank are known to pytest already.
                 own_number = ranks.index(self._rank) if own else None
                 self._log_merged(item, dict(enumerate(results)), own_number)
         if self._session.shouldfail or self._session.shouldstop:
@@ -338,12 +341,7 @@ class Reporter:
             item.ihook.pytest_runtest_logreport(report=merged)
 
     def log_ended(
-        self,
-        index: int,
-        reports: Sequence[pytest.TestReport],
-        *,
-        how: str,
-        slots: Sequence[int],
+        self, index: int, reports: Sequence[pytest.TestReport], *, how: str, slots: Sequence[int]
     ) -> None:
         """Report a test that was ended: it crashed, or took too long."""
         item = self._tests[index]

@@ -38,10 +38,7 @@ class RankRunner:
     """
 
     def __init__(
-        self,
-        session: pytest.Session,
-        communicators: Communicators,
-        box: StatusWriter | None = None,
+        self, session: pytest.Session, communicators: Communicators, box: StatusWriter | None
     ) -> None:
         self._session = session
         self._box = box
@@ -111,6 +108,7 @@ class RankRunner:
             self._communicators.open(ranks, wanted=wanted, keep=keep, alone=alone)
             nextitem = None if is_last else self._some_next(item)
             with self.past_capture or contextlib.nullcontext():
+                # The protocol of pytest and its plugins, or ours below for several ranks.
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
                 if result.reports:
                     self._attach_said(result.reports[-1])
@@ -118,6 +116,7 @@ class RankRunner:
             orderly = all(report.passed for report in result.reports)
         finally:
             self._running = self._fixtures.is_running = False
+            # In any case: the next test must find the real MPI.COMM_WORLD.
             self._communicators.close(orderly=orderly)
         if self._box is not None:
             self._box.rest()
@@ -143,6 +142,7 @@ class RankRunner:
         Yield for each of them the last test that has used it, with a report if there was an error
         or something to show, which is reported for that test.
         """
+        # The inner ones first: they may use fixtures of the outer ones.
         for node in sorted(nodes, key=lambda node: -len(node.listchain())):
             item = self._last_user.get(node)
             if item is not None and node in self._fixtures.stack:
@@ -199,6 +199,7 @@ class RankRunner:
         for left in reversed(range(interop.attempts(item))):
             self._fixtures.closing = closing
             result.reports = self._attempt(item, nextitem, is_last=not left)
+            # Every rank asks: an attempt is repeated by all ranks or by none.
             if not left or not self._agree_to_repeat(item, result.reports):
                 break
             _fail_for_subtests(item, result)
@@ -300,6 +301,7 @@ class RankRunner:
             if self._own_protocol:
                 number, size = self._communicators.slot
                 path, line, domain = report.location
+                # Several ranks report the same subtest: its name says which.
                 report.location = (path, line, f"{domain} ({describe_ranks([number], size)})")
             self._result.subtests.append(report)
         else:
@@ -393,6 +395,7 @@ class Loop:
         for nodeid, item in zip(own, self._session.items, strict=True):
             waiting.setdefault(nodeid, []).append(item)
         self._items = [waiting[nodeid].pop(0) for nodeid in nodeids]
+        # Plugins that look at the session see the same order.
         self._session.items[:] = self._items
 
     def run(self) -> None:
@@ -403,6 +406,7 @@ class Loop:
             match header["kind"]:
                 case "run":
                     self._run_batch(header)
+                    # Such a process is for one test.
                     if header.get("world_kind") == "fresh":
                         return
                 case "close":

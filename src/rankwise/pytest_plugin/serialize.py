@@ -93,6 +93,7 @@ _ORDINARY = frozenset((*_PLAIN_REPORT.__dict__, "extras"))
 # JSON never begins with this byte.
 _UNEVENTFUL = b"="
 _PHASES: Sequence[Literal["setup", "call", "teardown"]] = ("setup", "call", "teardown")
+# Durations, starts and stops of the three phases.
 _TIMES = struct.Struct("!9d")
 
 ReportedTest: TypeAlias = "pytest.Item | ListedTest"
@@ -156,6 +157,7 @@ class RecordedWarning(NamedTuple):
 
     def restore(self) -> warnings.WarningMessage:
         """Return a warning that looks the same; a category of the user is replaced by its name."""
+        # Modules of the user are not imported here: they may not exist, or need MPI.
         known = getattr(builtins, self.category, None) or getattr(pytest, self.category, None)
         if not (isinstance(known, type) and issubclass(known, Warning)):
             known = type(self.category, (UserWarning,), {})
@@ -283,6 +285,7 @@ def unpack_any_report(data: dict[str, Any], config: pytest.Config) -> Any:
     if isinstance(longrepr, list):
         path, line, reason = longrepr
         report.longrepr = (path, line, reason)
+    # Plugins expect tuples here too.
     report.sections = [(name, text) for name, text in report.sections]
     context = data.get("_subtest.context")
     if context and hasattr(report, "context"):

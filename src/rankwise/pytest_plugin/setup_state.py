@@ -61,6 +61,7 @@ def has_aborted(stderr: int) -> bool:
     size = _fstat(stderr).st_size
     if not size:
         return False
+    # MPI writes it last, and a test may have written megabytes.
     tail = _pread(stderr, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
     return any(line.startswith(_ABORTS) for line in tail.splitlines())
 
@@ -197,6 +198,7 @@ class LeakCheck:
                 f"never received"
             )
         if len(found) > _SHOWN_MESSAGES:
+            # A test that leaves thousands of messages has one defect, not thousands.
             found[_SHOWN_MESSAGES:] = [f"{len(found) - _SHOWN_MESSAGES} more messages on {name}"]
         return found
 
@@ -222,6 +224,7 @@ class SetupTree(PytestsState):
 
     def setup(self, item: pytest.Item) -> None:
         """Set up the collectors of an item that are not set up yet."""
+        # As in pytest, but without its check that only the chain to this item is set up.
         for collector in item.listchain():
             if collector in self.stack:
                 error = self.stack[collector][1]
@@ -272,6 +275,7 @@ class SetupTree(PytestsState):
             raise BaseExceptionGroup("errors during test teardown", errors)
 
 
+# Fixtures of these scopes have a value for each collector; those of the session have one.
 _SHARED_SCOPES = ("class", "module", "package")
 _WIDE_SCOPES = ("module", "package", "session")
 
@@ -288,8 +292,10 @@ def _announced(definition: FixtureDef[Any], request: SubRequest) -> Iterator[Non
     place = f"{request.node.nodeid}[{getattr(request, 'param_index', 0)}]"
     key = f"{definition.baseid}::{definition.argname}@{place}"
     too_short, why = tree.hopeless.get(key, (0.0, ""))
+    # It is tried again if this test has more time than it took elsewhere.
     if 0.0 < limit_of(request._pyfuncitem, limit_from(request.config)) <= too_short:
         fail(why, pytrace=False)
+    # Fixtures may be decorated, or be objects without code.
     code = getattr(inspect.unwrap(definition.func), "__code__", None)
     where = f", {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
     words = f"the fixture `{definition.argname}` ({definition.scope} scope{where})"
@@ -324,7 +330,7 @@ class _Values:
         return values
 
     def turn_to(self, node: Node | None) -> None:
-        """Give the fixture the value that belongs to a collector."""
+        """Set the value of the fixture to the one that belongs to a collector."""
         if node is self.present:
             return
         definition = self._definition

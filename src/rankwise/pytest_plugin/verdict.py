@@ -63,6 +63,7 @@ def merge_phases(results: Mapping[int, Sequence[pytest.TestReport]]) -> list[pyt
 
 def merge_phase(phase: RankReports, size: int) -> pytest.TestReport:
     """Merge the reports of one phase; ranks that did not reach it have none."""
+    # By far the most frequent case.
     if all(is_plain_pass(report) for report in phase.values()):
         return max(phase.values(), key=lambda report: report.duration)
     deciding = _deciding(phase)
@@ -103,6 +104,7 @@ def _deciding(phase: RankReports) -> dict[int, pytest.TestReport]:
 
 def _merge_longrepr(deciding: RankReports, size: int) -> LongRepr:
     first = next(iter(deciding.values()))
+    # A skip: file, line and reason.
     if isinstance(first.longrepr, tuple):
         path, line, reason = first.longrepr
         if len(deciding) < size:

@@ -25,6 +25,7 @@ from rankwise.pytest_plugin.runtest import Loop, RankRunner
 if TYPE_CHECKING:
     from rankwise.pytest_plugin.workers.worker import PoolLink
 
+# Where pytest stores our options for ranks.
 OPTIONS = (
     *("n_workers", "scheduler", "rankwise_policy", "nprocs", "world", "test_timeout", "rank_grace"),
     *("leak_check", "no_warm_start", "bind", "rank_output", "tmux", "timeline", "notebooks"),
@@ -45,6 +46,7 @@ def is_used(config: pytest.Config) -> bool:
 def has_option(config: pytest.Config) -> bool:
     """Return whether an option or a setting of ours is given."""
     given = (getattr(config.known_args_namespace, name, None) for name in OPTIONS)
+    # "all" is the default of --rank-output.
     is_given = any(one is not None and one is not False and one != "all" for one in given)
     return is_given or bool(config.getini("test_timeout") or config.getini("rank_grace"))
 
@@ -125,10 +127,12 @@ class RankSession(Generic[LinkType]):
         self._link.speak()
         terminal = config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
+            # Under mpirun it may be needed again, if the suite does not use rankwise.
             self._terminal = terminal
             config.pluginmanager.unregister(terminal)
             silent = output.SilentReporter(config, columns=self._link.settings["columns"])
             config.pluginmanager.register(silent, "terminalreporter")
+            # Live logs and others hold the reporter that was replaced.
             silent.take_over(terminal)
         self._junit = JunitStandIn.add_to(config)
         MeasureOnly.replace_in(config)

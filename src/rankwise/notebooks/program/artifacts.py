@@ -33,12 +33,12 @@ from .notebook_results import (
     write,
 )
 
+# Characters that XML cannot hold, not even as references.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def _redact_result(result: NotebookResult) -> None:
-    result.reason = without_secrets(result.reason)
-    result.details = without_secrets(result.details)
+    result.reason, result.details = map(without_secrets, (result.reason, result.details))
     result.notes = list(map(without_secrets, result.notes))
     for case in result.cases:
         case.reason, case.details = without_secrets(case.reason), without_secrets(case.details)
@@ -51,6 +51,7 @@ def write_artifacts(run: NotebookRun) -> None:
     try:
         if run.notebook is not None:
             run.notebook = redacted(run.notebook)
+            # The notebook first: it says more than the other files, if the disk gets full.
             write(order.out / order.notebook.name, as_text(run.notebook))
             result.files.insert(0, order.notebook.name)
             for _, name, data in pictures_of(run.notebook, order.stem, result.injected):
@@ -141,11 +142,9 @@ def sources_of_failed(result: NotebookResult) -> dict[int, str]:
         notebook = read_notebook(result.order.notebook)
     except NotebookFailure:
         return {}
-    found = {}
-    for case in result.cases:
-        if case.state == "failed" and 0 < case.cell <= len(notebook.cells):
-            found[case.cell] = numbered(notebook.cells[case.cell - 1].source)
-    return found
+    # Cell 0 stands for parameters or the script.
+    failed = [case.cell for case in result.cases if case.state == "failed" and case.cell]
+    return {n: numbered(notebook.cells[n - 1].source) for n in failed if n <= len(notebook.cells)}
 
 
 def numbered(source: str) -> str:
@@ -207,8 +206,8 @@ def _highlighted(source: str) -> str:
         from pygments.lexers.python import PythonLexer  # type: ignore[import-untyped]
     except ImportError:
         return html.escape(source)
-    text: str = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
-    return text.rstrip("\n")
+    text = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
+    return str(text).rstrip("\n")
 
 
 def _markdown(cell: Any, folder: Path) -> str:
@@ -247,6 +246,7 @@ def _output_html(output: Any) -> str:
         text = lines or f"{output.get('ename')}: {output.get('evalue')}"
         return f'<pre class="error">{html.escape(text)}</pre>'
     data = output.get("data") or {}
+    # The richest form that needs no script, as in Jupyter.
     for picture in ("image/png", "image/jpeg", "image/gif"):
         if picture in data:
             content = "".join(joined(data[picture]).split())
@@ -275,13 +275,13 @@ def can_make_pdf() -> bool:
 
 def pdf_of(notebook: Any, page: Path) -> bytes:
     """Return a page as PDF, printed by a browser or set by typst; raises NotebookFailure."""
-    browser = find_browser()
-    return _printed(browser, page) if browser else _typeset(notebook)
+    return _printed(browser, page) if (browser := find_browser()) else _typeset(notebook)
 
 
 def _printed(browser: str, page: Path) -> bytes:
     with tempfile.TemporaryDirectory(prefix="rankwise-pdf-", ignore_cleanup_errors=True) as folder:
         made = Path(folder) / "page.pdf"
+        # A sandbox is not possible in most containers; the page runs no scripts.
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         options += ["--no-first-run", f"--user-data-dir={folder}/profile"]
         options += ["--no-pdf-header-footer", f"--print-to-pdf={made}"]
@@ -319,6 +319,7 @@ def _typeset(notebook: Any) -> bytes:
         cells: list[dict[str, str]] = []
         pictures: dict[int, list[str]] = {}
         for index, name, data in pictures_of(notebook, "picture"):
+            # typst cannot read GIF.
             if not name.endswith(".gif"):
                 Path(folder, name).write_bytes(data)
                 pictures.setdefault(index, []).append(name)

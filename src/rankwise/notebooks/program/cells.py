@@ -38,6 +38,7 @@ def read_notebook(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            # Old notebooks lack ids of cells, of which nbformat warns.
             notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
         if isinstance(notebook.get("cells"), list):
             return notebook
@@ -74,8 +75,8 @@ def inject(notebook: Any, parameters: Mapping[str, Any]) -> int | None:
         if "injected-parameters" in tags_of(found):
             cells[index] = cell
             return None
-    places = [index for index, found in enumerate(cells) if "parameters" in tags_of(found)]
-    place = places[0] + 1 if places else 0
+    tagged = (index for index, found in enumerate(cells) if "parameters" in tags_of(found))
+    place = next(tagged, -1) + 1
     cells.insert(place, cell)
     return place
 
@@ -86,12 +87,14 @@ def literal(value: Any) -> str:
         return "{" + ", ".join(f"{key!r}: {literal(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):
         return f"[{', '.join(map(literal, value))}]"
+    # Their `repr` are names that Python does not know: inf, nan.
     if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"
     return repr(value)
 
 
 def is_compared(cell: Any, which: str) -> bool:
+    # The tags and comments of nbval, so that notebooks with these work unchanged.
     tags = {tag.lower().replace("nbval-", "") for tag in tags_of(cell)}
     lines = {line.strip("# ").lower() for line in cell.source.splitlines() if line[:1] == "#"}
     if "ignore-output" in tags or "nbval_ignore_output" in lines or which == "none":
@@ -110,6 +113,7 @@ def readable_lines(outputs: Sequence[Any]) -> list[str]:
     printed, shown = "", ""
     for output in outputs:
         kind = output.get("output_type")
+        # Not stderr: warnings and progress bars differ from run to run.
         if kind == "stream" and output.get("name") == "stdout":
             printed += joined(output.get("text"))
         elif kind in ("execute_result", "display_data"):
@@ -138,6 +142,7 @@ def as_script(notebook: Any, injected: int | None = None) -> tuple[str, str]:
         if "raises-exception" in tags_of(cell):
             return "", f"{name} is expected to fail, which would end a script"
         try:
+            # It is only checked. Magics are no Python, nor is `await` outside of a function.
             compile(cell.source, "cell", "exec", dont_inherit=True)
         except (SyntaxError, ValueError):
             return "", f"{name} has magics, or is no plain Python for another reason"
@@ -145,6 +150,7 @@ def as_script(notebook: Any, injected: int | None = None) -> tuple[str, str]:
             return "", f"{name} asks for IPython"
         parts.append(f"# {name}\n{cell.source.rstrip()}\n")
     if any(re.search(r"\bdisplay\(", part) for part in parts):
+        # Kernels have this name without an import.
         parts.insert(0, "from IPython.display import display\n")
     return "\n".join(parts), ""
 

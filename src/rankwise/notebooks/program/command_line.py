@@ -130,6 +130,7 @@ def _prepare_folder(order: NotebookOrder) -> str:
 async def _reset(kernel: Kernel, folder: Path) -> None:
     """Remove the variables of the notebook before, as far as IPython can, and change the folder."""
     lines = f"%reset -f\nimport os as _os\n_os.chdir({str(folder)!r})\ndel _os"
+    # Not counted and not stored: it belongs to no notebook.
     kernel.client.execute(lines, silent=True, store_history=False)
     with contextlib.suppress(Exception):
         await kernel.client.get_shell_msg(timeout=10)
@@ -143,6 +144,7 @@ def _cancel_on_signals(task: asyncio.Future[Any], received: list[int]) -> None:
         received.append(number)
         task.cancel()
 
+    # Batch systems send SIGTERM, terminals the other two.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop, number)
 
@@ -171,6 +173,7 @@ def report(result: NotebookResult) -> None:
 
 async def serve(runner: NotebookRunner) -> int:
     """Run each notebook that a line of stdin asks for, until stdin is closed."""
+    # An order is one line, with all its parameters.
     lines = asyncio.StreamReader(limit=2**24)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
@@ -183,6 +186,7 @@ async def serve(runner: NotebookRunner) -> int:
         source = sources_of_failed(result).get(result.cell or 0, "")
         say(json.dumps({"id": identity, "source": source, **result.as_dict()}))
 
+    # The pipe is closed when pytest ends, in whatever way.
     while line := await lines.readline():
         asked = json.loads(line)
         identity, reuse_kernel = asked.pop("id"), asked.pop("reuse_kernel", False)
@@ -224,6 +228,7 @@ def _orders(arguments: argparse.Namespace) -> list[NotebookOrder]:
     orders = []
     for notebook in arguments.notebooks:
         name, number = notebook.stem, 1
+        # Notebooks of different folders may have the same name.
         while name in names:
             number += 1
             name = f"{notebook.stem}-{number}"
@@ -247,6 +252,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if importlib.util.find_spec("nbclient") is None:
         remedy = "pip install nbclient there; here: pip install 'rankwise[notebooks]'"
         parser.error(f"{sys.executable} has no nbclient: {remedy}")
+    # Before the event loop and heavy modules: it is a fork.
     supervisor = KernelSupervisor()
     received: list[int] = []
     try:

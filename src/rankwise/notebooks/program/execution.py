@@ -59,6 +59,7 @@ class NotebookRun:
         try:
             self.notebook = cells.read_notebook(self.order.notebook)
             own = cells.section(self.notebook.metadata, "rankwise")
+            # A copy: the outputs are removed below, and compared after the run.
             self._before = json.loads(json.dumps(self.notebook.cells))
             self.result.injected = cells.inject(self.notebook, self.order.parameters)
             for index, cell in enumerate(self.notebook.cells):
@@ -80,6 +81,7 @@ class NotebookRun:
         first = next((line.strip() for line in cell.source.splitlines() if line.strip()), "")
         title = first if len(first) <= 60 else f"{first[:59]}…"
         case = CellResult(self.number(index), title or "empty")
+        # Its stored outputs stay: they are all that the reader has of it.
         if "skip-execution" in cells.tags_of(cell):
             case.state, case.reason = "skipped", "it is tagged skip-execution"
         else:
@@ -272,6 +274,7 @@ class NotebookRun:
     async def _check_survival(self) -> None:
         """Raise NotebookFailure if the kernel has died of the last cell, after its reply."""
         kernel = self._kernel
+        # A crash may follow the reply, such as one in a thread.
         kernel.client.kernel_info()
         answer = asyncio.ensure_future(kernel.client.get_shell_msg(timeout=2))
         await asyncio.wait({answer, kernel.died}, return_when=asyncio.FIRST_COMPLETED)
@@ -337,6 +340,7 @@ def _executor_class() -> Any:
             self._printed = 0
 
         def output(self, outs: Any, msg: Any, display_id: Any, cell_index: int) -> Any:
+            # The limits are those of one cell.
             if cell_index != self._index:
                 self._index, self._kept, self._printed = cell_index, 0, 0
             content = msg["content"]
@@ -347,12 +351,14 @@ def _executor_class() -> Any:
             was_full = self._kept > MOST_OUTPUT
             self._kept += len(text) or len(str(content.get("data", "")))
             if self._kept > MOST_OUTPUT and msg["msg_type"] != "error":
+                # The note was written when the limit was reached.
                 if was_full:
                     return None
                 note = f"\n[more than {MOST_OUTPUT} bytes of output: the rest is omitted]\n"
                 msg = {**msg, "msg_type": "stream", "content": {"name": "stdout", "text": note}}
                 msg["header"] = {**msg["header"], "msg_type": "stream"}
             made = super().output(outs, msg, display_id, cell_index)
+            # nbclient adds an output for each message; Jupyter joins those of one stream.
             if len(outs) > 1 and made is outs[-1] and _is_continued(outs[-2], made):
                 outs[-2]["text"] += outs.pop()["text"]
                 return outs[-1]

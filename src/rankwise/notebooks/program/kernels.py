@@ -55,7 +55,6 @@ class KernelSupervisor:
         """End all that is left, and wait until it is gone."""
         with contextlib.suppress(OSError):
             os.close(self._pipe)
-        with contextlib.suppress(OSError):
             os.waitpid(self._process, 0)
 
 
@@ -152,9 +151,11 @@ class SupervisedProcess:
         except OSError as error:
             reason = f"cannot start {command[0]}: {error}"
             raise NotebookFailure(Ended.NO_START, reason) from None
+        # At once: from here on the process would outlive us.
         self._supervisor.tell(self._process.pid, is_alive=True)
         assert self._process.stdout is not None
         stream = self._process.stdout.fileno()
+        # The event loop may call the reader when there is nothing to read.
         os.set_blocking(stream, False)
         asyncio.get_running_loop().add_reader(stream, self._read, stream)
         self._watch = asyncio.ensure_future(self._wait(self._process))
@@ -240,6 +241,7 @@ def choose_kernel(notebook: Any, order: NotebookOrder) -> KernelChoice:
     language = str(spec.get("language") or said.get("name") or "").lower()
     if name == "python2":
         raise NotebookFailure(Ended.MISSING_KERNEL, "the notebook is for Python 2")
+    # Without any metadata a notebook is taken for one in Python, as Jupyter does.
     if language in ("python", "ipython") or not (language or name) or name.startswith("python"):
         return _python_kernel(order)
     return _other_kernel(name or language)
@@ -301,6 +303,7 @@ class Kernel(SupervisedProcess):
         if time.monotonic() > deadline:
             reason = f"the kernel did not answer within {STARTUP_SECONDS:g} s"
             raise NotebookFailure(Ended.NO_START, reason)
+        # Short: it delays every notebook.
         await asyncio.sleep(0.01)
 
     def _connect(self) -> list[str]:
@@ -308,6 +311,7 @@ class Kernel(SupervisedProcess):
         from jupyter_client.connect import write_connection_file
 
         base = tempfile.mkdtemp(prefix="k", dir=self._supervisor.folder)
+        # Kernels of other languages may know no other transport than TCP.
         is_local = self.choice.is_python and len(base) <= LONGEST_SOCKET
         path, details = write_connection_file(
             f"{base}/kernel.json",
@@ -368,13 +372,13 @@ class Kernel(SupervisedProcess):
 
     def how_it_ended(self) -> str:
         """Say how the process has ended; it must have."""
-        code = self.died.result()
-        if code >= 0:
+        if (code := self.died.result()) >= 0:
             return f"left with exit code {code}"
         try:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
+        # Most kernels that end by this signal were killed by the system for their memory.
         hint = " (the machine may have been out of memory)" if name == "SIGKILL" else ""
         return f"was ended by {name}{hint}"
 
@@ -386,12 +390,14 @@ class Kernel(SupervisedProcess):
                 self.client.control_channel.send(message)
         elif self._process is not None:
             with contextlib.suppress(OSError):
+                # The group: the cell may wait for a process that it has started.
                 os.killpg(self._process.pid, signal.SIGINT)
 
     async def end(self) -> None:
         await super().end()
         if self.client is not None:
             self.client.stop_channels()
+            # Otherwise it waits for messages that no kernel will read.
             self.client.context.destroy(linger=0)
 
 

@@ -166,6 +166,7 @@ def readable(text: str) -> str:
 def write(path: Path, content: str | bytes) -> None:
     """Write a file as a whole or not at all; raises OSError."""
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    # In the same folder: a rename from another file system is not atomic.
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
@@ -205,5 +206,6 @@ def _spellings(value: str) -> Iterator[str]:
     for before in range(3):
         whole = base64.b64encode(bytes(before) + data)
         own = whole[(before * 8 + 5) // 6 : (before + len(data)) * 8 // 6].decode()
+        # Shorter pieces would be found in any text.
         if len(own) >= 6:
             yield from (own, own.replace("+", "-").replace("/", "_"))
