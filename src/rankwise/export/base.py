@@ -1,4 +1,4 @@
-"""What is exported and for whom: targets, gathered jobs, names, YAML text."""
+"""What is exported and to which systems: targets, gathered jobs, names, YAML text."""
 
 from __future__ import annotations
 
