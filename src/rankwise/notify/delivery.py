@@ -231,8 +231,10 @@ class Outbox:
     def add(self, target: str, run: str, folder: str, body: bytes) -> OutboxMessage:
         """Keep a message, before the first try to send it."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        # Messages quote logs, which other users of this machine need not see.
         self._folder.chmod(0o700)
         now = time.time()
+        # Sorted by name, messages are in the order in which they were written.
         name = f"{time.time_ns()}-{os.getpid()}"
         one = OutboxMessage(name=name, target=target, run=run, folder=folder, created=now)
         write_file(self._folder / f"{name}{_BODY}", body)
@@ -421,6 +423,7 @@ def _in_words(error: Exception) -> str:
 
 def _without_secrets(trouble: str, choice: NotifyConfig, secrets: Mapping[str, str]) -> str:
     """Keep passwords, and where a webhook is, out of what is written down of a failure."""
+    # Late: it is needed for a failure only.
     from rankwise.node.output import Redactor
 
     given = choice.settings if isinstance(choice, NotifierConfig) else dataclasses.asdict(choice)

@@ -99,6 +99,7 @@ def _last(one: FailureExplanation) -> list[str]:
 
 
 def _more(data: ReportData) -> str:
+    # Names must do here; the report has the rest.
     names = [one.task for one in data.failures[_MOST_FAILURES:]]
     names += [name for group in data.others for name in group.tasks]
     return cut(f"Also not green: {listed(names, most=8)}") if names else ""

@@ -96,7 +96,7 @@ def compare_sides(
             "nothing can be compared with itself"
         )
     names = [{run.name for run in side.runs} for side in (before, after)]
-    # One document may be compared with another; of several, each is with itself.
+    # One document may be compared with another; of several, each is compared with itself.
     is_named = max(map(len, names)) > 1
     first, second = (_gather(store, side, metrics, is_named) for side in (before, after))
     both = [key for key in first.values if key in second.values]
@@ -181,6 +181,7 @@ def _gather(store: Store, side: Side, metrics: Sequence[str], is_named: bool) ->
             key = _key(series, is_named=is_named)
             found.series[key] = series
             values = found.values.setdefault(key, [])
+            # A value under noise is counted, so that a verdict can say why it is not sure.
             if trouble := troubles.get((row.task, row.attempt), ()):
                 found.noisy[key] += 1
                 found.noise.setdefault(key, []).extend(trouble)
@@ -288,6 +289,7 @@ def _nothing_common(store: Store, before: Side, after: Side, metrics: Sequence[s
         if not any(store.samples_of_run(run.id) for run in side.runs):
             runs = ", ".join(run.id for run in side.runs[:3])
             return f"{store.path}: {side.given!r} has measured nothing (runs {runs})"
+    # Each side has measured something, so it must be something else.
     which = f" of {', '.join(metrics)}" if metrics else ""
     return (
         f"{store.path}: {before.given!r} and {after.given!r} have no series{which} in common: the "
@@ -305,6 +307,7 @@ def judged(
     store: Store, measures: Sequence[Measure], *, run: RunRow, before: RunRow
 ) -> list[Measure]:
     """Return measures with a verdict each; without any where that would take too long."""
+    # Without a verdict, a report still has the change.
     trials = (max(one.now.count, one.before.count) for one in measures if one.before is not None)
     if sum(_WORK * number**3 for number in trials) > _MOST_WORK:
         return list(measures)

@@ -64,6 +64,7 @@ class EnvironmentChange:
 
 def read_environment(text: str) -> Environment | None:
     """Find the last line that says what is around; None: there is none that can be used."""
+    # A program may write before and after it, and print JSON of its own.
     for line in reversed(text[-_MOST_BYTES:].splitlines()):
         if line.startswith("{") and '"packages"' in line:
             try:
@@ -117,6 +118,7 @@ def _changes(here: Environment, there: Environment) -> Iterator[EnvironmentChang
         return EnvironmentChange(kind=kind, name="", here=say(here), there=say(there))
 
     yield whole("Python", lambda one: one.python)
+    # A new major version explains more than a new patch.
     packages = list(_of_mappings("package", here.packages, there.packages))
     yield from sorted(packages, key=_step)
     yield whole("GPU", lambda one: _counted(one.gpus))

@@ -51,10 +51,11 @@ def figures_of(
     by_metric: dict[tuple[str, str], list[Measure]] = {}
     for measure in measures:
         by_metric.setdefault((measure.metric, measure.unit), []).append(measure)
-    found: list[Figure] = []
-    for (metric, unit), rows in by_metric.items():
-        found += _of_metric(metric, unit, rows)
-    found += [_trend(one) for one in trends]
+    # Values of two units have no axis in common.
+    found = [
+        one for (name, unit), rows in by_metric.items() for one in _of_metric(name, unit, rows)
+    ]
+    found += map(_trend, trends)
     if len(times) >= _FEWEST_TASKS:
         found.append(_slowest(times))
     return found[:MOST_FIGURES]
@@ -204,6 +205,7 @@ def _natural(text: str) -> tuple[tuple[bool, float, str], ...]:
 def _scaling(metric: str, unit: str, group: LineGroup) -> Iterator[Figure]:
     """Draw how well more ranks are used, where more of them should mean less time or more work."""
     rows, across = group.rows, group.across
+    # What a metric means is known from its unit, and from which direction is better.
     better = {row.better for row in rows} - {""}
     # How long something small takes is no work that more ranks could share.
     is_time = unit in _TIMES and better <= {"lower"} and "latency" not in metric.lower()
@@ -317,6 +319,7 @@ def _trend(trend: RunTrend) -> Figure:
         spoken.append(f"It has changed with {places}.")
     if trend.trouble:
         spoken.append(trend.trouble)
+    # The parameters of one case alone: nothing beside it says which it is.
     case = _name(one, one.parameters)
     return Figure(
         title=f"{_capital(_worded(one.metric))} over runs{f' ({case})' if case else ''}",

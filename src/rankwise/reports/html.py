@@ -44,6 +44,7 @@ def html_report(data: ReportData) -> str:
         ("conditions", "Where and how"): made.conditions(data),
         ("document", "The document"): made.document(data.document),
     }
+    # The parts without limits of their own come first; the others have the room that is left.
     room = Room(_MOST_BYTES)
     for part in (banner, *parts.values()):
         room.take(part)
@@ -62,6 +63,7 @@ def html_report(data: ReportData) -> str:
 
 def _frame(*styles: str) -> dict[str, Markup]:
     """Return what a page needs beside its content, in the file itself."""
+    # The page forbids all scripts but this one, which it names by its digest.
     script = template_text("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     style = "".join(map(template_text, ("report.css", *styles)))

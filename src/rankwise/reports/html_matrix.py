@@ -48,6 +48,7 @@ def matrix_section(matrix: MatrixResult, *, folder: Path, room: int) -> Markup:
     for part in environments:
         left.take(part)
     panels = _Panels(matrix, numbers, folder, left, pictures=room // 3)
+    # Panels last: they are made while the page is, as long as there is room.
     counts = counts_in_order(matrix)
     shown: Markup = made.whole(matrix, counts, table, panels.all(), environments, hidden)
     return shown
@@ -70,6 +71,7 @@ def _sharing(matrix: MatrixResult) -> dict[str, list[Cell]]:
 def _environments(matrix: MatrixResult, room: Room) -> tuple[list[Markup], int]:
     """List the machines and the distinct sets of packages, and count those without room."""
     made = macros("reports/matrix")
+    # Most cells of a row share one: a list for each would be the same many times.
     groups = list(_sharing(matrix).values())
     if not groups:
         return [], 0

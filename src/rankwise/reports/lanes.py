@@ -121,6 +121,7 @@ def pack(claims: Sequence[LaneClaim]) -> list[tuple[int, ...]]:
 
 
 def _side_by_side(free: Sequence[int], width: int) -> tuple[int, ...]:
+    # Lanes that are beside each other are one shape in the drawing.
     for first in range(len(free) - width + 1):
         if free[first + width - 1] - free[first] == width - 1:
             return tuple(free[first : first + width])

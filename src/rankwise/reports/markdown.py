@@ -44,7 +44,7 @@ def markdown_report(data: ReportData) -> str:
 
 
 def _below(matrix: MatrixResult, cases: Sequence[CaseResult]) -> list[CaseResult]:
-    """Leave out the green ones, which the matrix has, and those of which it says why."""
+    """Leave out the green ones, which the matrix has, and those whose reason it has."""
     told = {
         f"{row}.{column}"
         for (row, column), one in matrix.cells.items()
@@ -63,7 +63,7 @@ def _details(case: CaseResult) -> tuple[Markup, State, Markup, Markup] | None:
     text = fit_for_xml("\n".join(filter(None, [case.reason.partition("\n")[2], quoted])))
     if not text.strip():
         return None
-    # Longer than any row of them within.
+    # Longer than any row of backticks within, which would end the block.
     longest = max((len(row) for row in re.findall("`+", text)), default=0)
     name = one_line(case.title, _LONGEST_NAME)
     return escape(name), case.state, Markup("`" * max(3, longest + 1)), Markup(text)

@@ -71,6 +71,7 @@ def as_markup(line: str, *, most: int = _MOST_LETTERS) -> Markup:
 
 def _after(classes: set[str], codes: str) -> set[str]:
     """Return what counts after a sequence: the colour of letters, and whether they are bold."""
+    # Backgrounds are left out: a page has its own.
     now = set(classes)
     for code in re.split("[;:]", codes):
         number = int(code) if code.isdigit() and len(code) < 4 else 0

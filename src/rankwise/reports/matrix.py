@@ -48,6 +48,7 @@ def contrasts_of(matrix: MatrixResult, cell: Cell) -> tuple[Contrast, ...]:
     """
     failed = [one for one in cell.tests if one.has_failed and not one.is_environment]
     words = "\n".join(line for one in failed for line in (one.reason, *one.tail))
+    # By the cell where it passes: one table of what differs serves several tests.
     found: dict[tuple[str, str], list[str]] = {}
     for name in dict.fromkeys(one.name for one in failed):
         for neighbours in _neighbours(matrix, cell):
@@ -98,7 +99,6 @@ def _nearest(names: Sequence[str], own: str) -> Iterator[str]:
 
 
 KIND = "Matrix"
-"""What the plan of a matrix is called."""
 _BAD = (State.FAILED, State.CRASHED, State.TIMED_OUT, State.LOST)
 _LINES = 16
 # Of more failures than this, only the reasons are told.
@@ -289,7 +289,7 @@ def matrix_of(store: Store, run: RunRow) -> MatrixResult | None:
 
 
 def _quoted(store: Store, rows: Sequence[TaskRow]) -> dict[str, tuple[str, ...]]:
-    """Return the last words of what failed first."""
+    """Return the last lines of what failed first: later failures often follow from it."""
     failed = [row for row in rows if row.state in _BAD and row.attempts]
     first = sorted(failed, key=lambda row: row.ended or 0.0)[:_MOST_QUOTED]
     explained = (explain_task(store, row, lines=_LINES) for row in first)
@@ -342,6 +342,7 @@ def verdict_of(tests: Sequence[CellTask]) -> CellVerdict:
     """Say what became of a cell from what became of its tasks."""
     # That the environment could not be looked at says nothing about the tests.
     tests = [one for one in tests if not (one.is_environment and one.is_soft)] or tests
+    # What is lost is never forgiven: it says nothing about the test.
     hard = {one.state for one in tests if one.has_failed and not one.is_forgiven}
     if hard:
         return CellVerdict(next(iter(hard))) if len(hard) == 1 else CellVerdict.FAILED

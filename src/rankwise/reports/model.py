@@ -125,6 +125,7 @@ class ReportData:
     def with_parts(self, **parts: Any) -> ReportData:
         """Return the same with other parts, such as the folder."""
         other = copy.copy(self)
+        # What was gathered is kept with the attributes: a part takes its place.
         vars(other).update(parts)
         return other
 
@@ -297,6 +298,7 @@ class ReportData:
 
     def _changes(self) -> Iterator[tuple[str, str]]:
         compared = [one for one in self.measures if one.verdict]
+        # A judged change tells more than a share, which may be noise.
         if compared:
             for verdict in ("regressed", "improved"):
                 count = sum(one.verdict == verdict for one in compared)
@@ -330,6 +332,7 @@ def write_report(data: ReportData, name: str) -> bytes:
 
 def repeat_command(run: RunRow, key: str, *, is_alone: bool) -> str:
     """Return the command that runs one task of a run again."""
+    # The path as it is here: the command is to be copied into this terminal.
     line = ["rankwise", "run", *(map(short_path, run.documents) if run.source else [run.name])]
     return shlex.join(line if is_alone else [*line, "--only", key])
 

@@ -61,6 +61,7 @@ def wrapped(text: str) -> str:
 
 
 def _divided(text: str, most: int) -> str:
+    # Where a line may end already, nothing need be added.
     solid = rf"[^\s{_BREAK}]"
     return re.sub(rf"{solid}{{{most}}}(?={solid}{{3}})", rf"\g<0>{_BREAK}", text)
 
@@ -172,7 +173,7 @@ def _differences(matrix: MatrixResult) -> list[dict[str, Any]]:
         for one in cell.contrasts:
             key = contrast_words(one, cell), one.changes
             found.setdefault(key, []).append((cell, one))
-    # What nothing is known about says least.
+    # Differences of which nothing is known say least, and come last.
     order = sorted(found.values(), key=lambda them: not them[0][1].changes)
     return [_difference([cell for cell, _ in them], them[0][1]) for them in order]
 

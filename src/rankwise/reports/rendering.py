@@ -19,7 +19,7 @@ from rankwise.wording import counted, duration
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Ends of lines are for who reads a template: between elements they are nothing, else a space.
+# Ends of lines are for readers of a template: between elements they are nothing, else a space.
 _NOTHING = re.compile(r"(?<=[>}])\s*\n\s*|\s*\n\s*(?=[<{]|$)")
 _SPACE = re.compile(r"\s*\n\s*")
 _PLAIN = re.compile(r"-?[\d,]+(\.\d+)?")
@@ -91,6 +91,7 @@ def environment() -> Environment:
         loader=FunctionLoader(_source),
         autoescape=True,
         finalize=_finished,
+        # A misspelt name is an error, not an empty place in a page.
         undefined=StrictUndefined,
         extensions=["jinja2.ext.do"],
     )

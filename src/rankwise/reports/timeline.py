@@ -257,6 +257,7 @@ def _moments(
 ) -> Iterator[tuple[tuple[float, list[_Change]], float]]:
     """Return every moment at which a lane gets or loses a bar, with the next such moment."""
     changes: dict[float, list[_Change]] = {0.0: []}
+    # Lanes of one bar may end at different times: ranks of a test do.
     for number, bar in enumerate(bars):
         for _, (start, end) in bar.on_lanes():
             changes.setdefault(start, []).append((number, bar, 1))
@@ -291,6 +292,7 @@ def timeline_of_run(store: Store, run_id: str, *, now: float | None = None) -> T
         )
         for one in attempts
     ]
+    # As many lanes as would be needed cannot be told apart.
     if _peak(claims) > _MOST_LANES:
         noun = "slot"
         claims = [LaneClaim(width=1, start=claim.start, end=claim.end) for claim in claims]
@@ -338,6 +340,7 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
 
 def _measure(tasks: Collection[Task]) -> tuple[str, dict[str, int]]:
     """Choose what lanes are, and find how many each task needs."""
+    # On a cluster, nodes are what tasks wait for; on this machine, nodes share its cores.
     if any(task.nodes > 1 and task.compute != "local" for task in tasks):
         return "node", {task.key: max(1, task.nodes) for task in tasks}
     wanted = {task.key: task.resources.cores or task.width or len(task.processes) for task in tasks}

@@ -281,6 +281,7 @@ class WebApp:
 
 
 async def _is_own_form(request: Request, keys: Secrets) -> bool:
+    # Read by hand: Starlette's form parser needs another package.
     body = b""
     async for part in request.stream():
         body += part
@@ -305,6 +306,7 @@ def listen(port: int | None) -> socket.socket:
     wanted = PORT if port is None else port
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
+        # A server that has just ended leaves connections that would keep the port taken.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((HOST, wanted))
         # Only now it is known that no other program listens there.

@@ -88,6 +88,7 @@ class Feed:
         if seen == self._seen:
             return 0, set()
         before, last = self._last, thread.store.last_event()
+        # A change of the store need not come with an event.
         self._seen, self._last = seen, last
         # Of what was before the first page was open, each page has asked for itself.
         if before is None or last == before:

@@ -66,6 +66,7 @@ def trend_page(store: Store, ask: PageRequest) -> PageContent:
     metric = ask.text("metric")
     shown: dict[str, Any] = {}
     if metric:
+        # All words must be in the name of the case, in any order.
         words = ask.text("words").split()
         found = store.series(metric=metric, name=ask.text("name") or None)
         wanted = [series for series in found if all(one in place(series) for one in words)]

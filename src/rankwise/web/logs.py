@@ -105,6 +105,7 @@ class Tail:
     def _parts(self) -> list[Path]:
         """Return the part that is being read, wherever it is now, and the newest."""
         parts = [self._place / name for name in LOGS]
+        # A log that has grown too large is moved away, and a new one begun.
         there = [path for path in parts if path.exists()]
         old = [path for path in there[:-1] if path.stat().st_ino == self.position.inode]
         return [*old, *there[-1:]]
@@ -176,6 +177,7 @@ def log_of(store: Store, ask: PageRequest) -> LogOnPage | None:
     task = ask.name("task") or _telling(store, run)
     if not task:
         return None
+    # Raises if there is no such task.
     store.task_row(run.id, task)
     attempts = {attempt.number: attempt for attempt in store.attempts(run.id, task)}
     if not attempts:

@@ -149,10 +149,12 @@ _known: dict[tuple[str, str, str, float], Any] = {}
 
 def _remembered(what: str, store: Store, run: RunRow, ask: Callable[[str], _Known]) -> _Known:
     """Return what does not change any more, and ask for it only once."""
+    # A store that was removed and made again may have the same ids, but not the same times.
     key = (what, str(store.path), run.id, run.created)
     found: _Known | None = _known.get(key)
     if found is None:
         found = ask(run.id)
+        # The oldest goes first; another thread may have removed it just now.
         while len(_known) >= _MOST_KNOWN:
             _known.pop(next(iter(_known)), None)
         _known[key] = found

@@ -81,6 +81,7 @@ def tasks_page(store: Store, ask: PageRequest) -> PageContent:
         offset=offset(ask),
         total=None if words else sum(counts[state] for state in states or State),
     )
+    # By hand and not by a template, for speed: this page is asked for every second.
     task, log = (escaped(run_address(run.id, part)) for part in ("task", "logs"))
     rows = Markup().join(_task_row(row, task, log, ask.now) for row in found.rows)
     return framed(

@@ -67,7 +67,7 @@ _THREADS = 4
 
 @dataclass(slots=True, eq=False)
 class StoreThread:
-    """What one thread has: the store, and what it remembers of it."""
+    """What one thread has: a connection, since SQLite's are not shared, and its pages."""
 
     store: Store
     inode: int
@@ -145,7 +145,7 @@ class PageCache:
         self, thread: StoreThread, ask: PageRequest, key: str, make: Callable[[], PageContent]
     ) -> bytes:
         """Return a page, and make it only if it must be."""
-        # Times on it are of the same second.
+        # A page shows how long tasks have run: it is the same for a second at most.
         now = (thread.store.data_version(), int(ask.now))
         known = thread.memory.get(key)
         if known is not None and known[0] == now:

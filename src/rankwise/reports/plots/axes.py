@@ -107,11 +107,13 @@ def _differ_much(values: Sequence[float], own_ticks: bool) -> bool:
 
 def _log_axis(values: Sequence[float], *, in_bytes: bool, own_ticks: bool) -> Axis:
     low, high = values[0], values[-1]
+    # One value is in the middle; the greatest numbers have no double.
     if low == high:
         low, high = low / 2, high * 2 if high < 1e307 else high
     if not own_ticks:
         low, high = _round_down(low), _round_up(high)
     axis = Axis(low=low, high=high, is_log=True)
+    # Sizes and numbers of ranks are mostly powers of two.
     base = 2.0 if in_bytes or (own_ticks and all(_is_power_of_two(one) for one in values)) else 10.0
     places = list(values) if own_ticks and len(values) <= _MOST_OWN_TICKS else _powers(axis, base)
     return _with_ticks(axis, places, in_bytes=in_bytes)
@@ -154,7 +156,7 @@ def _linear_axis(values: Sequence[float], *, in_bytes: bool, own_ticks: bool) ->
         low, high = min(low, 0.0), max(high, 0.0) or 1.0
     if own_ticks and 1 < len(values) <= _MOST_OWN_TICKS:
         return _with_ticks(Axis(low=low, high=high), values, in_bytes=in_bytes)
-    # From zero where that costs little room: lengths can be compared then.
+    # From zero where that costs little room, so that lengths can be compared.
     if 0 < low < 0.4 * high:
         low = 0.0
     step = _nice_step(high / 2 - low / 2)

@@ -213,6 +213,7 @@ def line_plot(
         own_ticks=True,
         is_log=False if x_labels else None,
     )
+    # Runs are beside each other at equal distances, whatever their numbers.
     if x_labels:
         ends = [place for place, _ in x_labels]
         x = Axis(low=min(ends), high=max(ends), ticks=_thinned(x_labels))
@@ -299,6 +300,7 @@ def _drawn(area: _Area, dots: Sequence[Dot], number: int) -> Iterator[Markup]:
     # What a logarithmic axis has no place for is at its end.
     lows = (dot.low if area.y.shows(dot.low) else area.y.low for dot in shown)
     lower = [area.place(dot.x, low) for dot, low in zip(shown, lows, strict=True)]
+    # A band of no height would be a hairline.
     if len(upper) > 1 and upper != lower:
         yield svg.path([*upper, *reversed(lower)], f"f{kind}", ' fill-opacity=".16"')
     places = [area.place(dot.x, dot.y) for dot in dots]

@@ -16,6 +16,7 @@ SERIES = 8
 # Colour-blind readers tell these apart, too; after Okabe and Ito.
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#b2559a", "#c98a00", "#3b8fc4", "#7a4fb5", "#5f6b76"]
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "", "5 2", "1 2", "12 4")
+# The fonts that typst brings along: a PDF looks the same on every machine.
 _FONTS = "Libertinus Serif, serif"
 _RULES = (
     f"text{{font-family:{_FONTS};font-size:15px;fill:#3a424c}}"
@@ -64,6 +65,7 @@ def text(
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
     """Draw a straight line."""
+    # Numbers need no escaping.
     return Markup(
         f'<line x1="{coordinate(x1)}" y1="{coordinate(y1)}" x2="{coordinate(x2)}" '
         f'y2="{coordinate(y2)}" class="{kind}"/>'

@@ -59,6 +59,7 @@ def place(series: SeriesRow) -> str:
 
 def sparkline(values: Sequence[float]) -> str:
     """Draw values as bars, the medians of some where there are too many."""
+    # Medians, so that one outlier does not stand for many runs.
     wide = min(len(values), _WIDEST_SPARKLINE)
     edges = [round(number * len(values) / wide) for number in range(wide + 1)] if wide else []
     drawn = [median(values[first:last]) for first, last in pairwise(edges)]
@@ -80,6 +81,7 @@ def share(value: float | None) -> str:
     """Say a change."""
     if value is None or not math.isfinite(value):
         return "-"
+    # Of a change by a factor of ten, tenths of a percent say nothing.
     return f"{value:+.1%}" if abs(value) < 10 else f"{value:+.0%}"
 
 

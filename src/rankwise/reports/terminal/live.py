@@ -77,6 +77,7 @@ class JsonView(_StreamView):
 
     def event(self, event: Event) -> None:
         """Write an event."""
+        # Readers are scripts: a key that is missing costs less than one that is empty.
         counts = {state: count for state, count in event.counts.items() if count}
         said = {**dataclasses.asdict(event), "counts": counts, "attempt": event.attempt or None}
         data = {name: value for name, value in said.items() if value not in (None, "", {})}
@@ -113,6 +114,7 @@ class LiveDisplay:
 
     def observe(self, event: Event) -> None:
         """Take in an event, to be shown when there is time."""
+        # Called in the thread that drives the run: nothing here may wait for the terminal.
         self._events.put(event)
         self._wakeup.ring()
 
@@ -196,6 +198,7 @@ class _Wakeup:
     def open(self) -> None:
         """Hear signals from now on; only the main thread can ask for that."""
         self._reader, self._writer = os.pipe()
+        # Python writes the signal's number there, even while the main thread is busy.
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
         self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
@@ -368,6 +371,7 @@ class TasksView(View):
             Elapsed(),
             TextColumn("{task.description}", markup=False),
             console=console,
+            # Our own thread refreshes it.
             auto_refresh=False,
             transient=True,
             disable=not console.is_terminal,
@@ -402,7 +406,7 @@ class TasksView(View):
         """Show all that has come since, not more often than people can see."""
         now = time.monotonic()
         if now - self._shown < _REFRESH_SECONDS:
-            return
+            return  # What has come waits for the next time.
         self._shown = now
         self._show_waiting()
         if not self._progress.disable:
@@ -419,6 +423,7 @@ class TasksView(View):
 
     def _show_waiting(self) -> None:
         lines, self._waiting = self._waiting, []
+        # All at once: rich takes the bar away and draws it again for each print.
         if lines:
             self._console.print(styled("\n").join(lines), soft_wrap=True)
 

@@ -108,6 +108,7 @@ def _left_out(task: Task) -> str:
 
 
 def _runtime(choice: RuntimeChoice) -> str:
+    # In the words of the document.
     match choice.kind:
         case "current":
             how = "the interpreter of rankwise"
@@ -170,6 +171,7 @@ def _show_own_environments(
     console: Console, processes: Sequence[Process], common: Mapping[str, str]
 ) -> None:
     shown = processes
+    # The last one shows how numbers go on.
     if len(processes) > _MOST_PROCESSES:
         shown = [*processes[: _MOST_PROCESSES - 2], processes[-1]]
     for process in shown:
@@ -181,6 +183,7 @@ def _show_own_environments(
 
 
 def _by_command(processes: Iterable[Process]) -> list[tuple[str, list[Process]]]:
+    # Ranks of one node or of many mostly differ in their variables only.
     groups: dict[tuple[str, str, bool], list[Process]] = {}
     for process in processes:
         key = process.role, _command(process), process.is_awaited

@@ -119,6 +119,7 @@ def _show_headings(
     """Show a line each, and how many there is no line for."""
     named = len(waiting) if len(waiting) <= room else room - 1
     for one in waiting[:named]:
+        # The first line only: `explain` has the rest.
         text = _group_heading(one) if isinstance(one, FailureGroup) else _heading(one)
         line = text.split("\n")[0]
         console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
@@ -357,6 +358,7 @@ def show_suite_end(
 ) -> None:
     """Say how a suite ended, why, and where to look."""
     console.print()
+    # What failed first is the cause more often than what failed last.
     red = _first_to_fail_first(cases, explained)
     flaky = [one for one in repeated if one.is_flaky]
     not_run = [case for case in red if case.state is State.NOT_RUN]

@@ -128,7 +128,7 @@ def _task_cells(task: TaskRow, now: float) -> list[Cell]:
 
 
 def _first_line(reason: str) -> str:
-    """Return what fits into a row; `explain` has the rest."""
+    """Return the first line, for a row; `explain` has the rest."""
     line, _, more = clean(reason, keep_colours=False).partition("\n")
     return line.rstrip(":") if more else line
 
@@ -160,6 +160,7 @@ def _next(status: RunStatus, now: float) -> dict[str, str]:
         return {"its output": f"rankwise logs {run.id}"}
     if run.state.is_over:
         return {"why": f"rankwise explain {run.id}", "its output": f"rankwise logs {run.id}"}
+    # Not to tell people to resume what is about to start.
     is_new = run.started is None and now - run.created < _START_SECONDS
     if status.driver is None and not is_new:
         return {
