@@ -401,7 +401,7 @@ class Drive:
         if not update.is_absent and update.end is None:
             self._record_progress(running, update)
             return
-        # No longer ours before anything can fail: an end that comes twice is not stored twice.
+        # Removed first: an update that comes after the end has no attempt any more.
         del self._running[running.attempt.marker]
         self._queue.leave(running.queued)
         if update.end is None:

@@ -243,19 +243,6 @@ def read(wish: Metric, text: str) -> ParsedMetrics:
     return parse(wish, text)
 
 
-def _read_safely(wish: Metric, text: str) -> ParsedMetrics:
-    """Read with a parser that is not ours: what it raises must not end the whole run."""
-    try:
-        parsed: object = read(wish, text)
-    except Exception as error:  # Whatever the code of another package raises.
-        said = f"{wish.parser} failed: {type(error).__name__}: {error}"
-    else:
-        if isinstance(parsed, ParsedMetrics):
-            return parsed
-        said = f"{wish.parser} returned {type(parsed).__name__} in place of ParsedMetrics"
-    return ParsedMetrics(faults=(said,))
-
-
 def read_all(wishes: Iterable[Metric], text_of: Callable[[str], str]) -> ParsedMetrics:
     """Read what all wishes ask for, from texts that are named as in `Metric.on`.
 
@@ -274,4 +261,15 @@ def _read_from(wish: Metric, text_of: Callable[[str], str]) -> ParsedMetrics:
         text = text_of(wish.on)
     except (OSError, ValueError) as error:
         return ParsedMetrics(faults=(f"{wish.parser} cannot read {wish.on}: {error}",))
-    return read(wish, text) if wish.parser in METRIC_PARSERS.ours else _read_safely(wish, text)
+    if wish.parser in METRIC_PARSERS.ours:
+        return read(wish, text)
+    # A parser of another package: what it raises must not end the whole run.
+    try:
+        parsed: object = read(wish, text)
+    except Exception as error:  # Whatever that code raises.
+        said = f"{wish.parser} failed: {type(error).__name__}: {error}"
+    else:
+        if isinstance(parsed, ParsedMetrics):
+            return parsed
+        said = f"{wish.parser} returned {type(parsed).__name__} in place of ParsedMetrics"
+    return ParsedMetrics(faults=(said,))
