@@ -27,20 +27,13 @@ from rankwise.store.store import driving  # noqa: E402
 CHROMIUM = "/usr/bin/chromium"
 # Name of the picture, address, and how it is looked at.
 PICTURES: Sequence[tuple[str, str, dict[str, object]]] = (
-    ("runs", "/", {}),
     ("run", "/runs/nightly-1", {}),
-    ("run-dark", "/runs/nightly-1", {"color_scheme": "dark"}),
     ("run-phone", "/runs/nightly-1", {"viewport": {"width": 390, "height": 800}}),
-    ("task", "/runs/checks-1/task?task=halo", {}),
-    ("tests", "/runs/checks-1/tests?order=longest", {}),
     ("failures", "/runs/checks-1/failures", {}),
-    ("graph", "/runs/release-1/graph", {}),
     ("matrix", "/runs/everywhere-1/matrix", {}),
     ("timeline", "/runs/checks-1/timeline", {}),
     ("logs", "/runs/checks-1/logs?task=halo", {}),
-    ("document", "/runs/checks-1/document", {}),
     ("trends", "/trends?metric=latency&name=osu", {}),
-    ("compare", "/compare?a=osu-10&b=osu-30", {}),
 )
 
 

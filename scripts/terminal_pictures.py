@@ -112,7 +112,6 @@ SCENES = (
         sign="1 failed in",
     ),
     Scene(name="terminal-run", command="rankwise run sweep.yaml", sign="17/48"),
-    Scene(name="terminal-doctor", command="rankwise doctor", sign="also here"),
 )
 
 
