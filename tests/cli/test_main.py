@@ -107,6 +107,13 @@ def test_without_a_command_the_next_steps_in_this_folder_are_shown(
     assert (said.code, steps) == (0, [*expected, "rankwise --help"])
 
 
+def test_options_are_there_without_docstrings() -> None:
+    """PYTHONOPTIMIZE=2 drops docstrings, where the names and the help of options are."""
+    line = [sys.executable, "-OO", "-m", "rankwise.cli.main", "logs", "--help"]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
+    assert "-f, --follow    Go on until the run is over." in done.stdout
+
+
 def test_help_may_come_first(rankwise: Rankwise) -> None:
     assert rankwise("help", "run").out == rankwise("run", "--help").out
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import functools
 import importlib
 import inspect
 import re
+import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -74,9 +77,14 @@ _ENTRY = re.compile(r"^  (\S.*?)  +(.*(?:\n {4,}.*)*)", re.MULTILINE)
 _HEADING = re.compile(r"^(Arguments|Options|Examples):\n", re.MULTILINE)
 
 
-def _sections(documented: object) -> dict[str, str]:
+def _sections(documented: Any) -> dict[str, str]:
     """Return a docstring by its headings; what stands before them has none."""
-    about, *rest = _HEADING.split(inspect.cleandoc(documented.__doc__ or ""))
+    text = documented.__doc__
+    if text is None and sys.flags.optimize > 1:
+        # `python -OO` drops docstrings, and with them the names of options.
+        source = ast.parse(textwrap.dedent(inspect.getsource(documented)))
+        text = ast.get_docstring(source.body[0])  # type: ignore[arg-type]  # a function or a class
+    about, *rest = _HEADING.split(inspect.cleandoc(text or ""))
     return {"": about, **dict(zip(rest[::2], rest[1::2], strict=True))}
 
 
