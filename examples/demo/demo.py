@@ -62,11 +62,11 @@ What you see
 Everything came out as it should: the demo has succeeded.
 
 Where to look next
-  examples/demo/tests/     the tests that just ran; docs/writing-tests.md: write your own
-  docs/running-tests.md    run them: MPICH, Open MPI, Intel MPI, Slurm
-  docs/how-tests-run.md#schedulers       what --scheduler=dynamic did
-  docs/hangs-and-crashes.md   a suite that hangs, and pytest --n-workers=4
-  examples/demo/jobs/      the jobs that just ran; docs/jobs.md: from one rank to four nodes
+  docs/index.md              where to start, for six kinds of readers
+  examples/demo/tests/       the tests that just ran; docs/writing-tests.md: write your own
+  docs/hangs-and-crashes.md  a suite that hangs, and pytest --n-workers=4
+  docs/how-tests-run.md      what --scheduler=dynamic did
+  examples/demo/jobs/        the jobs that just ran; docs/jobs.md: from one rank to four nodes
   {again}
 """
 
