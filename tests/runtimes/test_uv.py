@@ -239,7 +239,7 @@ def test_a_uv_that_does_not_start_is_a_clear_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uv, "find_uv", lambda: (str(tmp_path / "gone"),))
-    with pytest.raises(ComputeFailure, match=r"uv did not start: .*/gone: No such file or dir"):
+    with pytest.raises(ComputeFailure, match=r"gone did not start: .*/gone: No such file or dir"):
         prepare(choice(), print)
 
 

@@ -157,7 +157,7 @@ class LocalBackend:
             # Folders and order first: the runner reads them as soon as it is started.
             nodes = _make_nodes(attempt.folder, task)
             order = orders.make_order(job, nodes, gpus=gpus, defaults=_LOOPBACK)
-            orders.write_order(order, attempt.folder)
+            order.write(attempt.folder)
             pid = self._start_runner(attempt.folder, job.secrets)
         except OSError as error:
             raise ComputeFailure(

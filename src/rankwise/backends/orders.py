@@ -17,7 +17,7 @@ from rankwise.backends.base import Submission
 from rankwise.errors import ComputeFailure, RankwiseError
 from rankwise.files import copy_code, read_left
 from rankwise.launch.mpi import without_job
-from rankwise.node.files import Beside, to_json, write_file
+from rankwise.node.files import Beside
 from rankwise.node.order import BAD_ORDER, NodeOrder, Order, ProcessOrder
 from rankwise.plan import Process, Task
 from rankwise.runtimes.base import cache_folder
@@ -103,11 +103,6 @@ def make_folders(folder: Path, task: Task) -> list[Path]:
     for place in places:
         copy_code(Path(task.code), place)
     return places
-
-
-def write_order(order: Order, folder: Path) -> None:
-    """Write an order into the folder of its attempt."""
-    write_file(folder / records.ORDER, to_json(order.data()))
 
 
 def make_order(

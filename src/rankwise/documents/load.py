@@ -20,7 +20,6 @@ from rankwise.documents.written import (
     Problem,
     SourcePosition,
     as_error,
-    copied,
     resolve,
 )
 from rankwise.documents.yaml_reader import DocumentSource, read_document
@@ -108,8 +107,8 @@ def _find(value: Any, keys: Container[str], text: str) -> SourcePosition | None:
 def parse(reading: DocumentSource) -> DocumentModel:
     """Return the model of what was read; raises InputError with a line for every problem."""
     problems = list(reading.problems)
-    # A copy, because a missing `type` is added to it, and the reading belongs to the caller.
-    contents: LocatedMapping = copied(reading.contents)
+    # A missing `type` is added here: all errors are places in what was read, which stay.
+    contents = reading.contents
     problems += _find_type(contents)
     chosen = contents.get("type")
     name = chosen if isinstance(chosen, str) and chosen in TYPES else None

@@ -37,6 +37,8 @@ _UNFIT_IN_VALUES = re.compile("[\0\ud800-\udfff\ue000\ue001]")
 _STANDARD_TAG = "tag:yaml.org,2002:"
 # A file of data, which is read only when there is an error to explain.
 _MEANINGS = Path(__file__).with_name("yaml_errors.toml")
+_NUMBERS_BEGIN = frozenset("+-.0123456789")
+_NO_TEXTS = frozenset({"", "~", "null", "true", "false"})
 _KIND_OF_TAG = {"bool": (bool,), "int": (int,), "float": (int, float)}
 
 
@@ -133,7 +135,9 @@ class Composer:
         self._count(_start(event), 0, len(text))
         is_plain = not event.style
         tag = _tag_of(event)
-        value = resolve(text) if is_plain else text
+        # Most words are no number, truth value or null, and that is seen at once.
+        is_text = text[:1] not in _NUMBERS_BEGIN and text.lower() not in _NO_TEXTS
+        value = resolve(text) if is_plain and not is_text else text
         return value if tag is None else self._tagged(event, tag, value)
 
     def _fit(self, event: events.ScalarEvent) -> str:

@@ -196,16 +196,15 @@ class Drive:
         if any(row.attempts for row in rows if not row.state.is_over):
             attempts = [row for row in self._store.attempts(self._run) if not row.state.is_over]
         under_way = {attempt.task for attempt in attempts}
-        waiting = [
-            self._queued(tasks[row.key])
-            for row in rows
-            if not (row.state.is_over or tasks[row.key].skip or row.key in under_way)
-        ]
         self._queue = Queue(
-            waiting,
             passed=[row.key for row in rows if row.state is State.PASSED],
             free={name: one.room for name, one in self._facts.items()},
             widths=_widths(tasks.values()),
+            tasks=[
+                self._queued(tasks[row.key])
+                for row in rows
+                if not (row.state.is_over or tasks[row.key].skip or row.key in under_way)
+            ],
         )
         given_up = list(self._queue.idle)
         for row in rows:

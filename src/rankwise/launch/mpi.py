@@ -24,6 +24,8 @@ _LAUNCHERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("PMI_RANK", "PMI_SIZE", _HYDRA),
 )
 
+_RANKS, _SIZES, _ = zip(*_LAUNCHERS, strict=True)
+
 _MISMATCH_REMEDY = (
     "  Start the tests with the mpirun that belongs to mpi4py's MPI (`which -a mpirun mpiexec` "
     "shows those on PATH),\n"
@@ -39,7 +41,8 @@ _JOINED = "RANKWISE_RANK_PROCESS"
 JOB_VARIABLES = (
     *("PMI_", "PMIX_", "HYDI_", "HYDRA_", "MPI_LOCAL", "PRTE_LAUNCHED"),
     *("OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_UNIVERSE_SIZE"),
-    *(name for rank, size, _ in _LAUNCHERS for name in (rank, size)),
+    *_RANKS,
+    *_SIZES,
 )
 
 

@@ -31,8 +31,7 @@ _ASSIGNED = re.compile(r"(--?[A-Za-z][\w-]*=)(.+)")
 _COMMANDS = frozenset({"export", "unset", "printenv", "declare", "typeset", "readonly", "read"})
 # After these, a word is the name of a variable and stays one: `-x RANK` passes it on.
 _NAMING = frozenset(
-    {"-u", "--unset", *(f"-{name}" for name in NAMES_VARIABLES)}
-    | {f"--{name}" for name in NAMES_VARIABLES if len(name) > 1}
+    {"-u", "--unset", *map("-{}".format, NAMES_VARIABLES), *map("--{}".format, NAMES_VARIABLES)}
 )
 
 

@@ -9,10 +9,11 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from .files import Locked, discard, read_json, shell_quote, to_json, write_file
+from .files import Locked, discard, read_json, read_text, shell_quote, to_json, write_file
 from .machine import total_memory, usable_cores
 from .order import Placement
 
@@ -54,25 +55,23 @@ def gpus() -> list[str]:
 def ask(command: Sequence[str], seconds: float = _ASK_SECONDS) -> str | None:
     """Return what a command prints; None: it cannot be run, or it fails."""
     try:
-        done = run(command, seconds, subprocess.DEVNULL)
+        done = run(command, seconds, cwd="/")
     except (OSError, subprocess.SubprocessError):
         return None
     return None if done.returncode else done.stdout
 
 
-def run(command: Sequence[str], seconds: float, errors: int) -> subprocess.CompletedProcess[str]:
-    """Run a command from a folder that is always there, without our input: that is the runner's."""
-    return subprocess.run(
-        command,
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        errors="replace",
-        timeout=seconds,
-        check=False,
-    )
+def run(command: Sequence[str], seconds: float, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command without our input, which is the runner's, and keep what it says."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    more = {**streams, "text": True, "errors": "replace", **more}
+    return subprocess.run(command, timeout=seconds, check=False, **more)
+
+
+def quoted(text: str, most: int = _SHOWN_LINES) -> str:
+    """Return the last lines of what a command said, to stand below a message."""
+    lines = [line for line in text.splitlines() if line.strip()][-most:]
+    return "".join(f"\n    {line}" for line in lines)
 
 
 def find_uv(root: str) -> str:
@@ -158,13 +157,21 @@ def stand_ins(executable: str, root: str, *names: str) -> str:
 
     They are no links: through a link in another folder, it would not find its virtual environment.
     """
-    words = "\0".join([executable, *names])
-    folder = f"{root}/pythons/{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+    words = os.fsencode("\0".join([executable, *names]))
+    folder = f"{root}/pythons/{hashlib.sha256(words).hexdigest()[:16]}"
+    text = f'#!/bin/sh\nexec {shell_quote(executable)} "$@"\n'
     for name in names:
-        if not exists(f"{folder}/{name}"):
-            text = f'#!/bin/sh\nexec {shell_quote(executable)} "$@"\n'
+        if not _is_script(f"{folder}/{name}", text):
             write_file(f"{folder}/{name}", text, 0o755)
     return folder
+
+
+def _is_script(path: str, text: str) -> bool:
+    try:
+        # A full disk, or a user, may have left another file of that name.
+        return exists(path) and read_text(path) == text
+    except (OSError, ValueError):
+        return False
 
 
 def environment_for(choice: dict[str, Any], root: str) -> str:
@@ -180,34 +187,65 @@ def environment_for(choice: dict[str, Any], root: str) -> str:
             # In this order: what is half removed must not look complete.
             for path in (f"{folder}/complete", content):
                 discard(path)
-            make_environment(choice, content, root)
+            uv = find_uv(root)
+            make_environment(
+                content,
+                _listed_files(choice, folder),
+                uv=[uv] if uv else [],
+                python=choice["python"] or choice["host_python"],
+                base=partial(venv_python, choice),
+                call=partial(call, choice),
+            )
             write_file(f"{folder}/complete", to_json(choice))
     return content
 
 
-def make_environment(choice: dict[str, Any], content: str, root: str) -> None:
-    place = os.path.dirname(content)
-    python = f"{content}/bin/python"
-    if uv := find_uv(root):
-        wanted = choice["python"] or choice["host_python"]
-        command = [uv, "--color", "never", "--quiet"]
-        call(choice, [*command, "venv", "--python", wanted, content])
-        install = [*command, "pip", "install", "--python", python, "--compile-bytecode"]
+def make_environment(
+    content: str,
+    files: Iterable[str],
+    *,
+    uv: Sequence[str],
+    python: str,
+    base: Callable[[], str],
+    call: Callable[[Sequence[str]], None],
+) -> None:
+    """Make a virtual environment, and install what files list: the client's way and the nodes'.
+
+    `uv` gets any Python; without it, `base` names the interpreter. `call` runs each command.
+    """
+    inside = f"{content}/bin/python"
+    if uv:
+        command = [*uv, "--color", "never", "--quiet"]
+        call([*command, "venv", "--python", python, content])
+        # Bytecode at once: later, all ranks would make it at the same time.
+        install = [*command, "pip", "install", "--python", inside, "--compile-bytecode"]
     else:
-        call(choice, [venv_python(choice), "-m", "venv", content])
-        install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        install.append("--no-input")
+        call([base(), "-m", "venv", content])
+        install = [inside, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]
+        install.append("install")
     # One by one: a lock with hashes allows nothing that has none.
+    for file in files:
+        call([*install, "-r", file])
+
+
+def _listed_files(choice: dict[str, Any], folder: str) -> Iterator[str]:
+    """Write what is to be installed."""
     if choice["locked"]:
         name, text = choice["locked"]
         # Its name tells what kind it is, and may be that of any file of ours.
-        lock = f"{place}/locked/{os.path.basename(name)}"
+        lock = f"{folder}/locked/{os.path.basename(name)}"
         write_file(lock, text)
-        call(choice, [*install, "-r", lock])
+        yield lock
     if choice["requirements"]:
-        listed = f"{place}/requirements.txt"
+        listed = f"{folder}/requirements.txt"
+        # A file and not arguments: arguments are seen by all users of the machine.
         write_file(listed, "".join(f"{one}\n" for one in choice["requirements"]))
-        call(choice, [*install, "-r", listed])
+        yield listed
+
+
+def tool_of(command: Sequence[str]) -> str:
+    """Return the program that a command runs, or the module: `uv`, `venv`, `pip`."""
+    return command[2] if command[1:2] == ["-m"] else os.path.basename(command[0])
 
 
 def venv_python(choice: dict[str, Any]) -> str:
@@ -225,13 +263,11 @@ def venv_python(choice: dict[str, Any]) -> str:
 def call(choice: dict[str, Any], command: Sequence[str]) -> None:
     """Run a command that makes something; CannotEquip with its last words if it fails."""
     try:
-        done = run(command, _MAKE_SECONDS, subprocess.STDOUT)
+        done = run(command, _MAKE_SECONDS, cwd="/", stderr=subprocess.STDOUT)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotEquip(f'runtime "{choice["name"]}": {command[0]}: {error}') from error
     if done.returncode:
-        lines = [line for line in done.stdout.splitlines() if line.strip()][-_SHOWN_LINES:]
-        said = "".join(f"\n    {line}" for line in lines)
         raise CannotEquip(
             f'the runtime "{choice["name"]}" could not be made on {os.uname().nodename}: '
-            f"{os.path.basename(command[0])} ended with exit code {done.returncode}:{said}"
+            f"{tool_of(command)} ended with exit code {done.returncode}:{quoted(done.stdout)}"
         )

@@ -144,6 +144,10 @@ class Order(Plain):
         nodes = [one.data() for one in self.nodes]
         return {**super().data(), "nodes": nodes, "processes": [p.data() for p in self.processes]}
 
+    def write(self, folder: str | os.PathLike[str]) -> None:
+        """Write it into the folder of its attempt."""
+        write_file(f"{folder}/{ORDER}", to_json(self.data()))
+
     def placed(self, there: Placement) -> Self:
         """Return it with what is known of where it is carried out."""
         # Where it says nothing about the nodes, they are as in the order.

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rankwise.errors import ComputeFailure
+from rankwise.node.equipment import ENGINES, quoted, run
 from rankwise.plan import RuntimeChoice, fill_in
 from rankwise.runtimes.base import Command, PreparedRuntime, Say
 
-ENGINES = ("docker", "podman", "apptainer")
 _ALWAYS_PASSED = ("RANKWISE_ATTEMPT",)
 """By this one, whatever an attempt has left behind is found, in containers too."""
 _ANSWER_SECONDS = 60
@@ -155,9 +155,9 @@ def _get_image(choice: RuntimeChoice, container: Container, say: Say) -> None:
     say(f'getting the image of runtime "{choice.name}": {image}')
     said = _ask([executable, "pull", image], _PULL_SECONDS)
     if said is not None:
-        lines = "".join(f"\n    {line}" for line in said.text.splitlines()[-_SHOWN_LINES:])
         raise ComputeFailure(
-            f'runtime "{choice.name}": {container.engine} cannot get the image {image}:{lines}\n'
+            f'runtime "{choice.name}": {container.engine} cannot get the image {image}:'
+            f"{quoted(said.text, _SHOWN_LINES)}\n"
             f"correct `image` of its table in rankwise.toml, or log in to its registry"
         )
 
@@ -191,15 +191,7 @@ class _Said:
 def _ask(command: Sequence[str], seconds: float) -> _Said | None:
     """Run a command; None if it succeeds, else what it says."""
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
+        done = run(command, seconds)
     except OSError as error:
         return _Said(f"{command[0]} does not start: {error.strerror}")
     except subprocess.TimeoutExpired:

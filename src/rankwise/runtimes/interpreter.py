@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
 import json
-import os
-import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from rankwise.errors import ComputeFailure
-from rankwise.node.files import write_file
 from rankwise.plan import RuntimeChoice
 from rankwise.runtimes.base import PreparedRuntime, Say, cache_folder
 
@@ -52,28 +47,16 @@ def _is_same(path: str | Path, executable: str) -> bool:
 
 
 def _stand_ins(executable: str, names: list[str]) -> Path:
-    """Write small scripts that call the interpreter.
+    from rankwise.node.equipment import stand_ins
 
-    No links: through one in another folder, it would not find its virtual environment.
-    """
-    script = f'#!/bin/sh\nexec {shlex.quote(executable)} "$@"\n'
-    digest = hashlib.sha256(f"{executable}\0{names}".encode(errors="surrogateescape")).hexdigest()
-    folder = cache_folder() / "pythons" / digest[:16]
+    root = cache_folder()
     try:
-        for name in names:
-            if not _has(folder / name, script):
-                write_file(folder / name, script, 0o755)
+        return Path(stand_ins(executable, str(root), *names))
     except OSError as error:
         raise ComputeFailure(
-            f"{folder} cannot be written: {error.strerror}; set XDG_CACHE_HOME to a folder that can"
+            f"{root / 'pythons'} cannot be written: {error.strerror}; set XDG_CACHE_HOME to a "
+            f"folder that can"
         ) from error
-    return folder
-
-
-def _has(path: Path, text: str) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return path.read_text() == text and os.access(path, os.X_OK)
-    return False
 
 
 def prepare_current(choice: RuntimeChoice, say: Say) -> PreparedRuntime:
@@ -120,16 +103,10 @@ def _executable(choice: RuntimeChoice) -> Path:
 
 def _prefixes(choice: RuntimeChoice, executable: Path) -> tuple[str, str]:
     """Ask the interpreter where it lives; this is also how we know that it is one."""
+    from rankwise.node.equipment import run
+
     try:
-        asked = subprocess.run(
-            [executable, "-I", "-c", _QUESTION],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ANSWER_SECONDS,
-            check=False,
-        )
+        asked = run([str(executable), "-I", "-c", _QUESTION], _ANSWER_SECONDS)
     except OSError as error:
         raise _failure(choice, f"{executable} does not start: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:

@@ -15,9 +15,11 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rankwise.errors import ComputeFailure
+from rankwise.node.equipment import make_environment, quoted, run, tool_of
 from rankwise.node.files import lock, write_file
 from rankwise.plan import RuntimeChoice
 from rankwise.runtimes.base import PreparedRuntime, Say, cache_folder
@@ -221,7 +223,6 @@ def _is_file(path: Path) -> bool:
 
 
 _LIMIT_SECONDS = 3600
-_SHOWN_LINES = 20
 # What could make a tool take another Python than the one that it is told, or colour what it says.
 _DISTURBING = ("VIRTUAL_ENV", "PYTHONHOME", "UV_PYTHON", "FORCE_COLOR", "CLICOLOR_FORCE")
 
@@ -233,7 +234,7 @@ def prepare(choice: RuntimeChoice, say: Say) -> PreparedRuntime:
     def make(place: Path, lock: int) -> Mapping[str, object]:
         listed = _listed(choice) or "no requirements"
         say(f'making the environment of runtime "{choice.name}" in {place}: {listed}')
-        _Maker(choice, lock).make(place)
+        _make(choice, place, lock)
         kept = ("python", "requirements", "lock")
         return {name: getattr(choice, name) for name in kept}
 
@@ -278,106 +279,81 @@ def _listed(choice: RuntimeChoice) -> str:
     return ", ".join(filter(None, (choice.lock, *choice.requirements)))
 
 
-class _Maker:
-    """Makes one environment."""
+def _make(choice: RuntimeChoice, place: Path, lock: int) -> None:
+    requirements = place.parent / "requirements.txt"
+    # A file and not arguments: arguments are seen by all users, and ${NAME} is filled in here.
+    requirements.write_text("".join(f"{one}\n" for one in choice.requirements))
+    uv = find_uv() or ()
+    make_environment(
+        str(place),
+        _files(choice, requirements),
+        uv=uv,
+        python=choice.python or sys.executable,
+        base=partial(_python_for_venv, choice),
+        call=partial(_run, choice, lock, settings_for_uv(os.environ) if uv else {}),
+    )
 
-    def __init__(self, choice: RuntimeChoice, lock: int) -> None:
-        self._choice = choice
-        self._lock = lock
 
-    def make(self, place: Path) -> None:
-        requirements = place.parent / "requirements.txt"
-        # A file and not arguments: arguments are seen by everybody, and ${NAME} is filled in here.
-        requirements.write_text("".join(f"{one}\n" for one in self._choice.requirements))
-        if uv := find_uv():
-            self._with_uv(uv, place, requirements)
-        else:
-            self._with_pip(place, requirements)
+def _files(choice: RuntimeChoice, requirements: Path) -> Iterator[str]:
+    """Return what is to be installed, one after the other."""
+    if choice.lock:
+        # What is kept under the name of a content must be made from it: before and afterwards.
+        _check(choice)
+        yield choice.lock
+        _check(choice)
+    if choice.requirements:
+        yield str(requirements)
 
-    def _with_uv(self, uv: Sequence[str], place: Path, requirements: Path) -> None:
-        settings = settings_for_uv(os.environ)
-        wanted = self._choice.python or sys.executable
-        command = [*uv, "--color", "never", "--quiet"]
-        self._run("uv", [*command, "venv", "--python", wanted, str(place)], settings)
-        install = ["pip", "install", "--python", str(place / "bin" / "python")]
-        for file in self._files(requirements):
-            # Bytecode at once: later, all ranks would make it at the same time.
-            self._run("uv", [*command, *install, "--compile-bytecode", "-r", file], settings)
 
-    def _with_pip(self, place: Path, requirements: Path) -> None:
-        self._run("venv", [self._python_for_venv(), "-m", "venv", str(place)], {})
-        pip = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-        quiet = ["--no-input", "--quiet"]
-        for file in self._files(requirements):
-            self._run("pip", [*pip, "install", *quiet, "-r", file], {})
+def _check(choice: RuntimeChoice) -> None:
+    try:
+        is_same = digest_of(Path(choice.lock)) == choice.lock_digest
+    except OSError as error:
+        raise _failure(choice, f"it has no file {choice.lock}: {error.strerror}") from error
+    if not is_same:
+        raise _failure(choice, f"it is not made, since {choice.lock} has changed: run it again")
 
-    def _files(self, requirements: Path) -> Iterator[str]:
-        """Return what is to be installed, one after the other.
 
-        Not at once: a lock with hashes allows nothing that has none.
-        """
-        if lock := self._choice.lock:
-            self._check(lock)
-            yield lock
-            self._check(lock)
-        if self._choice.requirements:
-            yield str(requirements)
+def _python_for_venv(choice: RuntimeChoice) -> str:
+    wanted = choice.python
+    ours = ".".join(map(str, sys.version_info[:3]))
+    if not wanted or f"{ours}.".startswith(f"{wanted}."):
+        return sys.executable
+    short = re.match(r"\d+(\.\d+)?", wanted)
+    if short and short[0] == wanted and (found := shutil.which(f"python{wanted}")):
+        return found
+    raise ComputeFailure(
+        f'runtime "{choice.name}" wants Python {wanted}, and this is {ours}; install uv '
+        f"(`pip install uv`), which gets it"
+    )
 
-    def _check(self, lock: str) -> None:
-        """Make sure that what is kept under the name of a content is made from it."""
-        try:
-            is_same = digest_of(Path(lock)) == self._choice.lock_digest
-        except OSError as error:
-            raise self._failure("it", f"has no file {lock}: {error.strerror}") from error
-        if not is_same:
-            raise self._failure("it", f"is not made, since {lock} has changed: run it again")
 
-    def _python_for_venv(self) -> str:
-        wanted = self._choice.python
-        ours = ".".join(map(str, sys.version_info[:3]))
-        if not wanted or f"{ours}.".startswith(f"{wanted}."):
-            return sys.executable
-        short = re.match(r"\d+(\.\d+)?", wanted)
-        if short and short[0] == wanted and (found := shutil.which(f"python{wanted}")):
-            return found
-        raise ComputeFailure(
-            f'runtime "{self._choice.name}" wants Python {wanted}, and this is {ours}; install uv '
-            f"(`pip install uv`), which gets it"
-        )
+def _run(
+    choice: RuntimeChoice, lock: int, settings: Mapping[str, str], command: Sequence[str]
+) -> None:
+    inherited = {n: v for n, v in os.environ.items() if n not in _DISTURBING}
+    environment = {**inherited, **settings, "NO_COLOR": "1"}
+    tool = tool_of(command)
+    try:
+        # Not where the user is: a project there has settings of its own.
+        more = {"cwd": cache_folder(), "env": environment, "pass_fds": (lock,)}
+        done = run(command, _LIMIT_SECONDS, stderr=subprocess.STDOUT, **more)
+    except OSError as error:
+        why = f"{tool} did not start: {command[0]}: {error.strerror}"
+        raise _failure(choice, why) from error
+    except subprocess.TimeoutExpired as error:
+        raise _failure(choice, f"{tool} had not ended after {_LIMIT_SECONDS} s") from error
+    if done.returncode:
+        said = quoted(done.stdout)
+        raise _failure(choice, f"{tool} ended with exit code {done.returncode}:{said}\n")
 
-    def _run(self, tool: str, command: Sequence[str], settings: Mapping[str, str]) -> None:
-        inherited = {n: v for n, v in os.environ.items() if n not in _DISTURBING}
-        try:
-            done = subprocess.run(
-                command,
-                # Not where the user is: a project there has settings of its own.
-                cwd=cache_folder(),
-                env={**inherited, **settings, "NO_COLOR": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                pass_fds=(self._lock,),
-                timeout=_LIMIT_SECONDS,
-                check=False,
-            )
-        except OSError as error:
-            raise self._failure(tool, f"did not start: {command[0]}: {error.strerror}") from error
-        except subprocess.TimeoutExpired as error:
-            raise self._failure(tool, f"had not ended after {_LIMIT_SECONDS} s") from error
-        if done.returncode:
-            lines = [line for line in done.stdout.splitlines() if line.strip()][-_SHOWN_LINES:]
-            said = "".join(f"\n    {line}" for line in lines)
-            raise self._failure(tool, f"ended with exit code {done.returncode}:{said}\n")
 
-    def _failure(self, tool: str, what: str) -> ComputeFailure:
-        asked = _listed(self._choice) or "empty"
-        python = f", Python {self._choice.python}" if self._choice.python else ""
-        name = f'"{self._choice.name}" ({asked}{python})'
-        text = f"the environment of runtime {name} could not be made: {tool} {what}"
-        separator = "" if text.endswith("\n") else "; "
-        return ComputeFailure(
-            f"{text}{separator}correct it in rankwise.toml or in the document; if the package "
-            f"index cannot be reached, set UV_DEFAULT_INDEX, or pip's index-url, to one that can"
-        )
+def _failure(choice: RuntimeChoice, what: str) -> ComputeFailure:
+    python = f", Python {choice.python}" if choice.python else ""
+    name = f'"{choice.name}" ({_listed(choice) or "empty"}{python})'
+    separator = "" if what.endswith("\n") else "; "
+    return ComputeFailure(
+        f"the environment of runtime {name} could not be made: {what}{separator}correct it in "
+        f"rankwise.toml or in the document; if the package index cannot be reached, set "
+        f"UV_DEFAULT_INDEX, or pip's index-url, to one that can"
+    )

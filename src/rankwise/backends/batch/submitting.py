@@ -257,7 +257,7 @@ def make_ready(
             for number, place in enumerate(orders.make_folders(attempt.folder, task))
         ]
         order = orders.make_order(job, later, keeps_allocation=system.keeps_allocation)
-        orders.write_order(order, attempt.folder)
+        order.write(attempt.folder)
         parts = _parts(attempt.folder, settings, system)
     except OSError as error:
         raise ComputeFailure(

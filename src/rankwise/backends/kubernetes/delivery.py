@@ -18,7 +18,7 @@ from typing import Any
 from rankwise.backends.base import Attempt, Submission
 from rankwise.backends.kubernetes import objects
 from rankwise.backends.kubernetes.client import ApiClient
-from rankwise.backends.orders import MAIN, make_order, own_files, write_order
+from rankwise.backends.orders import MAIN, make_order, own_files
 from rankwise.documents.site_models import ComputeConfig, KubernetesConfig
 from rankwise.errors import ComputeFailure
 from rankwise.files import copy_code
@@ -180,7 +180,7 @@ def package_for(job: Submission, choice: ComputeConfig) -> PodPackage:
         delivery = deliver(job, site, code)
         # Beside the records as well: checks find files by it.
         nodes = _nodes(job, f"{attempt.folder}/nodes/node%d")
-        write_order(make_order(job, nodes), attempt.folder)
+        make_order(job, nodes).write(attempt.folder)
     except OSError as error:
         raise ComputeFailure(
             f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"

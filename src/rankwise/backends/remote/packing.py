@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from rankwise import records
 from rankwise.backends.base import Submission
-from rankwise.backends.orders import make_order, write_order
+from rankwise.backends.orders import make_order
 from rankwise.backends.remote.connection import HostFacts, add_file, chunks_of
 from rankwise.backends.remote.tracked import Tracked
 from rankwise.errors import ComputeFailure
@@ -258,7 +258,7 @@ def _pack(
     order = make_order(moved, [node], gpus=gpus)
     # Checks and metrics find what was left here, under the names that it has here.
     place = str(here / "nodes" / "node0") if is_copied else source
-    write_order(order.replace(folder=str(here), nodes=[node.replace(folder=place)]), here)
+    order.replace(folder=str(here), nodes=[node.replace(folder=place)]).write(here)
     with tarfile.open(fileobj=file, mode="w") as archive:
         add_file(archive, records.ORDER, to_json(order.data()).encode())
         add_file(archive, "runtime.json", json.dumps(runtime).encode())

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-_PAUSE_SECONDS = 0.1
+_PAUSE_SECONDS, _IDLE_SECONDS = 0.1, 0.5
 _LINES_AT_ONCE = 1000
 _PIPE_BYTES = 65536
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
@@ -157,7 +157,9 @@ class LiveDisplay:
         # What is over was shown to its end: nothing is new where nothing runs.
         if lines := self._follower.poll() if self._running else []:
             self._view.lines(lines)
-        if self._wakeup.wait(0.0 if lines else _PAUSE_SECONDS):
+        # Where nothing runs, only the clock on the screen changes.
+        pause = _PAUSE_SECONDS if self._running else _IDLE_SECONDS
+        if self._wakeup.wait(0.0 if lines else pause):
             self._view.ending(self._count_processes())
         with contextlib.suppress(queue.Empty):
             while (event := self._events.get_nowait()) is not None:
