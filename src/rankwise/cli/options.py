@@ -221,10 +221,10 @@ class PlanningOptions(CommandOptions):
     ) -> tuple[Plan, str]:
         """Return the plan, and the text of the documents; InputError: there is none."""
         folder = self.folder
+        given = {name: getattr(self, name) for name in ("only", "failed", "repeat", "shard")}
         from rankwise.planning import plan_from
         from rankwise.planning.selection import selection
 
-        given = {name: getattr(self, name) for name in ("only", "failed", "repeat", "shard")}
         wanted = selection(self.files, folder, fail_fast=fail_fast, **given)
         return plan_from(self.files, strict=self.strict, on=self.on, choice=choice, wanted=wanted)
 

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
     from typing import Any, Self, dataclass_transform
-else:
 
-    def dataclass_transform(**_):
-        return lambda kind: kind
+    @dataclass_transform(kw_only_default=True)
+    class DataclassLike:
+        """Has checkers of types read the fields of subclasses as those of a dataclass."""
+else:
+    DataclassLike = object
 
 
 # An order may wait in a queue while the client is replaced by one of another version.
@@ -26,8 +28,7 @@ VERSION, PLACEMENT_VERSION = 2, 1
 ORDER, PLACEMENT = "order.json", "placement.json"
 
 
-@dataclass_transform(kw_only_default=True)
-class Plain:
+class Plain(DataclassLike):
     """Data with a fixed set of fields, as it stands in a file; it is not changed.
 
     The class has the defaults. No dataclass: every rank loads this, and the module `dataclasses`
