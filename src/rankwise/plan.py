@@ -96,6 +96,13 @@ class Resources:
             cores=self.cores * times, memory=self.memory * times, gpus=self.gpus * times
         )
 
+    def share(self, count: int) -> Resources:
+        """Return one of `count` equal parts."""
+        # Bytes and GPUs are whole: what cannot be divided is in no part.
+        return Resources(
+            cores=self.cores / count, memory=self.memory // count, gpus=self.gpus // count
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:

@@ -206,6 +206,16 @@ def test_what_the_site_file_says_is_in_them() -> None:
     assert container(job)["imagePullPolicy"] == "Never"
 
 
+def test_mounts_whose_names_are_much_alike_have_volumes_of_their_own() -> None:
+    where = choice(
+        claims={"a.b": "/one", "a-b": "/two"}, host_paths={"/data/x": "/x", "/data_x": "/y"}
+    )
+    [job] = jobs(objects(one_task(), where)).values()
+    kubernetes_validate.validate(job, "1.36", strict=True)
+    names = [one["name"] for one in job["spec"]["template"]["spec"]["volumes"]]
+    assert len(set(names)) == len(names)
+
+
 def test_gpus_that_the_site_file_counts_are_not_asked_for() -> None:
     where = ComputeConfig(
         name="k8s", backend="kubernetes", gpus=4, kubernetes=KubernetesConfig(image="a")

@@ -15,7 +15,6 @@ from rankwise.launch.jobs import (
     Kind,
     RoleRequest,
     counts,
-    share,
     task_for,
     with_inputs,
 )
@@ -149,9 +148,7 @@ def test_variables_that_number_a_process_win_over_the_documents() -> None:
 
 
 def test_shares_are_equal() -> None:
-    assert share(Resources(cores=3, memory=10, gpus=4), 4) == Resources(
-        cores=0.75, memory=2, gpus=1
-    )
+    assert Resources(cores=3, memory=10, gpus=4).share(4) == Resources(cores=0.75, memory=2, gpus=1)
 
 
 # derive

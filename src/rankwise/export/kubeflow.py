@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
+from rankwise.backends.kubernetes.objects import scheduling, site_volumes
 from rankwise.errors import InputError
 from rankwise.export.base import Exported, ExportJob, Object, given
 from rankwise.export.commands import HOSTFILES, for_shell, mpi_line, torch_line, with_dollars
@@ -24,10 +25,8 @@ from rankwise.export.pods import (
     metadata_of,
     requirements_of,
     run_policy,
-    scheduling,
     template_of,
     variables_of,
-    volumes,
 )
 from rankwise.launch.jobs import instance_role
 from rankwise.plan import Resources
@@ -188,7 +187,7 @@ def _in_folder(job: ExportJob, code: CodeMap | None) -> str:
 def _patches(job: ExportJob, code: CodeMap | None) -> list[dict[str, Any]]:
     """Return what the pods of the runtime get beside what it says itself."""
     site = job.compute.kubernetes
-    found, mounts = volumes(site)
+    found, mounts = site_volumes(site)
     if code is not None:
         found = [code.volume, *found]
         mounts = [{"name": "source", "mountPath": SOURCE, "readOnly": True}, *mounts]

@@ -12,9 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankwise.backends.kubernetes.objects import label, quantities
+from rankwise.backends.kubernetes.objects import (
+    MANAGER,
+    RESTRICTED,
+    label,
+    quantities,
+    scheduling,
+    site_volumes,
+)
 from rankwise.documents.jobs import CommandJob
-from rankwise.documents.site_models import KUBERNETES, ComputeConfig, KubernetesConfig
+from rankwise.documents.site_models import KUBERNETES, ComputeConfig
 from rankwise.errors import InputError
 from rankwise.export.base import OUTPUTS_FOLDER, ExportJob, Object, given, unique
 from rankwise.export.commands import escaped
@@ -101,44 +108,12 @@ def _key(path: str) -> str:
     return f"file{fit}" if fit.startswith("..") else fit
 
 
-_CAPABILITIES = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-
-
-def scheduling(choice: KubernetesConfig) -> dict[str, Any]:
-    """Return the fields of a pod that say where it may go."""
-    return given(
-        serviceAccountName=choice.service_account,
-        imagePullSecrets=[{"name": name} for name in choice.pull_secrets],
-        nodeSelector=dict(choice.node_selector),
-        tolerations=[dict(one) for one in choice.tolerations],
-        priorityClassName=choice.priority_class,
-        runtimeClassName=choice.runtime_class,
-        hostNetwork=choice.host_network,
-    )
-
-
-def security(compute: ComputeConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of a pod and of its container that take away what they do not need.
-
-    The image decides which user runs in there, unless a site file knows the cluster.
-    """
+def _user(compute: ComputeConfig) -> dict[str, Any]:
+    """Return the field of a pod that says who runs in it; nothing where the image decides."""
     user = compute.kubernetes.user if compute.backend == KUBERNETES else None
     # The group of files, too: volumes that are mounted belong to root otherwise.
     who = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), user)
-    pod = {"securityContext": who} if user is not None else {}
-    return pod, {"securityContext": _CAPABILITIES}
-
-
-def volumes(choice: KubernetesConfig) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the volumes that the site file names, and where containers see them."""
-    found, mounts = [], []
-    for number, (name, path) in enumerate(choice.claims.items()):
-        found.append({"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": name}})
-        mounts.append({"name": f"claim-{number}", "mountPath": path})
-    for number, (folder, path) in enumerate(choice.host_paths.items()):
-        found.append({"name": f"host-{number}", "hostPath": {"path": folder}})
-        mounts.append({"name": f"host-{number}", "mountPath": path})
-    return found, mounts
+    return {"securityContext": who} if user is not None else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +134,7 @@ class Part:
 
 def labels_of(job: ExportJob) -> dict[str, str]:
     """Return the labels by which what belongs to a job is found."""
-    labels = {"app.kubernetes.io/managed-by": "rankwise", "app.kubernetes.io/instance": job.name}
+    labels = {**MANAGER, "app.kubernetes.io/instance": job.name}
     if kept := label(job.model.name):
         labels["app.kubernetes.io/name"] = kept
     return {**labels, **job.compute.kubernetes.labels}
@@ -220,8 +195,9 @@ def template_of(job: ExportJob, part: Part, code: CodeMap | None) -> dict[str, A
     # Without a site file, the cluster's own default for pulling counts.
     policy = site.pull_policy if job.compute.backend == KUBERNETES else ""
     image = given(image=image_of(job, part.role), imagePullPolicy=policy)
-    pod, own = ({}, {}) if part.is_privileged else security(job.compute)
-    found, mounts = volumes(site)
+    own = {} if part.is_privileged else {"securityContext": RESTRICTED}
+    pod = {} if part.is_privileged else _user(job.compute)
+    found, mounts = site_volumes(site)
     before: list[dict[str, Any]] = []
     if code is not None:
         seen = {"name": "source", "mountPath": SOURCE, "readOnly": True}

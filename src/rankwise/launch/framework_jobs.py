@@ -19,7 +19,6 @@ from rankwise.launch.jobs import (
     counts,
     instances_of,
     process_of,
-    share,
     unused_commands,
 )
 from rankwise.launch.rewriting import PreparedLine, prepare
@@ -181,7 +180,7 @@ def _ranks(
             node=node,
             rank=rank,
             is_awaited=request.success != "chief" or rank == 0,
-            resources=share(role.resources, found.per_instance),
+            resources=role.resources.share(found.per_instance),
         )
 
 

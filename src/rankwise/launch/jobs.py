@@ -164,15 +164,6 @@ def process_of(
     return Process(**{**named, **more}, command=command, environment=environment), notes
 
 
-def share(resources: Resources, count: int) -> Resources:
-    """Return one of `count` equal parts."""
-    return Resources(
-        cores=resources.cores / count,
-        memory=resources.memory // count,
-        gpus=resources.gpus // count,
-    )
-
-
 def _code(request: JobRequest) -> str:
     folders = {role.code: role.name for role in reversed(request.roles) if role.code}
     if len(folders) > 1:

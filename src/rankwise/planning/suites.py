@@ -21,7 +21,7 @@ from rankwise.documents.values import fit_name
 from rankwise.documents.written import Faults
 from rankwise.errors import InputError
 from rankwise.launch.commandline import read_command
-from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, share, task_for
+from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, task_for
 from rankwise.launch.rewriting import NAMES, in_shell
 from rankwise.plan import Resources, Task, fill_in, later
 from rankwise.planning.jobs import facts_for, launchers_in, restart_of
@@ -326,7 +326,7 @@ class SuitePlanner:
                     code=str(here / model.code) if model.code else "",
                     runtime=self._runtime,
                     # A document says what the whole test needs; a role has what each node gives.
-                    resources=share(case.resources, nodes),
+                    resources=case.resources.share(nodes),
                 ),
             ),
             instance_count=nodes if kind != "mpi" or ranks is not None else None,

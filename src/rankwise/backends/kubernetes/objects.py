@@ -88,7 +88,7 @@ def _claims(task: Task, nodes: Mapping[str, list[int]]) -> dict[str, Resources]:
     """Return the claim of a pod of each role; nodes without processes share what is left."""
     if len(nodes) == 1:
         [(role, where)] = nodes.items()
-        return {role: _part(task.resources, len(where))}
+        return {role: task.resources.share(len(where))}
     claims, left, bare = {}, task.resources, []
     for role, where in nodes.items():
         own = [process.resources for process in task.processes if process.node in where]
@@ -96,14 +96,9 @@ def _claims(task: Task, nodes: Mapping[str, list[int]]) -> dict[str, Resources]:
             bare.append(role)
             continue
         total = sum(own, Resources())
-        claims[role], left = _part(total, len(where)), left - total
+        claims[role], left = total.share(len(where)), left - total
     count = sum(len(nodes[role]) for role in bare)
-    return claims | {role: _part(left, count) for role in bare}
-
-
-def _part(whole: Resources, count: int) -> Resources:
-    cores, memory, gpus = whole.cores / count, whole.memory // count, whole.gpus // count
-    return Resources(cores=cores, memory=memory, gpus=gpus)
+    return claims | {role: left.share(count) for role in bare}
 
 
 def job_name(attempt: str, role: str) -> str:
@@ -202,6 +197,39 @@ CONTAINER = "main"
 _END_SECONDS = 30
 # With `user`, fsGroup makes the group able to read; without, the image's user is not known.
 _MODE, _MODE_FOR_ANY = 0o440, 0o444
+
+
+RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+"""The security context of a container that needs no privileges."""
+_Mount = tuple[str, dict[str, Any], str, dict[str, Any]]
+
+
+def scheduling(site: KubernetesConfig) -> dict[str, Any]:
+    """Return the fields of a pod that say where it may run, as far as the site file sets them."""
+    fields: dict[str, Any] = {
+        "serviceAccountName": site.service_account,
+        "imagePullSecrets": [{"name": name} for name in site.pull_secrets],
+        "nodeSelector": dict(site.node_selector),
+        "tolerations": [dict(one) for one in site.tolerations],
+        "priorityClassName": site.priority_class,
+        "runtimeClassName": site.runtime_class,
+        "hostNetwork": site.host_network,
+    }
+    return {key: value for key, value in fields.items() if value}
+
+
+def site_volumes(
+    site: KubernetesConfig, *own: _Mount
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return volumes, and where containers mount them: `own`, then those of the site file."""
+    # Numbers, because paths that differ only in punctuation would make the same name.
+    found = list(own)
+    for number, (claim, path) in enumerate(site.claims.items()):
+        found.append((f"claim-{number}", {"persistentVolumeClaim": {"claimName": claim}}, path, {}))
+    for number, (folder, path) in enumerate(site.host_paths.items()):
+        found.append((f"host-{number}", {"hostPath": {"path": folder}}, path, {}))
+    volumes = [{"name": name, **source} for name, source, _, _ in found]
+    return volumes, [{"name": name, "mountPath": path, **more} for name, _, path, more in found]
 
 
 def image_of(task: Task, choice: ComputeConfig) -> str:
@@ -343,7 +371,6 @@ class _ObjectMaker:
         return job
 
     def _pod(self, group: PodGroup, part: str, head_address: str) -> dict[str, Any]:
-        site = self._site
         pod: dict[str, Any] = {
             # A container that is started again would have lost its files.
             "restartPolicy": "Never",
@@ -355,25 +382,17 @@ class _ObjectMaker:
             "enableServiceLinks": False,
             "securityContext": self._pod_security(),
             "containers": [self._container(group, part, head_address)],
-            "volumes": [volume for volume, _ in self._volumes()],
+            "volumes": self._volumes()[0],
+            **scheduling(self._site),
         }
-        optional: dict[str, Any] = {
-            "serviceAccountName": site.service_account,
-            "imagePullSecrets": [{"name": name} for name in site.pull_secrets],
-            "nodeSelector": dict(site.node_selector),
-            "tolerations": [dict(one) for one in site.tolerations],
-            "priorityClassName": site.priority_class,
-            "runtimeClassName": site.runtime_class,
-            "hostNetwork": site.host_network,
-            "hostAliases": self._aliases(head_address),
-            "affinity": self._affinity(),
-        }
-        return pod | {key: value for key, value in optional.items() if value}
+        if aliases := self._aliases(head_address):
+            pod["hostAliases"] = aliases
+        if self._task.is_alone:
+            pod["affinity"] = self._affinity()
+        return pod
 
     def _affinity(self) -> dict[str, Any]:
         """Return what keeps other tasks away from the nodes of one that must be alone."""
-        if not self._task.is_alone:
-            return {}
         others = [
             {"key": MARKER, "operator": "Exists"},
             {"key": MARKER, "operator": "NotIn", "values": [label(self._attempt)]},
@@ -406,13 +425,10 @@ class _ObjectMaker:
             "imagePullPolicy": self._site.pull_policy,
             "command": ["/bin/sh", "-c", START, "rankwise", self._site.mount, part],
             "env": self._variables(group, head_address),
-            "securityContext": {
-                "allowPrivilegeEscalation": False,
-                "capabilities": {"drop": ["ALL"]},
-            },
+            "securityContext": RESTRICTED,
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [
-                *(mount for _, mount in self._volumes()),
+                *self._volumes()[1],
                 *(
                     {"name": "parts", "mountPath": f"/etc/{name}", "subPath": name, **_READ}
                     for name in self._accounts()
@@ -453,12 +469,11 @@ class _ObjectMaker:
         limits = quantities(HEAD_LIMIT, "") if is_head else requests
         return {"requests": requests, "limits": dict(limits)} if requests else {}
 
-    def _volumes(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Return each volume with how it is seen in the container."""
+    def _volumes(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         site = self._site
         mode = _MODE if site.user is not None else _MODE_FOR_ANY
         keys = {"secretName": self.name, "defaultMode": mode}
-        found: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
+        own: list[_Mount] = [
             ("parts", {"configMap": {"name": self.name}}, f"{site.mount}/parts", _READ),
             ("keys", {"secret": keys}, f"{site.mount}/keys", _READ),
             ("work", {"emptyDir": {}}, f"{site.mount}/work", {}),
@@ -466,16 +481,8 @@ class _ObjectMaker:
             ("memory", {"emptyDir": {"medium": "Memory"}}, "/dev/shm", {}),
         ]
         if not self._task.code and site.code == "configmap":
-            found.append(("folder", {"emptyDir": {}}, self._task.folder, {}))
-        for claim, path in site.claims.items():
-            source = {"persistentVolumeClaim": {"claimName": claim}}
-            found.append((dns_name(f"claim-{claim}"), source, path, {}))
-        for folder, path in site.host_paths.items():
-            found.append((dns_name(f"host-{folder}"), {"hostPath": {"path": folder}}, path, {}))
-        return [
-            ({"name": name, **source}, {"name": name, "mountPath": path, **more})
-            for name, source, path, more in found
-        ]
+            own.append(("folder", {"emptyDir": {}}, self._task.folder, {}))
+        return site_volumes(site, *own)
 
 
 def _base64(content: bytes | str) -> str:
