@@ -6,15 +6,18 @@ import html
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from bench import served_runs
+from rankwise.reports.failures import RunExplanation, explain_run
 from rankwise.store import State, Store
 from rankwise.store.queries import TaskNode
-from rankwise.web import pages
+from rankwise.web import pages, runs
 from rankwise.web.app import PAGES
 from rankwise.web.graph import draw_graph, lay_out
 from tests.web.conftest import KEYS, client
@@ -100,6 +103,27 @@ def test_links_of_pages_lead_somewhere(visitor: TestClient, path: str) -> None:
     kinds = {re.sub(r"\d+", "0", link): link for link in links}
     wrong = [link for link in sorted(kinds.values())[:25] if visitor.get(link).status_code != 200]
     assert wrong == []
+
+
+def test_a_change_while_a_page_is_made_is_news_for_that_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path) as store:
+        served_runs.add_many(store, tasks=3, done=1, at=1e9)
+        [run] = store.runs()
+
+        def explain_slowly(*given: Any, **more: Any) -> RunExplanation:
+            found = explain_run(*given, **more)
+            with Store.open(tmp_path) as other:
+                other.want_cancel(run.id, now=2e9)
+            return found
+
+        monkeypatch.setattr(runs, "explain_run", explain_slowly)
+        with client(tmp_path) as visitor:
+            visitor.cookies.set(KEYS.name, KEYS.cookie)
+            text = visitor.get(f"/runs/{run.id}/failures").text
+        (seen,) = re.findall(r"data-changes=[^ ]*seen=(\d+)", text)
+        assert int(seen) < store.last_event(run.id)
 
 
 def test_runs_are_found_by_outcome_kind_name_and_tag(visitor: TestClient) -> None:

@@ -205,12 +205,14 @@ def serve_command(
     open_for_reading(folder).close()
     try:
         from rankwise.web import app
+        from rankwise.web.security import Secrets
     except ModuleNotFoundError as error:
         raise InputError(f"the page needs {error.name}:  pip install 'rankwise[web]'") from error
     # Bound before the address is printed, so that it works at once.
     listening = app.listen(port)
-    keys = app.keys_for(listening)
-    number = app.port_of(listening)
+    number = listening.getsockname()[1]
+    # Browsers send a cookie to all ports of a host: each server needs a name of its own.
+    keys = Secrets(name=f"rankwise-{number}")
     address = f"http://{app.HOST}:{number}/?token={keys.token}"
     print(f"The runs of {folder} are shown at")
     print(f"  {address}")

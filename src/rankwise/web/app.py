@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import signal
 import socket
@@ -51,7 +52,7 @@ from rankwise.web.runs import (
     timeline_page,
 )
 from rankwise.web.security import Guard, Secrets, is_same
-from rankwise.web.store_access import PageCache, Readers, StaleRunUpdater
+from rankwise.web.store_access import PageCache, Readers, StoreThread, keep_updated
 
 _PLANNING_SECONDS = 120.0
 
@@ -136,7 +137,6 @@ class WebApp:
         # What is new must not wait for a page that takes long.
         self._scout = Readers(folder, threads=1)
         self.feed = Feed(self._scout)
-        self._updater = StaleRunUpdater(folder)
 
     def app(self) -> ASGIApp:
         """Make the application."""
@@ -167,7 +167,8 @@ class WebApp:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         del app
-        tasks = [asyncio.create_task(one.go()) for one in (self.feed, self._updater)]
+        jobs = (self.feed.go(), keep_updated(self._folder))
+        tasks = [asyncio.create_task(job) for job in jobs]
         try:
             yield
         finally:
@@ -175,16 +176,21 @@ class WebApp:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for one in (self._readers, self._slow, self._scout, self._updater):
+            for one in (self._readers, self._slow, self._scout):
                 await asyncio.to_thread(one.close)
 
     def _showing(self, view: View) -> Callable[[Request], object]:
+        def make(thread: StoreThread, ask: PageRequest) -> PageContent:
+            # First of all: what changes while the page is made is then news for it.
+            seen = thread.store.last_event(ask.run or None)
+            return view(thread.store, dataclasses.replace(ask, seen=seen))
+
         async def show(request: Request) -> Response:
             ask = self._ask(request)
             key = f"{request.url.path}?{request.url.query}"
             readers = self._slow if view in _SLOW else self._readers
             body = await readers.ask(
-                lambda thread: self._memory.page(thread, ask, key, lambda: view(thread.store, ask))
+                lambda thread: self._memory.page(thread, ask, key, lambda: make(thread, ask))
             )
             return HTMLResponse(body)
 
@@ -294,6 +300,12 @@ async def _is_own_form(request: Request, keys: Secrets) -> bool:
 HOST = "127.0.0.1"
 PORT = 8765
 _GRACE_SECONDS = 3
+_ONLY_ROOT = "only root may listen there; take one of 1024 or more"
+_REFUSED = {
+    errno.EADDRINUSE: "another program listens there; --port 0 takes one that is free",
+    errno.EACCES: _ONLY_ROOT,
+    errno.EPERM: _ONLY_ROOT,
+}
 # Longer than browsers keep a connection that they do not use: they would ask just as it ends.
 _IDLE_SECONDS = 330
 
@@ -315,17 +327,9 @@ def listen(port: int | None) -> socket.socket:
         found.close()
         if port is None and error.errno == errno.EADDRINUSE:
             return listen(0)
-        raise InputError(why_not(wanted, error)) from error
+        why = _REFUSED.get(error.errno or 0, error.strerror)
+        raise InputError(f"--port {wanted}: {why}") from error
     return found
-
-
-def why_not(port: int, error: OSError) -> str:
-    """Say why a port cannot be had, and what to do."""
-    if error.errno == errno.EADDRINUSE:
-        return f"--port {port}: another program listens there; --port 0 takes one that is free"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"--port {port}: only root may listen there; take one of 1024 or more"
-    return f"--port {port}: {error.strerror}"
 
 
 class _Server(uvicorn.Server):
@@ -371,13 +375,3 @@ def serve(folder: Path, listening: socket.socket, keys: Secrets) -> None:
     )
     server = _Server(config, site.feed.close)
     asyncio.run(server.serve([listening]))
-
-
-def keys_for(listening: socket.socket) -> Secrets:
-    """Make new secrets; the cookie is named after the port."""
-    return Secrets(name=f"rankwise-{port_of(listening)}")
-
-
-def port_of(listening: socket.socket) -> int:
-    """Return the port that was taken."""
-    return int(listening.getsockname()[1])

@@ -13,7 +13,7 @@ from rankwise.reports.plots.svg import coordinate
 from rankwise.reports.rendering import render
 from rankwise.store import Store
 from rankwise.store.queries import TaskNode
-from rankwise.web.pages import PageContent, PageRequest, counts_of, framed
+from rankwise.web.pages import PageContent, PageRequest, framed
 
 # Each sweep puts tasks nearer to what they need; more of them change little.
 _SWEEPS = 4
@@ -109,11 +109,10 @@ _WIDTH, _HEIGHT, _ACROSS, _DOWN, _EDGE = 166.0, 46.0, 48.0, 16.0, 8.0
 
 def graph_page(store: Store, ask: PageRequest) -> PageContent:
     """Show what needs what."""
-    run = store.run(ask.run)
-    nodes = store.nodes(run.id, limit=MOST_NODES)
-    total = sum(counts_of(store, run).values())
-    drawing = draw_graph(run.id, nodes)
-    return framed(store, ask, run, "Graph", "graph", nodes=nodes, total=total, drawing=drawing)
+    nodes = store.nodes(ask.run, limit=MOST_NODES)
+    total = sum(store.counts(ask.run).values())
+    drawing = draw_graph(ask.run, nodes)
+    return framed(store, ask, "Graph", "graph", nodes=nodes, total=total, drawing=drawing)
 
 
 def draw_graph(run: str, nodes: Sequence[TaskNode]) -> Markup:

@@ -215,16 +215,16 @@ def _speaker(attempt: AttemptRow, names: tuple[str, ...]) -> str:
 
 def log_page(store: Store, ask: PageRequest) -> PageContent:
     """Show the end of a log."""
-    run = store.run(ask.run)
     found = log_of(store, ask)
     if found is None:
-        return framed(store, ask, run, "Logs", "log", found=None)
+        return framed(store, ask, "Logs", "log", found=None)
     is_over = found.attempt.state.is_over
     lines, position, before = tail_of(found.place, is_over=is_over)
-    stream = run_address(run.id, "log-stream", **found.choice, at=str(position))
+    stream = run_address(ask.run, "log-stream", **found.choice, at=str(position))
     shown: dict[str, Any] = {"lines": lines, "before": before}
     shown["stream"] = None if is_over else stream
-    return framed(store, ask, run, "Log", "log", is_live=False, found=found, **shown)
+    # The stream brings what is new: a page that is replaced would lose the reader's place.
+    return framed(store, ask, "Log", "log", is_live=False, found=found, **shown)
 
 
 def line_markup(line: str) -> Markup:

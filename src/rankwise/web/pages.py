@@ -33,6 +33,8 @@ class PageRequest:
     query: Mapping[str, str] = field(default_factory=dict)
     run: str = ""
     now: float = 0.0
+    seen: int = 0
+    """The newest event of the run, or of all, from before the page is made."""
     form: str = ""
     """The word that our own forms send along."""
 
@@ -224,7 +226,6 @@ _NOTES = {
 def framed(
     store: Store,
     ask: PageRequest,
-    run: RunRow,
     title: str,
     template: str,
     *,
@@ -232,8 +233,8 @@ def framed(
     interval: float = 1.0,
     **content: Any,
 ) -> PageContent:
-    """Fill in one of the templates that extend that of a run."""
-    seen = store.last_event(run.id)
+    """Fill in one of the templates that extend that of a run; InputError: there is no such run."""
+    run = store.run(ask.run)
     counts = counts_of(store, run)
     made = render(
         f"web/{template}",
@@ -245,7 +246,7 @@ def framed(
         tabs=_tabs(store, run),
         **content,
     )
-    changes = run_address(run.id, "changes", seen=seen)
+    changes = run_address(run.id, "changes", seen=ask.seen)
     return PageContent(
         title=f"{title} of {run.id}" if title else f"{run.id}: {run.state}",
         content=made,

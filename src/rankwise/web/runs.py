@@ -47,7 +47,6 @@ def run_list(store: Store, ask: PageRequest) -> PageContent:
         words=ask.text("words"),
         tag=ask.text("tag"),
     )
-    seen = store.last_event()
     found = store.run_page(wanted, limit=PAGE_ROWS, offset=offset(ask))
     busy = sum(not run.state.is_over for run in found.rows)
     content = render(
@@ -61,7 +60,7 @@ def run_list(store: Store, ask: PageRequest) -> PageContent:
     return PageContent(
         title="Runs",
         content=content,
-        changes=address("/changes", seen=seen),
+        changes=address("/changes", seen=ask.seen),
         said=f"{counted(busy, 'run')} not over yet" if busy else "",
     )
 
@@ -87,7 +86,6 @@ def tasks_page(store: Store, ask: PageRequest) -> PageContent:
     return framed(
         store,
         ask,
-        run,
         "",
         "tasks",
         rows=rows,
@@ -121,18 +119,17 @@ def _task_row(row: TaskRow, task: str, log: str, now: float) -> Markup:
 
 def tests_page(store: Store, ask: PageRequest) -> PageContent:
     """Show the single tests of a run that are wanted."""
-    run = store.run(ask.run)
     order = ask.choice("order", RESULT_ORDERS, "plan")
     found = store.result_page(
-        run.id,
+        ask.run,
         TaskFilter(states=states_of(ask.text("state")), words=ask.text("words")),
         order=order,
         limit=PAGE_ROWS,
         offset=offset(ask),
     )
-    tests = store.result_counts(run.id)
+    tests = store.result_counts(ask.run)
     return framed(
-        store, ask, run, "Tests", "tests", found=found, order=order, choices=CHOICES, tests=tests
+        store, ask, "Tests", "tests", found=found, order=order, choices=CHOICES, tests=tests
     )
 
 
@@ -147,7 +144,7 @@ def document_page(store: Store, ask: PageRequest) -> PageContent:
         *(("note", one) for one in run.notices),
     ]
     text = store.spec_text(run.id)
-    return framed(store, ask, run, "Document", "document", is_live=False, text=text, about=about)
+    return framed(store, ask, "Document", "document", is_live=False, text=text, about=about)
 
 
 def task_page(store: Store, ask: PageRequest) -> PageContent:
@@ -160,7 +157,6 @@ def task_page(store: Store, ask: PageRequest) -> PageContent:
     return framed(
         store,
         ask,
-        run,
         cut(key, 80),
         "task",
         about=list(_about(task, repeat_command(run, key, is_alone=is_alone))),
@@ -196,16 +192,14 @@ _INTERVAL_SECONDS = 5.0
 
 def failure_page(store: Store, ask: PageRequest) -> PageContent:
     """Show the failures of a run."""
-    run = store.run(ask.run)
-    found = explain_run(store, run.id, most=_MOST_FAILURES, lines=_LINES)
-    return framed(store, ask, run, "Failures", "failures", interval=_INTERVAL_SECONDS, found=found)
+    found = explain_run(store, ask.run, most=_MOST_FAILURES, lines=_LINES)
+    return framed(store, ask, "Failures", "failures", interval=_INTERVAL_SECONDS, found=found)
 
 
 def matrix_page(store: Store, ask: PageRequest) -> PageContent:
     """Show the matrix of a run; of one that is none, say so."""
-    run = store.run(ask.run)
-    matrix = matrix_of(store, run)
-    return framed(store, ask, run, "Matrix", "matrix", interval=_INTERVAL_SECONDS, matrix=matrix)
+    matrix = matrix_of(store, store.run(ask.run))
+    return framed(store, ask, "Matrix", "matrix", interval=_INTERVAL_SECONDS, matrix=matrix)
 
 
 # All tasks are read for it: the more there are, the less often.
@@ -216,8 +210,7 @@ _MOST_SHAPES = 600
 
 def timeline_page(store: Store, ask: PageRequest) -> PageContent:
     """Show the timeline of a run."""
-    run = store.run(ask.run)
-    timeline = timeline_of_run(store, run.id, now=ask.now)
+    timeline = timeline_of_run(store, ask.run, now=ask.now)
     shown = timeline_section(timeline, most=_MOST_SHAPES) if timeline.bars else None
-    interval = max(_LEAST_SECONDS, sum(counts_of(store, run).values()) / _TASKS_A_SECOND)
-    return framed(store, ask, run, "Timeline", "timeline", interval=interval, shown=shown)
+    interval = max(_LEAST_SECONDS, sum(store.counts(ask.run).values()) / _TASKS_A_SECOND)
+    return framed(store, ask, "Timeline", "timeline", interval=interval, shown=shown)

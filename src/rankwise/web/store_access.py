@@ -20,24 +20,12 @@ _LOOK_SECONDS = 10.0
 _BUSY = (State.SUBMITTING, State.RUNNING)
 
 
-class StaleRunUpdater:
-    """Looks now and then, in a thread of its own: a cluster may take its time to answer."""
-
-    def __init__(self, folder: Path, *, pause: float = _LOOK_SECONDS) -> None:
-        self._folder = folder
-        self._pause = pause
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="rankwise-caretaker")
-
-    async def go(self) -> None:
-        """Look again and again, until the task is cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await loop.run_in_executor(self._executor, update_stale_runs, self._folder)
-            await asyncio.sleep(self._pause)
-
-    def close(self) -> None:
-        """Wait for the last look."""
-        self._executor.shutdown(cancel_futures=True)
+async def keep_updated(folder: Path) -> None:
+    """Update runs without a driver again and again, until the task is cancelled."""
+    while True:
+        # In a thread: a cluster may take its time to answer. The end of the loop waits for it.
+        await asyncio.to_thread(update_stale_runs, folder)
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def update_stale_runs(folder: Path) -> None:
