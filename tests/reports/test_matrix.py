@@ -178,10 +178,10 @@ def test_a_neighbour_whose_environment_is_known_says_more(store: Store) -> None:
 
 def test_what_was_used_over_time_is_there(store: Store) -> None:
     cell = gathered(store, typical()).cells["torch", "gpu"]
-    used = {one.name: one.usage for one in cell.tests}
+    used = {one.name: one.used for one in cell.tests}
     assert used["smoke.sh"] is None
-    usage = used["training.ipynb"]
-    assert usage is not None
+    assert used["training.ipynb"] is not None
+    usage = used["training.ipynb"].usage
     assert len(usage.time) == len(usage.cpu) == 25
 
 

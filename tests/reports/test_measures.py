@@ -158,16 +158,14 @@ def test_every_measure_is_in_one_series_of_one_drawing(where: list[dict[str, str
     drawn = [
         measure.series
         for group in groups_of(rows)
-        for line in group.lines()
-        for measure in line.measures
+        for line in group.lines().values()
+        for measure in line
     ]
     assert sorted(drawn) == list(range(len(rows)))
     for group in groups_of(rows):
-        names = [line.name for line in group.lines()]
-        assert len(set(names)) == len(names)
         if group.across:
-            for line in group.lines():
-                places = [as_number(one.parameters[group.across]) for one in line.measures]
+            for line in group.lines().values():
+                places = [as_number(one.parameters[group.across]) for one in line]
                 assert len(set(places)) == len(places)
 
 
@@ -204,8 +202,8 @@ def test_every_case_of_a_sweep_has_a_series_and_a_place_of_its_own(
     drawn = [
         one.now.middle
         for group in groups_of(measures)
-        for line in group.lines()
-        for one in line.measures
+        for line in group.lines().values()
+        for one in line
     ]
     assert sorted(drawn) == list(range(len(cases)))
 

@@ -8,26 +8,9 @@ from typing import Any
 
 from rankwise.backends.kubernetes.objects import scheduling, site_volumes
 from rankwise.errors import InputError
+from rankwise.export import pods
 from rankwise.export.base import Exported, ExportJob, Object, given
 from rankwise.export.commands import HOSTFILES, for_shell, mpi_line, torch_line, with_dollars
-from rankwise.export.pods import (
-    COPY,
-    FOLDER,
-    SOURCE,
-    WORK,
-    CodeMap,
-    Part,
-    code_map,
-    common_losses,
-    common_notes,
-    deadline,
-    image_of,
-    metadata_of,
-    requirements_of,
-    run_policy,
-    template_of,
-    variables_of,
-)
 from rankwise.launch.jobs import instance_role
 from rankwise.plan import Resources
 
@@ -41,7 +24,7 @@ def mpi_operator(job: ExportJob) -> Exported:
         others = "" if job.request.kind == "plain" else "`--to kubeflow-v1` or "
         who = f"{others}`--to kubernetes` takes this one"
         raise InputError(f"{job.at('type')}: the MPI operator runs MPI jobs only; {who}")
-    code = code_map(job)
+    code = pods.code_map(job)
     more = {
         # A launcher that is there first fails to reach the workers, and the job with it.
         "launcherCreationPolicy": "WaitForWorkersReady",
@@ -57,7 +40,7 @@ def mpi_operator(job: ExportJob) -> Exported:
 
 def _exported(
     job: ExportJob,
-    code: CodeMap | None,
+    code: pods.CodeMap | None,
     kind: tuple[str, str],
     spec: Object,
     *,
@@ -66,35 +49,35 @@ def _exported(
 ) -> Exported:
     """Put together an object, that of its code, and the losses and notes of both."""
     version, name = kind
-    made = {"apiVersion": version, "kind": name, "metadata": metadata_of(job), "spec": spec}
+    made = {"apiVersion": version, "kind": name, "metadata": pods.metadata_of(job), "spec": spec}
     return Exported(
         name=job.name,
         objects=[*([code.object] if code else []), made],
-        losses=[*common_losses(job, code), *losses],
-        notes=[*common_notes(job, code), *notes],
+        losses=[*pods.common_losses(job, code), *losses],
+        notes=[*pods.common_notes(job, code), *notes],
     )
 
 
-def _mpi_spec(job: ExportJob, code: CodeMap | None, more: Object) -> Object:
+def _mpi_spec(job: ExportJob, code: pods.CodeMap | None, more: Object) -> Object:
     """Return what an MPIJob of either operator has: one launcher, and workers."""
     launcher, worker = _mpi_parts(job)
     return {
         "slotsPerWorker": job.counts.per_instance,
-        "runPolicy": run_policy(job),
+        "runPolicy": pods.run_policy(job),
         **more,
         "mpiReplicaSpecs": {
-            "Launcher": _replicas(1, template_of(job, launcher, code)),
-            "Worker": _replicas(job.counts.instances, template_of(job, worker, code)),
+            "Launcher": _replicas(1, pods.template_of(job, launcher, code)),
+            "Worker": _replicas(job.counts.instances, pods.template_of(job, worker, code)),
         },
     }
 
 
-def _mpi_parts(job: ExportJob) -> tuple[Part, Part]:
+def _mpi_parts(job: ExportJob) -> tuple[pods.Part, pods.Part]:
     """Return what the launcher runs, and what is there on the workers."""
     hosts = dict.fromkeys(HOSTFILES, HOSTFILE)
     at_nodes = instance_role(job.request)
     is_one = at_nodes is job.role
-    launcher = Part(
+    launcher = pods.Part(
         role=job.role,
         container="mpi",
         command=for_shell(mpi_line(job, HOSTFILE)),
@@ -103,7 +86,7 @@ def _mpi_parts(job: ExportJob) -> tuple[Part, Part]:
         resources=Resources() if is_one else job.role.resources,
         is_privileged=True,
     )
-    worker = Part(
+    worker = pods.Part(
         # A worker that names no runtime has that of the launcher.
         role=job.role if at_nodes.runtime.kind == "current" else at_nodes,
         container="mpi",
@@ -137,24 +120,24 @@ def kubeflow_trainer(job: ExportJob) -> Exported:
             f"{job.at('type')}: the Trainer has no TensorFlow jobs; `--to kubeflow-v1` makes a "
             "TFJob, `--to kubernetes` needs no operator"
         )
-    code = code_map(job)
+    code = pods.code_map(job)
     line, notes = _line(job)
     hosts = dict.fromkeys(HOSTFILES, HOSTFILE) if kind == "mpi" else {}
     # With one of these variables, the webhook of the Trainer refuses the whole TrainJob.
     reserved = _reserved(job)
     trainer = given(
-        image=image_of(job, job.role),
+        image=pods.image_of(job, job.role),
         command=for_shell(_in_folder(job, code) + line),
         numNodes=job.counts.instances,
         numProcPerNode=job.counts.per_instance,
-        env=[one for one in variables_of(job, hosts) if one["name"] not in reserved],
-        resourcesPerNode=requirements_of(job, instance_role(job.request).resources),
+        env=[one for one in pods.variables_of(job, hosts) if one["name"] not in reserved],
+        resourcesPerNode=pods.requirements_of(job, instance_role(job.request).resources),
     )
     runtime = job.options.runtime or (MPI if kind == "mpi" else TORCH)
     spec = given(
         runtimeRef={"name": runtime},
         trainer=trainer,
-        activeDeadlineSeconds=deadline(job),
+        activeDeadlineSeconds=pods.deadline(job),
         runtimePatches=_patches(job, code),
     )
     notes += [f"the cluster must have the runtime {runtime}; another one: --runtime NAME"]
@@ -174,26 +157,26 @@ def _line(job: ExportJob) -> tuple[str, list[str]]:
     return f"export NODE_RANK=0\n{job.role.command}", []
 
 
-def _in_folder(job: ExportJob, code: CodeMap | None) -> str:
+def _in_folder(job: ExportJob, code: pods.CodeMap | None) -> str:
     """Return the lines that go where the code is; a TrainJob has no field for that."""
     if code is None:
         return f"cd {shlex.quote(job.code_in_image)} || exit\n" if job.code_in_image else ""
     if job.request.kind == "mpi":
         # The other nodes are given no command in which they could copy it.
-        return f"cd {SOURCE}/{FOLDER} || exit\n"
-    return f"{COPY} && cd {WORK} || exit\n"
+        return f"cd {pods.SOURCE}/{pods.FOLDER} || exit\n"
+    return f"{pods.COPY} && cd {pods.WORK} || exit\n"
 
 
-def _patches(job: ExportJob, code: CodeMap | None) -> list[dict[str, Any]]:
+def _patches(job: ExportJob, code: pods.CodeMap | None) -> list[dict[str, Any]]:
     """Return what the pods of the runtime get beside what it says itself."""
     site = job.compute.kubernetes
     found, mounts = site_volumes(site)
     if code is not None:
         found = [code.volume, *found]
-        mounts = [{"name": "source", "mountPath": SOURCE, "readOnly": True}, *mounts]
+        mounts = [{"name": "source", "mountPath": pods.SOURCE, "readOnly": True}, *mounts]
         if job.request.kind != "mpi":
             found.append({"name": "code", "emptyDir": {}})
-            mounts.append({"name": "code", "mountPath": WORK})
+            mounts.append({"name": "code", "mountPath": pods.WORK})
     where = scheduling(site)
     containers = [{"name": _CONTAINER, "volumeMounts": mounts}] if found else []
     pod = {name: where[name] for name in _PATCHED if name in where}
@@ -213,7 +196,7 @@ def _reserved(job: ExportJob) -> list[str]:
     return [name for name in names if name in job.request.environment]
 
 
-def _losses(job: ExportJob, code: CodeMap | None) -> list[str]:
+def _losses(job: ExportJob, code: pods.CodeMap | None) -> list[str]:
     losses = [
         job.loss(f"environment_variables.{name}", "the Trainer sets it itself")
         for name in _reserved(job)
@@ -227,7 +210,7 @@ def _losses(job: ExportJob, code: CodeMap | None) -> list[str]:
         losses.append(job.loss(path, "a TrainJob has the same limits for all its nodes"))
     if code is not None and job.request.kind == "mpi":
         losses.append(
-            job.loss(job.code_field, f"{SOURCE}/{FOLDER}, its folder there, is read-only")
+            job.loss(job.code_field, f"{pods.SOURCE}/{pods.FOLDER}, its folder there, is read-only")
         )
     lost = scheduling(job.compute.kubernetes).keys() - set(_PATCHED)
     losses += [
@@ -248,7 +231,7 @@ _OPERATOR_VARIABLES = {"NODE_RANK": "$RANK", "RANK": "$RANK"}
 
 def kubeflow_v1(job: ExportJob) -> Exported:
     """Write the job of the kind that the training operator has for it."""
-    code = code_map(job)
+    code = pods.code_map(job)
     losses, notes = list[str](), list[str]()
     match job.request.kind:
         case "mpi":
@@ -266,18 +249,18 @@ def kubeflow_v1(job: ExportJob) -> Exported:
 
 
 def _pytorch(
-    job: ExportJob, code: CodeMap | None, losses: list[str], notes: list[str]
+    job: ExportJob, code: pods.CodeMap | None, losses: list[str], notes: list[str]
 ) -> dict[str, Any]:
     """Return the spec of a PyTorchJob, and add what is lost and what people must know."""
     line, said = torch_line(job, _OPERATOR_VARIABLES)
     notes += said
-    part = Part(
+    part = pods.Part(
         role=job.role,
         container="pytorch",
         command=for_shell(line),
         resources=job.role.resources,
     )
-    template = template_of(job, part, code)
+    template = pods.template_of(job, part, code)
     restart = _restart(job, losses)
     # The first pod is the master; all run the same.
     specs = {"Master": _replicas(1, template, restart)}
@@ -287,18 +270,18 @@ def _pytorch(
         _say_success(job, "a PyTorchJob has succeeded when its master has", losses, notes)
     return {
         "nprocPerNode": str(job.counts.per_instance),
-        "runPolicy": run_policy(job),
+        "runPolicy": pods.run_policy(job),
         "pytorchReplicaSpecs": specs,
     }
 
 
 def _tensorflow(
-    job: ExportJob, code: CodeMap | None, losses: list[str], notes: list[str]
+    job: ExportJob, code: pods.CodeMap | None, losses: list[str], notes: list[str]
 ) -> dict[str, Any]:
     """Return the spec of a TFJob, and add what is lost and what people must know."""
     specs, restart = {}, _restart(job, losses)
     for role in job.request.roles:
-        part = Part(
+        part = pods.Part(
             role=role,
             container="tensorflow",
             command=for_shell(with_dollars(role.command, ("TF_CONFIG",))),
@@ -306,8 +289,8 @@ def _tensorflow(
         )
         usual = job.counts.instances if role.name == "worker" else 1
         count = usual if role.replicas is None else role.replicas
-        specs[_TF_ROLES[role.name]] = _replicas(count, template_of(job, part, code), restart)
-    spec: dict[str, Any] = {"runPolicy": run_policy(job)}
+        specs[_TF_ROLES[role.name]] = _replicas(count, pods.template_of(job, part, code), restart)
+    spec: dict[str, Any] = {"runPolicy": pods.run_policy(job)}
     if job.request.success != "chief" and "Chief" in specs:
         _say_success(job, "a TFJob with a chief has succeeded when that has", losses, notes)
     elif job.request.success != "chief":

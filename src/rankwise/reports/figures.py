@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -62,14 +62,6 @@ def figures_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlotLine:
-    """What is drawn as one line: no two of its measures have the same place on the axis."""
-
-    name: str
-    measures: Sequence[Measure]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LineGroup:
     """What is drawn together."""
 
@@ -79,8 +71,8 @@ class LineGroup:
     rest: Sequence[str]
     """What else varies."""
 
-    def lines(self) -> list[PlotLine]:
-        """Part them into lines, each measure into one."""
+    def lines(self) -> dict[str, list[Measure]]:
+        """Part them into lines by name: no two of a line have the same place on the axis."""
         found: dict[tuple[str | None, ...], dict[float, Measure]] = {}
         for at, row in enumerate(self.rows):
             place = as_number(row.parameters[self.across]) if self.across else float(at)
@@ -91,21 +83,15 @@ class LineGroup:
             while place in found.get(key, {}):
                 key = (*key, "again")
             found.setdefault(key, {})[place] = row
-        return _with_names(found, self.rest)
-
-
-def _with_names(
-    found: Mapping[tuple[str | None, ...], Mapping[float, Measure]], rest: Sequence[str]
-) -> list[PlotLine]:
-    lines: dict[str, PlotLine] = {}
-    for places in found.values():
-        measures = list(places.values())
-        # Values that are written alike, such as 1K and 1024, have lines of their own.
-        name = _name(measures[0], rest)
-        others = (f"{name} ({number})".strip() for number in itertools.count(2))
-        name = next(one for one in itertools.chain([name], others) if one not in lines)
-        lines[name] = PlotLine(name=name, measures=measures)
-    return sorted(lines.values(), key=lambda one: _natural(one.name))
+        lines: dict[str, list[Measure]] = {}
+        for places in found.values():
+            measures = list(places.values())
+            # Values that are written alike, such as 1K and 1024, have lines of their own.
+            name = _name(measures[0], self.rest)
+            others = (f"{name} ({number})".strip() for number in itertools.count(2))
+            name = next(one for one in itertools.chain([name], others) if one not in lines)
+            lines[name] = measures
+        return dict(sorted(lines.items(), key=lambda one: _natural(one[0])))
 
 
 def groups_of(rows: Sequence[Measure]) -> Iterator[LineGroup]:
@@ -174,8 +160,8 @@ def _over(metric: str, unit: str, group: LineGroup) -> Figure:
 
 def _lines(group: LineGroup, words: Words) -> list[Series]:
     return [
-        Series(name=line.name, dots=_dots(line.measures, group.across, words))
-        for line in group.lines()
+        Series(name=name, dots=_dots(measures, group.across, words))
+        for name, measures in group.lines().items()
     ]
 
 

@@ -91,7 +91,7 @@ def _used(data: ReportData, cases: Sequence[TaskResult]) -> dict[str, Markup]:
     room = Room(_MOST_DRAWN_BYTES)
     for case in sorted(cases, key=lambda case: case.state.is_green):
         if (one := data.used.get(case.key)) and not room.is_full:
-            found[case.key] = room.take(draw_used(one.usage, one.cpu_seconds, one.peak_memory))
+            found[case.key] = room.take(draw_used(one))
     return found
 
 

@@ -55,19 +55,16 @@ def contrasts_of(matrix: MatrixResult, cell: Cell) -> tuple[Contrast, ...]:
             if passing := [one for one in neighbours if (name, State.PASSED) in one.outcomes]:
                 best = min(passing, key=lambda one: _distance(cell, one))
                 found.setdefault((best.runtime, best.machine), []).append(name)
+    changes = {place: _changes(cell, matrix.cells[place]) for place in found}
     return tuple(
-        _contrast(cell, matrix.cells[place], tests, words) for place, tests in found.items()
-    )
-
-
-def _contrast(cell: Cell, other: Cell, tests: Sequence[str], words: str) -> Contrast:
-    changes = _changes(cell, other)
-    return Contrast(
-        runtime=other.runtime,
-        machine=other.machine,
-        tests=tuple(tests),
-        changes=ranked(changes or (), words),
-        is_known=changes is not None,
+        Contrast(
+            runtime=place[0],
+            machine=place[1],
+            tests=tuple(tests),
+            changes=ranked(changes[place] or (), words),
+            is_known=changes[place] is not None,
+        )
+        for place, tests in found.items()
     )
 
 
@@ -142,6 +139,25 @@ class CellVerdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What the last attempt of a task has used."""
+
+    usage: Usage
+    """On the first of its nodes."""
+    cpu_seconds: float
+    peak_memory: float
+    """Those of all nodes together."""
+
+
+def used_in(folder: Path) -> Used | None:
+    """Read what an attempt has used; None: nothing was recorded."""
+    if not (nodes := read_usage(folder)):
+        return None
+    cpu, memory = sum(one.cpu_seconds for one in nodes), sum(one.peak_memory for one in nodes)
+    return Used(usage=nodes[0], cpu_seconds=cpu, peak_memory=memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellTask:
     """One task of a cell."""
 
@@ -160,10 +176,7 @@ class CellTask:
     folder: Path | None = None
     """Of its last attempt."""
     log: Path | None = None
-    usage: Usage | None = None
-    """On the first of its nodes."""
-    peak_memory: float = 0
-    cpu_seconds: float = 0.0
+    used: Used | None = None
 
     @property
     def has_failed(self) -> bool:
@@ -282,10 +295,10 @@ def matrix_of(store: Store, run: RunRow) -> MatrixResult | None:
         machines=tuple(dict.fromkeys(machine for _, machine in made)),
         cells=made,
     )
-    cells = {
-        place: replace(cell, contrasts=contrasts_of(matrix, cell)) for place, cell in made.items()
-    }
-    return replace(matrix, cells=cells)
+    # Afterwards, since a contrast is with what became of another cell.
+    for place, cell in made.items():
+        made[place] = replace(cell, contrasts=contrasts_of(matrix, cell))
+    return matrix
 
 
 def _quoted(store: Store, rows: Sequence[TaskRow]) -> dict[str, tuple[str, ...]]:
@@ -299,7 +312,6 @@ def _quoted(store: Store, rows: Sequence[TaskRow]) -> dict[str, tuple[str, ...]]
 def _test(row: TaskRow, attempt: AttemptRow | None, tail: Sequence[str]) -> CellTask:
     tags = row.body.tags if row.body is not None else {}
     folder = attempt.folder if attempt is not None else None
-    used = read_usage(folder) if folder is not None else []
     return CellTask(
         task=row.key,
         name=tags.get("test") or row.key,
@@ -312,9 +324,7 @@ def _test(row: TaskRow, attempt: AttemptRow | None, tail: Sequence[str]) -> Cell
         tail=tuple(tail),
         folder=folder,
         log=_log(folder),
-        usage=used[0] if used else None,
-        peak_memory=sum(one.peak_memory for one in used),
-        cpu_seconds=sum(one.cpu_seconds for one in used),
+        used=used_in(folder) if folder is not None else None,
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from rankwise.errors import InputError
 from rankwise.plugins import REPORT_FORMATS
-from rankwise.records import Usage, read_usage
 from rankwise.reports.comparison import judged
 from rankwise.reports.failures import (
     CaseResult,
@@ -28,7 +27,7 @@ from rankwise.reports.failures import (
 )
 from rankwise.reports.figures import Figure, figures_of
 from rankwise.reports.lanes import Timeline
-from rankwise.reports.matrix import CellVerdict, MatrixResult, matrix_of
+from rankwise.reports.matrix import CellVerdict, MatrixResult, Used, matrix_of, used_in
 from rankwise.reports.measurements import Measure, RunTrend, measures_of, run_before, trends_of
 from rankwise.reports.palette import TONES, URGENCY
 from rankwise.reports.timeline import timeline_of_run
@@ -42,17 +41,6 @@ _MOST_TASKS = 150
 _SHORTEST_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
-    """What the last attempt of a task has used."""
-
-    usage: Usage
-    """On the first of its nodes."""
-    cpu_seconds: float
-    peak_memory: float
-    """Those of all nodes together."""
-
-
 def used_by_tasks(store: Store, run: str, rows: Sequence[TaskRow]) -> dict[str, Used]:
     """Read what tasks have used, as far as it is known; of many, what is not green comes first."""
     long = [row for row in rows if (seconds_of(row) or 0.0) >= _SHORTEST_SECONDS]
@@ -62,11 +50,8 @@ def used_by_tasks(store: Store, run: str, rows: Sequence[TaskRow]) -> dict[str, 
     folders = {one.task: one.folder for one in store.attempts(run)} if first else {}
     found: dict[str, Used] = {}
     for row in first:
-        if row.key in folders and (nodes := read_usage(folders[row.key])):
-            cpu, memory = (
-                sum(getattr(one, name) for one in nodes) for name in ("cpu_seconds", "peak_memory")
-            )
-            found[row.key] = Used(usage=nodes[0], cpu_seconds=cpu, peak_memory=memory)
+        if row.key in folders and (used := used_in(folders[row.key])) is not None:
+            found[row.key] = used
     return found
 
 

@@ -292,11 +292,12 @@ def timeline_of_run(store: Store, run_id: str, *, now: float | None = None) -> T
         )
         for one in attempts
     ]
-    # As many lanes as would be needed cannot be told apart.
-    if _peak(claims) > _MOST_LANES:
-        noun = "slot"
-        claims = [LaneClaim(width=1, start=claim.start, end=claim.end) for claim in claims]
     lanes = pack(claims)
+    # As many lanes as would be needed cannot be told apart.
+    if _lane_count(lanes) > _MOST_LANES:
+        noun = "slot"
+        claims = [dataclasses.replace(claim, width=1) for claim in claims]
+        lanes = pack(claims)
     bars = [
         TimelineBar(
             lanes=place,
@@ -309,11 +310,10 @@ def timeline_of_run(store: Store, run_id: str, *, now: float | None = None) -> T
         )
         for one, claim, place in zip(attempts, claims, lanes, strict=True)
     ]
-    count = 1 + max((lane for place in lanes for lane in place), default=0)
     has_needs = any(task.needs or task.lane_width for task in tasks.values())
     return Timeline(
         title=run.id,
-        lanes=tuple(f"{noun} {number}" for number in range(count)),
+        lanes=tuple(f"{noun} {number}" for number in range(_lane_count(lanes))),
         bars=sorted(bars, key=lambda bar: bar.start),
         end=max(0.0, until - zero),
         noun="task",
@@ -347,19 +347,8 @@ def _measure(tasks: Collection[Task]) -> tuple[str, dict[str, int]]:
     return "core", {key: max(1, math.ceil(cores)) for key, cores in wanted.items()}
 
 
-def _peak(claims: Sequence[LaneClaim]) -> int:
-    """Find how many lanes are in use at once."""
-    # The number in the middle has a lane given back before it is taken at the same moment.
-    changes = sorted(
-        change
-        for claim in claims
-        for change in ((claim.start, 1, claim.width), (claim.end, 0, -claim.width))
-    )
-    most = now = 0
-    for _, _, change in changes:
-        now += change
-        most = max(most, now)
-    return most
+def _lane_count(places: Sequence[tuple[int, ...]]) -> int:
+    return 1 + max((lane for place in places for lane in place), default=0)
 
 
 _OPTION = re.compile(r"(--[\w-]+(?:=[\w-]+)?|`[^`]+`)")

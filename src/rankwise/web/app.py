@@ -28,6 +28,7 @@ from rankwise.errors import InputError, RankwiseError
 from rankwise.reports.model import ReportData, write_report
 from rankwise.store import Store
 from rankwise.store.store import driver_of
+from rankwise.web import runs
 from rankwise.web.events import EventStream, Feed, changes
 from rankwise.web.graph import graph_page
 from rankwise.web.history import compare_page, trend_page
@@ -40,16 +41,6 @@ from rankwise.web.pages import (
     run_address,
     static_file,
     whole,
-)
-from rankwise.web.runs import (
-    document_page,
-    failure_page,
-    matrix_page,
-    run_list,
-    task_page,
-    tasks_page,
-    tests_page,
-    timeline_page,
 )
 from rankwise.web.security import Guard, Secrets, is_same
 from rankwise.web.store_access import PageCache, Readers, StoreThread, keep_updated
@@ -103,22 +94,22 @@ def run_again(folder: Path, run: str) -> str:
 View = Callable[[Store, PageRequest], PageContent]
 
 PAGES: Mapping[str, View] = {
-    "/": run_list,
+    "/": runs.run_list,
     "/trends": trend_page,
     "/compare": compare_page,
-    "/runs/{run}": tasks_page,
-    "/runs/{run}/task": task_page,
-    "/runs/{run}/tests": tests_page,
-    "/runs/{run}/failures": failure_page,
+    "/runs/{run}": runs.tasks_page,
+    "/runs/{run}/task": runs.task_page,
+    "/runs/{run}/tests": runs.tests_page,
+    "/runs/{run}/failures": runs.failure_page,
     "/runs/{run}/graph": graph_page,
-    "/runs/{run}/matrix": matrix_page,
-    "/runs/{run}/timeline": timeline_page,
+    "/runs/{run}/matrix": runs.matrix_page,
+    "/runs/{run}/timeline": runs.timeline_page,
     "/runs/{run}/logs": log_page,
-    "/runs/{run}/document": document_page,
+    "/runs/{run}/document": runs.document_page,
 }
 """The pages, by their addresses."""
 # These may take seconds for long runs: one at a time, so that others need not wait.
-_SLOW = {timeline_page, matrix_page, trend_page, compare_page, failure_page}
+_SLOW = {runs.timeline_page, runs.matrix_page, trend_page, compare_page, runs.failure_page}
 _MOST_STREAMS = 200
 _MOST_OF_A_FORM = 10_000
 # A report says what a browser may do with it in itself.
