@@ -43,23 +43,23 @@ class BatchConfig:
     """What a site file says of any batch system; what is empty is left to the system."""
 
     options: values.Texts = ()
-    """More options of the command that submits, each as one text."""
+    """More options of the submitting command, each as one text."""
     modules: values.Texts = ()
     """Modules to load first, in a login shell."""
     init: values.Texts = ()
-    """Lines of shell to run before anything else, after the modules."""
+    """Shell lines to run after the modules; the first that fails ends the job."""
     shared: tables.FilePath = ""
-    """A folder that all nodes have; empty: where the store is, and the documents are."""
+    """A folder that all nodes see; empty: the store and the documents are in one."""
     python: values.Text = ""
-    """What runs our part on the nodes; empty: the interpreter of rankwise."""
+    """The interpreter (3.10 or newer) of the runner on the nodes; empty: rankwise's."""
     mode: Literal["job", "pilot"] = "job"
-    """`job`: a job for each task; `pilot`: one that many tasks share."""
+    """`job`: a job for each task; `pilot`: one job that many tasks share."""
     max_queued: values.PositiveInt | None = None
-    """How many of our jobs may be in the queue or run at a time; None: as many as it takes."""
+    """How many jobs of rankwise may wait or run at a time; empty: as many as the system takes."""
     pilot_nodes: values.PositiveInt = 1
-    """How many nodes a pilot takes, if no task needs more."""
+    """How many nodes a pilot takes; more if a task needs more."""
     pilot_idle: tables.Idle = 30.0
-    """For how many seconds a pilot without tasks stays."""
+    """After how many seconds without tasks a pilot ends; 30 unless set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +69,17 @@ class SlurmConfig(BatchConfig):
     options: tables.SbatchOptions = ()
     """More options of sbatch, each as one text: `--mem=16G`."""
     partition: values.Text = ""
+    """The partition; empty: the default one."""
     account: values.Text = ""
+    """The account to charge."""
     qos: values.Text = ""
+    """The quality of service."""
     constraint: values.Text = ""
+    """Features that nodes must have, as sbatch takes them."""
     time: tables.SbatchTime = ""
-    """The limit of a job, as sbatch takes it: `30`, `1:30:00`, `2-0`."""
+    """Time limit of a job: `30`, `1:30:00`, `2-0`; empty: from `timeout`, or the partition's."""
     mpi: tables.SlurmMpi = "mpirun"
-    """`mpirun` (inside the allocation), or `srun` with or without a plugin: `srun-pmi2`."""
+    """How MPI ranks start: by `mpirun`, or by `srun`, `srun-pmi2` or `srun-pmix` in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,48 +87,61 @@ class KubernetesConfig:
     """What a site file says of a Kubernetes cluster; what is empty is left to the cluster."""
 
     kubeconfig: tables.FilePath = ""
-    """The file; empty: KUBECONFIG, ~/.kube/config, or the account of the pod that we are in."""
+    """The file; empty: KUBECONFIG, `~/.kube/config`, or the account of rankwise's own pod."""
     context: values.Text = ""
+    """The context in the file; empty: the current one."""
     namespace: tables.Namespace = ""
+    """The namespace; empty: the context's."""
     image: tables.Image = ""
-    """For tasks whose runtime is no image."""
+    """The image for tasks whose runtime is not an image."""
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    """When the image is pulled."""
     pull_secrets: values.Texts = ()
+    """Secrets for the registry."""
     service_account: values.Text = ""
+    """The service account of pods."""
     node_selector: dict[str, str] = field(default_factory=dict)
+    """Labels that nodes must have: `{ "disk" = "ssd" }`."""
     tolerations: tables.Tolerations = ()
+    """As in a pod: `[{ key = "gpu", operator = "Exists" }]`."""
     labels: tables.Labels = field(default_factory=dict)
+    """More labels of all objects."""
     annotations: dict[str, str] = field(default_factory=dict)
+    """More annotations of all objects."""
     priority_class: values.Text = ""
+    """The priority class of pods."""
     runtime_class: values.Text = ""
+    """The runtime class of pods."""
     host_network: values.Bool = False
+    """Whether pods use the network of their node."""
     user: tables.Account = 1000
-    """Who runs in the containers: the number of a user, or `image`: as the image says (None)."""
+    """The user id in containers, or `image`: as the image says."""
     python: values.Text = ""
-    """What runs our part in the image; empty: the first that is found."""
+    """The interpreter of the runner in the image; empty: the first new enough `python3`."""
     code: Literal["configmap", "image", "claim"] = "configmap"
-    """How code gets into pods: `configmap`, `image` (it is there) or `claim` (a volume has it)."""
+    """Where code comes from: a `configmap`, the `image` or a `claim`."""
     code_path: values.Text = ""
-    """Where code is in the image or in the claim."""
+    """The folder with the code in the image or the claim."""
     claims: dict[str, tables.PodFolder] = field(default_factory=dict)
-    """Persistent volume claims, and where pods have them."""
+    """Persistent volume claims and their folders in pods: `{ "data" = "/data" }`."""
     host_paths: dict[str, tables.PodFolder] = field(default_factory=dict)
-    """Folders of the nodes, and where pods have them."""
+    """Folders of nodes and their folders in pods; only if you trust all who write jobs."""
     mpi: Literal["openmpi5", "openmpi4", "mpich", "intel", ""] = ""
-    """Whose mpirun the images have: `openmpi4`, `openmpi5`, `mpich` or `intel`; empty: any."""
+    """The MPI of the image, whose options are then adapted; empty: commands stay as they are."""
     gpu_resource: values.Text = "nvidia.com/gpu"
+    """The resource name of a GPU."""
     mount: tables.Folder = "/rankwise"
-    """The folder in pods under which our own files are."""
+    """The folder in pods with rankwise's own files."""
     port: tables.PodPort = 28967
-    """Where the first pod of a task listens for the others."""
+    """The port on which the head listens for the other pods."""
     autoscale: values.Bool = False
-    """Whether nodes come when they are needed: then those that are there are no limit."""
+    """Whether nodes appear on demand: then the present ones are no limit."""
     max_parallel: values.PositiveInt | None = None
-    """How many tasks of ours may be there at a time; None: any number."""
+    """How many tasks may be there at a time; empty: any number."""
     pending_limit: values.Seconds | None = None
-    """After how many seconds without a node a task is given up; None: never."""
+    """After how many seconds without a node a task is given up; empty: never."""
     keep_seconds: tables.KeepSeconds = 86400
-    """For how long the cluster keeps records that are not fetched."""
+    """For how long the cluster keeps ended jobs that were not fetched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,21 +149,21 @@ class SshConfig:
     """What a site file says of hosts with a login; what is empty is left to ssh."""
 
     hosts: tables.Hosts = ()
-    """As ssh has them: `gpu1`, `user@gpu2`, `ssh://user@gpu3:2222`, or a name of its config."""
+    """As ssh takes them: `gpu1`, `user@gpu2`, `ssh://user@gpu3:2222`."""
     options: tables.SshOptions = ()
     """More options of ssh, each word as one text."""
     config: tables.FilePath = ""
-    """A file in place of ~/.ssh/config."""
+    """A file in place of `~/.ssh/config`."""
     folder: values.Text = "~/.cache/rankwise/remote"
-    """Where our files go over there; only the user may be able to write into it."""
+    """The folder for files of rankwise on the host; only the user may be able to write to it."""
     python: values.Text = ""
-    """What runs our part there, and what commands find as `python`; empty: its python3."""
+    """The interpreter of the runner, and the `python` of commands; empty: `python3`."""
     init: values.Texts = ()
-    """Lines of shell to run before anything else."""
+    """Shell lines to run before anything else."""
     shared: values.Bool = False
-    """Whether hosts see the files of this machine, under the same names."""
+    """Whether hosts see the files of this machine under the same names; then nothing is copied."""
     patience: values.Seconds = 600.0
-    """For how many seconds a host may be silent before what was not sent there goes elsewhere."""
+    """After how many seconds of silence unsent tasks go to other hosts; 600 unless set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,32 +171,39 @@ class CommandConfig:
     """What a site file says of a provider's command line; `${{NAME}}` is filled in."""
 
     create: tables.CommandLine = ()
+    """Creates an instance with the name `${{name}}`."""
     ready: tables.CommandLine = ()
-    """Ends with 0 once an instance can be used; empty: as soon as it is created."""
+    """Exits with 0 when the instance can be used; empty: after `create`."""
     run: tables.CommandLine = ()
     """Runs `${{command}}`, a line for the shell, in an instance."""
     send: tables.CommandLine = ()
-    """Copies a file there; empty: `run` hands on its standard input."""
+    """Copies a file to the instance; empty: through the standard input of `run`."""
     fetch: tables.CommandLine = ()
-    """Copies a file from there; empty: `run` hands on what the line writes."""
+    """Copies a file from the instance; empty: through the output of `run`."""
     delete: tables.CommandLine = ()
+    """Deletes the instance."""
     list: tables.CommandLine = ()
-    """Says what there is, to find an instance by its name."""
+    """Lists instances, to find one by its name."""
     capture: tables.Captures = ()
-    """What to find in the output of `create`, and of `list`: name, and path or pattern."""
+    """What to find in the output of `create` and `list`: names with a path or a pattern."""
     instances: values.PositiveInt = 1
-    """How many there may be at a time."""
+    """How many instances there may be at a time."""
     reuse: values.Bool = True
     """Whether an instance serves several tasks."""
     folder: values.Text = "~/.cache/rankwise/remote"
-    """As for hosts."""
+    """The folder for files of rankwise in an instance."""
     python: values.Text = ""
+    """The interpreter of the runner, and the `python` of commands; empty: `python3`."""
     init: values.Texts = ()
+    """Shell lines to run before anything else."""
     patience: values.Seconds = 600.0
+    """After how many seconds of silence unsent tasks go elsewhere; 600 unless set."""
     create_seconds: values.Seconds = 1800.0
+    """How long `create` may take; 1800 unless set."""
     ready_seconds: values.Seconds = 1800.0
+    """How long until `ready` succeeds; 1800 unless set."""
     look_seconds: values.Seconds = 0.4
-    """How long an instance may wait for news before it answers."""
+    """How long an instance waits for news before it answers; 0.4 unless set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,15 +213,17 @@ class ComputeConfig:
     name: str = LOCAL
     """As the document calls it."""
     backend: str = LOCAL
+    """The kind of backend."""
     cores: values.Cores | None = None
-    """How many cores tasks may use together."""
+    """Cores that tasks may use together; empty: what is found."""
     memory: values.Bytes | None = None
-    """In bytes."""
+    """Memory that tasks may use together: bytes, `64GiB`, `500M`; empty: what is found."""
     gpus: values.NonNegativeInt | None = None
+    """GPUs that tasks may use together; empty: what is found."""
     oversubscribe: values.Bool = False
     """Whether tasks may run at once that need more than there is."""
     features: values.Texts = ()
-    """What matrices may need, as words or such as `mem>=64`."""
+    """What matrices may need here: words, or `mem>=64`."""
     batch: BatchConfig = BatchConfig()
     """What the batch system is told, if the backend is one."""
     ssh: SshConfig = SshConfig()
@@ -228,20 +254,25 @@ class MailConfig:
 
     name: str
     kind: Literal["mail"] = "mail"
+    """A mail server."""
     host: values.Text = ""
+    """The mail server."""
     port: tables.Port = 0
-    """0: the one that goes with the security."""
+    """The port; 0: the usual one for `security`."""
     security: Literal["starttls", "tls", "none"] = "starttls"
-    """`starttls`, `tls` from the first word on, or `none`."""
+    """`starttls`, `tls` from the start, or `none`."""
     user: values.Text = ""
+    """The user at the server."""
     password_secret: values.Text = ""
-    """The name of the variable that has the password."""
+    """The variable with the password."""
     sender: tables.Address = ""
+    """The address of the sender."""
     to: tables.Addresses = ()
+    """Addresses of the recipients."""
     ca: tables.FilePath = ""
-    """A file with the certificates to trust; empty: those that this machine trusts."""
+    """A file of certificates to trust; empty: those of this machine."""
     when: Literal["always", "failed"] = "always"
-    """`always`, or only if a run has `failed`."""
+    """Always, or only if a run failed."""
     place: str = ""
     """Where it is written: `rankwise.toml:3`."""
 
@@ -252,13 +283,17 @@ class WebhookConfig:
 
     name: str
     kind: Literal["webhook"] = "webhook"
+    """The webhook of a chat."""
     url: tables.Url = ""
+    """The address."""
     url_secret: values.Text = ""
-    """The name of the variable that has the address: who knows it can write into the chat."""
+    """The variable with the address, for an address that must stay secret."""
     style: Literal["slack", "teams", "json"] = "slack"
-    """`slack`, `teams` or plain `json`."""
+    """The form of messages."""
     ca: tables.FilePath = ""
+    """A file of certificates to trust; empty: those of this machine."""
     when: Literal["always", "failed"] = "always"
+    """Always, or only if a run failed."""
     place: str = ""
 
 

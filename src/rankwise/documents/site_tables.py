@@ -331,18 +331,18 @@ class NotifierTable(SiteTable):
 
 
 class RuntimeTable(SiteTable):
-    """What commands run in: an interpreter, packages, an image or the current Python."""
+    """Where commands run: an interpreter, packages, an image or the current Python."""
 
     current: values.Bool = False
-    """The Python that rankwise is in."""
+    """`true`: the Python that rankwise is installed in."""
     python: values.Text = ""
-    """An interpreter or the folder of a virtual environment."""
+    """An interpreter, or a virtual environment's folder; with `requirements`: a version."""
     requirements: tuple[values.Text, ...] = ()
-    """Packages to install."""
+    """Packages of a virtual environment that rankwise makes."""
     image: Image = ""
-    """An image, or a .sif file."""
+    """A container image, or a `.sif` file."""
     engine: Literal["docker", "podman", "apptainer", ""] = ""
-    """What runs the image."""
+    """The container engine; empty: the first that works."""
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
@@ -352,12 +352,12 @@ class RuntimeTable(SiteTable):
 
 
 class Defaults(SiteTable):
-    """What documents get that name no compute, or no runtime."""
+    """Names for documents without a compute or a runtime."""
 
     compute: values.Text = ""
-    """Name of a compute."""
+    """The `[compute.NAME]` for documents without one; empty: `local`."""
     runtime: values.Text = ""
-    """Name of a runtime."""
+    """The `[runtime.NAME]` for documents without one; empty: `current`."""
 
 
 class LocalTable(SiteTable):
