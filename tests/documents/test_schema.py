@@ -151,7 +151,7 @@ def test_a_site_file_that_is_refused_is_not_valid(text: str, tmp_path: Path) -> 
 def test_the_keys_of_the_site_file_are_described_where_their_class_does() -> None:
     slurm = SITE["$defs"]["SlurmTable"]["properties"]
     assert slurm["modules"]["description"] == "Modules to load first, in a login shell."
-    assert slurm["cores"]["description"] .startswith("Cores that tasks may use")
+    assert slurm["cores"]["description"].startswith("Cores that tasks may use")
 
 
 # Documents to start from
