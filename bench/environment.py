@@ -71,7 +71,7 @@ def prepare(environment: VirtualEnvironment) -> None:
 
 
 def variables(environment: VirtualEnvironment) -> Mapping[str, str]:
-    """Give the environment variables that every measured process gets."""
+    """Return the environment variables that every measured process gets."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_SCRUBBED)}
     path = f"{environment.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     return {**kept, **environments.LAUNCH_VARIABLES, "PATH": path, "NO_COLOR": "1"}
@@ -80,7 +80,7 @@ def variables(environment: VirtualEnvironment) -> Mapping[str, str]:
 def python(
     *arguments: str, ranks: int | None = None, environment: VirtualEnvironment = BENCH
 ) -> list[str]:
-    """Give the command that runs Python; without `ranks`, without mpirun."""
+    """Return the command that runs Python; without `ranks`, without mpirun."""
     launch: list[str] = []
     if ranks is not None:
         assert isinstance(environment, Environment), f"{environment.name} has no MPI"
@@ -89,14 +89,14 @@ def python(
 
 
 def program(name: str, *arguments: str, environment: VirtualEnvironment = BENCH) -> list[str]:
-    """Give the command that runs a program that was installed there."""
+    """Return the command that runs a program that was installed there."""
     return [str(environment.folder / "bin" / name), *arguments]
 
 
 def pytest(
     *arguments: str, ranks: int | None = None, environment: VirtualEnvironment = BENCH
 ) -> list[str]:
-    """Give the command that runs pytest; without `ranks`, without mpirun."""
+    """Return the command that runs pytest; without `ranks`, without mpirun."""
     return python("-m", "pytest", *arguments, ranks=ranks, environment=environment)
 
 

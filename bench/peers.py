@@ -41,7 +41,7 @@ class Peer(StrEnum):
 
     @property
     def environment(self) -> VirtualEnvironment:
-        """Give its environment, which may not be made yet; rankwise's must be."""
+        """Return its environment, which may not be made yet; rankwise's must be."""
         folder = ROOT / ".venvs" / f"bench-{self}"
         if self in _MODULES:
             return Framework(
@@ -88,14 +88,14 @@ def obstacle(peer: Peer) -> str | None:
 
 
 def in_short(reason: str) -> str:
-    """Give the end of a program's output, where the reason mostly is, on one line."""
+    """Return the end of a program's output, where the reason mostly is, on one line."""
     line = " ".join(reason.split())
     return line if len(line) <= _MOST_CHARACTERS else f"... {line[-_MOST_CHARACTERS:]}"
 
 
 @cache
 def version(peer: Peer) -> str:
-    """Give the version of a peer that is installed."""
+    """Return the version of a peer that is installed."""
     return versions(peer.environment, peer)[peer]
 
 

@@ -45,7 +45,7 @@ class _Taken:
     noise: list[tuple[str, ...]] = field(default_factory=list)
 
     def trials(self, *, is_trusting: bool = False) -> Trials:
-        """Give those that were measured in quiet; whoever is trusting, takes all."""
+        """Return the rounds that were measured in quiet; all of them if `is_trusting`."""
         quiet = [
             value
             for value, reasons in zip(self.values, self.noise, strict=True)

@@ -112,7 +112,7 @@ def _making(readers: Readers, ask: PageRequest) -> Callable[[], object]:
 
 
 async def _timed(act: Callable[[], object]) -> float:
-    """Give the CPU time of this process, in all threads, that something takes."""
+    """Return the CPU time of this process, in all threads, that something takes."""
     begun = time.process_time()
     await act()  # type: ignore[misc]  # whatever it gives is awaited
     return time.process_time() - begun

@@ -36,7 +36,7 @@ _FAILURE = (
 
 
 def task(key: str, *, ranks: int = 1, **more: object) -> Task:
-    """Give a task with so many ranks."""
+    """Return a task with so many ranks."""
     processes = tuple(
         Process(name=f"rank-{rank}", role="rank", command="python solve.py", rank=rank)
         for rank in range(ranks)

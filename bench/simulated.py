@@ -79,7 +79,7 @@ def run(_folder: Path, repetitions: int) -> Table:
 def _simulate(
     scheduler: str, cases: Sequence[ScheduledTest], seconds: Sequence[float]
 ) -> tuple[float, float, Simulation]:
-    """Give the seconds until the first test could start, those of all decisions, and the rest."""
+    """Return the seconds until the first test could start, those of all decisions, and the rest."""
     pace = Pace()
     started = time.perf_counter()
     policy = _Timed(make_scheduler(scheduler, ScheduledSuite(cases=cases, groups=[]), _RANKS, pace))

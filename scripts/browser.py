@@ -79,7 +79,7 @@ class Page:
         self._browser.wait_until(lambda: self._is_loaded, f"{file} to be loaded")
 
     def evaluate(self, expression: str) -> Any:
-        """Give the value of an expression of JavaScript."""
+        """Return the value of an expression of JavaScript."""
         said = self.ask(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -104,7 +104,7 @@ class Page:
         self.ask("Emulation.setScriptExecutionDisabled", value=True)
 
     def picture(self, *, of_all: bool = True) -> bytes:
-        """Give the whole page as PNG, or what the window shows of it."""
+        """Return the whole page as PNG, or what the window shows of it."""
         said = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=of_all)
         return base64.b64decode(said["data"])
 

@@ -120,7 +120,7 @@ class Cluster:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Give what a Slurm command needs to find this cluster."""
+        """Return what a Slurm command needs to find this cluster."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def start(self) -> None:
@@ -164,7 +164,7 @@ class Cluster:
             _kill(pid)
 
     def run(self, *command: str, timeout: float = 60.0) -> str:
-        """Give the output of a command that must succeed."""
+        """Return the output of a command that must succeed."""
         done = subprocess.run(
             command,
             env=os.environ | self.variables,
@@ -359,7 +359,7 @@ def _user() -> str:
 
 
 def _path() -> str:
-    """Give a PATH with the folders of daemons, which not everybody has on it."""
+    """Return a PATH with the folders of daemons, which not everybody has on it."""
     return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin:/sbin"
 
 

@@ -80,7 +80,7 @@ class Podman:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Give what makes every podman this one."""
+        """Return the options that make every podman use this store."""
         return {
             "CONTAINERS_CONF": str(self.folder / "containers.conf"),
             "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
@@ -163,7 +163,7 @@ def _remove_all(engine: Podman) -> None:
 
 
 def _image_store(driver: str) -> Path:
-    """Give a store with the image, made if it is not there yet."""
+    """Return a store with the image, made if it is not there yet."""
     python = _python()
     place = _KEPT_IN / f"{driver}-{_digest(python)}"
     _KEPT_IN.mkdir(parents=True, exist_ok=True)

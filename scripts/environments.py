@@ -167,7 +167,7 @@ class Environment(VirtualEnvironment):
         return (self.python, self.mpiexec)
 
     def trial(self) -> list[str | Path]:
-        """Give a job of two ranks."""
+        """Return a job of two ranks."""
         return [self.mpiexec, "-n", "2", self.python, "-c", MPI_PROBE]
 
 

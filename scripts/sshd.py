@@ -74,7 +74,7 @@ class Sshd:
 
     @property
     def config(self) -> Path:
-        """Give the file for `ssh -F`: `here` and `here-2` are this machine, `unknown` too, but
+        """Return the file for `ssh -F`: `here` and `here-2` are this machine, `unknown` too, but
         nobody knows its key."""
         return self.folder / "config"
 
@@ -130,7 +130,7 @@ class Sshd:
 
 
 def _children(pid: int) -> list[int]:
-    """Give the connections of a server: its children, and those that they handed them to."""
+    """Return the connections of a server: its children, and those that they handed them to."""
     found = [pid]
     for one in found:
         for task in Path(f"/proc/{one}/task").glob("*"):

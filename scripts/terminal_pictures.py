@@ -152,7 +152,7 @@ def act(scene: Scene, folder: Path) -> list[str]:
 
 
 def seen(socket: str) -> str:
-    """Give what is on the screen now, with its colours."""
+    """Return what is on the screen now, with its colours."""
     return tmux(socket, "capture-pane", "-e", "-p")
 
 

@@ -66,7 +66,7 @@ def package_index() -> None:
 
 
 def _is_for_another_day(item: pytest.Item) -> bool:
-    """Tell whether a test is run only with RANKWISE_FULL_LENGTH=1.
+    """Return whether a test is run only with RANKWISE_FULL_LENGTH=1.
 
     Where a test is for two MPIs and two crews, each of them is run every day, but not all pairs.
     """

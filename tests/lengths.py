@@ -11,5 +11,5 @@ IS_FULL = bool(os.environ.get("RANKWISE_FULL_LENGTH"))
 
 
 def part(every_day: int, all_of_it: int) -> int:
-    """Give the number of rounds to go."""
+    """Return the number of rounds to go."""
     return all_of_it if IS_FULL else every_day

@@ -26,13 +26,13 @@ EVERY_MPI = sorted(ENVIRONMENTS if IS_FULL else ENVIRONMENTS.keys() - {"openmpi4
 
 
 def require(name: str) -> Environment:
-    """Give an MPI to test with; skip without it, or fail where everything is required."""
+    """Return an MPI to test with; skip without it, or fail where everything is required."""
     require_environment(name)
     return ENVIRONMENTS[name]
 
 
 def require_environment(name: str) -> VirtualEnvironment:
-    """Give a virtual environment; skip without it, or fail where everything is required."""
+    """Return a virtual environment; skip without it, or fail where everything is required."""
     reason = why_unavailable(EVERYTHING[name])
     if reason is not None:
         if os.environ.get("RANKWISE_REQUIRE_ALL"):

@@ -96,7 +96,7 @@ class Project:
             path.write_text(textwrap.dedent(text).lstrip("\n"))
 
     def variables(self, record: Path) -> dict[str, str]:
-        """Give the environment of an inner run that writes its reports there."""
+        """Return the environment of an inner run that writes its reports there."""
         kept = {
             name: value
             for name, value in os.environ.items()

@@ -42,14 +42,14 @@ def run_pytest(
 
 
 def read_ledger(project: Project) -> list[tuple[int, str]]:
-    """Give what the tests of the last run noted, each with its rank in the run."""
+    """Return what the tests of the last run noted, each with its rank in the run."""
     file = _ledger_file(project)
     lines = file.read_text().splitlines() if file.exists() else []
     return [(int(rank), text) for rank, text in (line.split(" ", 1) for line in lines)]
 
 
 def noted(project: Project) -> list[str]:
-    """Give the same without the ranks."""
+    """Return the same without the ranks."""
     return [text for _, text in read_ledger(project)]
 
 

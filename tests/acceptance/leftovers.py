@@ -18,7 +18,7 @@ END_SECONDS = 30.0
 
 @contextmanager
 def short_folder() -> Iterator[Path]:
-    """Give a folder for the temporary files of a run, with a name as short as a socket's file."""
+    """Return a folder for the temporary files of a run, with a name as short as a socket's file."""
     with TemporaryDirectory(prefix="rw") as folder:
         yield Path(folder)
 

@@ -202,7 +202,7 @@ SUITE = textwrap.dedent(
 
 
 def place(source: str, function: str = "", *, occurrence: int = 0) -> str:
-    """Give how a stack shows a line of the suite: its place, function and text."""
+    """Return how a stack shows a line of the suite: its place, function and text."""
     lines = SUITE.splitlines()
     begin = next(i for i, line in enumerate(lines) if line.startswith(f"def {function}("))
     number = [i for i in range(begin, len(lines)) if lines[i].strip() == source][occurrence] + 1

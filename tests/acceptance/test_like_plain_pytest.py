@@ -33,7 +33,7 @@ def run_plain(project: Project, *arguments: str) -> Outcome:
 
 
 def lines_of(text: str) -> list[str]:
-    """Give what is written while tests run, without percentages."""
+    """Return what is written while tests run, without percentages."""
     lines = [re.sub(r" +\[ *\d+%\]$", "", line).strip() for line in text.splitlines()]
     start = next(i for i, line in enumerate(lines) if line.startswith("collected "))
     end = next((i for i, line in enumerate(lines) if i > start and line.startswith("=")), None)
@@ -211,7 +211,7 @@ RECORDS = """
 
 
 def read_junit(file: Path) -> tuple[object, object]:
-    """Give the properties of the suite, and the attributes and properties of each test."""
+    """Return the properties of the suite, and the attributes and properties of each test."""
     suite = next(ElementTree.parse(file).getroot().iter("testsuite"))
     own = [one.attrib for one in suite.findall("properties/property")]
     cases = {}

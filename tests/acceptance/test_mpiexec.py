@@ -81,7 +81,7 @@ def scripts(tmp_path: Path) -> Mapping[str, Path]:
 
 
 def start_ranks(mpi: Environment, scripts: Mapping[str, Path], ranks: int = RANKS) -> list[str]:
-    """Give the command that starts ranks of an MPI."""
+    """Return the command that starts ranks of an MPI."""
     return [str(mpi.python), str(scripts["start"]), str(ranks), str(scripts["rank"])]
 
 
@@ -163,7 +163,7 @@ def test_a_job_starts_within_a_rank_of_a_job(
 
 
 def allocations(folder: Path) -> dict[str, dict[str, str]]:
-    """Give what batch systems and users set, who would have jobs run on other machines."""
+    """Return what batch systems and users set, who would have jobs run on other machines."""
     hosts = folder / "hosts"
     hosts.write_text("ghost1\nghost2\n")
     slurm = {

@@ -107,7 +107,7 @@ ANSWERED_AT_ONCE = """
 
 
 def hooks_of(rank: int) -> str:
-    """Give hooks by which a rank never comes to the end of its session."""
+    """Return hooks by which a rank never comes to the end of its session."""
     return f"""
     import time
     from ledger import RANK

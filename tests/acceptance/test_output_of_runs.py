@@ -254,14 +254,14 @@ FAILURES = """
 
 
 def sections(outcome: Outcome, test: str) -> str:
-    """Give what is shown of one failed test."""
+    """Return what is shown of one failed test."""
     _, _, failures = outcome.output.partition(" FAILURES ")
     shown = re.split(r"^_{5,} (\S+) _{5,}$", failures.split("short test summary")[0], flags=re.M)
     return dict(zip(shown[1::2], shown[2::2], strict=True))[test]
 
 
 def labels(text: str) -> list[str]:
-    """Give the labels of parts of it: which ranks, or what was captured."""
+    """Return the labels of parts of it: which ranks, or what was captured."""
     return re.findall(r"^-{5,} (.*) -{5,}$", text, flags=re.M)
 
 

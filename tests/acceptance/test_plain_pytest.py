@@ -341,7 +341,7 @@ def test_pytest_runs_several_times_in_one_process_with_workers_and_without(
 
 
 def in_a_shell(project: Project, line: str, *words: str) -> list[str]:
-    """Give the command that runs pytest, in the place of "$@" of a line of bash."""
+    """Return the command that runs pytest, in the place of "$@" of a line of bash."""
     pytest_words = ("-m", "pytest", "-p", "rankwise", "-p", "rankwise_test_recorder", *words)
     return ["bash", "-c", line, "bash", str(project.mpi.python), *pytest_words]
 

@@ -284,7 +284,7 @@ SHUFFLED = {"PYTEST_ADDOPTS": ""}
 
 
 def outcomes(outcome: Outcome, name: str) -> list[str]:
-    """Give what was reported about a test in order, without the phases that passed beside it."""
+    """Return what was reported about a test in order, without the phases that passed beside it."""
     return [
         what if when == "call" else f"{when} {what}"
         for nodeid, when, what in outcome.reports
@@ -413,7 +413,7 @@ FLAKY = """
 
 
 def attempts(project: Project, name: str) -> list[int]:
-    """Give how often each rank has tried, by rank."""
+    """Return how often each rank has tried, by rank."""
     return [len(path.read_text()) for path in sorted(project.folder.glob(f"attempts-{name}-*"))]
 
 

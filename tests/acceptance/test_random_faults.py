@@ -264,7 +264,7 @@ def mistakes(drawn: Draw, outcome: Outcome) -> list[str]:
 
 
 def blame(test: Test) -> str:
-    """Give a regular expression for how the output tells of a crash."""
+    """Return a regular expression for how the output tells of a crash."""
     who = f"rank {test.ranks[0]} of {test.size}" if test.size > 1 else "its rank"
     if len(test.ranks) > 1:
         who = r"(?:ranks? [-\d, ]+ of \d|all \d ranks)"

@@ -91,7 +91,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 def first_cells(page: Page, part: str) -> list[str]:
-    """Give the first cell of each row that is to be seen in a table."""
+    """Return the first cell of each row that is to be seen in a table."""
     rows = f"[...document.querySelectorAll('#{part} tbody tr')]"
     found = page.evaluate(f"{rows}.filter(r => !r.hidden).map(r => r.cells[0].textContent)")
     assert isinstance(found, list)

@@ -15,7 +15,7 @@ COLD = ("--no-warm-start",)
 
 
 def conftest(hook: str, body: str) -> dict[str, str]:
-    """Give a suite of one passing test whose conftest.py has this hook."""
+    """Return a suite of one passing test whose conftest.py has this hook."""
     return {"test_a.py": FINE, "conftest.py": f"import pytest\n\ndef {hook}:\n    {body}\n"}
 
 
@@ -398,6 +398,6 @@ def test_subtests_are_counted_and_named_as_in_plain_pytest(
 
 
 def summary_of(outcome: Outcome) -> list[str]:
-    """Give the lines about tests of the short summary, and the counts, without the time."""
+    """Return the lines about tests of the short summary, and the counts, without the time."""
     lines = outcome.output.split("short test summary info")[-1].splitlines()[1:]
     return sorted(line.split(" in ")[0].strip("= ") for line in lines)

@@ -137,7 +137,7 @@ class Watching:
         return over
 
     def until_over(self, *attempts: Attempt) -> list[AttemptEnd]:
-        """Give how they have ended."""
+        """Return how they have ended."""
         self.compute.look()
         deadline = time.monotonic() + LIMIT_SECONDS
         while not all(attempt.marker in self.ends for attempt in attempts):
@@ -241,7 +241,7 @@ def _ssh(folder: Path) -> Iterator[Place]:
 
 
 def provider_table(cloud: Path, more: str = "") -> str:
-    """Give the table of a provider that makes folders and processes: see `provider.sh`."""
+    """Return the table of a provider that makes folders and processes: see `provider.sh`."""
     program = Path(__file__).with_name("provider.sh")
     call = f'"sh", "{program}", "{cloud}"'
     return f"""\

@@ -309,7 +309,7 @@ _THERE = "/far/attempts/rw-1/nodes/node0"
 
 
 def _sent(folder: Path, command: str | tuple[str, ...], **variables: str) -> tuple[object, object]:
-    """Give a command and its variables as they are in the order that is sent."""
+    """Return a command and its variables as they are in the order that is sent."""
     code, place = folder / "proj", folder / "attempt"
     code.mkdir(exist_ok=True)
     place.mkdir(exist_ok=True)

@@ -106,7 +106,7 @@ def rankwise(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
 
 
 def over(state: State = State.PASSED, exit_code: int = 0) -> Callable[[Store, str], int]:
-    """Give an engine's act that ends everything in one state."""
+    """Return an engine's act that ends everything in one state."""
 
     def act(store: Store, run: str) -> int:
         store.run_started(run, now=1.0)

@@ -168,7 +168,7 @@ TEXTS = {"type": "array", "items": TEXT}
 
 
 def mapping(required: list[str], **properties: Any) -> dict[str, Any]:
-    """Give the schema of a mapping that has these keys and no others."""
+    """Return the schema of a mapping that has these keys and no others."""
     return {
         "type": "object",
         "properties": properties,
@@ -249,7 +249,7 @@ def contents(service: str) -> Any:
 
 
 def commands(service: str) -> list[str]:
-    """Give the lines that a service would run, in their order."""
+    """Return the lines that a service would run, in their order."""
     text = ci_file(service, "suite.yaml")[1]
     match service:
         case "github":

@@ -136,7 +136,7 @@ def test_a_verb_loads_nothing_heavy_before_it_acts() -> None:
 
 
 def _loaded(*arguments: str) -> set[str]:
-    """Give the packages that a command has loaded, at their top."""
+    """Return the packages that a command has loaded, at their top."""
     code = (
         "import sys; from rankwise.cli.main import main; main(sys.argv[1:]);"
         "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"

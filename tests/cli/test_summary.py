@@ -35,7 +35,7 @@ LOG = "".join(
 
 
 def screen(store: Store, run: str, *, width: int = WIDTH, height: int = HEIGHT) -> list[str]:
-    """Give the lines of the window that the end of a run takes."""
+    """Return the lines of the window that the end of a run takes."""
     stream = io.StringIO()
     console = Console(
         file=stream,

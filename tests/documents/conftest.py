@@ -40,7 +40,7 @@ def parsed(text: str) -> DocumentModel:
 
 
 def complaints_about(text: str) -> list[str]:
-    """Give the lines that say what is wrong with a text, without the name of the file."""
+    """Return the lines that say what is wrong with a text, without the name of the file."""
     with pytest.raises(InputError) as caught:
         parsed(text)
     return [line.removeprefix("job.yaml:") for line in str(caught.value).split("\n")]

@@ -19,7 +19,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def is_valid(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> bool:
-    """Tell whether a value follows a schema; a keyword that is not known here is an error."""
+    """Return whether a value follows a schema; a keyword that is not known here is an error."""
     return all(_CHECKS[keyword](value, schema, root) for keyword in schema if keyword not in _NOTES)
 
 

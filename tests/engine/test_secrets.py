@@ -72,7 +72,7 @@ def driven(
 
 
 def everything(store: Store, events: list[Event]) -> str:
-    """Give all that the store has and all that was told, with whatever JSON has escaped."""
+    """Return all that the store has and all that was told, with whatever JSON has escaped."""
     kept = "".join(store._database._connection.iterdump())
     return kept + json.dumps(kept) + "".join(repr(one) + one.reason for one in events)
 

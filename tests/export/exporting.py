@@ -45,7 +45,7 @@ def read_back(text: str) -> list[Any]:
 
 
 def job_in(made: Exported) -> Mapping[str, Any]:
-    """Give the object that is the job, as a reader finds it."""
+    """Return the object that is the job, as a reader finds it."""
     found: Mapping[str, Any] = read_back(to_yaml(made.objects))[-1]
     return found
 

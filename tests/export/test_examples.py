@@ -36,7 +36,7 @@ KINDS = {"mpi": "MPIJob", "pytorch": "PyTorchJob", "tensorflow": "TFJob"}
 
 
 def is_taken(document: str, target: str) -> bool:
-    """Tell whether there is a kind for a job there."""
+    """Return whether there is a kind for a job there."""
     kind = document.partition("/")[0]
     refused = {"mpi-operator": ("pytorch", "tensorflow"), "kubeflow-trainer": ("tensorflow",)}
     return kind not in refused.get(target, ())

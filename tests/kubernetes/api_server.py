@@ -138,7 +138,7 @@ class Cluster:
         return self._version
 
     def watched(self, kind: str, query: dict[str, str], seconds: float) -> Iterator[Thing]:
-        """Give events from a version on, as they come."""
+        """Return events from a version on, as they come."""
         version = int(query.get("resourceVersion") or 0)
         deadline = time.monotonic() + seconds
         while True:
@@ -434,5 +434,5 @@ def _merge(thing: Thing, patch: Thing) -> None:
 
 
 def secret_values(secret: Thing) -> dict[str, bytes]:
-    """Give what is in a Secret."""
+    """Return what is in a Secret."""
     return {name: base64.b64decode(value) for name, value in secret["data"].items()}

@@ -78,7 +78,7 @@ class ContainerKubelet(Kubelet):
 
 
 def _hand_over(volume: Thing, place: Path, group: int) -> None:
-    """Give the files of a volume to root and the pod's group, as a kubelet does."""
+    """Set the owner of a volume's files to root and the pod's group, as a kubelet does."""
     told: Thing = volume.get("secret") or volume.get("configMap") or {}
     mode = told.get("defaultMode", 0o644)
     for file in place.iterdir():

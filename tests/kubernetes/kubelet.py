@@ -152,7 +152,7 @@ class Kubelet:
         )
 
     def _variables(self, pod: Thing, address: str) -> dict[str, str]:
-        """Give the variables of a container."""
+        """Return the variables of a container."""
         found = {"HOSTNAME": pod["spec"]["hostname"]}
         for one in pod["spec"]["containers"][0]["env"]:
             field = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")

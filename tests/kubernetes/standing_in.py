@@ -45,7 +45,7 @@ class StandIn:
     folder: Path
 
     def table(self, more: str = "user = 0") -> str:
-        """Give the table of a site file; root, since this Python may be in root's home."""
+        """Return the table of a site file; root, since this Python may be in root's home."""
         return (
             f'backend = "kubernetes"\nkubeconfig = "{self.folder}/kubeconfig"\n'
             f'image = "here:1"\nmount = "{self.folder}/rankwise"\n{more}\n'
@@ -57,7 +57,7 @@ class StandIn:
         return [f"{kind}/{name}" for kind in kinds for name in self.cluster.things[kind]]
 
     def made(self, kind: str) -> list[Thing]:
-        """Give everything of a kind that was ever made."""
+        """Return everything of a kind that was ever made."""
         return [
             thing
             for _, what, event, thing in self.cluster.history

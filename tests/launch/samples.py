@@ -60,7 +60,7 @@ def facts(family: Family = "openmpi4", cores: int = 2) -> Facts:
 
 
 def command_of(task: Task, process: int = 0) -> str:
-    """Give a command as people see it."""
+    """Return a command as people see it."""
     command = task.processes[process].command
     assert isinstance(command, str)
     return show(command)

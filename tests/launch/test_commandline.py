@@ -35,7 +35,7 @@ def launch_of(line: str, family: Family = "openmpi4", **environment: str) -> Lau
 
 
 def programs(line: str, family: Family = "openmpi4") -> list[str]:
-    """Give each program of a line, with its arguments."""
+    """Return each program of a line, with its arguments."""
     segments = launch_of(line, family).segments
     return [line[segment.program[0].start : segment.program[-1].end] for segment in segments]
 

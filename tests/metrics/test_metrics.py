@@ -23,7 +23,7 @@ from tests.metrics import outputs
 
 
 def shown(reading: ParsedMetrics) -> dict[str, tuple[float, str, str]]:
-    """Give values, units and directions by name and place."""
+    """Return values, units and directions by name and place."""
     return {
         " ".join([each.metric, *(f"{name}={value}" for name, value in each.point.items())]): (
             each.value,

@@ -15,7 +15,7 @@ PYTHON: Mapping[str, object] = {
 
 
 def notebook(*cells: Cell, metadata: Mapping[str, object] = PYTHON) -> dict[str, object]:
-    """Give a notebook with cells of code, or of Markdown where they begin with `#: `."""
+    """Return a notebook with cells of code, or of Markdown where they begin with `#: `."""
     return {
         "cells": [_cell(cell) for cell in cells],
         "metadata": dict(metadata),

@@ -36,7 +36,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 
 
 def book(*cells: Cell, **metadata: object) -> Any:
-    """Give a notebook as nbformat has it."""
+    """Return a notebook as nbformat has it."""
     nbformat: Any = pytest.importorskip("nbformat")
     return nbformat.from_dict(notebook(*cells, metadata=metadata))
 

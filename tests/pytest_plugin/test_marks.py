@@ -214,7 +214,7 @@ def collected(pytester: pytest.Pytester, source: str, *options: str) -> Sequence
 
 
 def sizes(items: Sequence[pytest.Item]) -> dict[str, int]:
-    """Give name and size of tests, as marked: with a rank for each that they could ask for."""
+    """Return name and size of tests, as marked: with a rank for each that they could ask for."""
     return {item.name: settle_size(item, override=None, available=8) for item in items}
 
 
@@ -432,7 +432,7 @@ def reason_to_skip(
     pool: bool,
     every_world: bool = False,
 ) -> str:
-    """Give why a test with this mark cannot run; empty if it can."""
+    """Return why a test with this mark cannot run; empty if it can."""
     source = f"import pytest\n@pytest.mark.{mark}\ndef test_it(): pass"
     (item,) = collected(pytester, source, "--nprocs=1")
     settle_size(item, override=None, available=available)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def loaded_by(statement: str) -> set[str]:
-    """Tell which modules a fresh interpreter has loaded after a statement."""
+    """Return the modules that a fresh interpreter has loaded after a statement."""
     program = f"{statement}\nimport sys\nprint(*sys.modules)"
     shown = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60

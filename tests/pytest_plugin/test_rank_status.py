@@ -64,7 +64,7 @@ class Rank:
         assert self.tell(line) == "done\n"
 
     def tell(self, line: str) -> str:
-        """Give its answer; empty if that was its end."""
+        """Return its answer; empty if that was its end."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{line}\n")
@@ -145,7 +145,7 @@ def test_of_a_rank_that_never_was_there_is_nothing_to_read(tmp_path: Path) -> No
 
 
 def tail_of(**texts: bytes) -> OutputTail:
-    """Give the tail of files of this process that have no name any more."""
+    """Return the tail of files of this process that have no name any more."""
     descriptors = {}
     for name, text in texts.items():
         number = os.memfd_create(name)

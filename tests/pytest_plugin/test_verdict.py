@@ -77,7 +77,7 @@ def phase(*reports: pytest.TestReport) -> dict[int, pytest.TestReport]:
 
 
 def kind_of(merged: pytest.TestReport) -> str:
-    """Tell what a terminal reporter would count."""
+    """Return what a terminal reporter would count."""
     if hasattr(merged, "wasxfail"):
         return "xfailed" if merged.skipped else "xpassed"
     return merged.outcome

@@ -200,7 +200,7 @@ def test_mistakes_have_a_line_and_a_remedy(tmp_path: Path, text: str, complaint:
 
 
 def _foreign(folder: Path, kind: str) -> Path:
-    """Give a folder into which others can write, or which belongs to another user."""
+    """Return a folder into which others can write, or which belongs to another user."""
     place = folder / "foreign"
     if kind == "writable":
         place.mkdir()
@@ -214,7 +214,7 @@ def _foreign(folder: Path, kind: str) -> Path:
 
 
 def _instance(folder: Path, place: str, **more: tuple[str, ...]) -> Machine:
-    """Give a machine that is this one, by a provider's command line."""
+    """Return a machine that is this one, by a provider's command line."""
     command = CommandConfig(run=("sh", "-c", "${{command}}"), folder=place, **more)  # type: ignore[arg-type]  # command lines
     line = ProviderConnection("it", {}, command, Tracked(folder / "elsewhere"))
     return Machine(line, folder=place)

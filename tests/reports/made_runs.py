@@ -12,7 +12,7 @@ BEGUN = 1_700_000_000.0
 
 
 def one_task(key: str = "train", *, ranks: int = 2) -> Task:
-    """Give a task with workers, and a node for each."""
+    """Return a task with workers, and a node for each."""
     workers = tuple(
         Process(
             name=f"worker-{number}",
@@ -82,7 +82,7 @@ def worker(
     signal: int | None = None,
     by_us: bool = False,
 ) -> ProcessRow:
-    """Give the record of a worker that has ended."""
+    """Return the record of a worker that has ended."""
     return ProcessRow(
         name=f"worker-{number}",
         role="worker",

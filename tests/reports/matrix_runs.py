@@ -44,7 +44,7 @@ AttributeError: `np.float_` was removed in the NumPy 2.0 release; numpy says: us
 
 
 def environment(runtime: str, machine: str) -> dict[str, Any]:
-    """Give what `surroundings.py` would say there."""
+    """Return what `surroundings.py` would say there."""
     return {
         "version": 1,
         "python": {"version": PYTHONS.get(runtime, "3.12.1"), "implementation": "CPython"},
@@ -72,7 +72,7 @@ class Done:
 
 
 def tags_of(runtime: str, machine: str, test: str, *, soft: bool = False) -> dict[str, str]:
-    """Give the tags that a plan gives to a test of a cell."""
+    """Return the tags that a plan gives to a test of a cell."""
     part = "environment" if test == "environment" else "test"
     tags = {"runtime": runtime, "machine": machine, "test": test, "part": part}
     return {**tags, "soft_fail": "true"} if soft else tags
@@ -181,7 +181,7 @@ def _write_notebook(folder: Path, pictures: Sequence[bytes]) -> None:
 
 
 def typical() -> dict[tuple[str, str, str], Done]:
-    """Give a matrix of five runtimes and three machines in which everything happens."""
+    """Return a matrix of five runtimes and three machines in which everything happens."""
     cells: dict[tuple[str, str, str], Done] = {}
     for number, runtime in enumerate(("old", "new", "torch")):
         for machine in ("laptop", "cluster", "gpu"):

@@ -15,7 +15,7 @@ _SIZES = tuple(2**power for power in range(0, 23, 2))
 
 
 def sweep_task(key: str, tags: Mapping[str, str]) -> Task:
-    """Give one case of a sweep."""
+    """Return one case of a sweep."""
     process = Process(name="worker-0", role="worker", command=f"./bench --case '{key}'")
     return Task(key=key, processes=(process,), folder="/home/me/src", tags=tags)
 

@@ -163,7 +163,7 @@ HOSTILE = "a\n::set-output name=x::1\r\n::endgroup::%0A::error::\x1b[2Jb ##[add-
 
 
 def obeyed_by_github(log: str) -> list[str]:
-    """Give the lines that GitHub's runner would obey, by its rules."""
+    """Return the lines that GitHub's runner would obey, by its rules."""
     resumed, found = "", []
     for line in re.split(r"\r\n|\r|\n", log):
         is_command = line.lstrip().startswith("::") or "##[" in line

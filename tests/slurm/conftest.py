@@ -17,7 +17,7 @@ def _require_slurm() -> None:
 
 
 def _prefix() -> str:
-    """Give the nodes' names of this process: what they leave in /tmp is known by their names."""
+    """Return the nodes' names of this process: what they leave in /tmp is known by their names."""
     return f"{os.environ.get('PYTEST_XDIST_WORKER', '')}n"
 
 

@@ -61,7 +61,7 @@ def node_folders(cluster: Cluster) -> set[Path]:
 
 
 def jobs_of(cluster: Cluster, project: Project) -> list[str]:
-    """Give the jobs of a project that are not over."""
+    """Return the jobs of a project that are not over."""
     name = f"pytest-{project.folder.name}"
     return cluster.run("squeue", "--noheader", f"--name={name}", "-o%i").split()
 
@@ -99,7 +99,7 @@ def disturbing(project: Project, act: Callable[[], None], *, when: str) -> Itera
 
 
 def notes_of(project: Project) -> list[str]:
-    """Give the lines that tests have written with `note`."""
+    """Return the lines that tests have written with `note`."""
     file = project.folder / "notes.txt"
     return file.read_text().splitlines() if file.exists() else []
 

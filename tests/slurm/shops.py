@@ -62,7 +62,7 @@ def wait_until(what: str, is_so: Callable[[], bool], seconds: float = LIMIT_SECO
 
 
 def jobs_of(cluster: Cluster, *options: str) -> list[str]:
-    """Give the numbers of the jobs that wait or run."""
+    """Return the numbers of the jobs that wait or run."""
     return cluster.run("squeue", "--noheader", "--array", "-o%i", *options).split()
 
 

@@ -143,7 +143,7 @@ _SWEEP = """\
 
 
 def _times(shop: Shop, run: str = "timing-1") -> list[tuple[float, float]]:
-    """Give when trials have started and ended, in the order of their starts."""
+    """Return when trials have started and ended, in the order of their starts."""
     with Store.open(shop.folder / ".rankwise", read_only=True) as store:
         ends = [read_end(row.folder) for row in store.attempts(run)]
     found = [(one.started, one.ended) for one in ends if one is not None]

@@ -60,7 +60,7 @@ def project(tmp_path: Path) -> Project:
 
 
 def places(project: Project) -> dict[str, list[list[str]]]:
-    """Give where each rank of each test was: job, step, node, process."""
+    """Return where each rank of each test was: job, step, node, process."""
     found: dict[str, list[list[str]]] = {}
     for line in notes_of(project):
         name, _, *place = line.split()

@@ -10,7 +10,7 @@ from rankwise.store.store import Store
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give a store's folder, which is not there yet."""
+    """Return a store's folder, which is not there yet."""
     return tmp_path / "project" / ".rankwise"
 
 

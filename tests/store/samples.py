@@ -44,7 +44,7 @@ def simple_task(key: str) -> Task:
 
 
 def rich_task(key: str) -> Task:
-    """Give a task in which no field is what it is by default."""
+    """Return a task in which no field is what it is by default."""
     return Task(
         key=key,
         processes=(

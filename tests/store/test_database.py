@@ -172,7 +172,7 @@ def failure(folder: Path, *, read_only: bool = False) -> str:
 
 @pytest.fixture
 def closed_later(folder: Path) -> Iterator[Path]:
-    """Give a store's folder whose rights a test may take away."""
+    """Return a store's folder whose rights a test may take away."""
     folder.parent.mkdir()
     yield folder
     for path in (folder.parent, folder):

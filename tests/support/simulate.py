@@ -82,7 +82,7 @@ def simulate(
 
 
 def lower_bound(cases: Sequence[ScheduledTest], seconds: Sequence[float], width: int) -> float:
-    """Give a time that no scheduler can beat.
+    """Return a time that no scheduler can beat.
 
     All the work spread evenly over all ranks, with the ranks that must be idle beside large tests;
     or the longest test; or all tests on more than half of the ranks, of which no two can run at
@@ -95,7 +95,7 @@ def lower_bound(cases: Sequence[ScheduledTest], seconds: Sequence[float], width:
 
 
 def _idle(cases: Sequence[ScheduledTest], seconds: Sequence[float], width: int) -> float:
-    """Give the time that ranks have nothing to do beside tests on more than half of the ranks.
+    """Return the time that ranks have nothing to do beside tests on more than half of the ranks.
 
     Beside a test on `size` ranks only tests on `width - size` ranks or fewer can run, and there may
     not be enough of them.

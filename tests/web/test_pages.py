@@ -63,7 +63,7 @@ class Elements(HTMLParser):
 
 
 def rows(text: str) -> list[str]:
-    """Give the names in the first column of the table of tasks, tests or runs."""
+    """Return the names in the first column of the table of tasks, tests or runs."""
     return re.findall(r'<th scope="row" class="k">(?:<a[^>]*>|<details.*?<summary>)?([^<]*)', text)
 
 

@@ -166,7 +166,7 @@ def in_loop(store: Store, act: Callable[[Readers, Feed], Awaitable[None]]) -> No
 
 
 async def told(source: AsyncGenerator[bytes, None]) -> int:
-    """Give the event that a stream tells of next."""
+    """Return the event that a stream tells of next."""
     async for part in source:
         if part.startswith(b"id:"):
             assert b"event: change" in part

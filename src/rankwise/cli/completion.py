@@ -69,6 +69,7 @@ def _tasks(store: Store, context: typer.Context) -> Iterable[str]:
     """Name the tasks of the run that is given before, or of the last run of the document."""
     from rankwise.cli.options import choose_run
 
+    # Commands that plan are given documents, all others a run.
     if any(parameter.name == "files" for parameter in context.command.params):
         document = _argument(context, "files")
         run = store.last_run_of(str(Path(document).absolute())) if document else None
@@ -105,10 +106,12 @@ def _in_site_files(table: str) -> list[str]:
     names: dict[str, None] = {}
     try:
         files = site_files(Path.cwd())
+    # A site file that others can write is refused; an error would end up in the user's line.
     except (InputError, OSError):
         return []
     for file in filter(None, files):
         try:
+            # Without the models: only names are wanted, and pydantic takes long to load.
             found = tomllib.loads(file.read_text(encoding="utf-8")).get(table)
         except (OSError, ValueError):
             continue

@@ -257,6 +257,7 @@ def validate_command(files: Files, *, strict: Strict = False, on: On = None) -> 
     code = 0
     for file in files:
         try:
+            # One by one, so that a mistake in one document does not hide those of the next.
             plan, _ = plan_from([file], strict=strict, on=on)
         except InputError as error:
             print(error, file=sys.stderr)

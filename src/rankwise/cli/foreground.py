@@ -41,6 +41,7 @@ def on_run_finished(store: Store, run: RunRow) -> None:
     """
     follow = ((REPORTED, _write_report), (NOTIFIED, _send_waiting), (NOTIFIED, _send))
     wanted = [act for tag, act in follow if tag in run.tags]
+    # A file, and not a row of the store: `resume` opens the store for reading only.
     done = store.run_folder(run.id) / _DONE
     if not run.state.is_over or not wanted or done.exists():
         return
@@ -49,6 +50,7 @@ def on_run_finished(store: Store, run: RunRow) -> None:
     for act in wanted:
         try:
             act(store, run)
+        # The run has ended and has its exit code: nothing that comes afterwards may change it.
         except Exception as error:
             say(f"{run.id} is over, but a step after it failed: {error}")
     with contextlib.suppress(OSError):
@@ -136,6 +138,7 @@ def drive_shown(store: Store, run: RunRow, tasks: Sequence[Task], shown: Shown) 
             show_last(store, now, make_console(to_stderr=shown is Shown.NOTHING), sections)
     with contextlib.suppress(OSError):
         on_run_finished(store, now)
+    # Otherwise the last flush, in `guarded`, would fail and hide the exit code of the run.
     leave_streams()
     return end.exit_code
 

@@ -89,6 +89,7 @@ class Reader:
             if time.monotonic() - looked > _LOOK_SECONDS:
                 looked = time.monotonic()
                 vain = 0 if self._is_alive() else vain + 1
+        # What was written between the last look and the end of the run.
         while self._write_news():
             pass
         self._write(self._follower.finish_all())
@@ -111,6 +112,7 @@ class Reader:
             self._store.task_row(self._run.id, self._choice.task)
         found = self._store.attempts(self._run.id, self._choice.task)
         if self._choice.attempt is None:
+            # They come in order, so that the last attempt of each task is what stays.
             return list({attempt.task: attempt for attempt in found}.values())
         wanted = [attempt for attempt in found if attempt.number == self._choice.attempt]
         if found and not wanted:
@@ -153,6 +155,7 @@ class Reader:
         """Return whether more is to come: a client drives the run, or a runner is at work."""
         if driver_of(self._store.run_folder(self._run.id)) is not None:
             return True
+        # Without a client, nothing else would store that attempts have ended.
         refresh(self._store, self._run)
         return any(claim_of(folder) is ClaimState.HELD for folder in self._followed.values())
 

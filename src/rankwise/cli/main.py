@@ -167,6 +167,7 @@ _OPTIONS = (
     ("--version", "Show the version"),
     ("--install-completion", "Have this shell complete commands, options and runs"),
 )
+# The pages that typer sets are as wide: `max_content_width` in `make_app`.
 _USUAL, _WIDEST = 80, 100
 
 
@@ -228,6 +229,7 @@ def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
+# The variable that the completion scripts of typer set, made of the name of the program.
 ASKED = "_RANKWISE_COMPLETE"
 _COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
 _OPTION_WORDS = ("--help", "--version", *_COMPLETION_OPTIONS)

@@ -36,6 +36,7 @@ def _file_with(text: str, pattern: str) -> str:
         if not path.is_file() or not str(path).isprintable():
             continue
         with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+            # With a line end before it, `type:` is also found in the first line.
             if text in f"\n{file.read(_MOST_CHARACTERS)}":
                 return shlex.quote(str(path))
     return ""

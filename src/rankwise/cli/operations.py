@@ -49,6 +49,7 @@ def clean_command(
     entries = list(tracked.entries())
     if forget:
         names = {entry.name for entry in entries}
+        # Before anything is dropped: a misspelt name must not leave half of them forgotten.
         if unknown := [name for name in forget if name not in names]:
             raise InputError(
                 f"--forget {unknown[0]}: there is no such record: rankwise clean --list"
@@ -63,6 +64,7 @@ def clean_command(
     if list_:
         for entry in entries:
             print(describe(entry))
+        # As without --list: something is left.
         return 1
     code = 0
     for entry, trouble in clean(entries, tracked, find_site(Path.cwd()), needed=_needed_by(folder)):
@@ -231,6 +233,7 @@ def _browser(folder: Path, address: str) -> Iterator[None]:
     """
     file = folder / "serve.html"
     file.unlink(missing_ok=True)
+    # O_EXCL follows no link that others have put there, and 0600 keeps the token from them.
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as page:
         page.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={address}">\n')
     try:

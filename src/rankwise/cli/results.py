@@ -243,10 +243,12 @@ def write_report_to(place: str, content: bytes) -> None:
         write_whole(Path(place), content)
 
 
+# Git shortens commits to seven digits at least; fewer could be a word.
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _TAG = re.compile(r"(?P<name>[\w.-]+)=(?P<value>.*)")
 # So many runs are searched: older ones are hardly what is compared with today.
 _MOST = 2000
+# A repository may be on a file system that hangs.
 _GIT_SECONDS = 10.0
 
 
@@ -279,6 +281,7 @@ def _resolved(given: str) -> str:
     """Return the commit that git knows by this name here: HEAD~1, v1.0; empty: none."""
     try:
         done = subprocess.run(
+            # `^{commit}` leads from a tag to its commit; with `--` a file is no revision.
             ["git", "rev-parse", "--verify", "-q", f"{given}^{{commit}}", "--"],
             stdin=subprocess.DEVNULL,
             capture_output=True,

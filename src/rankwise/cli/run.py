@@ -66,6 +66,7 @@ def cancel_command(run: Run = None, *, store: StoreFolder = None) -> int:
 
 def check_count(plan: Plan, *, limit: int, is_agreed: bool) -> None:
     """Ask before more cells are started than the limit; InputError: the user has not agreed."""
+    # Most plans need no look at their cells, of which there are never more than tasks.
     if is_agreed or len(plan.tasks) <= limit:
         return
     from rankwise.planning.selection import cells_to_run

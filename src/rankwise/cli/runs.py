@@ -163,6 +163,7 @@ def status_command(
 
     with open_for_reading(store_folder(store)) as opened:
         chosen = choose_refreshed(opened, run)
+        # What stages have submitted are runs of their own, whose clients may be gone as well.
         for child in opened.children(chosen.id):
             refresh(opened, child)
         driver = driver_of(opened.run_folder(chosen.id))

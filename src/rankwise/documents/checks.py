@@ -59,6 +59,7 @@ def _often(value: Any) -> CountRange:
         "<=": (0, number),
         "<": (0, number - 1),
     }
+    # A number alone, or with `==`, means exactly that often.
     least, most = bounds.get(how, (number, int(found["most"] or number)))
     # `< 0`, or a range whose end comes first.
     if most is not None and most < least:
@@ -183,6 +184,7 @@ class CheckSpec(Model):
     """The value in JSON must be about this one."""
     tolerance: Number | None = Field(default=None, examples=[0.01])
     """How far `approx` may be off; none given: by a millionth of the value."""
+    # A function of the user may hang, and the run would never get its verdict.
     timeout: Seconds = Field(default=10.0, examples=[60])
     """Longest time that the check itself may take."""
 

@@ -195,6 +195,7 @@ class Model(BaseModel):
         text = {**whole["properties"][cls.short_form]}
         text.pop("default", None)
         mapping = {**whole}
+        # In place, because other parts of the schema refer to this very definition.
         whole.clear()
         whole.update(
             title=mapping.pop("title"),

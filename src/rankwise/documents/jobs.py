@@ -368,6 +368,7 @@ class CommandJob(JobModel):
     """How processes find each other; none given: there is one process."""
     outputs: dict[
         values.Variable,
+        # An output may be a name alone, `model:`, which YAML takes for None.
         Annotated[JobOutput, BeforeValidator(lambda given: {} if given is None else given)],
     ] = Field(default={})
     """What `${{outputs.NAME}}` stands for in the command."""

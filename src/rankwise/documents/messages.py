@@ -30,6 +30,7 @@ def validated(
         made, problems = model.model_validate(contents, context=context), context.problems
     except ValidationError as error:
         made, problems = None, [*problems_of(error, contents, context), *context.problems]
+    # Conflicts between fields are not pydantic's: it makes the model all the same.
     return (None if problems else made), problems
 
 

@@ -21,6 +21,7 @@ PROGRAMS = ("checkout", "runtime", "deploy", "report", "notify", "wait")
 INCLUDED = ("job", "suite", "sweep")
 """Steps that are other documents."""
 STEPS = ("run", *PROGRAMS, *INCLUDED)
+# Included documents say these themselves, and rankwise's own steps are one process here.
 _OF_SCRIPTS = ("ranks", "nodes", "environment", "artifacts", "cache", "checks")
 _DETACHED = ("run", *INCLUDED)
 
@@ -181,6 +182,7 @@ class Pipeline(DocumentModel):
         if contents.get("stages") is not None and not stages:
             yield Conflict(("stages",), "`stages` must be names, each with a stage")
         for name in stages:
+            # In the key of a task, a dot comes between the stage and its cell: `test.3.11`.
             if "." in name:
                 yield Conflict(("stages", name), "the name of a stage has no `.`")
         yield from _unknown_needs(stages)

@@ -196,6 +196,7 @@ def _look_up(name: str, layers: Sequence[Mapping[str, _T]], *, always_there: str
             return names[name]
         # A pattern for everything is not meant for what needs no site file.
         if name != always_there and (fitting := [p for p in names if _fits(name, p)]):
+            # A star stands at the end only, so the longest pattern says most.
             return names[max(fitting, key=len)]
     return None
 

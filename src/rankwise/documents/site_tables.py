@@ -56,8 +56,10 @@ from rankwise.documents.written import mapping_in
 from rankwise.plugins import NOTIFIERS
 from rankwise.wording import code, hint, quoted
 
+# The syntax of Kubernetes: a label has at most 63 characters, other names are those of DNS.
 _LABEL = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
+# By these labels we find our own objects: a label of the user must not look like one.
 _OUR_LABELS = "rankwise.dev/"
 # Minutes, and the other forms that sbatch has.
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
@@ -75,6 +77,7 @@ def _is_word(value: str) -> bool:
 
 
 def _is_folder(value: str) -> bool:
+    # Kubernetes mounts nothing on a path with a `:`.
     return value.startswith("/") and bool(value.strip("/")) and ":" not in value
 
 
@@ -102,6 +105,7 @@ def _sbatch_option(value: str) -> str:
 
 
 def _ssh_option(value: str) -> str:
+    # Anywhere in the word and in any case: ssh takes `-oname=value` and `-o "Name value"` alike.
     if any(name.lower() in value.lower() for name in _OUR_SSH_OPTIONS):
         raise wrong(f"cannot be {code(value)}, which rankwise sets itself")
     return value
@@ -148,6 +152,7 @@ def _captures(value: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, Mapping):
         raise wrong(f'must be like {{ id = "$.id" }}, not {quoted(value)}')
     for name, rule in value.items():
+        # `name` and `command` have values of rankwise's own in every template.
         if not isinstance(rule, str) or not name.isidentifier() or name in ("name", "command"):
             raise wrong(f"cannot have {name} = {quoted(rule)}")
         try:

@@ -37,6 +37,7 @@ from rankwise.wording import alternatives, code, hint
 _COUNTED = ("nodes", "ranks_per_node")
 OWN_NAMES = (*_COUNTED, "ranks", "trial")
 """What `${{NAME}}` may stand for beside the parameters."""
+# More is a mistake in `step` or `times`, and would fill the memory before it was noticed.
 _MOST_VALUES = 100_000
 
 
@@ -101,6 +102,7 @@ def _decimal(number: float) -> Decimal:
 def _written(number: Decimal) -> str:
     if number == number.to_integral_value():
         return f"{number.to_integral_value():f}"
+    # A float keeps fifteen digits of any decimal number; the next ones would be noise.
     return f"{float(number):.15g}"
 
 

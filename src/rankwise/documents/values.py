@@ -29,6 +29,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # From the largest to the smallest: in this order the units stand in a time, such as 1h30m.
 _SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 _DURATION = re.compile(r"(?=.)" + "".join(rf"(?:([0-9.]+){unit})?" for unit in _SECONDS))
+# A year. A longer time has a wrong unit.
 _LONGEST_DURATION = 365 * 86_400
 
 # The units of Kubernetes and SI: with `i` powers of 1024, else of 1000.

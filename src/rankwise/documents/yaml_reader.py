@@ -88,6 +88,7 @@ class Composer:
         assert isinstance(event, events.NodeEvent)
         anchor, values, characters = event.anchor, self._values, self._characters
         if anchor is not None:
+            # Until its end is read: an alias to it in between would make it part of itself.
             self._anchors[anchor] = None
         self._count(_start(event), 1, 0)
         value = (
@@ -280,6 +281,7 @@ def _meaning(problem: str, opened: str) -> str:
     return f"this is not YAML: {clipped(problem)}"
 
 
+# The parser is pure Python: it would be busy for long with a file of data named by mistake.
 MOST_BYTES = 1_000_000
 
 # Characters that YAML does not allow, and U+E000 and U+E001, which mark later values in plans.
@@ -376,6 +378,7 @@ def _events(text: str) -> Iterator[events.Event]:
     # For errors of the parser that have no position.
     reached = SourcePosition(1, 1)
     try:
+        # Events, not objects: events have positions, and no tag in them can create anything.
         for event in YAML(typ="safe", pure=True).parse(io.StringIO(text)):
             yield event
             reached = SourcePosition(event.end_mark.line + 1, event.end_mark.column + 1)

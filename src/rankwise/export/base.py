@@ -269,6 +269,7 @@ def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
     writer.Representer = _Representer
     writer.default_flow_style = False
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None
+    # Commands stay on one line, to be read and searched for.
     writer.width = sys.maxsize
     writer.indent(mapping=2, sequence=4, offset=2)
     texts = []

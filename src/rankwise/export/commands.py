@@ -21,6 +21,7 @@ _ELSEWHERE = frozenset(
         *("hostfile", "machinefile", "default-hostfile", "f", "allow-run-as-root"),
     }
 )
+# Open MPI reads the same parameters from variables with these prefixes.
 _PARAMETERS = {"mca": "OMPI_MCA_", "gmca": "OMPI_MCA_", "omca": "OMPI_MCA_", "prtemca": "PRTE_MCA_"}
 
 

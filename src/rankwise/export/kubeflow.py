@@ -269,6 +269,7 @@ def _pytorch(
     if job.request.success != "chief":
         _say_success(job, "a PyTorchJob has succeeded when its master has", losses, notes)
     return {
+        # A text there, because it may also be `auto` or `gpu`.
         "nprocPerNode": str(job.counts.per_instance),
         "runPolicy": pods.run_policy(job),
         "pytorchReplicaSpecs": specs,

@@ -35,6 +35,7 @@ FOLDER = "code"
 """That folder: what else Kubernetes puts beside it stays out of the copy."""
 WORK = "/rankwise/code"
 """Where a container works, in a copy that it may change."""
+# A ConfigMap shows its files as links: -L copies what they lead to.
 COPY = f"cp -RL {SOURCE}/{FOLDER}/. {WORK}/"
 # Kubernetes takes 1 MiB for all of an object, and what is not text grows by a third.
 _MOST_BYTES = 900_000
@@ -232,6 +233,7 @@ def run_policy(job: ExportJob) -> dict[str, Any]:
 
 def deadline(job: ExportJob) -> int | None:
     """Return the time limit in whole seconds; None: there is none."""
+    # Kubernetes takes whole seconds, one at least.
     return None if job.request.timeout is None else max(1, math.ceil(job.request.timeout))
 
 

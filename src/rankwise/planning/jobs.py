@@ -85,6 +85,7 @@ def _folders(runtime: RuntimeChoice) -> list[Path]:
     return [place / "bin" if place.is_dir() else place.parent]
 
 
+# Thousands of tests may have the same mpirun, which is asked for its version.
 @cache
 def _family_at(path: str) -> Family:
     from rankwise.launch.mpiexec import family_of

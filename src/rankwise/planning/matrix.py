@@ -31,6 +31,7 @@ from rankwise.wording import counted, hint
 KERNEL = "ipykernel"
 # All of these bring it along.
 _WITH_KERNEL = re.compile(r"^\s*(ipykernel|jupyter|jupyterlab|notebook)\b", re.I | re.M)
+# A pylock.toml has `name = "ipykernel"`, a list of pip a line that begins with it.
 _IN_LOCK = re.compile(r'^\s*(name\s*=\s*")?ipykernel\b', re.I | re.M)
 
 

@@ -105,6 +105,7 @@ def check_here(said: Sequence[str], here: Features) -> Features:
     told = stated(said)
     return Features(
         words=here.words | {word for word in told.words if not word.startswith("-")},
+        # What was found wins: tests get that, whatever the document promises.
         amounts={**told.amounts, **here.amounts},
         missing=f"{missing} was not found on this machine" if missing else "",
     )
@@ -152,6 +153,7 @@ def _processor(root: Path) -> set[str]:
 
 Kind = Literal["script", "notebook", "suite"]
 NOTEBOOK = ".ipynb"
+# Runtime and machine stand before it, and all together are the name of a folder.
 _LONGEST_NAME = 60
 
 

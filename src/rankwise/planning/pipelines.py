@@ -240,6 +240,7 @@ def _included(context: PipelineContext, key: str, stage: Stage) -> Planned:
             inherits=tuple(names[need] for need in one.inherits),
             environment={**context.model.env, **stage.env, **one.environment},
             secrets=tuple(dict.fromkeys((*context.model.secrets, *stage.secrets, *one.secrets))),
+            # What the included document says itself goes before its stage.
             timeout=one.timeout if one.timeout is not None else stage.timeout,
             restart=one.restart if one.restart.most else Restart(most=stage.retries),
         )
@@ -364,6 +365,7 @@ def _stages_from(context: PipelineContext, name: str) -> set[str]:
 
 
 def _workspace(document: Document, model: Pipeline) -> Path:
+    # A `$` that begins no variable is part of the name of a folder.
     written = string.Template(model.workspace).safe_substitute({**os.environ, **model.env})
     folder = document.path.absolute().parent / expanded(written)
     if folder.exists() and not folder.is_dir():

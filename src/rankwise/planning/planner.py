@@ -151,6 +151,7 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return next(one for one in itertools.chain([name], numbered) if one not in taken)
 
 
+# The store keeps the texts of several documents as one, which is YAML again.
 _SEPARATOR = "\n---\n"
 
 

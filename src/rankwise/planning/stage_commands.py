@@ -13,6 +13,7 @@ from rankwise.plan import later
 
 # Those with a dot are ours: a plan that is shown to people leaves them out.
 RUN, STAGE, AROUND = "run.sh", ".stage.sh", ".around.sh"
+# The first command that fails ends the script, also one within a pipe.
 _BASH = ("bash", "-eo", "pipefail")
 
 # A file of its own, so that editors and shellcheck know what it is.
