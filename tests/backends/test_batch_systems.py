@@ -27,7 +27,6 @@ from rankwise.documents.site import find_site
 from rankwise.documents.site_models import ComputeConfig, SlurmConfig
 from rankwise.errors import InputError
 from rankwise.node import batch as node_batch
-from rankwise.node import pilot
 from rankwise.node.dialect import Dialect
 from rankwise.plan import Process, Task
 from rankwise.runtimes.base import PreparedRuntime
@@ -85,7 +84,7 @@ def test_a_pilot_carries_out_many_attempts_in_one_job(place: Place) -> None:
 class KeeperStandIn:
     """Stands in for the part of a pilot that starts runners; what it starts ends at once."""
 
-    agent: pilot.Pilot
+    agent: node_batch.Pilot
     end: Mapping[str, object]
 
     def __init__(self, name: str, cores: int, command: Sequence[str]) -> None:
@@ -125,10 +124,10 @@ class AllocationStandIn:
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a pilot without a batch system."""
-    monkeypatch.setattr(pilot, "read_dialect", lambda: None)
+    monkeypatch.setattr(node_batch, "read_dialect", lambda: None)
     monkeypatch.setattr(node_batch, "write_placement", lambda *_: None)
     monkeypatch.setattr(node_batch, "BatchAllocation", AllocationStandIn)
-    monkeypatch.setattr(pilot, "PilotNode", KeeperStandIn)
+    monkeypatch.setattr(node_batch, "PilotNode", KeeperStandIn)
 
 
 @pytest.mark.parametrize(
@@ -152,14 +151,14 @@ def test_a_pilot_that_is_ended_right_after_a_task_begins_again_with_it(
 ) -> None:
     """A batch system that puts a job back ends one process after the other, the pilot last."""
     stand_in(monkeypatch)
-    monkeypatch.setattr(pilot, "read_order", lambda folder: None)
-    monkeypatch.setattr(pilot, "DOUBT_SECONDS", doubt, raising=False)
+    monkeypatch.setattr(node_batch, "read_order", lambda folder: None)
+    monkeypatch.setattr(node_batch, "DOUBT_SECONDS", doubt, raising=False)
     for inner in ("inbox", "taken", "attempt"):
         (tmp_path / inner).mkdir()
     order = {"folder": str(tmp_path / "attempt"), "nodes": 1, "cores": 1}
     (tmp_path / "inbox" / "1-rw-1").write_text(json.dumps(order))
     KeeperStandIn.end = end
-    KeeperStandIn.agent = agent = pilot.Pilot(tmp_path, 1e9)
+    KeeperStandIn.agent = agent = node_batch.Pilot(tmp_path, 1e9)
     agent.run()
     assert (tmp_path / "taken" / "1-rw-1").exists() == is_begun_again
 
@@ -172,14 +171,14 @@ def test_an_order_that_cannot_be_read_does_not_end_the_pilot(
             raise FileNotFoundError(f"{folder}/order.json")
 
     stand_in(monkeypatch)
-    monkeypatch.setattr(pilot, "read_order", read)
+    monkeypatch.setattr(node_batch, "read_order", read)
     for inner in ("inbox", "taken", "bad", "good"):
         (tmp_path / inner).mkdir()
     for number, name in enumerate(("bad", "good")):
         order = {"folder": str(tmp_path / name), "nodes": 1, "cores": 4}
         (tmp_path / "inbox" / f"{number}-rw-{number}").write_text(json.dumps(order))
     KeeperStandIn.end = {"outcome": "passed", "signal": None}
-    KeeperStandIn.agent = agent = pilot.Pilot(tmp_path, 1e9)
+    KeeperStandIn.agent = agent = node_batch.Pilot(tmp_path, 1e9)
     agent.run()
     ends = {
         name: json.loads((tmp_path / name / "end.json").read_text()) for name in ("bad", "good")

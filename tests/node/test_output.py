@@ -112,7 +112,7 @@ def test_a_log_that_is_not_full_is_in_one_file(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, process("worker-0", "seq 100"), log_bytes=20_000)
     attempt.run()
     names = {path.name for path in (attempt.folder / "processes" / "worker-0").iterdir()}
-    assert names == {"start.json", "end.json", "heartbeat", "output.log"}
+    assert names == {"start.json", "end.json", "output.log"}
 
 
 @settings(deadline=None)
@@ -355,14 +355,6 @@ def test_cuts_change_nothing(secrets: list[str], text: str, cuts: list[int]) -> 
     found = feed(Redactor(secrets), *chunks)
     assert found == feed(Redactor(secrets), data)
     assert not any(secret.encode() in found for secret in secrets)
-
-
-def test_a_heartbeat_shows_that_it_runs(tmp_path: Path) -> None:
-    beat = "../../processes/worker-0/heartbeat"
-    line = f"while ! [ -e {beat} ]; do sleep 0.05; done; touch -d '1 hour ago' {beat} reference; "
-    line += f"while ! [ {beat} -nt reference ]; do sleep 0.05; done"
-    attempt = Attempt(tmp_path, process("worker-0", line), heartbeat=0.1)
-    assert attempt.run()["outcome"] == "passed"
 
 
 def test_output_does_not_pile_up_in_memory(tmp_path: Path) -> None:

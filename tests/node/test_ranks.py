@@ -11,12 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from rankwise.node.outcome import aborting_rank, doubts
 from rankwise.node.rank import rank_from
-from tests.node.test_runner import RUNNER, Attempt, process, python, wait_until, without_privileges
+from tests.node.test_runner import RUNNER, Attempt, process, python, without_privileges
 
 AT_ONCE = "at almost the same time, and may have been first"
 FOREVER = "while :; do sleep 0.1; done"
@@ -66,7 +65,7 @@ def test_output_passes_through(tmp_path: Path) -> None:
     attempt.run()
     assert attempt.log("launcher") == "out\nerr\nin\n"
     names = {path.name for path in (attempt.folder / "processes" / "rank-0").iterdir()}
-    assert names == {"start.json", "end.json", "heartbeat"}
+    assert names == {"start.json", "end.json"}
 
 
 def test_a_rank_may_have_its_own_log(tmp_path: Path) -> None:
@@ -500,17 +499,6 @@ def test_a_rank_runs_although_nothing_can_be_recorded(tmp_path: Path) -> None:
     )
     assert (told.returncode, told.stdout) == (4, b"hello\n")
     assert b"gave up after" in told.stderr
-
-
-def test_a_heartbeat_shows_that_a_rank_runs(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path, launcher(rank(0, FOREVER)), heartbeat=0.1)
-    job = attempt.start()
-    beat = attempt.wait_for("processes/rank-0/heartbeat")
-    os.utime(beat, (0, 0))
-    wait_until(lambda: beat.stat().st_mtime > 0)
-    job.terminate()
-    attempt.wait(job)
-    assert not psutil.pid_exists(attempt.begin("rank-0")["pid"])
 
 
 def test_records_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:

@@ -186,7 +186,6 @@ def test_start_and_end_of_a_process_are_recorded(tmp_path: Path) -> None:
     assert (end["exit_code"], end["signal"], end["by_us"], end["log_lost"]) == (0, None, False, 0)
     assert end["peak_memory"] > 50_000_000
     assert end["cpu_seconds"] >= 0.1
-    assert (attempt.folder / "processes" / "worker-0" / "heartbeat").exists()
 
 
 def test_the_exit_code_is_the_culprits(tmp_path: Path) -> None:
@@ -422,7 +421,7 @@ def test_a_folder_that_is_removed_is_made_again(tmp_path: Path) -> None:
     line = f"touch {tmp_path}/here; while ! [ -e {tmp_path}/go ]; do sleep 0.05; done; echo after"
     attempt = Attempt(tmp_path, process("worker-0", f"{line}; exit 7"), heartbeat=3600.0)
     job = attempt.start()
-    attempt.wait_for("processes/worker-0/heartbeat")
+    attempt.wait_for("processes/worker-0/start.json")
     wait_until((tmp_path / "here").exists)
     # At once: the runner may write into it at any moment.
     attempt.folder.rename(tmp_path / "removed")

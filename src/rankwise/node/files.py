@@ -166,13 +166,6 @@ def rename(source: str | os.PathLike[str], place: str | os.PathLike[str]) -> Non
     os.replace(source, place)
 
 
-def touch(path: str) -> None:
-    """Set the time of a file to now, if that is possible; it is made if need be."""
-    if not try_to(os.utime, path):
-        # Its folder is there, or is made for the records beside it.
-        try_to(write_file, path, "")
-
-
 class Records:
     """Files with what happened; those that cannot be written now are tried again."""
 

@@ -33,7 +33,7 @@ _GREATEST_EVER = 16 << 20
 _NOTICE_BYTES = 200
 # An earlier part of a log has another name: the oldest first.
 _PARTS = (".first", ".1", "")
-_NEVER = ("order.json", "placement.json", "claim", "heartbeat")
+_NEVER = ("order.json", "placement.json", "claim")
 _END = "end.json"
 
 

@@ -20,7 +20,6 @@ from .files import (
     say,
     shared_memory,
     temporary,
-    touch,
     try_to,
 )
 from .order import BAD_ORDER, Order, read_order
@@ -409,7 +408,6 @@ class WatchedRank(Child):
         beat = 0.0
         while self.end is None:
             if time.monotonic() >= beat:
-                touch(f"{self.folder}/heartbeat")
                 self._records.retry()
                 if self._usage:
                     self._usage.write()

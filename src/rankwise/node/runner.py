@@ -1,6 +1,6 @@
 """The runner: starts the processes of one attempt, waits for them, ends them, writes the outcome.
 
-The records of a process are in processes/NAME: start.json, end.json, a heartbeat and its output.
+The records of a process are in processes/NAME: start.json, end.json and its output.
 What all of them use over time is in usage.json, beside `processes`: for those on another node, in
 their own folders.
 """
@@ -20,7 +20,6 @@ from .files import (
     say,
     shared_memory,
     temporary,
-    touch,
 )
 from .machine import machine_reading, usage_for
 from .order import BAD_ORDER, read_order
@@ -286,9 +285,6 @@ class Runner:
     def _show_life(self, now: float) -> None:
         if now >= self._next_beat:
             self._records.retry()
-            for process in self._running():
-                if not process.reach:
-                    touch(f"{process.folder}/heartbeat")
             self._usage.write()
             self._next_beat = now + self._order.heartbeat
         if now >= self._usage.due:

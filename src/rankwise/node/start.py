@@ -7,7 +7,7 @@ node FOLDER [OPTIONS] HOST LINE…   a line on another node, like ssh
 there FOLDER HOST LINE…            the same, called on that node
 remote FOLDER NAME COMMAND…        a process of the order, on the node that it belongs to
 await MARKER SECONDS PID…          until processes of an attempt are gone on this node
-batch, pilot, keeper               in an allocation of a batch system: `batch.py`, `pilot.py`
+batch, pilot, keeper               in an allocation of a batch system: `batch.py`
 agent, hello                       on a host with a login: `agent.py`
 pod, call                          in pods: `pod.py`, `pod_worker.py`
 """
@@ -37,8 +37,8 @@ VERBS = {
     "remote": ("rank", "run_remote", 3),
     "await": ("processes", "await_end", 2),
     "batch": ("batch", "main", 1),
-    "pilot": ("pilot", "main", 2),
-    "keeper": ("pilot", "keep", 0),
+    "pilot": ("batch", "run_pilot", 2),
+    "keeper": ("batch", "keep", 0),
     "agent": ("agent", "main", 2),
     "hello": ("agent", "say_hello", 0),
     "pod": ("pod", "main", 1),
