@@ -18,13 +18,7 @@ from typing import Any
 from rankwise.backends import base
 from rankwise.backends.base import Attempt, Unreachable, Update, Updates
 from rankwise.backends.remote.backend import RemoteBackend, fits
-from rankwise.backends.remote.connection import (
-    CommandResult,
-    Machine,
-    Sink,
-    chunks_of,
-    exchange,
-)
+from rankwise.backends.remote.connection import CommandResult, Machine, Sink, chunks_of, exchange
 from rankwise.backends.remote.host import Host
 from rankwise.backends.remote.packing import HostPolicy
 from rankwise.backends.remote.tracked import Tracked, TrackedInstance

@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankwise.cli.main import WRONG_USE
-from rankwise.cli.options import (
-    AsJson,
-    Files,
-    On,
-    PlanningOptions,
-    Strict,
-    TaskKey,
-)
+from rankwise.cli.options import AsJson, Files, On, PlanningOptions, Strict, TaskKey
 from rankwise.errors import InputError
 from rankwise.wording import alternatives, did_you_mean
 

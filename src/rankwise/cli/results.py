@@ -111,11 +111,7 @@ def thresholds(given: Sequence[str]) -> Callable[[str], float]:
 
 
 def notify_command(
-    run: Run = None,
-    *,
-    to: list[str] | None = None,
-    retry: bool = False,
-    store: StoreFolder = None,
+    run: Run = None, *, to: list[str] | None = None, retry: bool = False, store: StoreFolder = None
 ) -> int:
     """Send a run's result by mail or chat.
 

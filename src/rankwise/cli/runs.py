@@ -71,12 +71,7 @@ def _show_verdict(console: Console, run: RunRow, explained: RunExplanation) -> N
         console.print()
 
 
-def list_command(
-    *,
-    limit: Positive = 20,
-    json_: AsJson = False,
-    store: StoreFolder = None,
-) -> None:
+def list_command(*, limit: Positive = 20, json_: AsJson = False, store: StoreFolder = None) -> None:
     """List runs, the newest first.
 
     Options:
@@ -140,11 +135,7 @@ def logs_command(
 
 
 def status_command(
-    run: Run = None,
-    *,
-    all_: bool = False,
-    json_: AsJson = False,
-    store: StoreFolder = None,
+    run: Run = None, *, all_: bool = False, json_: AsJson = False, store: StoreFolder = None
 ) -> None:
     """Show how a run stands.
 

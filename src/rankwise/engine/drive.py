@@ -23,14 +23,7 @@ from rankwise.backends.base import (
 from rankwise.engine.queue import GivenUp, Queue, Queued
 from rankwise.engine.reuse import EarlierTasks
 from rankwise.engine.runs import has_submitted, start_children, start_submitted
-from rankwise.engine.verdict import (
-    CANCELLED_CODE,
-    FAILURES,
-    Functions,
-    RunEnd,
-    RunVerdict,
-    measure,
-)
+from rankwise.engine.verdict import CANCELLED_CODE, FAILURES, Functions, RunEnd, RunVerdict, measure
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.plan import Resources, RuntimeChoice, Task, claim_of, shortfall
 from rankwise.records import AttemptEnd, read_processes

@@ -411,9 +411,5 @@ def prepare(
         # With `mpirun … > file`, the file gets the output, and each rank has no log of its own.
         environment = {OUTPUT_VARIABLE: "own"} if launch.keeps_output else {}
     return PreparedLine(
-        line=line,
-        launch=launch,
-        edits=tuple(edits),
-        environment=environment,
-        notes=tuple(notes),
+        line=line, launch=launch, edits=tuple(edits), environment=environment, notes=tuple(notes)
     )

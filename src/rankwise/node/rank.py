@@ -12,16 +12,7 @@ import os
 import select
 import time
 
-from .files import (
-    Records,
-    is_plain,
-    own_command,
-    read_text,
-    say,
-    shared_memory,
-    temporary,
-    try_to,
-)
+from .files import Records, is_plain, own_command, read_text, say, shared_memory, temporary, try_to
 from .order import BAD_ORDER, Order, read_order
 from .output import Redactor
 from .processes import (

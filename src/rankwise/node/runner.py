@@ -11,16 +11,7 @@ import os
 import select
 import time
 
-from .files import (
-    Records,
-    claim,
-    discard,
-    own_command,
-    read_record,
-    say,
-    shared_memory,
-    temporary,
-)
+from .files import Records, claim, discard, own_command, read_record, say, shared_memory, temporary
 from .machine import machine_reading, usage_for
 from .order import BAD_ORDER, read_order
 from .outcome import (

@@ -53,12 +53,7 @@ class NotebookOptions:
 
 
 def notebook_command(
-    notebook: Path,
-    *,
-    out: str,
-    interpreter: str,
-    options: NotebookOptions,
-    program: str = "",
+    notebook: Path, *, out: str, interpreter: str, options: NotebookOptions, program: str = ""
 ) -> tuple[str, ...]:
     """Return the command that runs a notebook and writes its files into the folder `out`.
 

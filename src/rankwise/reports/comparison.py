@@ -198,9 +198,7 @@ def _key(series: SeriesRow, *, is_named: bool) -> _Key:
 
 def _trials(gathered: _Gathered, key: _Key) -> Trials:
     return Trials(
-        values=gathered.values[key],
-        noisy=gathered.noisy[key],
-        noise=gathered.noise.get(key, ()),
+        values=gathered.values[key], noisy=gathered.noisy[key], noise=gathered.noise.get(key, ())
     )
 
 
@@ -322,9 +320,7 @@ def judged(
     beside = "".join(f"; {remark}" for remark in compared.differences)
     return [
         dataclasses.replace(
-            one,
-            verdict=str(found[one.series].verdict),
-            why=found[one.series].reason + beside,
+            one, verdict=str(found[one.series].verdict), why=found[one.series].reason + beside
         )
         if one.series in found
         else one

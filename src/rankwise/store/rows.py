@@ -10,14 +10,7 @@ from typing import Any, Literal
 
 from rankwise.plan import DOCUMENTS, Task
 
-Kind = Literal[
-    "run started",
-    "notice",
-    "task started",
-    "attempt ended",
-    "task over",
-    "run over",
-]
+Kind = Literal["run started", "notice", "task started", "attempt ended", "task over", "run over"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -184,10 +184,7 @@ def judge(
 
 
 def _ended_by_others(
-    end: AttemptEnd | None,
-    pods: Pods,
-    lost: Mapping[str, str],
-    times: Mapping[str, Any],
+    end: AttemptEnd | None, pods: Pods, lost: Mapping[str, str], times: Mapping[str, Any]
 ) -> AttemptEnd | None:
     """Return the end that Kubernetes knows the cause of; None: it knows none."""
     if lost and _first(pods, _is_head_deleted) is None:

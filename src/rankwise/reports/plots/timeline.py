@@ -129,11 +129,7 @@ class _Sheet:
 
 
 def draw(
-    timeline: Timeline,
-    *,
-    bound: float = 0.0,
-    gaps: Sequence[Gap] = (),
-    most: int = MOST_SHAPES,
+    timeline: Timeline, *, bound: float = 0.0, gaps: Sequence[Gap] = (), most: int = MOST_SHAPES
 ) -> Markup:
     """Draw a timeline.
 

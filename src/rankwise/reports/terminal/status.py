@@ -167,10 +167,7 @@ def _next(status: RunStatus, now: float) -> dict[str, str]:
             "no client drives this run; to go on": f"rankwise resume {run.id}",
             "to end it": f"rankwise cancel {run.id}",
         }
-    return {
-        "to look on": f"rankwise logs -f {run.id}",
-        "to end it": f"rankwise cancel {run.id}",
-    }
+    return {"to look on": f"rankwise logs -f {run.id}", "to end it": f"rankwise cancel {run.id}"}
 
 
 def _took(started: float | None, ended: float | None, now: float) -> str:
