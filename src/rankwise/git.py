@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from rankwise.errors import ComputeFailure
+from rankwise.node.equipment import run
 
 _WITH_LOGIN = re.compile(r"((?:https?|ftps?)://)([^/?#]*)@([^/?#@]+)")
 _USER, _PASSWORD = "RANKWISE_GIT_USER", "RANKWISE_GIT_PASSWORD"
@@ -61,16 +62,7 @@ def git(
     # Rather than wait for an answer on a terminal, it is to fail.
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", **(environment or {})}
     try:
-        done = subprocess.run(
-            line,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            env=environment,
-            timeout=seconds,
-        )
+        done = run(line, seconds, env=environment)
     except subprocess.TimeoutExpired as error:
         raise ComputeFailure(f"git {arguments[0]}: no answer in {seconds} s") from error
     except OSError as error:

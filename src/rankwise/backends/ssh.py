@@ -23,6 +23,7 @@ from rankwise.backends.remote.packing import HostPolicy
 from rankwise.backends.remote.tracked import Tracked
 from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure, RankwiseError
+from rankwise.node.equipment import run
 from rankwise.plan import Resources, Task, claim_of, shortfall
 
 CONNECT_SECONDS = 15
@@ -111,14 +112,7 @@ class SshConnection:
         if self._socket.exists():
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 words = [*self._words[:-3], "-O", "stop", "--", self.name]
-                subprocess.run(
-                    words,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    timeout=CONNECT_SECONDS,
-                    check=False,
-                    start_new_session=True,
-                )
+                run(words, CONNECT_SECONDS, start_new_session=True)
 
 
 def _socket_for(words: Sequence[str]) -> Path:

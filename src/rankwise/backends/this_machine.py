@@ -15,6 +15,7 @@ from rankwise.backends.doctor import Finding, fault, hint
 from rankwise.launch.cores import available_cores
 from rankwise.launch.mpiexec import family_of
 from rankwise.machine import machine, visible_gpus
+from rankwise.node.equipment import run
 from rankwise.runtimes.uv import find_uv
 
 _LAUNCHERS = ("mpiexec", "mpirun")
@@ -99,16 +100,8 @@ def _trial(place: str, named: str) -> Finding:
     """Have two ranks find each other: an mpiexec and an mpi4py of two MPIs do not."""
     answers: list[re.Match[str]] = []
     try:
-        done = subprocess.run(
-            [place, "-n", "2", sys.executable, "-c", _TRIAL],
-            env={**os.environ, **_LENIENT},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TRIAL_SECONDS,
-            check=False,
-        )
+        line = [place, "-n", "2", sys.executable, "-c", _TRIAL]
+        done = run(line, _TRIAL_SECONDS, env={**os.environ, **_LENIENT})
     except subprocess.TimeoutExpired:
         text = f"no end after {_TRIAL_SECONDS:.0f} s"
     else:

@@ -24,6 +24,7 @@ from rankwise.cli.options import (
     store_folder,
 )
 from rankwise.errors import InputError
+from rankwise.node.equipment import run
 
 if TYPE_CHECKING:
     from rankwise.store import RunRow, Store
@@ -276,15 +277,9 @@ def runs_of(store: Store, given: str, *, last: int) -> list[RunRow]:
 def _resolved(given: str) -> str:
     """Return the commit that git knows by this name here: HEAD~1, v1.0; empty: none."""
     try:
-        done = subprocess.run(
-            # `^{commit}` leads from a tag to its commit; with `--` a file is no revision.
-            ["git", "rev-parse", "--verify", "-q", f"{given}^{{commit}}", "--"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_SECONDS,
-            check=False,
-        )
+        # `^{commit}` leads from a tag to its commit; with `--` a file is no revision.
+        line = ["git", "rev-parse", "--verify", "-q", f"{given}^{{commit}}", "--"]
+        done = run(line, _GIT_SECONDS)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.split("\n")[0].strip() if done.returncode == 0 else ""

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from rankwise.errors import MpiMissing
 from rankwise.launch.cores import does_yielding_starve
 from rankwise.launch.mpi import library_name, without_job
+from rankwise.node.equipment import run
 
 Family = Literal["mpich", "openmpi4", "openmpi5", "intel", "unknown"]
 
@@ -221,16 +222,8 @@ def _own_prefix(library_path: str | None) -> Path | None:
 def _kind_of_launcher(path: Path) -> _Kind | None:
     """Ask an mpiexec which MPI it is of; None if it does not say."""
     try:
-        asked = subprocess.run(
-            [path, "--version"],
-            env={**without_job(os.environ), "OMPI_ALLOW_RUN_AS_ROOT": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_VERSION_SECONDS,
-            check=False,
-        )
+        environment = {**without_job(os.environ), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+        asked = run([str(path), "--version"], _VERSION_SECONDS, env=environment)
     except (OSError, subprocess.TimeoutExpired):
         return None
     # On stderr only where there is nothing on stdout: advice there may name other MPIs.

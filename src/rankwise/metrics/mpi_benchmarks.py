@@ -17,24 +17,18 @@ from rankwise.metrics.base import (
     spell,
 )
 from rankwise.plan import Metric
-from rankwise.store.samples import Better
 
+_BANDWIDTH = "Bandwidth_GBytes"
 _BEGIN, _END = "Begin of Summary section", "End of Summary section"
-# How names end, or what is in them; the first that fits counts.
-_UNITS: tuple[tuple[str, str, Better], ...] = (
-    ("_Tflops", "TFLOP/s", "higher"),
-    ("DGEMM_Gflops", "GFLOP/s", "higher"),
-    ("FFT_Gflops", "GFLOP/s", "higher"),
-    ("_GUPs", "GUP/s", "higher"),
-    ("PTRANS_GBs", "GB/s", "higher"),
-    ("STREAM_Copy", "GB/s", "higher"),
-    ("STREAM_Scale", "GB/s", "higher"),
-    ("STREAM_Add", "GB/s", "higher"),
-    ("STREAM_Triad", "GB/s", "higher"),
-    ("Latency_usec", "us", "lower"),
-    ("Bandwidth_GBytes", "GB/s", "higher"),
-    ("_time", "s", "lower"),
-)
+# How names end, or what is in them.
+_UNITS: Mapping[str, Sequence[str]] = {
+    "TFLOP/s": ("_Tflops",),
+    "GFLOP/s": ("DGEMM_Gflops", "FFT_Gflops"),
+    "GUP/s": ("_GUPs",),
+    "GB/s": ("PTRANS_GBs", "STREAM_Copy", "STREAM_Scale", "STREAM_Add", "STREAM_Triad", _BANDWIDTH),
+    "us": ("Latency_usec",),
+    "s": ("_time",),
+}
 
 
 def read_hpcc(wish: Metric, text: str) -> ParsedMetrics:
@@ -48,15 +42,16 @@ def read_hpcc(wish: Metric, text: str) -> ParsedMetrics:
             name, _, shown = line.strip().partition("=")
             value = number_in(shown.strip())
             # HPCC writes -1 for a part that did not run.
-            if value not in (None, -1) and (known := _known(name)):
-                found.add(name, value, known[0], better=known[1])
+            if value not in (None, -1) and (unit := _unit_of(name)):
+                found.add(name, value, unit)
             elif name == "Success" and value != 1:
                 found.fault("HPCC says that the run was no success (Success=0)")
     return found.parsed()
 
 
-def _known(name: str) -> tuple[str, Better] | None:
-    return next(((unit, better) for part, unit, better in _UNITS if part in name), None)
+def _unit_of(name: str) -> str:
+    found = (unit for unit, parts in _UNITS.items() if any(part in name for part in parts))
+    return next(found, "")
 
 
 _BENCHMARK = re.compile(r"#\s*Benchmarking\s+(?P<name>\S{1,60})")

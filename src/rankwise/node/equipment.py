@@ -61,7 +61,9 @@ def ask(command: Sequence[str], seconds: float = _ASK_SECONDS) -> str | None:
     return None if done.returncode else done.stdout
 
 
-def run(command: Sequence[str], seconds: float, **more: Any) -> subprocess.CompletedProcess[str]:
+def run(
+    command: Sequence[str], seconds: float | None, **more: Any
+) -> subprocess.CompletedProcess[str]:
     """Run a command without our input, which is the runner's, and keep what it says."""
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     more = {**streams, "text": True, "errors": "replace", **more}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import time
 from dataclasses import dataclass
 from types import FrameType
 from typing import Literal
 
 from rankwise.errors import ComputeFailure, InputError
+from rankwise.node.equipment import run
 from rankwise.steps import attempt_folder, parser_of
 
 _JOB = "JOB"
@@ -138,13 +138,6 @@ def _said(line: str, job: str) -> tuple[str | None, bool]:
 
     None in place of what it says: it has failed, and has said why itself.
     """
-    done = subprocess.run(
-        ["/bin/sh", "-c", line],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env={**os.environ, _JOB: job},
-        check=False,
-    )
+    # What it says of its troubles goes to the log of the step.
+    done = run(["/bin/sh", "-c", line], None, stderr=None, env={**os.environ, _JOB: job})
     return None if done.returncode else done.stdout, done.returncode not in _NOT_THERE

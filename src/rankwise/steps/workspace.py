@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rankwise.errors import ComputeFailure, InputError, RankwiseError
 from rankwise.git import changes_in, folder_for, git, without_login
+from rankwise.node.equipment import run
 from rankwise.runtimes.uv import texts_of
 from rankwise.steps import expanded, identity_at, leave, note_identity, parser_of, refuse_secrets
 
@@ -175,9 +176,7 @@ def _interpreter(given: str) -> str:
 
 
 def _run(line: Sequence[str]) -> str:
-    done = subprocess.run(
-        line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    done = run(line, None)
     if done.returncode:
         raise ComputeFailure(f"{' '.join(line)}: {(done.stderr or done.stdout).strip()}")
     return done.stdout.strip()

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp
 
 from rankwise.engine.runs import start_in_background
 from rankwise.errors import InputError, RankwiseError
+from rankwise.node import equipment
 from rankwise.reports.model import ReportData, write_report
 from rankwise.store import Store
 from rankwise.store.store import driver_of
@@ -74,16 +75,7 @@ def run_again(folder: Path, run: str) -> str:
     # Without -P, a file of the user's could take the place of a module of ours.
     line = [sys.executable, "-P", "-m", "rankwise.cli.main", "submit", "--store", str(folder)]
     try:
-        done = subprocess.run(
-            [*line, "--", *documents],
-            cwd=Path(source).parent,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PLANNING_SECONDS,
-            check=False,
-        )
+        done = equipment.run([*line, "--", *documents], _PLANNING_SECONDS, cwd=Path(source).parent)
     except subprocess.TimeoutExpired:
         raise InputError(f"{source}: it could not be planned in time") from None
     if done.returncode:
