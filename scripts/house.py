@@ -28,8 +28,8 @@ RUN_LIMIT_SECONDS = 120
 
 # What each number may be at most. Lower them when the source allows it; never raise them.
 LIMITS: Mapping[str, float] = {
-    "files": 260,
-    "lines of code": 48300,
+    "files": 259,
+    "lines of code": 45100,
     "longest file": 600,
     "import depth": 12,
     "modules loaded by `echo hello`": 70,
