@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import secrets
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -177,9 +179,12 @@ def obeyed_by_github(log: str) -> list[str]:
     return found
 
 
-def test_a_section_of_github_is_a_group_in_which_nothing_is_obeyed() -> None:
+def test_a_section_of_github_is_a_group_in_which_nothing_is_obeyed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(secrets, "token_urlsafe", lambda: "secret")
     log = io.StringIO()
-    sections = GitHubSections(log, new_token=lambda: "secret")
+    sections = GitHubSections(log)
     with sections.section("train failed: exit code 7"):
         log.write("::error::mine\n")
     assert log.getvalue() == (
@@ -222,19 +227,20 @@ def test_github_listens_again_after_an_error() -> None:
     assert obeyed_by_github(log.getvalue()) == ["::group::a", "::endgroup::"]
 
 
-def test_a_section_of_gitlab_is_collapsed_and_named_once() -> None:
-    log = io.StringIO()
+def test_a_section_of_gitlab_is_collapsed_and_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     times: Iterator[float] = iter([10.5, 12.0, 13.0, 14.0])
-    sections = GitLabSections(log, clock=lambda: next(times), new_token=lambda: "1 f")
+    tokens = iter(["1f", "2e"])
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    monkeypatch.setattr(secrets, "token_hex", lambda length: next(tokens))
+    log = io.StringIO()
+    sections = GitLabSections(log)
     for title in ("train failed", HOSTILE):
         with sections.section(title):
             log.write("text\n")
     first, second = log.getvalue().split("text\n")[:2]
-    assert first == (
-        "\x1b[0Ksection_start:10:rankwise_1_f_1[collapsed=true]\r\x1b[0Ktrain failed\n"
-    )
-    assert second.splitlines()[0] == "\x1b[0Ksection_end:12:rankwise_1_f_1"
-    assert "section_start:13:rankwise_1_f_2[" in second
+    assert first == ("\x1b[0Ksection_start:10:rankwise_1f[collapsed=true]\r\x1b[0Ktrain failed\n")
+    assert second.splitlines()[0] == "\x1b[0Ksection_end:12:rankwise_1f"
+    assert "section_start:13:rankwise_2e[" in second
     # Two before and after its own words, and none by the title.
     assert second.count("\x1b") == 4
 

@@ -125,7 +125,7 @@ def test_a_change_for_good_is_found_in_the_runs(store: Store) -> None:
     for number in range(12):
         run = osu_sweep(store, seed=number, trials=3, factor=1.0 if number < 7 else 1.6)
     data = ReportData(store=store, run=store.run(run), now=0)
-    assert {trend.changes for trend in data.trends} == {(7,)}
+    assert {tuple(turn.change.at for turn in trend.turns) for _, trend in data.trends} == {(7,)}
     [*_, trend, _] = data.figures
     assert "It has changed with sweep-8." in trend.note
 

@@ -310,13 +310,15 @@ def trend_command(
       rankwise trend latency
       rankwise trend latency --case size=8 --last 50
     """
-    from rankwise.reports.measurements import trend_data, trend_of
+    from rankwise.reports.measurements import history_of, trend_data
 
     with open_for_reading(store_folder(store)) as opened:
         chosen = _series(opened, metric, name, case)
-        trends = [trend_of(opened, series, last_runs=last) for series in chosen]
+        trends = [(series, history_of(opened, series, last_runs=last)) for series in chosen]
+    if trouble := next((trend.trouble for _, trend in trends if trend.trouble), ""):
+        raise InputError(trouble)
     if json_:
-        print(json.dumps([trend_data(trend) for trend in trends], indent=2))
+        print(json.dumps([trend_data(*one) for one in trends], indent=2))
         return
     from rankwise.reports.terminal.compare import show_trends
     from rankwise.reports.terminal.console import inert_output, make_console

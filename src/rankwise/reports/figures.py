@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from rankwise.reports.measurements import Measure, RunTrend, as_number, varied_in
+from rankwise.reports.measurements import Measure, Trend, as_number, varied_in
 from rankwise.reports.plots.axes import labelled, number_text, unit_of
 from rankwise.reports.plots.charts import (
     Bar,
@@ -45,7 +45,9 @@ class Figure:
 
 
 def figures_of(
-    measures: Sequence[Measure], trends: Sequence[RunTrend], times: Sequence[tuple[str, float]]
+    measures: Sequence[Measure],
+    trends: Sequence[tuple[Measure, Trend]],
+    times: Sequence[tuple[str, float]],
 ) -> list[Figure]:
     """Draw what people would rather look at than read; `times` are names of cases with seconds."""
     by_metric: dict[tuple[str, str], list[Measure]] = {}
@@ -55,7 +57,7 @@ def figures_of(
     found = [
         one for (name, unit), rows in by_metric.items() for one in _of_metric(name, unit, rows)
     ]
-    found += map(_trend, trends)
+    found += itertools.starmap(_trend, trends)
     if len(times) >= _FEWEST_TASKS:
         found.append(_slowest(times))
     return found[:MOST_FIGURES]
@@ -291,17 +293,16 @@ def _compared(metric: str, unit: str, rows: Sequence[Measure], varied: Sequence[
     )
 
 
-def _trend(trend: RunTrend) -> Figure:
-    one = trend.measure
+def _trend(one: Measure, trend: Trend) -> Figure:
     words = Words(x="run", y=_worded(one.metric), y_unit=one.unit)
     values = [
-        (run, spread, f"{run}: {number_text(spread.middle)} {one.unit}".rstrip())
-        for run, spread in trend.runs
+        (at.run, at.spread, f"{at.run}: {number_text(at.spread.middle)} {one.unit}".rstrip())
+        for at in trend.moments
     ]
-    plot = history_plot(words, values, trend.changes)
+    plot = history_plot(words, values, [turn.change.at for turn in trend.turns])
     spoken = [f"The last {counted(len(values), 'run')}, this one to the right."]
-    if trend.changes:
-        places = ", ".join(trend.runs[place][0] for place in trend.changes)
+    if trend.turns:
+        places = ", ".join(turn.first_bad.run for turn in trend.turns)
         spoken.append(f"It has changed with {places}.")
     if trend.trouble:
         spoken.append(trend.trouble)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from rankwise.errors import InputError
 from rankwise.plan import Task
 from rankwise.stats.change_points import LevelChange, find_changes
-from rankwise.stats.comparison import median
 from rankwise.store import RunRow, Store
 from rankwise.store.samples import SampleRow, SeriesRow
 
@@ -65,18 +65,6 @@ class Measure:
         before = self.before.middle
         change = self.now.middle / abs(before) - math.copysign(1, before)
         return change if math.isfinite(change) else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTrend:
-    """One series over the runs, the oldest first."""
-
-    measure: Measure
-    runs: tuple[tuple[str, Spread], ...]
-    changes: tuple[int, ...] = ()
-    """Which of the runs have begun a new level."""
-    trouble: str = ""
-    """Why changes were not looked for."""
 
 
 def spread_of(values: Iterable[float]) -> Spread | None:
@@ -145,25 +133,19 @@ def run_before(store: Store, run: RunRow) -> str | None:
 
 def trends_of(
     store: Store, measures: Sequence[Measure], *, run: str, most_runs: int
-) -> list[RunTrend]:
+) -> list[tuple[Measure, Trend]]:
     """Gather how measures were in the runs up to this one; only those with two runs or more."""
     found = []
     for measure in measures:
-        of_run: dict[str, list[float]] = {}
-        for row in store.history(measure.series):
-            of_run.setdefault(row.run, []).append(row.value)
+        of_run = {
+            name: list(rows)
+            for name, rows in groupby(store.history(measure.series), key=attrgetter("run"))
+        }
         names = list(of_run)
         names = names[: names.index(run) + 1][-most_runs:] if run in of_run else []
-        spreads = [(one, spread_of(of_run[one])) for one in names]
-        known = tuple((one, spread) for one, spread in spreads if spread is not None)
-        if len(known) < 2:
-            continue
-        trend = RunTrend(measure=measure, runs=known)
-        try:
-            changes = find_changes([spread.middle for _, spread in known])
-            found.append(replace(trend, changes=tuple(change.at for change in changes)))
-        except InputError as error:  # There is no numpy: the values can be drawn all the same.
-            found.append(replace(trend, trouble=str(error)))
+        trend = trend_of([of_run[name] for name in names], measure.better)
+        if len(trend.moments) > 1:
+            found.append((measure, trend))
     return found
 
 
@@ -222,9 +204,8 @@ class HistoryPoint:
     """Empty: it is not known."""
     is_dirty: bool
     """Whether there was more than the commit."""
-    value: float
-    """The median of all trials."""
-    trials: int
+    spread: Spread
+    """Of all trials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,26 +229,32 @@ class ChangePoint:
 class Trend:
     """One series over its runs, the oldest first."""
 
-    series: SeriesRow
     moments: Sequence[HistoryPoint]
-    turns: Sequence[ChangePoint]
+    turns: Sequence[ChangePoint] = ()
+    trouble: str = ""
+    """Why changes were not looked for."""
 
 
-def trend_of(store: Store, series: SeriesRow, *, last_runs: int | None = LAST_RUNS) -> Trend:
-    """Find out how a series was and where it has changed; raises InputError without numpy."""
-    moments = moments_of(store.history(series.id, last_runs=last_runs))
+def trend_of(groups: Iterable[Sequence[SampleRow]], better: str) -> Trend:
+    """Find out how groups of samples follow on each other, and where their level has changed."""
+    moments = [moment for rows in groups if (moment := _moment(rows)) is not None]
+    try:
+        changes = find_changes([moment.spread.middle for moment in moments])
+    except InputError as error:  # There is no numpy: the values can be shown all the same.
+        return Trend(moments=moments, trouble=str(error))
     turns = []
-    for change in find_changes([moment.value for moment in moments]):
+    for change in changes:
         last, first = moments[change.at - 1], moments[change.at]
-        meaning = "regressed" if (change.share > 0) == (series.better == "lower") else "improved"
-        meaning = meaning if series.better else "changed"
+        meaning = "regressed" if (change.share > 0) == (better == "lower") else "improved"
+        meaning = meaning if better else "changed"
         turns.append(ChangePoint(change=change, last_good=last, first_bad=first, meaning=meaning))
-    return Trend(series=series, moments=moments, turns=turns)
+    return Trend(moments=moments, turns=turns)
 
 
-def moments_of(rows: Iterable[SampleRow]) -> list[HistoryPoint]:
-    """Put the trials of each commit together, as far as they came one after the other."""
-    return [_moment(list(group)) for _, group in groupby(rows, key=_what)]
+def history_of(store: Store, series: SeriesRow, *, last_runs: int | None = LAST_RUNS) -> Trend:
+    """Return the trend of a series: a moment for each commit, or run where it is not known."""
+    rows = store.history(series.id, last_runs=last_runs)
+    return trend_of([list(group) for _, group in groupby(rows, key=_what)], series.better)
 
 
 def series_data(series: SeriesRow) -> dict[str, Any]:
@@ -276,18 +263,18 @@ def series_data(series: SeriesRow) -> dict[str, Any]:
     return {name: value for name, value in asdict(series).items() if name != "id"}
 
 
-def trend_data(trend: Trend) -> dict[str, Any]:
-    """Return a trend as JSON has it."""
+def trend_data(series: SeriesRow, trend: Trend) -> dict[str, Any]:
+    """Return the trend of a series as JSON has it."""
     return {
-        **series_data(trend.series),
+        **series_data(series),
         "history": [
             {
                 "run": moment.run,
                 "time": moment.created,
                 "commit": moment.commit,
                 "dirty": moment.is_dirty,
-                "median": moment.value,
-                "trials": moment.trials,
+                "median": moment.spread.middle,
+                "trials": moment.spread.count,
             }
             for moment in trend.moments
         ],
@@ -315,13 +302,15 @@ def _what(row: SampleRow) -> tuple[str, str]:
     return (commit, "") if commit and DIRTY not in row.tags else (commit, row.run)
 
 
-def _moment(rows: Sequence[SampleRow]) -> HistoryPoint:
-    first = rows[0]
+def _moment(rows: Sequence[SampleRow]) -> HistoryPoint | None:
+    first, spread = rows[0], spread_of(row.value for row in rows)
+    # None is finite: such a place has no level.
+    if spread is None:
+        return None
     return HistoryPoint(
         run=first.run,
         created=first.created,
         commit=first.tags.get(COMMIT, ""),
         is_dirty=DIRTY in first.tags,
-        value=median([row.value for row in rows]),
-        trials=len(rows),
+        spread=spread,
     )

@@ -28,7 +28,7 @@ from rankwise.reports.failures import (
 from rankwise.reports.figures import Figure, figures_of
 from rankwise.reports.lanes import Timeline
 from rankwise.reports.matrix import CellVerdict, MatrixResult, Used, matrix_of, used_in
-from rankwise.reports.measurements import Measure, RunTrend, measures_of, run_before, trends_of
+from rankwise.reports.measurements import Measure, Trend, measures_of, run_before, trends_of
 from rankwise.reports.palette import TONES, URGENCY
 from rankwise.reports.timeline import timeline_of_run
 from rankwise.safe_text import cut
@@ -225,7 +225,7 @@ class ReportData:
         return judged(self.store, found, run=self.run, before=before_run) if before_run else found
 
     @cached_property
-    def trends(self) -> Sequence[RunTrend]:
+    def trends(self) -> Sequence[tuple[Measure, Trend]]:
         known = [one for one in self.measures if one.before is not None]
         # What is worse, then what has changed most.
         known.sort(key=lambda one: (one.verdict != "regressed", -abs(one.change or 0.0)))

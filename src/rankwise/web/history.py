@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from rankwise.errors import InputError
 from rankwise.reports.comparison import Side, compare_sides
-from rankwise.reports.measurements import Spread, Trend, moments_of, trend_of
+from rankwise.reports.measurements import Spread, Trend, history_of
 from rankwise.reports.plots.axes import number_text
 from rankwise.reports.plots.charts import Words, history_plot
 from rankwise.reports.rendering import environment, render
@@ -58,7 +58,6 @@ def _compared(store: Store, *given: str) -> dict[str, Any]:
 
 
 _A_PAGE = 6
-_LAST_RUNS = 200
 
 
 def trend_page(store: Store, ask: PageRequest) -> PageContent:
@@ -71,7 +70,10 @@ def trend_page(store: Store, ask: PageRequest) -> PageContent:
         found = store.series(metric=metric, name=ask.text("name") or None)
         wanted = [series for series in found if all(one in place(series) for one in words)]
         first = offset(ask, size=_A_PAGE)
-        trends = [_trend(store, series) for series in wanted[first : first + _A_PAGE]]
+        trends = []
+        for series in wanted[first : first + _A_PAGE]:
+            trend = history_of(store, series)
+            trends.append((series, trend, _plot(series, trend)))
         shown = {"total": len(wanted), "trends": trends, "page_size": _A_PAGE}
     else:
         groups = Counter((one.metric, one.name, one.unit) for one in store.series())
@@ -80,26 +82,14 @@ def trend_page(store: Store, ask: PageRequest) -> PageContent:
     return PageContent(title=f"Trend of {metric}" if metric else "Trends", content=content)
 
 
-def _trend(store: Store, series: SeriesRow) -> tuple[Trend, Markup, str]:
-    """Return a trend, its plot, and why changes were not looked for."""
-    trouble = ""
-    try:
-        trend = trend_of(store, series, last_runs=_LAST_RUNS)
-    except InputError as error:
-        # Without numpy, changes are not found, but values can be shown.
-        trouble = str(error)
-        moments = moments_of(store.history(series.id, last_runs=_LAST_RUNS))
-        trend = Trend(series=series, moments=moments, turns=())
-    return trend, _plot(trend), trouble
-
-
-def _plot(trend: Trend) -> Markup:
-    unit = trend.series.unit
+def _plot(series: SeriesRow, trend: Trend) -> Markup:
     values = []
     for one in trend.moments:
-        note = f"{one.run}: {number_text(one.value)} {unit}, {moment(one.created)}"
-        values.append((one.run, Spread(middle=one.value, low=one.value, high=one.value), note))
-    words = Words(x="run", y=trend.series.metric, y_unit=unit)
+        middle = one.spread.middle
+        note = f"{one.run}: {number_text(middle)} {series.unit}, {moment(one.created)}"
+        # Without the band: the trials of several runs vary for more than one reason.
+        values.append((one.run, Spread(middle=middle, low=middle, high=middle), note))
+    words = Words(x="run", y=series.metric, y_unit=series.unit)
     return history_plot(words, values, [turn.change.at for turn in trend.turns])
 
 

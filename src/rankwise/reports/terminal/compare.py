@@ -43,12 +43,12 @@ def show_compared(console: Console, compared: Compared, *, everything: bool) -> 
     console.print(f": {_counts(compared)}")
 
 
-def show_trends(console: Console, trends: Sequence[Trend]) -> None:
+def show_trends(console: Console, trends: Sequence[tuple[SeriesRow, Trend]]) -> None:
     """Show histories, one after the other."""
-    for number, trend in enumerate(trends):
+    for number, (series, trend) in enumerate(trends):
         if number:
             console.print()
-        _show_trend(console, trend)
+        _show_trend(console, series, trend)
 
 
 def place(series: SeriesRow) -> str:
@@ -111,17 +111,16 @@ def _counts(compared: Compared) -> str:
     return f"{words}; more trials needed" if is_open else words
 
 
-def _show_trend(console: Console, trend: Trend) -> None:
-    series, moments = trend.series, trend.moments
+def _show_trend(console: Console, series: SeriesRow, trend: Trend) -> None:
     good = f", {series.better} is better" if series.better else ""
     console.print(
         styled(
             (clean(series.metric, keep_colours=False), "bold"),
             f"  {place(series)}  " if place(series) else "  ",
-            (f"{series.unit}{good}; {series.name}, {counted(len(moments), 'run')}", "dim"),
+            (f"{series.unit}{good}; {series.name}, {counted(len(trend.moments), 'run')}", "dim"),
         )
     )
-    values = [moment.value for moment in moments]
+    values = [moment.spread.middle for moment in trend.moments]
     if not values:
         return
     now = f"{amount(values[-1])} {series.unit} now, {amount(min(values))} to {amount(max(values))}"

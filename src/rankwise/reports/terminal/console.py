@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import secrets
 import stat
 import sys
@@ -72,7 +71,6 @@ def is_narrow(console: Console) -> bool:
 _LONGEST_TITLE = 160
 # What a line is erased with, before and after GitLab's own words: they are not to be seen.
 _ERASED = "\x1b[0K"
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_.-]+")
 
 
 class Sections:
@@ -96,16 +94,13 @@ class GitHubSections(Sections):
 
     are_folded = True
 
-    def __init__(
-        self, stream: TextIO, *, new_token: Callable[[], str] = secrets.token_urlsafe
-    ) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._new_token = new_token
 
     @contextlib.contextmanager
     def inert(self) -> Iterator[None]:
         """Have GitHub obey nothing until a word comes that the output cannot know."""
-        token = f"rankwise-{self._new_token()}"
+        token = f"rankwise-{secrets.token_urlsafe()}"
         self._say(f"::stop-commands::{token}")
         try:
             yield
@@ -131,28 +126,18 @@ class GitLabSections(Sections):
 
     are_folded = True
 
-    def __init__(
-        self,
-        stream: TextIO,
-        *,
-        clock: Callable[[], float] = time.time,
-        new_token: Callable[[], str] = lambda: secrets.token_hex(4),
-    ) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._clock = clock
-        self._prefix = f"rankwise_{new_token()}"
-        self._count = 0
 
     @contextlib.contextmanager
     def section(self, title: str) -> Iterator[None]:
         """Make a section; its name is not used twice in a job."""
-        self._count += 1
-        name = _NOT_IN_NAMES.sub("_", f"{self._prefix}_{self._count}")
-        self._say(f"section_start:{int(self._clock())}:{name}[collapsed=true]", plain_title(title))
+        name = f"rankwise_{secrets.token_hex(8)}"
+        self._say(f"section_start:{int(time.time())}:{name}[collapsed=true]", plain_title(title))
         try:
             yield
         finally:
-            self._say(f"section_end:{int(self._clock())}:{name}", "")
+            self._say(f"section_end:{int(time.time())}:{name}", "")
 
     def _say(self, words: str, title: str) -> None:
         _write(self._stream, f"{_ERASED}{words}\r{_ERASED}{title}\n")
