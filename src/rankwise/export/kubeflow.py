@@ -219,6 +219,7 @@ def _losses(job: ExportJob, code: pods.CodeMap | None) -> list[str]:
     return losses
 
 
+# The operator writes TF_CONFIG with names of its own for the roles.
 _TF_ROLES = {
     "chief": "Chief",
     "worker": "Worker",

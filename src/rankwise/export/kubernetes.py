@@ -57,6 +57,7 @@ def kubernetes(job: ExportJob) -> Exported:
 def _choice(job: ExportJob) -> ComputeConfig:
     """Return the table of the cluster in the site file, or defaults where there is none."""
     said = job.compute
+    # Of a compute of another kind only the name is kept: its settings are of no cluster.
     choice = said if said.backend == KUBERNETES else ComputeConfig(name=said.name)
     site = choice.kubernetes
     noted = metadata_of(job).get("annotations", {})

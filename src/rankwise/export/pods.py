@@ -233,7 +233,7 @@ def run_policy(job: ExportJob) -> dict[str, Any]:
 
 def deadline(job: ExportJob) -> int | None:
     """Return the time limit in whole seconds; None: there is none."""
-    # Kubernetes takes whole seconds, one at least.
+    # Rounded up, and one at least: a job that keeps its limit must not be ended.
     return None if job.request.timeout is None else max(1, math.ceil(job.request.timeout))
 
 

@@ -31,6 +31,7 @@ from rankwise.plugins import NOTIFIERS
 from rankwise.reports.model import ReportData
 from rankwise.store import RunRow
 
+# A server that takes longer is tried again later, from the outbox.
 _SECONDS = 20.0
 
 
@@ -128,6 +129,7 @@ class MailNotifier:
             if choice.user:
                 server.login(choice.user, password)
             refused = server.sendmail(choice.sender, list(choice.to), message)
+        # It raises only if all are refused; a single one without its mail is a failure, too.
         if refused:
             raise smtplib.SMTPRecipientsRefused(refused)
 
@@ -383,6 +385,7 @@ def _send(
         if not is_ours:
             say(f"another process is sending {one.run} to {one.target}")
             return False
+        # None stands for the last try.
         for pause in (*pauses, None):
             try:
                 notifier_of(choice).send(outbox.body(one), secrets)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from rankwise.files import read_left
 from rankwise.wording import size
 
 _LONGEST = 200
+# A report has them again for each environment that differs.
 _MOST_PACKAGES = 2000
 _MOST_BYTES = 4_000_000
 # Memory that differs by less is the same machine with another kernel.
@@ -198,10 +198,6 @@ class NotebookPicture:
     """Its description, for readers who do not see it."""
 
     @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.data.encode()).hexdigest()
-
-    @property
     def address(self) -> str:
         """Return an address that holds the picture itself."""
         return f"data:{self.kind};base64,{self.data}"
@@ -240,6 +236,7 @@ def pictures_of(notebook: Path, *, largest: int) -> list[NotebookPicture]:
             if (picture := _picture(output.get("data") or {}, number)) is not None
             and len(picture.data) <= largest
         ]
+    # A program has written it: whatever is wrong with it costs no more than its pictures.
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return []
 

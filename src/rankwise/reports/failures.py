@@ -98,6 +98,7 @@ class RunExplanation:
 def explain_run(store: Store, run: str, *, most: int = 3, lines: int = 20) -> RunExplanation:
     """Explain the tasks of a run that failed first, and name the others by their reasons."""
     rows = list(store.tasks_in(run, RED))
+    # What failed first is often the cause of what failed later.
     tried = sorted((row for row in rows if row.attempts), key=_end_order)[:most]
     detailed = {row.key for row in tried}
     groups: dict[tuple[State, str], list[TaskRow]] = {}

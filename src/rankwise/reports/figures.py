@@ -26,12 +26,14 @@ from rankwise.reports.plots.svg import SERIES
 from rankwise.wording import counted, duration
 
 MOST_FIGURES = 24
+# The names that documents and benchmarks use for how many there are, and how large it is.
 _RANKS = ("ranks", "np", "processes", "procs", "nodes", "workers", "gpus", "threads", "cores")
 _SIZES = ("size", "message_size", "msg_size", "bytes", "message")
 _TIMES = {"s", "ms", "us", "µs", "μs", "ns", "min", "h", "sec", "seconds"}
 _MOST_FIELDS = 30
 _MOST_DOTS = 200
 _MOST_BARS = 16
+# Two times are compared by reading them.
 _FEWEST_TASKS = 3
 
 
@@ -170,6 +172,7 @@ def _lines(group: LineGroup, words: Words) -> list[Series]:
 def _dots(measures: Sequence[Measure], across: str, words: Words) -> list[Dot]:
     known = ((as_number(one.parameters[across]), one.now) for one in measures)
     places = {place: spread for place, spread in known if place is not None}
+    # More dots than the eye can tell apart only make the page larger.
     step = max(1, math.ceil(len(places) / _MOST_DOTS))
     chosen = ((x, places[x]) for x in sorted(places)[::step])
     return [

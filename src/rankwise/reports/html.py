@@ -19,6 +19,7 @@ from rankwise.reports.timeline import Findings, findings
 
 MOST_MEASURES = 2000
 _MOST_CASES = 2000
+# More do not fit beside each other on a screen.
 _MOST_COLUMNS = 6
 _MOST_DRAWN_BYTES = 100_000
 # Of a page of a thousand cases, without its style and script: mail programs take that much.

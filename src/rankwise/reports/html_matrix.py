@@ -22,7 +22,7 @@ from rankwise.reports.rendering import Room, macros
 from rankwise.store import State
 from rankwise.wording import listed
 
-_Numbers = dict[tuple[str, str], int]
+# So many red cells are unfolded at first: more would hide how many there are.
 _OPEN = 2
 # Of more tests than this, what they use is drawn only if they are not green.
 _MOST_DRAWN = 300
@@ -41,17 +41,21 @@ def matrix_section(matrix: MatrixResult, *, folder: Path, room: int) -> Markup:
     Files are named as they are seen from `folder`.
     """
     made = macros("reports/matrix")
-    numbers = {(cell.runtime, cell.machine): at for at, cell in enumerate(matrix.in_order)}
     left = Room(room)
-    table = left.take(made.table(matrix, numbers, TOLD_BY_REASON))
+    table = left.take(made.table(matrix, _numbers(matrix), TOLD_BY_REASON))
+    # A third at most: a matrix of many environments still needs room for its cells.
     environments, hidden = _environments(matrix, Room(room // 3))
     for part in environments:
         left.take(part)
-    panels = _Panels(matrix, numbers, folder, left, pictures=room // 3)
+    panels = _Panels(matrix, folder, left, pictures=room // 3)
     # Panels last: they are made while the page is, as long as there is room.
     counts = counts_in_order(matrix)
     shown: Markup = made.whole(matrix, counts, table, panels.all(), environments, hidden)
     return shown
+
+
+def _numbers(matrix: MatrixResult) -> dict[tuple[str, str], int]:
+    return {(cell.runtime, cell.machine): at for at, cell in enumerate(matrix.in_order)}
 
 
 def _key(one: Environment) -> str:
@@ -89,12 +93,10 @@ def _environments(matrix: MatrixResult, room: Room) -> tuple[list[Markup], int]:
 class _Panels:
     """What is behind the cells, as much as there is room for."""
 
-    def __init__(
-        self, matrix: MatrixResult, numbers: _Numbers, folder: Path, room: Room, pictures: int
-    ) -> None:
+    def __init__(self, matrix: MatrixResult, folder: Path, room: Room, pictures: int) -> None:
         self._made = macros("reports/matrix")
         self._matrix = matrix
-        self._numbers = numbers
+        self._numbers = _numbers(matrix)
         self._environments = {key: number for number, key in enumerate(_sharing(matrix))}
         self._folder = folder
         self._room = room
@@ -125,6 +127,7 @@ class _Panels:
             if self._room.is_full:
                 yield self._made.no_room()
                 break
+            # The last part may be larger than what is left: half an element would be no markup.
             yield self._room.take(part)
 
     def _parts(self, cell: Cell) -> Iterator[Markup]:
@@ -168,11 +171,11 @@ class _Panels:
             if count == _MOST_PICTURES:
                 return
             size = len(picture.data)
-            if place := self._shown.get(picture.digest):
+            if place := self._shown.get(picture.data):
                 yield test, picture, place, self._numbers[place]
             elif size <= min(self._picture_room.left, self._room.left):
                 self._picture_room.left -= size
-                self._shown[picture.digest] = cell.runtime, cell.machine
+                self._shown[picture.data] = cell.runtime, cell.machine
                 yield test, picture, None, 0
             else:
                 continue

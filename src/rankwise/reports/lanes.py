@@ -74,6 +74,7 @@ def longest_chain(bars: Sequence[TimelineBar]) -> list[TimelineBar]:
     best: dict[str, tuple[float, TimelineBar, str]] = {}
     for bar in sorted(bars, key=lambda bar: bar.start):
         known = [name for name in bar.needs if name in best]
+        # It waited for all of them; the chain that took longest decides.
         before = max(known, key=lambda one: best[one][0], default="")
         seconds = bar.seconds + (best[before][0] if before else 0.0)
         best[bar.name] = seconds, bar, before

@@ -96,10 +96,12 @@ def _nearest(names: Sequence[str], own: str) -> Iterator[str]:
 
 
 KIND = "Matrix"
+# Not what was cancelled: that says nothing about the test.
 _BAD = (State.FAILED, State.CRASHED, State.TIMED_OUT, State.LOST)
 _LINES = 16
 # Of more failures than this, only the reasons are told.
 _MOST_QUOTED = 60
+# The line about the environment may stand behind much other output.
 _MOST_LOG = 4_000_000
 
 
@@ -267,6 +269,7 @@ def matrix_of(store: Store, run: RunRow) -> MatrixResult | None:
     if run.kind != KIND:
         return None
     rows = list(store.task_rows(run.id, bodies=True))
+    # Attempts come in order: the last one of each task stays.
     last = {attempt.task: attempt for attempt in store.attempts(run.id)}
     quoted = _quoted(store, rows)
     places: dict[tuple[str, str], list[CellTask]] = {}
@@ -383,6 +386,7 @@ def counts_words(cell: Cell) -> str:
     if failed:
         return f"{failed} of {total} failed"
     if any(one.has_failed for one in cell.tests):
+        # No test has failed, so it is a task that makes or looks at the environment.
         return "its environment failed"
     if cell.verdict is CellVerdict.RUNNING:
         return f"{_over(cell)} of {total} over"
@@ -460,6 +464,7 @@ def contrast_words(one: Contrast, cell: Cell) -> str:
     if not one.changes:
         return f"{said}, where nothing is known to differ"
     named = [change for change in one.changes if change.is_named]
+    # What the failure names is always shown, however much it is.
     shown = one.changes[: max(_MOST_CHANGES, len(named))]
     words = [change_words(change) for change in shown]
     if rest := len(one.changes) - len(shown):
@@ -469,6 +474,7 @@ def contrast_words(one: Contrast, cell: Cell) -> str:
 
 def change_words(one: EnvironmentChange) -> str:
     """Say what is here and what was there: `numpy 2.3.1 (1.26.4 there)`."""
+    # The names of these say what they are.
     kind = "" if one.kind in ("package", "Python") else one.kind
     name = " ".join(filter(None, [kind, one.name]))
     there = "" if (one.here, one.there) == ("no", "yes") else f" ({one.there or 'not'} there)"

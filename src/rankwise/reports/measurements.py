@@ -18,6 +18,7 @@ from rankwise.store.samples import SampleRow, SeriesRow
 
 _PAIR = re.compile(r"([\w.-]+)=(\S*)")
 _NUMBER = re.compile(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(?:([KMGT])(iB|B)?|B)?")
+# The number of a repetition is no parameter: repetitions are one case.
 _TRIAL = "trial"
 # Quartiles of fewer values than this say little.
 _FEWEST_FOR_QUARTILES = 5
@@ -63,6 +64,7 @@ class Measure:
         if self.before is None or not self.before.middle:
             return None
         before = self.before.middle
+        # Divided first: the difference of two great numbers may be greater than all numbers.
         change = self.now.middle / abs(before) - math.copysign(1, before)
         return change if math.isfinite(change) else None
 
@@ -126,6 +128,7 @@ def measures_of(
 def run_before(store: Store, run: RunRow) -> str | None:
     """Find the run before this one that has measured something."""
     for one in store.runs(_MOST_SEARCHED, name=run.name):
+        # By number and not by time: an older run may have been resumed, and ended later.
         if one.number < run.number and one.state.is_over and store.has_samples(one.id):
             return one.id
     return None

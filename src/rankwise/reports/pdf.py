@@ -208,6 +208,7 @@ def _change(one: EnvironmentChange) -> list[str | bool]:
     return [fit(one.kind), *(breakable(cut(text, _LONGEST_NAME)) for text in words), one.is_named]
 
 
+# Paper cannot be enlarged as a page on a screen can.
 _MOST_SHAPES = 400
 _MOST_ADVICE = 6
 _LONGEST_BAR_NAME = 80
@@ -265,6 +266,7 @@ def png_of(svg: str) -> bytes:
 
 def _set(text: str, inputs: dict[str, str], kind: Literal["pdf", "png"]) -> bytes:
     try:
+        # Late: it is an extra, and a large library to load.
         import typst
     except ImportError as error:
         raise InputError(
@@ -276,6 +278,7 @@ def _set(text: str, inputs: dict[str, str], kind: Literal["pdf", "png"]) -> byte
         sys_inputs=inputs,
         ppi=_PIXELS_PER_INCH if kind == "png" else None,
     )
+    # Several pages would be a list of images: PDF is one file, and a plot is one page.
     assert isinstance(made, bytes)
     return made
 

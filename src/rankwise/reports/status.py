@@ -12,6 +12,7 @@ from rankwise.reports.failures import processes_of, seconds_of
 from rankwise.store import ProcessRow, ResultRow, RunRow, State, Store, TaskRow
 from rankwise.store.rows import RED
 
+# Older runs say little about how long tasks take now.
 _MOST_SEARCHED = 20
 
 
@@ -48,6 +49,7 @@ class Forecast:
         """Learn that a task is over, however that came."""
         self.waiting -= 1
         begun = self._running.pop(key, None)
+        # What was skipped never started, and says nothing about the rest.
         if begun is not None:
             self._spent += now - begun
             self._over += 1

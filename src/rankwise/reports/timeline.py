@@ -200,11 +200,13 @@ def _waiting(timeline: Timeline, makespan: float) -> IdleTime:
             busy += change
             if change > 0:
                 running[number] = bar
+            # It runs until the last of its lanes is free.
             elif now >= bar.end:
                 running.pop(number, None)
                 last = bar
         while upcoming < len(bars) and bars[upcoming].start <= now:
             upcoming += 1
+        # Clocks that differ may say that more ran than there are lanes.
         free = lanes - min(busy, lanes)
         if free * (until - now) <= 0:
             continue

@@ -29,20 +29,12 @@ from rankwise.node import equipment
 from rankwise.reports.model import ReportData, write_report
 from rankwise.store import Store
 from rankwise.store.store import driver_of
-from rankwise.web import runs
+from rankwise.web import pages, runs
 from rankwise.web.events import EventStream, Feed, changes
 from rankwise.web.graph import graph_page
 from rankwise.web.history import compare_page, trend_page
 from rankwise.web.logs import LogPosition, log_file, log_of, log_page, log_stream
-from rankwise.web.pages import (
-    FILES,
-    PageContent,
-    PageRequest,
-    problem,
-    run_address,
-    static_file,
-    whole,
-)
+from rankwise.web.pages import PageContent, PageRequest
 from rankwise.web.security import Guard, Secrets, is_same
 from rankwise.web.store_access import PageCache, Readers, StoreThread, keep_updated
 
@@ -194,6 +186,7 @@ class WebApp:
         run = request.path_params.get("run")
         # A browser that comes back says what it was told last.
         given = request.headers.get("last-event-id") or request.query_params.get("seen", "")
+        # More digits than an integer of SQLite has are no event.
         seen = int(given) if given.isascii() and given.isdigit() and len(given) < 19 else 0
         return EventStream(lambda: changes(self.feed, run, seen))
 
@@ -238,15 +231,15 @@ class WebApp:
             except RankwiseError as error:
                 return self._say(request, "That could not be done", str(error), 422)
             # 303: the browser asks for the page with GET, and a reload does nothing twice.
-            return RedirectResponse(run_address(run, note=note), status_code=303)
+            return RedirectResponse(pages.run_address(run, note=note), status_code=303)
 
         return do
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in FILES:
+        if name not in pages.FILES:
             return Response(status_code=404)
-        data, kind, _ = static_file(name)
+        data, kind, _ = pages.static_file(name)
         # Its address changes with it.
         headers = {"Cache-Control": "private, max-age=86400"}
         return Response(data, media_type=kind, headers=headers)
@@ -265,7 +258,7 @@ class WebApp:
         return answer
 
     def _say(self, request: Request, title: str, words: str, status: int) -> Response:
-        page = whole(problem(title, words), self._ask(request), str(self._folder))
+        page = pages.whole(pages.problem(title, words), self._ask(request), str(self._folder))
         return HTMLResponse(page, status_code=status)
 
 
@@ -282,6 +275,7 @@ async def _is_own_form(request: Request, keys: Secrets) -> bool:
 
 HOST = "127.0.0.1"
 PORT = 8765
+# Streams end when they are told to: this is for a page that is just being made.
 _GRACE_SECONDS = 3
 _ONLY_ROOT = "only root may listen there; take one of 1024 or more"
 _REFUSED = {
@@ -351,6 +345,7 @@ def serve(folder: Path, listening: socket.socket, keys: Secrets) -> None:
         log_level="critical",
         timeout_keep_alive=_IDLE_SECONDS,
         access_log=False,
+        # There is no proxy: such headers would be what a visitor claims.
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=_GRACE_SECONDS,

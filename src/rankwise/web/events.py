@@ -126,6 +126,7 @@ class EventStream:
         leaving = asyncio.create_task(_until_gone(receive))
         tasks = (pump, leaving)
         try:
+            # Whichever comes first: the source ends, or the browser leaves.
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:

@@ -78,15 +78,12 @@ def _ordered(
     for sweep in range(_SWEEPS):
         neighbours = after if sweep % 2 else before
         for layer in layers[::-1] if sweep % 2 else layers:
-            middles = {node: _middle(rows, neighbours.get(node, ()), node) for node in layer}
+            # What has no neighbour there stays where it is.
+            around = {node: neighbours.get(node) or (node,) for node in layer}
+            middles = {node: fmean(rows[one] for one in near) for node, near in around.items()}
             layer.sort(key=middles.__getitem__)
             rows |= {node: row for row, node in enumerate(layer)}
     return rows
-
-
-def _middle(rows: Mapping[_Node, int], neighbours: Sequence[_Node], node: _Node) -> float:
-    # What has no neighbour there stays where it is.
-    return fmean(rows[one] for one in neighbours or (node,))
 
 
 def _layers(needs: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -103,6 +100,7 @@ def _layers(needs: Mapping[str, Sequence[str]]) -> dict[str, int]:
     return found
 
 
+# A drawing of more boxes is no longer read.
 MOST_NODES = 300
 _WIDTH, _HEIGHT, _ACROSS, _DOWN, _EDGE = 166.0, 46.0, 48.0, 16.0, 8.0
 

@@ -57,6 +57,7 @@ def _compared(store: Store, *given: str) -> dict[str, Any]:
         return {**shown, "compared": None, "unmeasured": str(error)}
 
 
+# Each is a plot and a search for changes: more on one page would take long.
 _A_PAGE = 6
 
 

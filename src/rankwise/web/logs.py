@@ -128,6 +128,7 @@ def tail_of(place: Path, *, is_over: bool) -> tuple[list[str], LogPosition, int]
     lines = Lines()
     whole = lines.feed(data[:end]) + lines.flush()
     before = first
+    # Parts that were moved away come before what is on the page.
     for older in LOGS[:-1]:
         with contextlib.suppress(OSError):
             before += (place / older).stat().st_size
@@ -144,6 +145,7 @@ _MOST_PROCESSES = 200
 _MOST_LINES = 1000
 _CHUNK_BYTES = 256 * 1024
 _LONGEST_LINE = 4000
+# In this order: what runs now tells most.
 _TELLING = (State.RUNNING, State.FAILED, State.CRASHED, State.TIMED_OUT)
 
 

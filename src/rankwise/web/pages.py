@@ -22,6 +22,7 @@ from rankwise.wording import duration
 
 _LONGEST = 300
 _LONGEST_NAME = 5000
+# The number of a row must stay an integer that SQLite takes.
 _MOST_PAGES = 1_000_000
 
 
@@ -257,6 +258,7 @@ def framed(
 
 
 def _tabs(store: Store, run: RunRow) -> dict[str, str]:
+    # Only what has something to show has a tab.
     tabs = {"": "Tasks"}
     if store.result_counts(run.id):
         tabs["tests"] = "Tests"

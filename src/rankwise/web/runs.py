@@ -78,6 +78,7 @@ def tasks_page(store: Store, ask: PageRequest) -> PageContent:
         now=ask.now,
         limit=PAGE_ROWS,
         offset=offset(ask),
+        # Without words it is known already, and the store need not count again.
         total=None if words else sum(counts[state] for state in states or State),
     )
     # By hand and not by a template, for speed: this page is asked for every second.
@@ -170,6 +171,7 @@ def _about(task: Task, repeat: str) -> Iterator[tuple[str, str]]:
     given = (one.command for one in task.processes)
     texts = (one if isinstance(one, str) else shlex.join(one) for one in given)
     commands = dict.fromkeys(map(show, texts))
+    # Ranks mostly share one command: a few are enough to know a task by.
     yield from (("command", command) for command in islice(commands, 5))
     yield from (
         ("in", task.code or task.folder),

@@ -143,6 +143,7 @@ class PageCache:
             return slow.body
         page = make()
         body = whole(page, ask, str(thread.store.folder)).encode()
+        # A few large pages would fill the memory of a server that runs for weeks.
         if len(body) <= _MOST_BYTES:
             if page.changes and page.interval > _SLOW_SECONDS:
                 _keep(self._slow, key, _Slow(body, ask.now + page.interval, _state(thread, ask)))

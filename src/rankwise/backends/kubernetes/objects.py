@@ -120,6 +120,7 @@ def dns_name(text: str, most: int = _MOST_LETTERS) -> str:
 
 def label(text: str) -> str:
     """Return a valid value for a label."""
+    # A label may also not begin or end with a sign.
     value = re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:_MOST_LETTERS]
     return value.strip("-_.")
 
@@ -161,6 +162,7 @@ def quantities(claim: Resources, gpu: str) -> dict[str, str]:
 
 
 def _size(size: int) -> str:
+    # The largest unit that divides it: quantities are exact.
     for power, unit in ((30, "Gi"), (20, "Mi"), (10, "Ki")):
         if size % (1 << power) == 0:
             return f"{size >> power}{unit}"

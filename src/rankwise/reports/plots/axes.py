@@ -138,6 +138,7 @@ def _is_power_of_two(value: float) -> bool:
 
 
 def _powers(axis: Axis, base: float) -> list[float]:
+    # The logarithm of a power is not exact.
     first = math.ceil(math.log(axis.low, base) - 1e-9)
     last = math.floor(math.log(axis.high, base) + 1e-9)
     step = max(1, math.ceil((last - first + 1) / _MOST_TICKS))
@@ -167,6 +168,7 @@ def _linear_axis(values: Sequence[float], *, in_bytes: bool, own_ticks: bool) ->
 
 
 def _nice_step(half_span: float) -> float:
+    # The first step in which people count that makes no more ticks than there is room for.
     rough = half_span / (_MOST_TICKS - 1) * 2
     power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
     return next((step * power for step in (1, 2, 2.5, 5, 10) if step * power >= rough), rough) or (

@@ -83,6 +83,7 @@ def heatmap(
     left = 40 + max(map(svg.width_of, rows), default=0)
     wide = (_WIDTH - left - 12) / max(1, len(across))
     tall = min(_TALLEST, max(_LOWEST, _HEATMAP_HEIGHT / max(1, len(down))))
+    # Narrower fields have no room for three digits.
     is_written = wide >= 38
     parts = []
     for row, name in enumerate(down):
@@ -107,6 +108,7 @@ def heatmap(
                 place, said = (x + wide / 2, middle + 4), number_text(value, 3)
                 parts.append(svg.text(*place, said, anchor="middle", kind=kind))
     bottom = _HEATMAP_TOP + len(down) * tall
+    # Only as many names as do not run into each other.
     step = max(1, math.ceil(max((svg.width_of(one) + 8 for one in names), default=1) / wide))
     for column in range(0, len(names), step):
         middle = left + (column + 0.5) * wide
@@ -170,10 +172,6 @@ class Words:
     x_unit: str = ""
     y_unit: str = ""
 
-    @property
-    def label(self) -> str:
-        return f"{self.y} against {self.x}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Area:
@@ -234,7 +232,7 @@ def line_plot(
         left_out += len(one.dots) - len(fits)
         parts += _drawn(area, fits, number)
     height = area.bottom + _BOTTOM
-    return svg.drawing(WIDTH, height, words.label, parts), left_out
+    return svg.drawing(WIDTH, height, f"{words.y} against {words.x}", parts), left_out
 
 
 def history_plot(
@@ -342,6 +340,7 @@ def sparkline(
     points = _highest_points(
         [(time, max(0.0, value)) for time, value in zip(times, values, strict=True)]
     )
+    # A sample at zero, or none at all, must not end in a division by zero.
     end = max((time for time, _ in points), default=0.0) or 1.0
     top = max(least, *(value for _, value in points), 0.0) or 1.0
     across = [round(_SPARKLINE_WIDTH * time / end) for time, _ in points]

@@ -144,6 +144,7 @@ def draw(
     narrowest = _NARROWEST
     shapes = _shapes(pieces, timeline, sheet, narrowest)
     # The more there are, the more of them are drawn together.
+    # Beyond twice the width, all bars of a row are one shape already.
     while len(shapes) > most and narrowest < 2 * _WIDTH:
         narrowest *= 2
         shapes = _shapes(pieces, timeline, sheet, narrowest)

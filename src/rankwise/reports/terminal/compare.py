@@ -32,6 +32,7 @@ def show_compared(console: Console, compared: Compared, *, everything: bool) -> 
     for letter, side in (("A", compared.before), ("B", compared.after)):
         console.print(f"{letter}  {_side_words(side)}")
     console.print()
+    # They are sorted: what is left out is no worse than what is shown.
     lines = compared.lines if everything else compared.lines[:_MOST_LINES]
     show_rows(console, [_line_cells(line) for line in lines])
     if left := len(compared.lines) - len(lines):

@@ -132,6 +132,7 @@ class GitLabSections(Sections):
     @contextlib.contextmanager
     def section(self, title: str) -> Iterator[None]:
         """Make a section; its name is not used twice in a job."""
+        # GitLab tells sections apart by their names alone.
         name = f"rankwise_{secrets.token_hex(8)}"
         self._say(f"section_start:{int(time.time())}:{name}[collapsed=true]", plain_title(title))
         try:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from rankwise.logs import LogFollower, LogLine
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 
 _PAUSE_SECONDS, _IDLE_SECONDS = 0.1, 0.5
+# A write for each line would be slow; all of them at once may not fit into memory.
 _LINES_AT_ONCE = 1000
+# As much as a pipe holds on Linux: one read empties it.
 _PIPE_BYTES = 65536
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
 
@@ -123,12 +125,8 @@ class LiveDisplay:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        # The end of the queue: what was reported before it is shown first.
         self._events.put(None)
         self._wakeup.ring()
         self._thread.join()

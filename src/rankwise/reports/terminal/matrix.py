@@ -41,6 +41,7 @@ def show_cells(console: Console, plan: Plan) -> None:
         cells.setdefault(cell, []).append(task)
     console.print(styled((plan.name, "bold"), f": {counted(len(cells), 'cell')}"))
     show_notices(console, plan.notices)
+    # The pair of empty texts is for a plan without cells.
     first, second = (max(map(len, names)) for names in zip(("", ""), *cells, strict=True))
     for (runtime, machine), tasks in cells.items():
         line = styled(f"  {runtime:{first}}  {machine:{second}}  ", *_said(tasks))
@@ -96,6 +97,7 @@ def show_matrix_in_brief(console: Console, matrix: MatrixResult, *, room: int) -
         say = short_words
         machines = _red_first(machines, {cell.machine for cell in _red(matrix)})
         widths = [_width(matrix, name, say) for name in machines]
+        # Only the first table: the red machines are in it.
         machines = tuple(next(_parts(machines, widths, width)))
     # One line is empty, one has the names, one says what is left out, two are for a reason.
     left = room - 5 - (say is short_words)

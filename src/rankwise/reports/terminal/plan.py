@@ -71,6 +71,7 @@ def _show_task(console: Console, task: Task) -> None:
     width = max(map(len, facts))
     for name, value in facts.items():
         console.print(styled("  ", (f"{name:{width}}  ", "cyan"), value), soft_wrap=True)
+    # Ranks differ in few variables: what they share is shown once.
     common = _common_environment(task.processes)
     _show_block(console, "environment", _assignments({**task.environment, **common}))
     for name, text in task.files.items():

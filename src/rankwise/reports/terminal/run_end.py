@@ -234,6 +234,7 @@ def show_last(store: Store, run: RunRow, console: Console, sections: Sections) -
     """Show how a run ended and why, in one screen; on a CI that folds, all that failed above it."""
     counts = store.counts(run.id)
     if sections.are_folded and sum(counts.values()) > 1:
+        # Above the rest: a log is read from its end, where the verdict is.
         _show_failed(store, run, console, sections)
     with sections.inert():
         if run.kind == _SUITE:
@@ -286,6 +287,7 @@ def _show_other_end(
 def _views(store: Store, run: RunRow, measures: Sequence[Measure]) -> Iterator[Callable[..., None]]:
     """Return what shows the table of a matrix, and what was measured, in so many lines."""
     if run.kind == _MATRIX:
+        # Late: most runs are no matrix.
         from rankwise.reports.matrix import matrix_of
         from rankwise.reports.terminal.matrix import show_matrix_in_brief
 
@@ -298,6 +300,7 @@ def _views(store: Store, run: RunRow, measures: Sequence[Measure]) -> Iterator[C
 def _measures(store: Store, run: RunRow) -> Sequence[Measure]:
     if not store.has_samples(run.id):
         return ()
+    # Late: most runs measure nothing.
     from rankwise.reports.measurements import measures_of, run_before
 
     return measures_of(store, run.id, run.name, before=run_before(store, run), tasks={})
