@@ -12,7 +12,7 @@ from bench.environment import program
 from bench.measure import median, take_turns
 from bench.table import Table, judge
 from rankwise.plan import Plan, Process, Task
-from rankwise.reports.measurements import LAST_RUNS, trend_of
+from rankwise.reports.measurements import LAST_RUNS, history_of
 from rankwise.store import Store
 from rankwise.store.samples import Sample
 
@@ -42,7 +42,7 @@ def run(folder: Path, repetitions: int) -> Table:
         table.rows.append(_row(name, asked, _TARGET_MILLISECONDS))
         asked = _milliseconds(lambda: store.history(series.id), repetitions)
         table.rows.append(_row("history of a series, all runs", asked, _TARGET_MILLISECONDS))
-        trend = _milliseconds(lambda: trend_of(store, series), repetitions)
+        trend = _milliseconds(lambda: history_of(store, series), repetitions)
         table.rows.append(_row(f"the last {LAST_RUNS} runs, with the changes found", trend, None))
     command = program("rankwise", "trend", "latency", "--case", "size=50")
     contestant = Contestant(name="rankwise trend", command=command, folder=folder, shows="latency")
