@@ -236,6 +236,7 @@ class ActiveBackend(ABC):
         """Have the thread do something, and then what is due."""
         self._orders.put(act)
         if self._thread is None:
+            # A daemon: a call without an answer must not keep Python from ending.
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
 

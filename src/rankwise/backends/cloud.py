@@ -91,6 +91,7 @@ def _json_in(output: str) -> Any:
     return None
 
 
+# Programs of providers wait for what they do, and to delete an instance may take minutes.
 _CALL_SECONDS = 600.0
 # Providers answer with errors while an instance is still changing.
 _TRIES, _AGAIN_SECONDS = 3, 1.0
@@ -324,6 +325,7 @@ class ProviderBackend(RemoteBackend):
             python=choice.command.python,
             patience=choice.command.patience,
             look_seconds=choice.command.look_seconds,
+            # Folders need no records of their own: they are gone with the instance, which has one.
             is_tracked=False,
         )
         super().__init__(updates, policy)

@@ -86,6 +86,7 @@ _NEEDED = (
     ("get", "pods/log", ""),
 )
 _GOOD_TO_HAVE = (("list", "events", ""),)
+# The image may have to be pulled before the task can begin.
 _POD_TRIAL_SECONDS, _POD_END_SECONDS = 120.0, 5.0
 
 
@@ -354,6 +355,7 @@ def _send_trial(system: BatchSystem, settings: BatchConfig, place: Path, remedy:
     seen, log = place / "seen", place / "log"
     python = settings.python or sys.executable
     program = "import sys; open(sys.argv[1], 'w').write(sys.version.split()[0])"
+    # As the runner is started: without variables and packages of the user.
     script = script_text(settings, "doctor", [python, "-I", "-S", "-c", program, str(seen)])
     trial = batch.BatchJob(
         name="rankwise-doctor",

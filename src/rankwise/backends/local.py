@@ -92,6 +92,7 @@ def _start() -> subprocess.Popen[bytes]:
         bufsize=0,
         # What we have open is not inherited anyway, and without closing it starts faster.
         close_fds=False,
+        # Ctrl-C at the terminal must reach neither it nor the runners that it starts.
         start_new_session=True,
     )
 
@@ -205,6 +206,7 @@ class LocalBackend:
         if one is not None and pid and not one.was_asked_to_end:
             one.was_asked_to_end = True
             with contextlib.suppress(ProcessLookupError):
+                # The runner ends its processes in good order, and records how they ended.
                 os.kill(pid, signal.SIGTERM)
 
     def look(self) -> None:
@@ -301,6 +303,7 @@ def _is_over(one: _Started) -> bool:
     """Return whether a runner is gone whose end cannot be waited for."""
     try:
         if one.pid:
+            # Signal 0 only asks whether there is such a process.
             os.kill(one.pid, 0)
     except ProcessLookupError:
         return True  # Perhaps before it took the attempt.

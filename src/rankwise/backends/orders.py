@@ -72,12 +72,14 @@ def _compile(folder: Path, place: Path) -> None:
             dfile=str(place / name),
             doraise=True,
             optimize=0,
+            # Python need not compare it with the source: the folder is named by their digest.
             invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
         )
 
 
 def start_words(python: str, folder: Path | str) -> list[str]:
     """Return the words that start our own part from a folder."""
+    # Variables and packages of the user must not change our part, and it starts faster.
     return [python, "-I", "-S", f"{folder}/{MAIN}"]
 
 
@@ -136,6 +138,7 @@ def make_order(
             for one in task.processes
         ],
         environment=environment,
+        # This process may itself be a rank of a job, and the runner inherits its environment.
         unset=[*sorted(os.environ.keys() - outer.keys()), *runtime.unset],
         path=runtime.path,
         files=task.files,

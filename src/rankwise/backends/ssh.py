@@ -55,9 +55,12 @@ _OPTIONS = (
     "ControlMaster=auto",
     f"ControlPersist={_PERSIST_SECONDS}",
     f"ConnectTimeout={CONNECT_SECONDS}",
+    # With the next one: a host that is gone is noticed after 15 s, not after hours.
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
+    # Ports that the user's configuration forwards may be in use by another session.
     "ClearAllForwardings=yes",
+    # What ssh writes is shown as the reason of a failure: banners would hide it.
     "LogLevel=ERROR",
 )
 
@@ -74,6 +77,7 @@ class SshConnection:
         self._socket = _socket_for([host, *own, *options])
         self._words = [
             *("ssh", *own, *options, *settings, "-o", f"ControlPath={self._socket}", "-T"),
+            # `-e none`: no byte that is sent means anything to ssh.
             *("-e", "none", "--", host),
         ]
 
@@ -111,6 +115,7 @@ class SshConnection:
         """End the connection as soon as no process uses it."""
         if self._socket.exists():
             with contextlib.suppress(OSError, subprocess.SubprocessError):
+                # Not `exit`: what another client still does through this connection goes on.
                 words = [*self._words[:-3], "-O", "stop", "--", self.name]
                 run(words, CONNECT_SECONDS, start_new_session=True)
 

@@ -88,6 +88,7 @@ NAMES_VARIABLES = frozenset(
 
 
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
+# Other letters may stand before the `m`, and the module right behind it: -um, -mpdb.
 _MODULE = re.compile(r"-[bBdEIOqsSuvxP]*m(.*)")
 PYTHON_FLAGS = re.compile(r"-[bBdEIOqsSuvxP]+")
 
@@ -427,6 +428,7 @@ class _Options:
         found = _OPTION.fullmatch(word.raw)
         if found is None:
             raise _NotUnderstood(f"`{word.raw}` is not understood as an option of {self.launcher}")
+        # torchrun takes both --nproc_per_node and --nproc-per-node.
         name = self.table.full_name(found[1].replace("_", "-"))
         is_letters = self.table.style != "dashes" and not word.raw.startswith("--")
         if is_letters and self.table.arguments.get(name) is None and found[2] is None:

@@ -77,6 +77,7 @@ def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
             who={"TF_CONFIG": _configuration(member, members)},
             node=member.node,
             rank=member.rank,
+            # What is not awaited is ended with the rest: parameter servers never end by themselves.
             is_awaited=member.rank == 0 or (success == "all" and member.rank is not None),
         )
         for member in members
@@ -92,6 +93,7 @@ def _members(request: JobRequest, instances: int, *, has_pods: bool) -> Iterator
     for name in filter(roles.get, _TYPES):
         is_ranked = name in _RANKED
         for index in range(_replicas(roles[name], instances)):
+            # Without pods, ranks go to the nodes in turn, and each other role begins at the first.
             place = count if has_pods else (rank if is_ranked else index) % instances
             yield _Member(roles[name], index, place, rank if is_ranked else None)
             rank, count = rank + is_ranked, count + 1

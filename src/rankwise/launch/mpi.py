@@ -134,6 +134,7 @@ def start_mpi(place: Place) -> ModuleType:
     """
     from rankwise.errors import MpiMismatch
 
+    # Not at import: first the library is compared with the launcher.
     _import_mpi4py().rc(initialize=False, finalize=True)
     mpi = load_mpi()
     version = mpi.Get_library_version()

@@ -103,6 +103,7 @@ class Mpiexec:
                     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
                 }
                 return {
+                    # Open MPI runs as root, as in most containers, only if both of a pair are set.
                     "OMPI_ALLOW_RUN_AS_ROOT": "1",
                     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                     "PRTE_ALLOW_RUN_AS_ROOT": "1",
@@ -110,6 +111,7 @@ class Mpiexec:
                     **{name: value for name, value in faster.items() if name not in present},
                 }
             case "intel":
+                # It would bind the ranks of each job to the same first cores.
                 return {"I_MPI_PIN": "0"}
             case "mpich" | "unknown":
                 return {}

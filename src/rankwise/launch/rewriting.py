@@ -119,6 +119,7 @@ def _torch_wrapping(line: str, launch: Launch, segment: Segment) -> list[Edit]:
     edits: list[Edit] = []
     if not has_program:
         modules = segment.options_named("m", "module")
+        # As torch itself starts Python: `-u` holds no output back.
         wrapper += [_python_of(launch), "-u", *(["-m"] if modules else [])]
         edits = [remove(line, option.start, option.end) for option in modules]
         edits.append(Edit(segment.options_end, segment.options_end, "--no_python "))

@@ -441,6 +441,7 @@ def _age() -> int:
     return collections
 
 
+# The middle generation of `gc`: what survives its collection is old.
 _MIDDLE = 1
 _SHOWN_DIFFERENCES = 10
 

@@ -21,6 +21,7 @@ from typing import Any
 _dumps, _loads, _monotonic = json.dumps, json.loads, time.monotonic
 _receive, _send_all = socket.socket.recv, socket.socket.sendall
 
+# The lengths of header and body, before each message.
 _LENGTHS = struct.Struct("!II")
 _RECEIVE_BYTES = 1 << 18
 # A stranger may not make us keep more than this before it has shown the secret.
@@ -100,6 +101,7 @@ def reachable(path: str) -> Iterator[str]:
         yield path
         return
     folder, name = os.path.split(path)
+    # A short path to the same folder, by a descriptor of it.
     number = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{number}/{name}"
@@ -113,6 +115,7 @@ def listen_on_file(path: Path) -> tuple[socket.socket, Address]:
     try:
         with reachable(str(path)) as name:
             listener.bind(name)
+        # All ranks connect at the same moment: a short queue would refuse some.
         listener.listen(4096)
     except OSError:
         listener.close()
@@ -426,6 +429,7 @@ class Exchange:
 
     def step(self, seconds: float | None) -> None:
         """Wait for something to happen, for no longer than told; then deal with all of it."""
+        # Often enough to drop strangers that say nothing.
         if self._strangers:
             seconds = min(1.0, seconds if seconds is not None else 1.0)
         for key, mask in self._selector.select(seconds):

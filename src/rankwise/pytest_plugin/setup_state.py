@@ -53,6 +53,7 @@ def end_forked_child(test: str) -> NoReturn:
         if error is not None:
             words += "".join(traceback.format_exception(error))
         _write(2, words.encode(errors="replace"))
+    # The system keeps one byte of an exit code.
     _exit(code & 0xFF)
 
 
@@ -145,6 +146,7 @@ def _tracking_class() -> Any:
 
     def noting(name: str) -> Any:
         def make(self: Any, *arguments: Any, **options: Any) -> Any:
+            # By the plain class: through `self`, the call would come back here.
             made = getattr(base(self), name)(*arguments, **options)
             self._tracker.made.append((name, made))
             return made

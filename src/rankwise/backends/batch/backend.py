@@ -32,6 +32,7 @@ from rankwise.files import open_left
 from rankwise.plan import Resources, shortfall
 from rankwise.records import AttemptEnd
 
+# Of files: often at first, as short tasks end soon, and then more and more rarely.
 _LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.05, 0.5
 # How long files of another machine may take to be seen here, after their writer has ended.
 _FILE_SECONDS = 5.0
@@ -287,6 +288,7 @@ class BatchBackend(base.ActiveBackend):
         if one.has_begun and not one.is_back:
             one.is_back, one.has_run, one.has_started = True, False, False
             if one.ready is not None:
+                # The job has removed them when it first began, and reads them once more.
                 submitting.write_secrets(one.ready)
         why = f": {state.reason}" if state.reason else ""
         if one.is_back:

@@ -30,6 +30,7 @@ QUEUE_FORMAT = "%i|%T|%r|%N|%j"
 _QUEUE = ("squeue", "--noheader", "--array", "--states=all", "-o", QUEUE_FORMAT)
 ACCOUNT_FORMAT = "JobID,State,ExitCode,NodeList,Reason,JobName"
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][\w:/.-]*)=")
+# Messages of Slurm's commands after which the same call may succeed later.
 _AWAY = (
     *("Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted"),
     *("Connection refused", "Transport endpoint is not connected", "controller in standby mode"),
@@ -37,6 +38,7 @@ _AWAY = (
     *("Problem talking to the database", "Resource temporarily unavailable"),
 )
 _UNKNOWN_JOB, _NO_ACCOUNTING = "Invalid job id", "accounting storage is disabled"
+# Limits of a user, a QOS or the cluster: there is room again when jobs have ended.
 _FULL = ("MaxSubmitJob", "MaxSubmitPU", "MaxSubmitPA", "job limit is at the maximum", "MaxJobCount")
 # All others leave it open what becomes of a job, also those that a later Slurm may have.
 _CAUSES = {
@@ -182,6 +184,7 @@ def read_nodes(text: str) -> list[tuple[BatchNode, bool]]:
     return found
 
 
+# Which cluster it is, and how it writes times; all others belong to a job.
 _KEPT = ("SLURM_CONF", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
 # What srun needs to start ranks in the allocation that we are in.
 _ALLOCATION = (
@@ -200,6 +203,7 @@ DIALECT = Dialect(
     addresses=("scontrol", "--oneliner", "show", "node", "{nodes}"),
     address=r"NodeName=(\S+).*?NodeAddr=(\S+)",
     reach=(
+        # Without --overlap, the step would wait until others have freed their cores.
         *("srun", "--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist={node}"),
         *("--mem=0", "--mpi=none", "--export=ALL", "--unbuffered", "--quiet"),
         "--job-name=rankwise",
@@ -220,6 +224,7 @@ class Slurm(BatchSystem):
     Settings = SlurmConfig
     title = "Slurm"
     dialect = DIALECT
+    # Where nothing else is configured, MaxArraySize is 1001, and each index must be below it.
     most_in_array = 1000
 
     def __init__(self, settings: SlurmConfig | None = None) -> None:
@@ -232,10 +237,12 @@ class Slurm(BatchSystem):
         settings = self._settings
         options = [
             f"--nodes={needs.nodes}",
+            # One task on each node has all cores: its launcher starts the ranks.
             "--ntasks-per-node=1",
             f"--cpus-per-task={needs.cores}",
             # The output before a job was put back into the queue shows why it was.
             "--open-mode=append",
+            # The default, but SBATCH_EXPORT in the environment could say otherwise.
             "--export=ALL",
         ]
         options += ["--exclusive"] if needs.is_alone else []
@@ -288,6 +295,7 @@ class Slurm(BatchSystem):
         """Return the number of the job or array of a name; empty: there is none."""
         found = read_queue(self.call([*_QUEUE, f"--name={name}"]))
         if not found and self._has_accounting:
+            # sacct looks at jobs of today only, unless it is told otherwise.
             found = self.accounts(f"--name={name}", "--starttime=now-30days")
         return next(iter(found), "").partition("_")[0]
 
@@ -321,7 +329,9 @@ class Slurm(BatchSystem):
         if ending is Ending.NOW:
             self.call([*quiet, job_id])
             return
+        # Waiting jobs first: one that begins in between is found by the second call.
         self.call([*quiet, "--state=PENDING", job_id])
+        # The script alone gets the signal: the runner ends its ranks in good order.
         if ending is Ending.GENTLY:
             self.call([*quiet, "--state=RUNNING", "--batch", "--signal=TERM", job_id])
 

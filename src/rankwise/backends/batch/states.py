@@ -11,6 +11,7 @@ from rankwise.backends.batch.system import BatchSystem, Cause, JobState
 from rankwise.records import AttemptEnd
 from rankwise.store import State
 
+# The exit code of `timeout` in coreutils.
 _TIMED_OUT_CODE = 124
 
 

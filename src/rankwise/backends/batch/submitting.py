@@ -34,6 +34,7 @@ from rankwise.node.order import NodeOrder
 
 LOG = "runner.log"
 SECRETS = "secrets.json"
+# Pauses until a full queue, and a system without an answer, are tried again.
 _FULL_SECONDS, _AWAY_SECONDS = 5.0, 3.0
 
 

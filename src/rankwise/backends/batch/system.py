@@ -23,6 +23,7 @@ from rankwise.plugins import BATCH_SYSTEMS
 
 INDEX = "{index}"
 """Stands for the index of a member, in the path of an array's output."""
+# A busy controller may answer late; after this time it counts as away.
 CALL_SECONDS = 60.0
 _MIB = 1 << 20
 # What ending a task may take after its own limit, so that it is the runner who ends it.

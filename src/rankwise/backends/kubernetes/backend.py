@@ -159,6 +159,7 @@ class KubernetesBackend(base.ActiveBackend):
             return True
         name = str(head["metadata"]["name"])
         is_cancelled = _CANCELLED in (head["metadata"].get("annotations") or {})
+        # Suspended since it was created: its client was killed before it had made the rest.
         if head["spec"].get("suspend") and not is_cancelled:
             self._cluster.delete_job(name)
             return False
@@ -392,6 +393,7 @@ class KubernetesBackend(base.ActiveBackend):
         self._cluster.forget()
 
 
+# For another client that takes the attempt over: a suspended Job may not have begun, too.
 _CANCELLED = "rankwise.dev/cancelled"
 
 
@@ -400,6 +402,7 @@ def _why_later(failure: Exception) -> str:
     if isinstance(failure, base.Unreachable):
         return _in_words(str(failure))
     is_refused = isinstance(failure, ApiRefused) and failure.code == _FORBIDDEN
+    # A full quota has the code of a missing permission: only the message tells them apart.
     if is_refused and "exceeded quota" in str(failure):
         return f"waiting for room in the namespace: {failure}"
     return ""

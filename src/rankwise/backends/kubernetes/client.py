@@ -137,6 +137,7 @@ class ApiClient:
 
         with _unless_gone():
             self._ask(
+                # Said, because the API would leave the pods of a Job behind by default.
                 lambda client: client.delete(kind("Job"), name, cascade=CascadeType.BACKGROUND)
             )
 

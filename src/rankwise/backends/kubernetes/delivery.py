@@ -27,6 +27,7 @@ from rankwise.node.order import NodeOrder, Order
 
 MOST_BYTES = 1_000_000
 """What a ConfigMap may hold; Kubernetes takes 1 MiB, with what it adds itself."""
+# The earliest time that an entry of a zip archive can have.
 _NEVER_CHANGES = (1980, 1, 1, 0, 0, 0)
 
 

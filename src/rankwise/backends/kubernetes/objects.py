@@ -417,6 +417,7 @@ class _ObjectMaker:
         security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
         if (user := self._site.user) is not None:
             security |= {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
+            # Namespaces with restricted pods admit only those that promise this.
             security |= {"runAsNonRoot": True} if user else {}
         return security
 
@@ -428,10 +429,12 @@ class _ObjectMaker:
             "command": ["/bin/sh", "-c", START, "rankwise", self._site.mount, part],
             "env": self._variables(group, head_address),
             "securityContext": RESTRICTED,
+            # Of a container that ended without a message, the last lines of its log are kept.
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [
                 *self._volumes()[1],
                 *(
+                    # With subPath, the rest of /etc stays that of the image.
                     {"name": "parts", "mountPath": f"/etc/{name}", "subPath": name, **_READ}
                     for name in self._accounts()
                 ),
@@ -489,6 +492,7 @@ class _ObjectMaker:
 
 def _base64(content: bytes | str) -> str:
     if isinstance(content, str):
+        # Values of variables may be any bytes, which Python holds as surrogates.
         content = content.encode(errors="surrogateescape")
     return base64.b64encode(content).decode()
 

@@ -144,6 +144,7 @@ def _joined(reason: str | None, message: str | None) -> str:
 
 
 _NONE: Mapping[str, str] = {}
+# Reasons of pods that a kubelet or the scheduler has ended.
 _TAKEN_AWAY = ("Evicted", "Preempting", "NodeLost", "Shutdown", "NodeShutdown", "Terminated")
 
 
@@ -172,9 +173,11 @@ def judge(
     if end is not None and not _is_understood(end):
         said, end = (*said, f"its end is {end.outcome!r} with exit code {end.exit_code}"), None
     times = base.times_of(end)
+    # First of all causes: processes of other pods fail because this one is gone.
     if (pod := _first(pods, lambda one: one.exit_reason == "OOMKilled")) is not None:
         reason = f"out of memory: {pod.who} used more than its limit (OOMKilled, pod {pod.name})"
         return base.out_of_memory(reason, pod.who, **times)
+    # The kernel may kill one process of a pod and leave the container running.
     if is_out_of_memory and end is not None and end.exit_code == base.KILLED_CODE:
         reason = f"out of memory: {end.culprit or 'a process'} used more than its pod may have"
         return base.out_of_memory(reason, end.culprit, **times)
@@ -217,6 +220,7 @@ def refusal(pods: Pods) -> str:
     for pod in pods:
         if pod.waiting in REFUSED:
             return f"pod {pod.name} cannot start: {_joined(pod.waiting, pod.waiting_message)}"
+        # Failed for a reason, and without a container: its node has refused it.
         is_there = pod.phase != "Failed" or not pod.reason or pod.exit_code is not None
         if not is_there and not is_taken_away(pod):
             return f"pod {pod.name} was not admitted: {_joined(pod.reason, pod.message)}"

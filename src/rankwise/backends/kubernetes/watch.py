@@ -291,6 +291,7 @@ class PodWatch:
     def _list_anyway(self) -> None:
         if time.monotonic() < self._listed + _RELIST_SECONDS:
             return
+        # Before the call: a cluster that does not answer is not asked again at every look.
         self._listed = time.monotonic()
         try:
             found, _ = self._cluster.pods(self._labels)

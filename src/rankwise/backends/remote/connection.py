@@ -129,6 +129,7 @@ def _feed(process: subprocess.Popen[bytes], given: Iterable[bytes]) -> None:
 
 
 LEAST_PYTHON = (3, 10)
+# Code may have gigabytes, and the line may be slow.
 _SEND_SECONDS = 3600.0
 _TOO_OLD = "rankwise-too-old:"
 _FOREIGN = "rankwise-foreign:"
@@ -280,6 +281,7 @@ class Machine:
         packed = base64.urlsafe_b64encode(asked.encode()).decode()
         # The Python that installed our files, not the first on a PATH that may change.
         words = [*start_words(found.python, self._agent), "agent", verb, packed]
+        # `init` is for what the attempt runs: other calls are many, and need nothing of it.
         return self._shell(words) if verb == "start" else f"exec {shlex.join(words)}"
 
     def _shell(self, words: Sequence[str]) -> str:

@@ -278,6 +278,7 @@ class Host:
         claimed = [claim.cores, claim.memory, claim.gpus]
         sent = {"machine": self.name, "is_started": False, "claim": claimed}
         _note(attempt.folder, sent)
+        # Before the call: if its answer is lost, the attempt may run there.
         one.was_sent = True
 
     # Watching
@@ -288,6 +289,7 @@ class Host:
             for one in attempts
         }
         is_asked = any(one.asked_to_end for one in attempts)
+        # The machine answers when it has news, but an end that is asked for is not waited for.
         wait = 0.0 if is_asked else self._policy.look_seconds
         answers = machine.ask("look", {"attempts": wanted, "wait": wait})["attempts"]
         is_new = False
@@ -470,6 +472,7 @@ def _why_lost(name: str, answer: Mapping[str, Any]) -> str:
 
 
 def _note(folder: Path, data: Mapping[str, Any]) -> None:
+    # Synced: also after a crash of this machine, it must be known what runs elsewhere.
     write_file(folder / SENT, json.dumps(dict(data)), is_synced=True)
 
 

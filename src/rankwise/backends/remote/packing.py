@@ -101,6 +101,7 @@ class AttemptMirror:
             place.unlink(missing_ok=True)
         file = os.open(place, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
+            # More is here than comes before this piece: the log was cut, or it is sent once more.
             if offset < known[1]:
                 os.ftruncate(file, offset)
             written = 0

@@ -18,6 +18,7 @@ from rankwise.node.files import write_file
 
 FOLDER = "elsewhere"
 """Of the store."""
+# A name becomes that of a file.
 _NAME = re.compile(r"[\w.-]+")
 
 

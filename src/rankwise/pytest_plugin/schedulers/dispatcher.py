@@ -439,6 +439,7 @@ class Dispatcher:
         for index in assignment.cases:
             for group in self._suite.groups[index]:
                 visitors = self._visitors.setdefault(group, set())
+                # A world for one test ends with it, and so do its fixtures.
                 if world_kind != "fresh":
                     visitors.update(workers)
                 self._unassigned[group] -= 1

@@ -129,6 +129,7 @@ class ControllerSession:
             self._worlds.start(1, "exact")
 
     def _is_expected(self, name: object) -> bool:
+        # Not `isinstance`, by which `true` in a message would be a number as well.
         return name == TEMPLATE or type(name) is int or self._place.is_expected(name)
 
     def _order_supervisor(self, order: Header) -> None:
@@ -291,6 +292,7 @@ class ControllerSession:
         # The pool knows what ends a rank's session, but only once there are tests.
         has_no_tests = _is_template(name) or self._dispatcher is None
         match header["kind"]:
+            # What it has loaded cannot be copied: each rank must load it by itself.
             case "collected" if _is_template(name) and header["unsafe"]:
                 self._go_cold(header["unsafe"])
             case "collected":

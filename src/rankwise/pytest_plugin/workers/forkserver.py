@@ -27,6 +27,7 @@ from rankwise.pytest_plugin.rank_status import Key, NodeStatus, read_counter
 SECRET_VARIABLE = "RANKWISE_SECRET"
 MEMORY_VARIABLE = "RANKWISE_MEMORY"
 
+# Three streams and the line of PMI are sent; more would come from a stranger.
 _MOST_DESCRIPTORS = 8
 _HANDOVER_SECONDS = 5.0
 # mpiexec ends its launchers when one rank has aborted; that rank is on its way out by itself then.
@@ -187,6 +188,7 @@ class ForkServer:
         """End with all that was started here."""
         for forked in self._forked_ranks:
             self._kill(forked)
+        # Without exit handlers: those would be of modules that tests have loaded.
         os._exit(0)
 
     def _tell(self, header: Header) -> None:
@@ -307,6 +309,7 @@ class ForkServer:
         self._forked_ranks.clear()
         if fork_request is not None:
             fork_request.line.close()
+            # What the test starts is in this group, and is killed with the rank.
             os.setpgid(0, 0)
 
     def _delegate(self, fork_request: ForkRequest, command: Sequence[str]) -> None:
@@ -403,6 +406,7 @@ class ForkServer:
 
 def rank_in(environment: Mapping[bytes, bytes]) -> int:
     """Read a rank's number from what mpiexec has put into its environment."""
+    # Slurm's is last: under an mpiexec within a job, it is the number of the launcher's own task.
     for name in (b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"PMI_RANK", b"SLURM_PROCID"):
         if name in environment:
             return int(environment[name])
@@ -411,6 +415,7 @@ def rank_in(environment: Mapping[bytes, bytes]) -> int:
 
 def memory_of(pid: int) -> int:
     """Return how many bytes a process uses that are not shared with the one it is a copy of."""
+    # Of a page that several processes share, Pss has a part for each.
     return read_counter(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") << 10
 
 
@@ -431,6 +436,7 @@ def fork_with_parent() -> int:
     pid = os.fork()
     if not pid:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        # If the parent ended before the call above, no signal will come.
         if os.getppid() != parent:
             os._exit(1)
     return pid

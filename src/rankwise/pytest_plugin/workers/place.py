@@ -237,9 +237,11 @@ def start_controller(config: pytest.Config, options: RunOptions, *, collects_gar
             stream.flush()
     supervisor_pid = os.fork()
     if not supervisor_pid:
+        # Lines end for the others only when no process has this side of them any more.
         own.close()
         template.close()
         listener.close()
+        # Ctrl-C at the terminal is for the controller, which tells the others.
         os.setsid()
         supervise(
             config,

@@ -48,6 +48,7 @@ _MOST_BAD_STARTS = 3
 # With a pause that grows by this between them, they last for two minutes.
 _MOST_BAD_STEPS = 11
 _PAUSE_SECONDS = 2.0
+# After a node has hung up: how often, and for how long, it is asked whether the job is over.
 _DOUBT_SECONDS = 1.0
 _DOUBT_LASTS_SECONDS = 30.0
 # So often a test may be started again after all its ranks were ended from outside, unexplained.

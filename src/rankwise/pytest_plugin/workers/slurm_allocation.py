@@ -128,6 +128,7 @@ def submit_on(wishes: SlurmOptions, program: Sequence[str], name: str, line: str
         name=f"{name}-{secrets.token_hex(4)}",
         script=script_text(choice.batch, name, program) + "\n",
         options=system.options(batch.Needs(cores=wishes.tasks)),
+        # The job only holds the place: what tests print comes by way of the controller.
         output=Path("/dev/null"),
         environment={**system.plain_environment(os.environ), LINE: line},
     )

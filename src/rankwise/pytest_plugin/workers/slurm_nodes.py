@@ -56,6 +56,7 @@ class Srun:
         others: they take turns.
         """
         cores = self.wishes.cores_per_task * threads
+        # With --exact a step takes only the cores that it asks for, so that others fit beside it.
         share = ["--exact" if is_alone and not self.shares else "--overlap"]
         if node:
             # Slurm would spread it over all nodes of the job, and start a daemon on each.
@@ -81,6 +82,7 @@ class Srun:
         count = len(self.nodes)
         return [
             *self._usual(),
+            # With --no-kill, the servers on other nodes go on when one node is lost.
             *("--overlap", "--mpi=none", "--cpu-bind=none", "--mem=0", "--no-kill"),
             *(f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
         ]

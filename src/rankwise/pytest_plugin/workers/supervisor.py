@@ -243,6 +243,7 @@ def supervise_node(
     mpi.forget_job()
     options = RunOptions(config, width=invitation.width)
     folder = invitation.own_folder
+    # An error if it exists: in /tmp, another user could have made it.
     folder.mkdir(mode=0o700)
     name = connections.name_on_node(connections.SUPERVISOR, connections.node_name())
     line = connections.Channel.open(invitation.address, invitation.secret, name)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _LOOK_SECONDS = 0.1
+# Time to read what is there; a pane that was forgotten closes by itself.
 _STAY_SECONDS = 600.0
 _AT_ONCE = 1 << 16
 
