@@ -21,7 +21,6 @@ from typing import Any
 _dumps, _loads, _monotonic = json.dumps, json.loads, time.monotonic
 _receive, _send_all = socket.socket.recv, socket.socket.sendall
 
-# The lengths of header and body, before each message.
 _LENGTHS = struct.Struct("!II")
 _RECEIVE_BYTES = 1 << 18
 # A stranger may not make us keep more than this before it has shown the secret.
@@ -429,7 +428,6 @@ class Exchange:
 
     def step(self, seconds: float | None) -> None:
         """Wait for something to happen, for no longer than told; then deal with all of it."""
-        # Often enough to drop strangers that say nothing.
         if self._strangers:
             seconds = min(1.0, seconds if seconds is not None else 1.0)
         for key, mask in self._selector.select(seconds):
