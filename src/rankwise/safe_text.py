@@ -32,11 +32,12 @@ def clip_apart(names: Sequence[str], most: int) -> list[str]:
     common = sum(1 for _ in takewhile(lambda some: len(set(some)) == 1, zip(*names, strict=False)))
     for ways in (names, [f"…{name[common:]}" for name in names]):
         if len(set(found)) < len(set(names)):
-            found = [_clip_middle(name, most) for name in ways]
+            found = [clip_middle(name, most) for name in ways]
     return found
 
 
-def _clip_middle(text: str, most: int) -> str:
+def clip_middle(text: str, most: int) -> str:
+    """Shorten a name that may differ from others only at its end."""
     first = most // 2
     return text if len(text) <= most else f"{text[:first]}…{text[len(text) - most + first + 1 :]}"
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from rankwise.reports.html import html_report
 from rankwise.reports.model import ReportData
 from rankwise.store import State, Store
+from rankwise.store.samples import Sample
 from tests.reports.made_runs import BEGUN, failed_run, make_run, passed_run
 from tests.reports.matrix_runs import BROKEN, Done, environment, make_matrix, picture, typical
 from tests.reports.measured_runs import hostile_run, many_cases, osu_sweep
@@ -58,6 +59,21 @@ def test_a_failed_run_says_what_went_wrong_and_how_to_repeat_it(store: Store) ->
     assert "worker 1 left with exit code 7" in words
     assert "ValueError: no" in words
     assert "rankwise run" in words
+
+
+def test_conditions_are_ranges_and_the_run_can_be_repeated(store: Store) -> None:
+    run = osu_sweep(store)
+    samples = [Sample(metric="latency", value=1.0, unit="us", better="lower", point={})]
+    for trial, busy in enumerate((65.47679158191725, 8.1)):
+        conditions = {"time": 1795035712.04 + trial, "others_percent": busy, "mpi": "mpich 4.3"}
+        key = list(store.task_rows(run))[trial].key
+        store.add_samples(run, key, 1, samples, case="c", trial=trial, conditions=conditions)
+    data = ReportData(store=store, run=store.run(run), now=NOW)
+    found = dict(data.conditions)
+    assert found["others_percent"] == "8.1 to 65.5"
+    assert found["mpi"] == "mpich 4.3"
+    assert "time" not in found
+    assert data.repeat in Reader(html_report(data)).words
 
 
 def test_the_summary_is_before_all_else(store: Store) -> None:
@@ -204,6 +220,13 @@ def test_what_differs_is_told_with_both_values(store: Store) -> None:
     assert "analysis.ipynb passes with old on the same machine" in flat
     assert "package numpy 2.3.1 1.26.4" in flat
     assert "CPU features amx_tile avx512_vnni avx512f no yes" in flat
+
+
+def test_boxes_that_scroll_are_reached_with_the_keyboard(store: Store) -> None:
+    elements = Reader(matrix_page_of(store, make_matrix(store, typical()))).elements
+    boxes = [named for _, named in elements if named.get("class") in ("scroll", "plot", "table")]
+    assert boxes
+    assert all(named.get("tabindex") == "0" for named in boxes)
 
 
 def test_pictures_are_shown_once(store: Store) -> None:

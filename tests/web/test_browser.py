@@ -263,6 +263,24 @@ def test_a_phone_is_wide_enough(tab: Page, server: Served) -> None:
         assert wide <= 360, (path, wide)
 
 
+def test_fields_stand_in_one_line(tab: Page, server: Served) -> None:
+    for path in ("/", "/compare"):
+        tab.goto(f"{server.base}{path}")
+        fields = tab.locator(".tools :is(input, select, button):visible")
+        boxes = [one.bounding_box() for one in fields.all()]
+        assert len({(box["y"], box["height"]) for box in boxes if box}) == 1, (path, boxes)
+
+
+def test_a_narrow_column_does_not_break_short_words(tab: Page, server: Served) -> None:
+    tab.set_viewport_size({"width": 390, "height": 740})
+    path = next(one for one in ADDRESSES if one.endswith("/matrix"))
+    tab.goto(f"{server.base}{path}")
+    for head in tab.locator("tbody th").all():
+        box = head.bounding_box()
+        assert box is not None
+        assert box["width"] >= 100
+
+
 def test_without_scripts_pages_show_the_same(chromium: Browser, server: Served) -> None:
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()

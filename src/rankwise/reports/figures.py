@@ -335,7 +335,10 @@ def _band(rows: Sequence[Measure]) -> str:
 
 def _left_out(count: int, rows: Sequence[Measure]) -> Iterator[str]:
     unfit = sum(row.unfit for row in rows)
-    for number, why in ((count, "not positive: the axis is logarithmic"), (unfit, "not finite")):
+    for number, why in (
+        (count, "not positive, and the axis is logarithmic"),
+        (unfit, "not finite"),
+    ):
         if number:
             yield f"{counted(number, 'value')} left out: {why}."
 

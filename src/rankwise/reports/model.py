@@ -30,6 +30,7 @@ from rankwise.reports.lanes import Timeline
 from rankwise.reports.matrix import CellVerdict, MatrixResult, Used, matrix_of, used_in
 from rankwise.reports.measurements import Measure, Trend, measures_of, run_before, trends_of
 from rankwise.reports.palette import TONES, URGENCY
+from rankwise.reports.plots.axes import number_text
 from rankwise.reports.timeline import timeline_of_run
 from rankwise.safe_text import cut
 from rankwise.store import RunRow, State, Store, TaskRow
@@ -236,6 +237,11 @@ class ReportData:
         times = [(case.key, case.seconds) for case in self.cases if case.seconds is not None]
         return figures_of(self.measures, self.trends, times)
 
+    @property
+    def repeat(self) -> str:
+        """Return the command that repeats the whole run."""
+        return repeat_command(self.run, "", is_alone=True)
+
     @cached_property
     def conditions(self) -> Sequence[tuple[str, str]]:
         return _conditions(self.store.conditions(self.run.id).values())
@@ -324,15 +330,22 @@ def repeat_command(run: RunRow, key: str, *, is_alone: bool) -> str:
 
 def _conditions(found: Iterable[Mapping[str, object]]) -> list[tuple[str, str]]:
     """Put the conditions of all attempts together: what was equal is said once."""
-    values: dict[str, list[str]] = {}
+    values: dict[str, list[object]] = {}
     for one in found:
         for name, value in one.items():
-            text = value if isinstance(value, str) else json.dumps(value, default=str)
             seen = values.setdefault(name, [])
-            if text not in seen:
-                seen.append(text)
+            if value not in seen:
+                seen.append(value)
+    # When each was measured says nothing about how.
+    return [(name, _condition(seen)) for name, seen in values.items() if name != "time"]
+
+
+def _condition(seen: Sequence[object]) -> str:
+    """Write the different values of a condition: numbers as the range that they are in."""
+    numbers = [value for value in seen if type(value) in (int, float)]
+    if len(numbers) == len(seen):
+        ends = (number_text(end(numbers), 3) for end in (min, max))
+        return " to ".join(dict.fromkeys(ends))
+    texts = [value if isinstance(value, str) else json.dumps(value, default=str) for value in seen]
     # More than three are no longer conditions, but data.
-    return [
-        (name, cut(" · ".join(seen[:3]) + f" and {len(seen) - 3} more" * (len(seen) > 3)))
-        for name, seen in values.items()
-    ]
+    return cut(" · ".join(texts[:3]) + f" and {len(texts) - 3} more" * (len(texts) > 3))

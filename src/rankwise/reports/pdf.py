@@ -306,7 +306,8 @@ def _content(data: ReportData) -> dict[str, Any]:
         "more_failures": _more_failures(data),
         "measures": _measures(data),
         "cases": _cases(data),
-        "conditions": [[fit(cut(name, 60)), fit(value)] for name, value in data.conditions],
+        "repeat": wrapped(data.repeat),
+        "conditions": [[fit(cut(name, 60)), wrapped(value)] for name, value in data.conditions],
         "notices": [fit(cut(one)) for one in run.notices],
         "made": f"rankwise {__version__}, {moment(data.now)}",
     }

@@ -13,7 +13,7 @@ from rankwise.reports.lanes import COLOURS, Gap, Span, Timeline, TimelineBar, la
 from rankwise.reports.palette import TONES
 from rankwise.reports.plots import svg
 from rankwise.reports.plots.axes import axis_for
-from rankwise.safe_text import clip, cut
+from rankwise.safe_text import clip, clip_middle, cut
 from rankwise.wording import counted, duration
 
 WEIGHTS = {tone: weight for weight, tone in enumerate(("idle", "good", "busy", "warn", "bad"))}
@@ -286,7 +286,9 @@ def _name_in(bar: TimelineBar, room: int, mark: str) -> str:
     room -= len(mark)
     if len(name) <= room:
         return f"{mark}{name}"
-    return f"{mark}{name[: room - 1]}…" if room >= _FEWEST_LETTERS else mark[: max(0, room + 2)]
+    return (
+        f"{mark}{clip_middle(name, room)}" if room >= _FEWEST_LETTERS else mark[: max(0, room + 2)]
+    )
 
 
 def title_of(bar: TimelineBar, timeline: Timeline) -> str:
