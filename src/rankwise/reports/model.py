@@ -342,7 +342,7 @@ def _conditions(found: Iterable[Mapping[str, object]]) -> list[tuple[str, str]]:
 
 def _condition(seen: Sequence[object]) -> str:
     """Write the different values of a condition: numbers as the range that they are in."""
-    numbers = [value for value in seen if type(value) in (int, float)]
+    numbers = [value for value in seen if isinstance(value, int | float)]
     if len(numbers) == len(seen):
         ends = (number_text(end(numbers), 3) for end in (min, max))
         return " to ".join(dict.fromkeys(ends))

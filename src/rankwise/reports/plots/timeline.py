@@ -284,11 +284,8 @@ def _name_in(bar: TimelineBar, room: int, mark: str) -> str:
     if len(name) > room:
         name = name.removeprefix("test_")
     room -= len(mark)
-    if len(name) <= room:
-        return f"{mark}{name}"
-    return (
-        f"{mark}{clip_middle(name, room)}" if room >= _FEWEST_LETTERS else mark[: max(0, room + 2)]
-    )
+    shown = clip_middle(name, room) if room >= min(len(name), _FEWEST_LETTERS) else ""
+    return f"{mark}{shown}" if shown else mark[: max(0, room + 2)]
 
 
 def title_of(bar: TimelineBar, timeline: Timeline) -> str:
