@@ -44,6 +44,7 @@ def call(
     order = {"path": str(Path(path).absolute()), "function": name, "given": given}
     with tempfile.TemporaryDirectory(prefix="rankwise-call-") as folder:
         answer, printed = Path(folder) / "answer.json", Path(folder) / "printed"
+        # With -P, a file beside this script hides no module of the standard library.
         line = [sys.executable, "-P", __file__, str(answer)]
         told = json.dumps({**order, "is_check": is_check}).encode()
         code = _run(line, told, work, printed, seconds)
@@ -83,6 +84,7 @@ def _run(
     except subprocess.TimeoutExpired:
         return None
     finally:
+        # Also after a good end: what it has left running would never be ended.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

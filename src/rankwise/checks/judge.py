@@ -183,8 +183,8 @@ def _fault_in_sources(
     if least <= count and (most is None or count <= most):
         if lost and most is not None:
             return (
-                f"{lost} bytes of {names_of(sources)} were left out, so nobody can say that it is "
-                "not in there"
+                f"{lost} bytes of {names_of(sources)} were left out, so it is not known whether "
+                "it is in there"
             )
         return ""
     where = names_of(sources)
@@ -206,6 +206,7 @@ def _places(check: Check, text: str) -> Iterator[int]:
                 return
             yield found.start()
         return
+    # Overlaps do not count twice, as with `re.finditer`; an empty text must still come to an end.
     at = text.find(check.what)
     while at >= 0:
         yield at
@@ -258,6 +259,7 @@ def _is_right(check: Check, value: Any) -> bool:
     if not check.compare:
         return True
     if check.compare == "equals" and not (_is_number(value) and _is_number(wanted)):
+        # Python takes True for 1, and JSON does not.
         return type(value) is type(wanted) and bool(value == wanted)
     if not _is_number(value) or not isinstance(wanted, (int, float)):
         return False
@@ -305,6 +307,7 @@ def judge(
     everything after it can only make things worse. Only reads, so it may be asked again: what has
     not changed is judged in the same way. `redact` keeps secrets out of what is quoted.
     """
+    # Before the tests: of a program whose code was wanted, their results count too.
     end, faults = _judge_code(task, end)
     end, tests = judge_tests(task, folder, end, redact)
     if end.outcome != "passed":

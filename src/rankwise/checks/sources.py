@@ -35,6 +35,7 @@ def at_most(seconds: float) -> Iterator[None]:
     def ring(number: int, frame: FrameType | None) -> None:
         raise TooLong(f"it took longer than {seconds:g} s")
 
+    # A pattern may take hours in C, where only a signal is heard.
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -118,6 +119,7 @@ class AttemptOutput:
         """Return the ranks that a check is about: those that there should have been."""
         if check.rank != "all":
             return [int(check.rank)]
+        # Not from the records: a rank that left none must not drop out of the check.
         known = {one.rank for one in self.task.processes if one.rank is not None}
         return list(range(max(len(known), self.task.width, 1)))
 
@@ -171,6 +173,7 @@ class AttemptOutput:
     def _refuse_old(self, name: str, path: Path) -> None:
         """Raise Missing for what was there before: it says nothing about this attempt."""
         status = path.stat()
+        # A copy may keep the time of its original, but not the time when it was made.
         newest = max(status.st_mtime, status.st_ctime)
         began = self._began()
         if began is not None and newest < began - _CLOCK_SECONDS:

@@ -111,6 +111,7 @@ class Drive:
                 self._start_no_more(self._why_over)
             self._repeat_cancel()
             self._start_what_fits()
+            # Never for long: a cancel may come by way of the store, which wakes no thread.
             if self._running:
                 self._wait(_WAIT_SECONDS)
             elif self._parked:
@@ -145,6 +146,7 @@ class Drive:
         """Close the backends, and record what they still report."""
         for name in self._facts:
             self._computes[name].close()
+        # An end that arrived meanwhile must not wait for the next `resume`.
         for update in self._arrived(0.0):
             self._record(update)
 
@@ -183,8 +185,10 @@ class Drive:
                 self._verdict.count(row.key, row.state, row.exit_code, row.reason)
                 self._note_culprit(tasks[row.key], row.state)
         names = {name for task in tasks.values() for name in task.secrets}
+        # Before anything is stored: reasons quote output, in which values may stand.
         if names:
             self._store.keep_out(self._secrets[name] for name in names if name in self._secrets)
+        # Read only if there can be some: a large run has as many attempts as tasks.
         attempts: list[AttemptRow] = []
         if any(row.attempts for row in rows if not row.state.is_over):
             attempts = [row for row in self._store.attempts(self._run) if not row.state.is_over]
@@ -312,6 +316,7 @@ class Drive:
         )
         try:
             self._submit(attempt, task, facts)
+        # By the contract of backends, nothing was started then.
         except ComputeFailure as failure:
             self._end(running, not_run(str(failure)))
             return
@@ -530,6 +535,7 @@ class Drive:
             return False
         if codes and end.exit_code not in codes:
             return False
+        # What never started is no try: a client was ended, or a backend refused it.
         attempts = self._store.attempts(self._run, task.key)
         return sum(row.state != State.NOT_RUN for row in attempts) <= task.restart.most
 

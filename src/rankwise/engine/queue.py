@@ -88,11 +88,13 @@ class Queue:
     def put_back(self, task: Queued) -> None:
         """Have a task wait again that was given away, by this queue or an earlier one."""
         self.waiting[task.key] = task
+        # A task that another client has started was never in this queue: it comes last.
         self._position.setdefault(task.key, len(self._position))
         self._line_up(task)
 
     def take(self) -> Queued | None:
-        """Give away the first task that fits into what is free, and whose lane is not full."""
+        """Return the first task that fits into what is free and whose lane is not full, or None."""
+        # By the position in the plan, so that runs of one plan start their tasks in one order.
         best: tuple[int, _Line] | None = None
         for line, waiting in self._lines.items():
             compute, claim, lane = line
@@ -118,7 +120,7 @@ class Queue:
         self.enter(task, -1)
 
     def take_any(self) -> Queued | None:
-        """Give away the first task that could start, whether it fits or not."""
+        """Return the first task that could start, whether it fits or not; None: none could."""
         lines = [line for line in self._lines.values() if line]
         if not lines:
             return None
@@ -132,6 +134,7 @@ class Queue:
         one, unless they run in any case. What waits for tasks that are given up follows them.
         """
         given_up: list[GivenUp] = []
+        # Not by recursion: a chain of tasks may be thousands long.
         over = [(key, state)]
         while over:
             cause, how = over.pop(0)
@@ -149,7 +152,7 @@ class Queue:
         return given_up
 
     def left_out(self, key: str, reason: str, *, is_well: bool) -> list[GivenUp]:
-        """Give up a task that waits no more, and return it with those that follow it."""
+        """Return a task that waits no more, as given up, with all that need it."""
         followers = self.over(key, State.SKIPPED if is_well else State.NOT_RUN)
         return [GivenUp(key=key, reason=reason, is_well=is_well), *followers]
 
@@ -164,6 +167,7 @@ class Queue:
         """Have a task line up if it can start now; give it up if it never will."""
         task = self.waiting.get(key)
         if task is None:
+            # It was given up for another of its needs.
             return None
         trouble = self._troubles.get(key, "")
         if task.when == "passed" and trouble:
@@ -185,7 +189,7 @@ class Queue:
         return None
 
     def give_up_all(self, reason: str) -> list[GivenUp]:
-        """Give up everything that still waits."""
+        """Return everything that still waits, as given up."""
         given_up = [GivenUp(key=key, reason=reason) for key in self.waiting]
         self.waiting.clear()
         self._lines.clear()

@@ -135,6 +135,7 @@ class EarlierTasks:
         if reuse.is_taken:
             return "", self._store.passed_before(self._store.run(self._run).source, task.key)
         try:
+            # Also where an earlier outcome is not wanted: the next run may want this one.
             digest = self._digest(task, reuse)
             found = self._store.passed_with(digest) if reuse.is_wanted else None
             if found is None or not self._is_still_there(found, reuse):
@@ -158,6 +159,7 @@ class EarlierTasks:
         theirs = artifacts_folder(self._store.run_folder(origin), stage) / cell
         ours = artifacts_folder(self._store.run_folder(self._run), stage) / cell
         if theirs.exists() and not ours.exists():
+            # A link: artifacts may be large, and are never changed.
             ours.parent.mkdir(parents=True, exist_ok=True)
             ours.symlink_to(theirs, target_is_directory=True)
 
@@ -165,6 +167,7 @@ class EarlierTasks:
         folder = passed_folder(self._store, row)
         if folder is None or not folder.is_dir():
             return False
+        # Without declared outputs, only the newest attempt's folder is known to be untouched.
         if not reuse.outputs:
             source = self._store.run(row.origin or row.run).source
             return folder == self._store.last_folder_of(source, row.key)

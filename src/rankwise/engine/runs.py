@@ -86,6 +86,7 @@ def look(store: Store, run: str) -> None:
 
 def cancel(store: Store, run: str) -> None:
     """End a run, whichever process drives it."""
+    # First the wish: a driver that starts in this moment finds it.
     store.want_cancel(run, now=time.time())
     if driver_of(store.run_folder(run)) is None:
         with contextlib.suppress(BeingDriven):
@@ -148,6 +149,7 @@ def _ended_by_signals(one: Drive) -> Iterator[None]:
     try:
         yield
     finally:
+        # Our caller may be a program with handlers of its own.
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -236,6 +238,7 @@ def _start_left(place: Path) -> str:
             _start(store, store / "runs" / run, run, {**os.environ, **variables})
         else:
             why = f"{run} was submitted to {store}, which is not on this machine: it is not driven"
+    # Also what cannot be read: it would be reported every two seconds.
     with contextlib.suppress(OSError):
         place.unlink()
     return why

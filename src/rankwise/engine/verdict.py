@@ -49,6 +49,7 @@ def measure(
             raise OSError(str(missing)) from missing
         return "\n".join(source.text for _, sources in groups for source in sources)
 
+    # All of them, also after a fault: people mend all mistakes at once.
     found = read_all(task.measuring.metrics, text_of)
     if found.faults:
         end = dataclasses.replace(
@@ -124,6 +125,7 @@ class RunVerdict:
             self._counting.add(state)
         if state.is_green:
             return
+        # A soft task that was lost or cancelled has not failed: that is not forgiven.
         if key in self._soft and state.has_failed:
             self._forgiven[state] += 1
         else:
@@ -163,6 +165,7 @@ class RunVerdict:
         only = {state for state in self._counts - self._forgiven if not state.is_green}
         if not only:
             return State.NOT_RUN if self._nothing_ran() else State.PASSED
+        # Several kinds of trouble have no name of their own.
         if len(only) > 1 or (only == {State.NOT_RUN} and State.PASSED in self._counting):
             return State.FAILED
         return only.pop()

@@ -170,6 +170,7 @@ class Collector:
             self.fault("there is a value without a name: say `name`")
         elif not unit:
             self.fault(f"{metric} has no unit: say `unit`, or `unit: 1` if it has none")
+        # A wrong pattern may match each line of a large log.
         elif len(self._series) >= MOST_SAMPLES:
             self.fault(f"there are more than {MOST_SAMPLES:,} values")
         else:
@@ -261,6 +262,7 @@ def _read_from(wish: Metric, text_of: Callable[[str], str]) -> ParsedMetrics:
         text = text_of(wish.on)
     except (OSError, ValueError) as error:
         return ParsedMetrics(faults=(f"{wish.parser} cannot read {wish.on}: {error}",))
+    # Ours never raise, by their contract: an error there is to be seen whole.
     if wish.parser in METRIC_PARSERS.ours:
         return read(wish, text)
     # A parser of another package: what it raises must not end the whole run.

@@ -150,6 +150,7 @@ def _trouble(engine: str, executable: str) -> str | None:
 
 def _get_image(choice: RuntimeChoice, container: Container, say: Say) -> None:
     executable, image = container.executable, container.image
+    # A registry that cannot be reached does no harm where the image is there.
     if _ask([executable, "image", "inspect", image], _ANSWER_SECONDS) is None:
         return
     say(f'getting the image of runtime "{choice.name}": {image}')

@@ -267,6 +267,7 @@ def find_uv() -> tuple[str, ...] | None:
 
 def _digest(choice: RuntimeChoice) -> str:
     """Name what an environment is made from; a home folder may serve unlike machines."""
+    # Without a wish it is made from our own Python: another one makes another environment.
     ours = "" if choice.python else f"{sys.version} {sys.base_prefix}"
     parts = [1, sysconfig.get_platform(), ours, choice.python, sorted(choice.requirements)]
     if choice.lock:

@@ -247,6 +247,7 @@ def compare(pairs: Sequence[Pair]) -> list[Comparison]:
     """Compare all pairs at once: the more there are, the surer each must be."""
     measured = [_measure(pair) for pair in pairs]
     asked = [each for each in measured if each is not None]
+    # Only what could be tested counts as asked: the others would make all less certain.
     corrected = iter(adjusted([each.p for each in asked]))
     return [
         _too_few_trials(pair) if each is None else _judge(pair, each, next(corrected), len(asked))
@@ -334,6 +335,7 @@ def _verdict(pair: Pair, found: _Measured, p: float, many: int) -> tuple[Compari
     threshold = pair.threshold
     if -threshold <= found.low and found.high <= threshold:
         return ComparisonVerdict.UNCHANGED, f"within {threshold:.1%}"
+    # The end of the interval that is nearer to no change at all; 0: it is inside.
     near = min(abs(found.low), abs(found.high)) if found.low * found.high > 0 else 0.0
     if abs(found.change) <= threshold or near < _NEAR_END * threshold:
         return ComparisonVerdict.INCONCLUSIVE, _too_wide(pair, found)

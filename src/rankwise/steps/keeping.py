@@ -38,6 +38,7 @@ def keep(patterns: Sequence[str], folder: Path, into: Path, objects: Path) -> li
             raise InputError(f"the artifact {found[0]} is outside of {folder}: copy it there first")
         names += [name for name in found if name not in names]
     with Beside(into) as beside:
+        # Of a try that was killed, in a process of the same number.
         discard(beside)
         for name in names:
             place = Path(beside, name)
@@ -126,6 +127,7 @@ def restore(cache: Path, paths: Sequence[str], folder: Path) -> bool:
         for path in paths:
             discard(str(folder / path))
         raise ComputeFailure(f"{cache} is damaged ({error}): remove it") from error
+    # The time of the last use: by it, old ones are removed.
     os.utime(cache)
     print(f"cache: {', '.join(paths)} put back")
     return True

@@ -118,6 +118,7 @@ def _copy(source: Path, folder: Path, name: str) -> None:
     staged = folder / f"{_STAGING}{os.getpid()}-{time.time_ns()}"
     shutil.copytree(source, staged, symlinks=True)
     (staged / _NOTE).write_text(json.dumps({"made": time.time(), "source": str(source)}))
+    # On the disk before it has its name: after a power cut, a release is whole or not there.
     _sync_tree(staged)
     rename(staged, folder / name)
     _sync(folder)
@@ -136,6 +137,7 @@ def _switch(folder: Path, name: str) -> None:
     if current_in(folder) == name:
         return
     link = folder / f"{_LINK}{os.getpid()}-{time.time_ns()}"
+    # A new link that takes the old one's place: at no moment there is none.
     link.symlink_to(name)
     rename(link, folder / CURRENT)
     _sync(folder)

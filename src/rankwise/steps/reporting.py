@@ -103,6 +103,7 @@ def report_main() -> None:
     given = parser.parse_args()
     place = Path(expanded(given.to))
     with Store.open(Path(given.store), read_only=True) as store:
+        # Into the log of the stage as well, where it is seen without a browser.
         print(page(store, given.run))
         content = _content(store, given.run, place)
     place.parent.mkdir(parents=True, exist_ok=True)

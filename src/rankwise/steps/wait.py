@@ -76,6 +76,7 @@ def submit_and_wait(wish: BatchCommands) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    # The runner ends a step by SIGTERM: the job must not go on without a stage that waits.
     signal.signal(signal.SIGTERM, end)
     try:
         _wait(wish, job)
@@ -126,6 +127,7 @@ def _wait(wish: BatchCommands, job: str) -> None:
             raise ComputeFailure(f"{job} has failed")
         if silences >= _MOST_SILENCES:
             raise ComputeFailure(f"the state of {job} cannot be read: {wish.state}")
+        # Soon again: a job that is gone should not be waited for longer and longer.
         if silences and wish.is_done_when_gone:
             time.sleep(wish.interval)
             continue

@@ -65,6 +65,7 @@ def check_out(repository: str, folder: Path, ref: str, *, clean: bool) -> tuple[
     commit = _commit(folder, ref or "HEAD")
     git("checkout", "--quiet", "--detach", *(["--force"] if clean else []), commit, folder=folder)
     removed = git("clean", "-ffdx", folder=folder) if clean else ""
+    # After the checkout: which modules there are depends on the commit.
     if (folder / ".gitmodules").exists():
         modules = ("submodule", "update", "--quiet", "--init", "--recursive")
         git(*modules, folder=folder, environment=login)
@@ -144,6 +145,7 @@ def make(
         return identity_at(folder / _STAMP, stamp, is_new=False)
     if folder.exists() and not (folder / "pyvenv.cfg").exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is there, and no virtual environment: move it away")
+    # Never changed in place: packages that are no longer asked for would stay.
     shutil.rmtree(folder, ignore_errors=True)
     line = [python, "-m", "venv", str(folder)]
     _run([*line, "--system-site-packages"] if with_site else line)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rankwise.errors import StoreFailure
-from rankwise.plan import task_of
-from rankwise.store.rows import OPEN, AttemptRow, EventRow, ProcessRow, RunRow, State, TaskRow
+from rankwise.store.rows import OPEN
 
 if TYPE_CHECKING:
     from rankwise.node.output import Redactor
@@ -118,16 +117,6 @@ class Table(Generic[_RowClass]):
         return self._kind(**named)
 
 
-RUNS = Table(
-    "runs", RunRow, state=State, tags=json.loads, notices=lambda text: tuple(json.loads(text))
-)
-TASKS = Table("tasks", TaskRow, without="body", state=State)
-TASKS_WITH_BODIES = Table("tasks", TaskRow, state=State, body=task_of)
-ATTEMPTS = Table("attempts", AttemptRow, state=State, folder=Path)
-PROCESSES = Table("processes", ProcessRow, by_us=bool)
-EVENTS = Table("events", EventRow, body=json.loads)
-
-
 def where_all(which: Iterable[str]) -> str:
     """Return the condition that columns have given values."""
     return " AND ".join(["1", *(f"{column} = ?" for column in which)])
@@ -174,6 +163,7 @@ class Database:
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return all rows that a query finds."""
+        # All at once: a cursor that is left open keeps the log of the database from shrinking.
         found = self._patiently(lambda: self._execute(statement, values).fetchall())
         return [tuple(map(_from_column, row)) for row in found]
 

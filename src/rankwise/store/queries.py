@@ -9,17 +9,8 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rankwise.errors import InputError
-from rankwise.plan import Task
-from rankwise.store.database import (
-    ATTEMPTS,
-    EVENTS,
-    PROCESSES,
-    RUNS,
-    TASKS,
-    TASKS_WITH_BODIES,
-    Database,
-    where_all,
-)
+from rankwise.plan import Task, task_of
+from rankwise.store.database import Database, Table, where_all
 from rankwise.store.rows import (
     OPEN,
     AttemptRow,
@@ -34,6 +25,15 @@ from rankwise.store.rows import (
 from rankwise.wording import name_nearest
 
 _Row = TypeVar("_Row")
+
+RUNS = Table(
+    "runs", RunRow, state=State, tags=json.loads, notices=lambda text: tuple(json.loads(text))
+)
+TASKS = Table("tasks", TaskRow, without="body", state=State)
+TASKS_WITH_BODIES = Table("tasks", TaskRow, state=State, body=task_of)
+ATTEMPTS = Table("attempts", AttemptRow, state=State, folder=Path)
+PROCESSES = Table("processes", ProcessRow, by_us=bool)
+EVENTS = Table("events", EventRow, body=json.loads)
 
 _TOOK = "coalesce(ended, ?) - started"
 # Those without a time come last, whichever way round.
@@ -176,6 +176,7 @@ class Queries:
             return named[0]
         if not text:
             raise self._no_run(text)
+        # By a range, not LIKE: that is found in the index, and % and _ mean themselves.
         beginning = "WHERE id >= ? AND id < ? ORDER BY serial DESC LIMIT ?"
         match self._database.all(RUNS, beginning, (text, text + _LAST, _FEW + 1)):
             case []:
@@ -304,6 +305,7 @@ class Queries:
         self, where: str, values: tuple[str, ...], *, bodies: bool
     ) -> Iterator[TaskRow]:
         table = TASKS_WITH_BODIES if bodies else TASKS
+        # By position, not OFFSET: rows that change meanwhile are neither skipped nor read twice.
         last, is_more = -1, True
         while is_more:
             found = self._database.rows(
@@ -328,6 +330,7 @@ class Queries:
         return InputError(f"{self._database.path}: there is no run {text!r}. {hint}")
 
     def _no_task(self, run: str, key: str) -> InputError:
+        # It may be the run that is not there: that message is the right one then.
         self.run(run)
         keys = [row.key for row in self.task_rows(run)]
         hint = name_nearest(key, keys) if keys else "It has none at all."

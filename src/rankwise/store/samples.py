@@ -106,6 +106,7 @@ class SampleWrites(Changes):
             )
             key = (serial, task, attempt)
             where = "WHERE run_serial = ? AND task = ? AND attempt = ?"
+            # A client that judges an attempt again must not double its samples.
             self._database.change(f"DELETE FROM samples {where}", key)
             self._database.change(f"DELETE FROM conditions {where}", key)
             for sample in samples:
@@ -154,6 +155,7 @@ class SampleQueries:
     def history(self, series: int, *, last_runs: int | None = None) -> list[SampleRow]:
         """Return the samples of a series, those of the oldest run first; only of the last runs."""
         newest = "SELECT DISTINCT run_serial FROM samples WHERE series = ? ORDER BY 1 DESC LIMIT ?"
+        # To SQLite, a negative limit is none.
         limit = -1 if last_runs is None else last_runs
         return self._samples(
             f"WHERE samples.series = ? AND samples.run_serial IN ({newest})",

@@ -84,6 +84,7 @@ def _lock(file: int, folder: Path, run: str) -> None:
         # Only a driver keeps others from sharing it.
         if not lock(file, waits=False, is_shared=True):
             raise BeingDriven(run, _pid_in(folder / _LOCK))
+        # Two who wait must not keep each other out by what they hold.
         unlock(file)
         if time.monotonic() > deadline:
             pid = _pid_in(folder / _LOOK_LOCK)

@@ -173,6 +173,7 @@ class Writes(Changes):
         `waits` is why it does not start yet, and is gone as soon as it does. `silence` is why
         nothing is heard of it, though it may run; empty: it is heard again.
         """
+        # Updates may come late and twice: each part changes only what it finds as it should be.
         which = {"run": run, "task": task, "number": number}
         of_task, body = {"run": run, "key": task}, {"task": task, "attempt": number}
         is_new = False
@@ -221,6 +222,7 @@ class Writes(Changes):
         # The runner's own times belong together: the client may have noticed a start late.
         times = {"started": started} if started is not None else {}
         with self.together():
+            # Not a second time: the first client that stores an end is the one that counts.
             new = {**how, **times, "ended": ended}
             if not self._transition("attempts", which, new, event, now=ended):
                 return False
@@ -247,6 +249,7 @@ class Writes(Changes):
             for position, one in enumerate(results)
         ]
         with self.together():
+            # A client that was killed may have stored some of them.
             self._database.change(
                 "DELETE FROM results WHERE run = ? AND task = ? AND attempt = ?",
                 (run, task, attempt),
