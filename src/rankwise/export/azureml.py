@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwise.documents.common import Input, JobOutput
+from rankwise.documents.common import Input
 from rankwise.documents.jobs import CommandJob
 from rankwise.documents.written import Scalar
 from rankwise.errors import InputError
@@ -179,10 +179,6 @@ def _input(job: ExportJob, said: Input) -> str | dict[str, str]:
     return given(type=said.type, path=_path(job, said.path), mode=said.mode)
 
 
-def _output(output: JobOutput) -> dict[str, str]:
-    return given(type=output.type or "uri_folder", path=output.path, mode=output.mode)
-
-
 def _of_command_job(
     job: ExportJob, model: CommandJob, resources: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -191,8 +187,12 @@ def _of_command_job(
     more = given(
         instance_type=asked.instance_type, shm_size=asked.shm_size, docker_args=asked.docker_args
     )
+    outputs = {
+        name: given(type=one.type or "uri_folder", path=one.path, mode=one.mode)
+        for name, one in model.outputs.items()
+    }
     return {
-        "outputs": {name: _output(output) for name, output in model.outputs.items()},
+        "outputs": outputs,
         "resources": {**resources, **more},
         **{name: _plain(getattr(model, name)) for name in _PASSED_ON},
     }

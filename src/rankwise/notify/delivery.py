@@ -239,6 +239,7 @@ class Outbox:
         # Sorted by name, messages are in the order in which they were written.
         name = f"{time.time_ns()}-{os.getpid()}"
         one = OutboxMessage(name=name, target=target, run=run, folder=folder, created=now)
+        # The body first: without its description a message is not found, and not sent in part.
         write_file(self._folder / f"{name}{_BODY}", body)
         self.note(one)
         return one

@@ -17,6 +17,7 @@ from rankwise.reports.rendering import render
 from rankwise.safe_text import clean, cut, fit
 from rankwise.wording import listed
 
+# Mail servers refuse what is too large.
 _MOST_PLOTS = 4
 _MOST_FAILURES = 5
 _MOST_LINES = 5

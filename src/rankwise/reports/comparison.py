@@ -180,6 +180,7 @@ def _gather(store: Store, side: Side, metrics: Sequence[str], is_named: bool) ->
                 continue
             key = _key(series, is_named=is_named)
             found.series[key] = series
+            # Also where all of it is under noise: the series was measured.
             values = found.values.setdefault(key, [])
             # A value under noise is counted, so that a verdict can say why it is not sure.
             if trouble := troubles.get((row.task, row.attempt), ()):

@@ -39,6 +39,7 @@ def junit_report(data: ReportData) -> bytes:
         "skipped": str(states["skipped"]),
         "time": f"{max(0.0, took):.3f}",
     }
+    # The numbers are at both levels: readers differ in which they look at.
     root = ElementTree.Element("testsuites", {"name": fit_for_xml(run.id), **numbers})
     about = {"name": fit_for_xml(run.name), **numbers}
     if run.started is not None:

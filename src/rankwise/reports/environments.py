@@ -180,6 +180,7 @@ def ranked(changes: Iterable[EnvironmentChange], words: str) -> tuple[Environmen
 _KINDS = (".ipynb", ".html", ".pdf")
 # What an attempt has for itself, or was given: no results.
 _NOT_LOOKED_INTO = frozenset({"nodes", "processes", "bin", ".ipynb_checkpoints"})
+# Deeper in an attempt there are data and caches.
 _DEEPEST = 3
 _MOST_FILES = 12
 _MOST_NOTEBOOK_BYTES = 50_000_000

@@ -18,6 +18,7 @@ from rankwise.store import State
 from rankwise.store.rows import RED
 
 _MOST_LINES = 20
+# GitHub takes a summary of one megabyte.
 _MOST_DETAILS = 20
 _LONGEST_DETAILS = 4000
 _LONGEST_NAME = 300

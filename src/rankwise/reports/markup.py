@@ -43,6 +43,7 @@ def attributes(**given: str | bool | None) -> Markup:
 
 
 _COLOUR = re.compile(r"\x1b\[([0-9;:]*)m")
+# A progress bar may be one line of a megabyte.
 _MOST_LETTERS = 400
 
 

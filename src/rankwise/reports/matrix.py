@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
@@ -434,21 +434,28 @@ def _total(cell: Cell) -> int:
 
 def reasons(matrix: MatrixResult) -> Iterator[tuple[str, str]]:
     """Return why cells did not run, with the cells for which that is so."""
-    found: dict[tuple[CellVerdict, str], list[Cell]] = {}
+    pairs = []
     for cell in matrix.in_order:
         if cell.verdict in TOLD_BY_REASON:
             reason = " ".join(cell.reason.split())[:_LONGEST_REASON]
-            found.setdefault((cell.verdict, reason), []).append(cell)
-    for (verdict, reason), cells in found.items():
-        yield cells_named(cells), f"{verdict}: {reason}" if reason else str(verdict)
+            pairs.append((f"{cell.verdict}: {reason}" if reason else str(cell.verdict), cell))
+    return _named_once(pairs)
 
 
 def differences(matrix: MatrixResult) -> Iterator[tuple[str, str]]:
     """Return what differs where the same tests pass, with the cells for which that is so."""
+    return _named_once(
+        (contrast_words(contrast, cell), cell)
+        for cell in matrix.in_order
+        for contrast in cell.contrasts
+    )
+
+
+def _named_once(pairs: Iterable[tuple[str, Cell]]) -> Iterator[tuple[str, str]]:
+    """Return the cells of which the same is said, with these words."""
     found: dict[str, list[Cell]] = {}
-    for cell in matrix.in_order:
-        for contrast in cell.contrasts:
-            found.setdefault(contrast_words(contrast, cell), []).append(cell)
+    for words, cell in pairs:
+        found.setdefault(words, []).append(cell)
     for words, cells in found.items():
         yield cells_named(cells), words
 

@@ -59,7 +59,9 @@ def used_by_tasks(store: Store, run: str, rows: Sequence[TaskRow]) -> dict[str, 
 _MOST_FAILURES = 25
 _LINES = 30
 _MOST_TRENDS = 6
+# On a plot, more runs are too close to be told apart.
 _MOST_RUNS = 40
+# The message of a test may be a whole log.
 _MOST_OF_A_MESSAGE = 3000
 # A change that is smaller is not counted as one for the worse.
 _LEAST_CHANGE = 0.05

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+# What is wrong first: `URGENCY` follows this order.
 _WORDS = {
     "bad": ("failed", "crashed", "timed out", "lost", "could not run", "regressed"),
     "warn": ("cancelled", "not run", "soft-failed", "inconclusive"),

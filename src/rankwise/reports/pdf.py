@@ -13,26 +13,12 @@ from typing import Any, Literal
 
 from rankwise import __version__
 from rankwise.errors import InputError
+from rankwise.reports import matrix as matrices
 from rankwise.reports.environments import EnvironmentChange
 from rankwise.reports.failures import FailureExplanation
 from rankwise.reports.figures import written
 from rankwise.reports.lanes import COLOURS, Timeline, lanes_of
-from rankwise.reports.matrix import (
-    TOLD_BY_REASON,
-    Cell,
-    Contrast,
-    MatrixResult,
-    about_machine,
-    about_runtime,
-    cells_named,
-    contrast_words,
-    counts_in_order,
-    gist,
-    legend,
-    marks_of,
-    reasons,
-    short_words,
-)
+from rankwise.reports.matrix import Cell, Contrast, MatrixResult
 from rankwise.reports.model import ReportData
 from rankwise.reports.palette import INKS, TONES
 from rankwise.reports.plots.axes import number_text
@@ -89,15 +75,16 @@ def matrix_content(matrix: MatrixResult) -> dict[str, Any]:
     machines = _first(matrix, matrix.machines, _MOST_MACHINES)
     runtimes = _first(matrix, matrix.runtimes, _MOST_CELLS // max(1, len(machines)))
     differences = _differences(matrix)
-    why = [[breakable(cut(name, 200)), breakable(said)] for name, said in reasons(matrix)]
+    why = [[breakable(cut(name, 200)), breakable(said)] for name, said in matrices.reasons(matrix)]
     return {
         "said": f"{counted(len(matrix.runtimes), 'runtime')} down, "
         f"{counted(len(matrix.machines), 'machine')} across.",
         "counts": [
-            [f"{count:,} {verdict}", TONES[verdict]] for verdict, count in counts_in_order(matrix)
+            [f"{count:,} {verdict}", TONES[verdict]]
+            for verdict, count in matrices.counts_in_order(matrix)
         ],
         "is_small": is_small,
-        "legend": f"In short: {legend(matrix)}." if is_small else "",
+        "legend": f"In short: {matrices.legend(matrix)}." if is_small else "",
         "tables": [_table(matrix, runtimes, part, is_small=is_small) for part in _parts(machines)],
         "more_cells": matrix.left_out(runtimes, machines),
         "differences": differences[:_MOST_DIFFERENCES],
@@ -136,18 +123,18 @@ def _table(
         if cell is None:
             return None
         if is_small:
-            word, _, count = short_words(cell).partition(" ")
+            word, _, count = matrices.short_words(cell).partition(" ")
             return {"tone": TONES[cell.verdict], "word": word, "count": count}
-        marks = list(marks_of(cell)) if has_marks else []
+        marks = list(matrices.marks_of(cell)) if has_marks else []
         lines = [breakable(line) for line in _lines(cell)]
         about = {"tone": TONES[cell.verdict], "word": str(cell.verdict)}
         return {**about, "marks": marks, "lines": lines}
 
     return {
-        "heads": [head(name, about_machine(matrix, name)) for name in machines],
+        "heads": [head(name, matrices.about_machine(matrix, name)) for name in machines],
         "rows": [
             {
-                "head": head(runtime, about_runtime(matrix, runtime)),
+                "head": head(runtime, matrices.about_runtime(matrix, runtime)),
                 "cells": [shown(matrix.cell(runtime, machine)) for machine in machines],
             }
             for runtime in runtimes
@@ -157,11 +144,11 @@ def _table(
 
 def _lines(cell: Cell) -> Iterator[str]:
     """Say how many came to what, how long it took, and why: paper has nothing to point at."""
-    if cell.verdict in TOLD_BY_REASON:
-        yield cut(gist(cell), _LONGEST_REASON)
+    if cell.verdict in matrices.TOLD_BY_REASON:
+        yield cut(matrices.gist(cell), _LONGEST_REASON)
         return
     took = duration(cell.seconds) if cell.seconds else ""
-    yield " · ".join(filter(None, [gist(cell), took]))
+    yield " · ".join(filter(None, [matrices.gist(cell), took]))
     if cell.verdict.is_red:
         yield cut(cell.reason.partition("\n")[0], _LONGEST_REASON)
 
@@ -171,7 +158,7 @@ def _differences(matrix: MatrixResult) -> list[dict[str, Any]]:
     found: dict[tuple[object, ...], list[tuple[Cell, Contrast]]] = {}
     for cell in matrix.in_order:
         for one in cell.contrasts:
-            key = contrast_words(one, cell), one.changes
+            key = matrices.contrast_words(one, cell), one.changes
             found.setdefault(key, []).append((cell, one))
     # Differences of which nothing is known say least, and come last.
     order = sorted(found.values(), key=lambda them: not them[0][1].changes)
@@ -193,7 +180,7 @@ def _difference(cells: list[Cell], one: Contrast) -> dict[str, Any]:
     elif left := len(one.changes) - len(shown):
         note = f"{counted(left, 'more difference')}; the HTML report has them."
     return {
-        "cells": breakable(cut(cells_named(cells), 200)),
+        "cells": breakable(cut(matrices.cells_named(cells), 200)),
         "said": breakable(
             f"{tests} {'passes' if len(one.tests) == 1 else 'pass'} {cut(where, 160)}."
         ),

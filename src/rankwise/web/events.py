@@ -106,6 +106,7 @@ class Feed:
 # Less often, a browser or something between would take it for dead.
 _HEARTBEAT_SECONDS = 15.0
 _ALIVE = b": alive\n\n"
+# Without the second, nginx holds a stream back until it ends.
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 
 

@@ -21,6 +21,7 @@ from rankwise.web.pages import PageContent, PageRequest, counts_of, offset
 from rankwise.wording import moment
 
 _MOST_LINES = 200
+# Runs to choose from; older ones are typed.
 _MOST_OFFERED = 50
 
 

@@ -143,7 +143,9 @@ _LOOK_SECONDS = 0.3
 _LOOKS_IN_SILENCE = 40
 _MOST_PROCESSES = 200
 _MOST_LINES = 1000
+# A download must not need as much memory as the log is long.
 _CHUNK_BYTES = 256 * 1024
+# Progress bars make lines of megabytes, which browsers are slow with.
 _LONGEST_LINE = 4000
 # In this order: what runs now tells most.
 _TELLING = (State.RUNNING, State.FAILED, State.CRASHED, State.TIMED_OUT)

@@ -147,6 +147,7 @@ def elapsed(one: RunRow | TaskRow | AttemptRow | ProcessRow) -> str:
 _Counts = Mapping[State, int]
 _Known = TypeVar("_Known")
 _MOST_KNOWN = 2000
+# Of all threads: single operations on a dictionary need no lock.
 _known: dict[tuple[str, str, str, float], Any] = {}
 
 

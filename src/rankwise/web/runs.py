@@ -21,19 +21,8 @@ from rankwise.reports.timeline import timeline_of_run
 from rankwise.safe_text import cut
 from rankwise.store import State, Store, TaskRow
 from rankwise.store.queries import RESULT_ORDERS, TASK_ORDERS, RunFilter, TaskFilter
-from rankwise.web.pages import (
-    CHOICES,
-    PAGE_ROWS,
-    PageContent,
-    PageRequest,
-    address,
-    counts_of,
-    elapsed,
-    framed,
-    offset,
-    run_address,
-    states_of,
-)
+from rankwise.web import pages
+from rankwise.web.pages import PageContent, PageRequest
 from rankwise.wording import counted, duration, moment
 
 _LONGEST_NAME = 200
@@ -42,25 +31,25 @@ _LONGEST_NAME = 200
 def run_list(store: Store, ask: PageRequest) -> PageContent:
     """Show the runs that are wanted."""
     wanted = RunFilter(
-        states=states_of(ask.text("state")),
+        states=pages.states_of(ask.text("state")),
         kind=ask.text("kind"),
         words=ask.text("words"),
         tag=ask.text("tag"),
     )
-    found = store.run_page(wanted, limit=PAGE_ROWS, offset=offset(ask))
+    found = store.run_page(wanted, limit=pages.PAGE_ROWS, offset=pages.offset(ask))
     busy = sum(not run.state.is_over for run in found.rows)
     content = render(
         "web/runs",
         ask=ask,
-        choices=CHOICES,
+        choices=pages.CHOICES,
         kinds={"": "any kind", **{kind: kind for kind in sorted(store.run_kinds())}},
-        rows=[(run, counts_of(store, run)) for run in found.rows],
+        rows=[(run, pages.counts_of(store, run)) for run in found.rows],
         total=found.total,
     )
     return PageContent(
         title="Runs",
         content=content,
-        changes=address("/changes", seen=ask.seen),
+        changes=pages.address("/changes", seen=ask.seen),
         said=f"{counted(busy, 'run')} not over yet" if busy else "",
     )
 
@@ -69,22 +58,22 @@ def tasks_page(store: Store, ask: PageRequest) -> PageContent:
     """Show the tasks of a run that are wanted."""
     run = store.run(ask.run)
     order = ask.choice("order", TASK_ORDERS, "plan")
-    states, words = states_of(ask.text("state")), ask.text("words")
-    counts = counts_of(store, run)
+    states, words = pages.states_of(ask.text("state")), ask.text("words")
+    counts = pages.counts_of(store, run)
     found = store.task_page(
         run.id,
         TaskFilter(states=states, words=words),
         order=order,
         now=ask.now,
-        limit=PAGE_ROWS,
-        offset=offset(ask),
+        limit=pages.PAGE_ROWS,
+        offset=pages.offset(ask),
         # Without words it is known already, and the store need not count again.
         total=None if words else sum(counts[state] for state in states or State),
     )
     # By hand and not by a template, for speed: this page is asked for every second.
-    task, log = (escaped(run_address(run.id, part)) for part in ("task", "logs"))
+    task, log = (escaped(pages.run_address(run.id, part)) for part in ("task", "logs"))
     rows = Markup().join(_task_row(row, task, log, ask.now) for row in found.rows)
-    return framed(
+    return pages.framed(
         store,
         ask,
         "",
@@ -92,7 +81,7 @@ def tasks_page(store: Store, ask: PageRequest) -> PageContent:
         rows=rows,
         total=found.total,
         order=order,
-        choices=CHOICES,
+        choices=pages.CHOICES,
         children=store.children(run.id),
     )
 
@@ -106,7 +95,7 @@ def _task_row(row: TaskRow, task: str, log: str, now: float) -> Markup:
     state, asked = row.state, quote_plus(row.key, errors="replace")
     link = f'<a href="{log}?task={asked}">log</a>' if row.attempts else ""
     reason = f'<td class="w">{escaped(cut(row.reason))}' if row.reason else "<td>"
-    took = elapsed(row)
+    took = pages.elapsed(row)
     if row.started is not None and not state.is_over:
         so_far = duration(max(0.0, now - row.started))
         took = f'<span data-since="{row.started:.3f}">{so_far}</span>'
@@ -123,14 +112,14 @@ def tests_page(store: Store, ask: PageRequest) -> PageContent:
     order = ask.choice("order", RESULT_ORDERS, "plan")
     found = store.result_page(
         ask.run,
-        TaskFilter(states=states_of(ask.text("state")), words=ask.text("words")),
+        TaskFilter(states=pages.states_of(ask.text("state")), words=ask.text("words")),
         order=order,
-        limit=PAGE_ROWS,
-        offset=offset(ask),
+        limit=pages.PAGE_ROWS,
+        offset=pages.offset(ask),
     )
     tests = store.result_counts(ask.run)
-    return framed(
-        store, ask, "Tests", "tests", found=found, order=order, choices=CHOICES, tests=tests
+    return pages.framed(
+        store, ask, "Tests", "tests", found=found, order=order, choices=pages.CHOICES, tests=tests
     )
 
 
@@ -145,7 +134,7 @@ def document_page(store: Store, ask: PageRequest) -> PageContent:
         *(("note", one) for one in run.notices),
     ]
     text = store.spec_text(run.id)
-    return framed(store, ask, "Document", "document", is_live=False, text=text, about=about)
+    return pages.framed(store, ask, "Document", "document", is_live=False, text=text, about=about)
 
 
 def task_page(store: Store, ask: PageRequest) -> PageContent:
@@ -155,7 +144,7 @@ def task_page(store: Store, ask: PageRequest) -> PageContent:
     row, task = store.task_row(run.id, key), store.task(run.id, key)
     attempts = store.attempts(run.id, key)
     is_alone = sum(store.counts(run.id).values()) == 1
-    return framed(
+    return pages.framed(
         store,
         ask,
         cut(key, 80),
@@ -195,13 +184,13 @@ _INTERVAL_SECONDS = 5.0
 def failure_page(store: Store, ask: PageRequest) -> PageContent:
     """Show the failures of a run."""
     found = explain_run(store, ask.run, most=_MOST_FAILURES, lines=_LINES)
-    return framed(store, ask, "Failures", "failures", interval=_INTERVAL_SECONDS, found=found)
+    return pages.framed(store, ask, "Failures", "failures", interval=_INTERVAL_SECONDS, found=found)
 
 
 def matrix_page(store: Store, ask: PageRequest) -> PageContent:
     """Show the matrix of a run; of one that is none, say so."""
     matrix = matrix_of(store, store.run(ask.run))
-    return framed(store, ask, "Matrix", "matrix", interval=_INTERVAL_SECONDS, matrix=matrix)
+    return pages.framed(store, ask, "Matrix", "matrix", interval=_INTERVAL_SECONDS, matrix=matrix)
 
 
 # All tasks are read for it: the more there are, the less often.
@@ -215,4 +204,4 @@ def timeline_page(store: Store, ask: PageRequest) -> PageContent:
     timeline = timeline_of_run(store, ask.run, now=ask.now)
     shown = timeline_section(timeline, most=_MOST_SHAPES) if timeline.bars else None
     interval = max(_LEAST_SECONDS, sum(store.counts(ask.run).values()) / _TASKS_A_SECOND)
-    return framed(store, ask, "Timeline", "timeline", interval=interval, shown=shown)
+    return pages.framed(store, ask, "Timeline", "timeline", interval=interval, shown=shown)

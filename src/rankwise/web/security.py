@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 # The port does not matter: another one may lead here, by ssh. Any other name may be one that an
 # attacker lets point to this machine (DNS rebinding).
 _HERE = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?", re.IGNORECASE)
+# Our own cookies and addresses are shorter: nothing else is looked through.
 _LONGEST = 4096
 
 RULES = (

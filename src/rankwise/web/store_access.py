@@ -16,6 +16,7 @@ from rankwise.store import State, Store
 from rankwise.store.store import driver_of
 from rankwise.web.pages import PageContent, PageRequest, whole
 
+# A cluster is not asked more often only because a page is open.
 _LOOK_SECONDS = 10.0
 _BUSY = (State.SUBMITTING, State.RUNNING)
 

@@ -18,6 +18,7 @@ COLOURS = ["#0072b2", "#d55e00", "#009e73", "#b2559a", "#c98a00", "#3b8fc4", "#7
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "", "5 2", "1 2", "12 4")
 # The fonts that typst brings along: a PDF looks the same on every machine.
 _FONTS = "Libertinus Serif, serif"
+# Outside of a page there is no style sheet that says what the classes mean.
 _RULES = (
     f"text{{font-family:{_FONTS};font-size:15px;fill:#3a424c}}"
     ".grid{stroke:#dfe3e8}.axis{stroke:#9aa4af}.strong{fill:#14181d}.faint{fill:#6b7683}"

@@ -115,6 +115,7 @@ class GitHubSections(Sections):
             with self.inert():
                 yield
         finally:
+            # Also after an error: what follows is in no group.
             self._say("::endgroup::")
 
     def _say(self, line: str) -> None:
@@ -265,6 +266,13 @@ def _cut_columns(
         shown = dict(zip(texts, clip_apart(texts, width), strict=True))
         cut.append(tuple((shown[text], style) for text, style in column))
     return cut
+
+
+def first_line(reason: str) -> str:
+    """Return the first line of a reason, for a row; `explain` has the rest."""
+    line, _, more = clean(reason, keep_colours=False).partition("\n")
+    # Before what it quotes, it ends with a colon.
+    return line.rstrip(":") if more else line
 
 
 def styled(*parts: str | Cell) -> Text:

@@ -23,7 +23,7 @@ from rankwise.plan import Task
 from rankwise.records import read_processes
 from rankwise.reports.palette import STYLES
 from rankwise.reports.status import Forecast
-from rankwise.reports.terminal.console import has_colours, styled
+from rankwise.reports.terminal.console import first_line, has_colours, styled
 from rankwise.safe_text import clean
 from rankwise.store.rows import Event
 from rankwise.wording import counted, duration, label, listed
@@ -227,6 +227,7 @@ class _Wakeup:
 # No red: that is for what has failed.
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 _RED, _DIM, _RESET = 31, 2, "\x1b[0m"
+# The output beside a long name matters more.
 _WIDEST_LABEL = 24
 # Other ends are those of attempts, of which there is a line already.
 _OF_TASKS = ("passed", "not run", "skipped")
@@ -436,9 +437,8 @@ class TasksView(View):
         took = duration(event.time - started) if started is not None else ""
         line = styled((f"{event.state:9}", STYLES[event.state]), " ", event.task)
         line.append(f"  {took}" if took else "", "dim")
-        reason, _, more = clean(event.reason, keep_colours=False).partition("\n")
-        # What it quotes is shown in the end.
-        line.append(f"  {reason.rstrip(':') if more else reason}" if reason else "")
+        # What the reason quotes is shown in the end.
+        line.append(f"  {first_line(event.reason)}" if event.reason else "")
         self._waiting.append(line)
 
     def _announce(self, event: Event) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rankwise.reports.palette import STYLES
 from rankwise.reports.status import RunStatus
-from rankwise.reports.terminal.console import Cell, show_next, show_rows, styled
+from rankwise.reports.terminal.console import Cell, first_line, show_next, show_rows, styled
 from rankwise.safe_text import clean
 from rankwise.store import ProcessRow, ResultRow, RunRow, State, TaskRow
 from rankwise.wording import counted, duration, ending, headline_of, label, short_path, size
@@ -123,14 +123,8 @@ def _task_cells(task: TaskRow, now: float) -> list[Cell]:
         (task.key, "bold"),
         _state(task),
         (_took(task.started, task.ended, now), ""),
-        (", ".join(filter(None, [tries, _first_line(task.reason)])), ""),
+        (", ".join(filter(None, [tries, first_line(task.reason)])), ""),
     ]
-
-
-def _first_line(reason: str) -> str:
-    """Return the first line, for a row; `explain` has the rest."""
-    line, _, more = clean(reason, keep_colours=False).partition("\n")
-    return line.rstrip(":") if more else line
 
 
 def _process_cells(one: ProcessRow, now: float, run: State) -> list[Cell]:
