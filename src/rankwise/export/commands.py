@@ -22,6 +22,7 @@ _ELSEWHERE = frozenset(
     }
 )
 # Open MPI reads the same parameters from variables with these prefixes.
+# Open MPI reads its parameters from variables with these prefixes, too.
 _PARAMETERS = {"mca": "OMPI_MCA_", "gmca": "OMPI_MCA_", "omca": "OMPI_MCA_", "prtemca": "PRTE_MCA_"}
 
 

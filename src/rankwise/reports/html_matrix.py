@@ -170,6 +170,7 @@ class _Panels:
         for test, picture in _pictures_of(cell):
             if count == _MOST_PICTURES:
                 return
+            # In base64, as it is in the page.
             size = len(picture.data)
             if place := self._shown.get(picture.data):
                 yield test, picture, place, self._numbers[place]

@@ -104,6 +104,7 @@ def status_of(
     store: Store, run: RunRow, *, driver: int | None, with_all: bool = False
 ) -> RunStatus:
     """Find out how a run stands; with all of its tasks, however many, if asked."""
+    # Counted by the store: a run may have more tasks than are worth reading.
     counts = store.counts(run.id)
     total, half = sum(counts.values()), _MOST_TASKS // 2
     if with_all or total <= _MOST_TASKS:

@@ -191,6 +191,7 @@ def _waiting(timeline: Timeline, makespan: float) -> IdleTime:
     if not bars:
         waiting.add("start-up", 0.0, makespan, lanes, None)
         return waiting
+    # Asked at every moment: computed once, a long run takes no longer for it.
     least = _least_widths(bars)
     running: dict[int, TimelineBar] = {}
     last: TimelineBar | None = None
