@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import uuid
@@ -9,6 +10,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from rankwise.documents.load import load
 from rankwise.documents.sweep import Sweep
@@ -16,6 +18,7 @@ from rankwise.planning.sweeps import cases_of
 from rankwise.reports.figures import figures_of, groups_of
 from rankwise.reports.measurements import Measure, Spread, as_number, measures_of, spread_of
 from rankwise.reports.model import ReportData
+from rankwise.reports.terminal.run_end import show_measures
 from rankwise.store import Store
 from rankwise.store.samples import Sample
 from tests.reports.measured_runs import make_sweep, osu_sweep, sweep_task
@@ -36,6 +39,22 @@ def measured(
         points=("size",) if "size" in parameters else (),
         now=Spread(middle=value, low=value, high=value, count=1),
     )
+
+
+def test_a_row_of_the_terminal_shows_what_differs_in_full() -> None:
+    rows = [
+        measured("allgather_latency", program="allgather", ranks=2, size=size, value=3.25)
+        for size in (8192, 16384)
+    ]
+    before = Spread(middle=0.1, low=0.1, high=0.1, count=1)
+    compared = [dataclasses.replace(one, before=before) for one in rows]
+    written = io.StringIO()
+    show_measures(Console(file=written, width=80), compared, room=20)
+    assert written.getvalue().splitlines()[1:] == [
+        "  allgather_latency  size=8192   3.25 s  3.25 - 3.25  +3150%",
+        "  allgather_latency  size=16384  3.25 s  3.25 - 3.25  +3150%",
+        "  Changes are since the run before.",
+    ]
 
 
 def test_values_in_short() -> None:

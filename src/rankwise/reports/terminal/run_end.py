@@ -188,23 +188,29 @@ def _group_heading(group: FailureGroup) -> Text:
 def show_measures(console: Console, measures: Sequence[Measure], *, room: int) -> None:
     """Show the middle of each, and between what it varies; more are for a report, or a program."""
     console.print()
-    most = room - 1 if len(measures) <= room - 1 else room - 2
+    is_compared = any(one.change is not None for one in measures)
+    lines = max(1, room - 1 - is_compared)
+    most = lines if len(measures) <= lines else lines - 1
+    # What is the same for all tells nothing apart, and takes the room of what does.
+    pairs = [set(one.parameters.items()) for one in measures]
+    same = set.intersection(*pairs) if len(pairs) > 1 else set()
     rows = []
     for one in measures[:most]:
-        where = " ".join(f"{name}={value}" for name, value in one.parameters.items() if value)
-        change = f"{one.change:+.0%} since the run before" if one.change is not None else ""
+        told = [pair for pair in one.parameters.items() if pair[1] and pair not in same]
         rows.append(
             [
                 (clean(one.metric, keep_colours=False), "bold"),
-                (clean(where, keep_colours=False), ""),
+                (clean(" ".join(map("=".join, told)), keep_colours=False), ""),
                 (f"{one.now.middle:.4g} {one.unit}", "cyan"),
                 (f"{one.now.low:.4g} - {one.now.high:.4g}", "dim"),
-                (change, ""),
+                ("" if one.change is None else f"{one.change:+.0%}", ""),
             ]
         )
     show_rows(console, rows, is_cut=True)
     if left := len(measures) - len(rows):
         console.print(f"  ... and {left:,} more")
+    if is_compared:
+        console.print("  Changes are since the run before.", style="dim")
 
 
 _MOST_TASKS_WITH_NOTES = 3
