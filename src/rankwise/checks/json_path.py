@@ -24,6 +24,7 @@ def steps_of(path: str) -> tuple[Step, ...]:
     if not path.startswith("$"):
         raise ValueError("must begin with `$`, which is the whole, as in `$.loss`")
     steps: list[Step] = []
+    # Step by step, for an error that says where the path goes wrong.
     at = 1
     while at < len(path):
         found = _STEP.match(path, at)

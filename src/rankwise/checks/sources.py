@@ -96,6 +96,7 @@ class AttemptOutput:
 
     def file(self, name: str) -> Path:
         """Find a file that the attempt has written; raises Missing."""
+        # The first node's is meant, where several have it: it is where a launcher runs.
         for folder in self.work_folders():
             path = folder / name
             if path.exists():

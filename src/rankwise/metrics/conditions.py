@@ -49,6 +49,7 @@ def joined(
     if "ticks" in before and "ticks" in after:
         spent = [new - old for old, new in zip(before["ticks"], after["ticks"], strict=True)]
         total = sum(spent)
+        # No tick has passed in what took a few milliseconds.
         if total > 0:
             found["steal_percent"] = 100 * spent[_STEAL] / total
             busy = total - spent[_IDLE] - spent[_WAITING] - spent[_STEAL]

@@ -63,6 +63,7 @@ def read_regex(wish: Metric, text: str) -> ParsedMetrics:
     found = Collector(wish)
     try:
         pattern = re.compile(wish.pattern, re.MULTILINE)
+        # The whole match would be a value only by chance.
         if not pattern.groups:
             raise re.error("it has no group for the value")
         with at_most(wish.seconds):

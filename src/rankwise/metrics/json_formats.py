@@ -60,6 +60,7 @@ def read_json_lines(wish: Metric, text: str) -> ParsedMetrics:
     for line in lines_of(text):
         stripped = line.strip()
         if stripped.startswith("{"):
+            # A line that a log has cut, or that is no JSON after all, is one of the others.
             try:
                 _add_line(found, wish, mapping(load(stripped)))
             except ValueError:

@@ -50,6 +50,7 @@ class Container:
         """Return the engine's command line; values of variables never stand in it."""
         inner = ("/bin/sh", "-c", command) if isinstance(command, str) else command
         seen = tuple(dict.fromkeys((folder, *mounts)))
+        # Here and not in the plan: which engine it is becomes known only on the machine.
         self._check(seen)
         if self.engine == "apptainer":
             return self._apptainer(inner, folder, seen, gpus)

@@ -55,6 +55,7 @@ class Preparing:
     def wait(self, seconds: float) -> None:
         """Wait for the next that is over."""
         self._news.wait(seconds)
+        # What becomes ready from here on wakes the next wait: it is asked for in between.
         self._news.clear()
 
     def _work(self) -> None:

@@ -121,6 +121,7 @@ def texts_of(path: Path) -> list[str]:
 
 
 def _texts(path: Path, seen: set[Path]) -> Iterator[str]:
+    # Files may include each other.
     if path in seen:
         return
     seen.add(path)
@@ -200,6 +201,7 @@ def _files_of_pip(environ: Mapping[str, str], root: Path) -> Iterator[Path]:
     told = environ.get("PIP_CONFIG_FILE", "")
     if told == os.devnull:
         return
+    # Beside the others, not in their place: as pip reads it.
     if told:
         yield Path(told)
     for folder in environ.get("XDG_CONFIG_DIRS", "").split(os.pathsep):

@@ -50,6 +50,7 @@ def expanded(text: str) -> str:
 def refuse_secrets(what: str, text: str) -> None:
     """Raise InputError for a text with the value of a secret in it, which would be kept or seen."""
     for name in filter(None, os.environ.get("RANKWISE_SECRETS", "").split(",")):
+        # The value itself, not the name: it may have come in by another variable.
         if (value := os.environ.get(name)) and value in text:
             raise InputError(
                 f"{what} has the value of the secret {name} in it, where files and lists of "
@@ -67,6 +68,7 @@ def attempt_folder() -> Path | None:
 def leave(variables: dict[str, str | None]) -> None:
     """Leave variables to later stages."""
     folder = attempt_folder()
+    # By hand there are no later stages.
     if folder is not None:
         write_exports(folder, variables)
 

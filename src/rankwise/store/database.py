@@ -358,6 +358,7 @@ class Changes:
     ) -> bool:
         """Change a row if it is not over, and return whether it was changed; it must be there."""
         where, new = where_all(which), self._without_secrets(new)
+        # One statement, so that no other process can end the row between a look and a change.
         changed = self._database.change(
             f"UPDATE {table} SET {', '.join(f'{column} = ?' for column in new)} "
             f"WHERE {where} AND {_IS_OPEN} AND {only_if}",

@@ -170,6 +170,7 @@ class Queries:
 
         Raises InputError with the ids that may be meant.
         """
+        # A whole id first: it may be the name of other runs as well, or how their ids begin.
         if found := self._database.first(RUNS, "WHERE id = ?", (text,)):
             return found
         if named := self.runs(1, name=text):

@@ -70,6 +70,7 @@ class State(StrEnum):
         self.has_failed = value in ("failed", "crashed", "timed out")
 
 
+# In SQL, these stand in conditions: a row in another state is never changed.
 OPEN = tuple(state for state in State if not state.is_over)
 RED = tuple(state for state in State if state.is_over and not state.is_green)
 """What is over and not well."""

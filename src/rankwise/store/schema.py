@@ -128,7 +128,7 @@ def _connect_for_reading(path: Path, *, patience: float) -> tuple[Database, int]
     except StoreFailure as failure:
         if not _is_at_rest_for_good(path, failure):
             raise
-    # Readers write, too: into the memory that they share with writers. Where nobody can write,
+    # Readers write, too: into the memory that they share with writers. Where no process may write,
     # there is nothing to share.
     return _connect_with("mode=ro&immutable=1", path, patience)
 
