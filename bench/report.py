@@ -45,7 +45,7 @@ for factor in (1.0, 1.1):
             store.begin_attempt(run, task.key, marker=f"{run}/{one}", folder=folder, now=now)
             store.attempt_heard(run, task.key, 1, has_started=True, now=now)
             state = State.FAILED if is_bad else State.PASSED
-            why = f"worker 0 left with exit code {one % 7}" if is_bad else ""
+            why = f"worker 0 exited with code {one % 7}" if is_bad else ""
             ended = Outcome(state=state, ended=now + 1, culprit="worker-0", reason=why)
             store.attempt_ended(run, task.key, 1, ended, ())
             store.task_over(run, task.key, state, reason=why, exit_code=0, now=now + 1)

@@ -146,7 +146,7 @@ def add_many(store: Store, *, tasks: int, done: int, at: float, name: str = "nig
                 key,
                 at=start + 0.02 + (number * 7919 % 100) / 400,
                 state=State.FAILED if is_bad else State.PASSED,
-                reason="rank 0 left with exit code 1" if is_bad else "",
+                reason="rank 0 exited with code 1" if is_bad else "",
             )
     return run
 
@@ -164,7 +164,7 @@ def add_pipeline(store: Store, *, at: float) -> str:
         clock += 14.0 if key.startswith("build") else 3.0
         end(store, run, key, at=clock)
     begin(store, run, "mpi-tests", at=clock, logs={"rank-0": _FAILURE})
-    reason = "rank 0 left with exit code 1"
+    reason = "rank 0 exited with code 1"
     end(store, run, "mpi-tests", at=clock + 9, state=State.FAILED, reason=reason)
     for key in ("package", "benchmark", "deploy"):
         store.task_over(run, key, State.NOT_RUN, reason="needs mpi-tests, failed", now=clock + 9)
@@ -201,7 +201,7 @@ def add_tests(store: Store, *, at: float) -> str:
             key,
             at=clock,
             state=State.FAILED if is_bad else State.PASSED,
-            reason="rank 0 left with exit code 1" if is_bad else "",
+            reason="rank 0 exited with code 1" if is_bad else "",
             ranks=ranks,
         )
     finish(store, run, at=clock)

@@ -98,13 +98,13 @@ def test_a_site_file_of_another_user_is_refused_wherever_it_is(
 def test_a_site_file_that_others_can_write_is_refused(mode: int) -> None:
     Path("rankwise.toml").write_text("")
     Path("rankwise.toml").chmod(mode)
-    assert "others can write it: chmod " in refusal()
+    assert f"other users can write the site file {Path.cwd()}/rankwise.toml: chmod " in refusal()
 
 
 def test_a_site_file_that_a_group_can_write_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("rankwise.toml").write_text("")
     open_to_a_group(Path("rankwise.toml"), monkeypatch)
-    assert f"others can write it: chmod g-w {Path.cwd()}/rankwise.toml" in refusal()
+    assert f"{Path.cwd()}/rankwise.toml: chmod g-w {Path.cwd()}/rankwise.toml" in refusal()
 
 
 def test_a_site_file_in_a_folder_that_others_can_write_is_refused(
@@ -125,7 +125,7 @@ def test_a_site_file_in_the_folder_of_another_user_is_refused(
     if os.geteuid() == 0:
         Path("rankwise.toml").write_text("")
         give_away(Path.cwd(), monkeypatch)
-        assert "its folder belongs to 54321" in refusal()
+        assert "rankwise.toml belongs to 54321" in refusal()
     else:
         # All that is ours is another's then, and the file comes first.
         Path("rankwise.toml").write_text("")
@@ -499,12 +499,12 @@ def test_each_kind_of_unknown_name_has_one_notice() -> None:
     )
     assert notices == (
         (
-            'compute "nc24-cluster" is not in rankwise.toml: this machine stands in for it; to change '
-            "that, write [compute.nc24-cluster] there"
+            'compute "nc24-cluster" is not in rankwise.toml: using this machine instead; to change '
+            "that, add [compute.nc24-cluster] there"
         ),
         (
-            f'runtimes "{PYTORCH}", "azureml:tf:1" and "c" are not in rankwise.toml: the current Python '
-            f'stands in for them; to change that, write [runtime."{PYTORCH}"] there'
+            f'runtimes "{PYTORCH}", "azureml:tf:1" and "c" are not in rankwise.toml: using the current '
+            f'Python instead; to change that, add [runtime."{PYTORCH}"] there'
         ),
     )
 

@@ -191,4 +191,4 @@ def name_nearest(text: str, names: Sequence[str]) -> str:
     if close := difflib.get_close_matches(text, names, n=_FEW):
         return f"Did you mean {' or '.join(close)}?"
     some = [*names[:_FEW], *["…"] * (len(names) > _FEW)]
-    return f"There is {', '.join(some)}."
+    return f"{'There is' if len(names) == 1 else 'There are'} {', '.join(some)}."

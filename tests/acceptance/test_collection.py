@@ -59,7 +59,7 @@ def test_tests_that_only_one_rank_collects_are_named(project: Project) -> None:
     outcome = project.pytest("--scheduler=sequential", ranks=2)
     assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, str(outcome)
     assert outcome.reports == [], str(outcome)
-    assert "collected different tests: rank 0 3, rank 1 4 (of 2 ranks)" in outcome.errors
+    assert "collected different tests: 3 on rank 0, 4 on rank 1 (of 2 ranks)" in outcome.errors
     assert "only on rank 0: test_differ.py::test_numbered[1]" in outcome.errors, str(outcome)
     assert "only on rank 1: test_differ.py::test_only_here" in outcome.errors, str(outcome)
     assert "only on rank 1: test_differ.py::test_numbered[3]" in outcome.errors, str(outcome)

@@ -255,7 +255,7 @@ def test_the_demo_shows_a_failing_rank_and_where_to_look_next(project: Project) 
     assert "- rank 2 of 4 -" in outcome.output, outcome
     assert "1 failed, 6 passed" in outcome.output, outcome
     assert "pi is about 3.141592654, say 4 ranks on" in outcome.output, outcome
-    assert "broken failed: rank 2 left with exit code 1" in outcome.output, outcome
+    assert "broken failed: rank 2 exited with code 1" in outcome.output, outcome
     mentioned = re.findall(r"^  ((?:docs|examples)/\S+)", outcome.output, re.MULTILINE)
     assert mentioned, outcome
     assert [name for name in mentioned if not (ROOT / name).exists()] == []

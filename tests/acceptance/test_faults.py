@@ -235,10 +235,10 @@ FAULTS = {
         ),
     ),
     "test_killed": Fault(headline="rank 0 of 2 was killed by SIGKILL in call"),
-    "test_leaves_with_zero": Fault(headline="rank 0 of 2 left with exit code 0 .* in call"),
-    "test_aborts": Fault(headline=r"rank 1 of 2 left with exit code 7 .*MPI_Abort.* in call"),
+    "test_leaves_with_zero": Fault(headline="rank 0 of 2 exited with code 0 .* in call"),
+    "test_aborts": Fault(headline=r"rank 1 of 2 exited with code 7 .*MPI_Abort.* in call"),
     "test_receives_what_nobody_sends": Fault(
-        headline=r"no end after 2 s in call \(time limit\)",
+        headline=r"test_\w+ exceeded its time limit of 2 s in call",
         parts=(
             WHERE_EVERYBODY_IS,
             "rank 0 of 3:\n" + place("comm.recv(source=1)", "test_receives_what_nobody_sends"),
@@ -254,7 +254,7 @@ FAULTS = {
         ),
     ),
     "test_mismatched_collectives": Fault(
-        headline=r"no end after 2 s in call \(time limit\)",
+        headline=r"test_\w+ exceeded its time limit of 2 s in call",
         parts=(
             WHERE_EVERYBODY_IS,
             "rank 0 of 2:\n" + place("comm.bcast(1, root=1)", "test_mismatched_collectives"),
@@ -262,7 +262,7 @@ FAULTS = {
         ),
     ),
     "test_holds_the_lock": Fault(
-        headline=r"no end after 2 s in call \(time limit\)",
+        headline=r"test_\w+ exceeded its time limit of 2 s in call",
         parts=(
             WHERE_EVERYBODY_IS,
             "rank 0 of 2:\n" + place("comm.Barrier()", "test_holds_the_lock"),
@@ -270,7 +270,7 @@ FAULTS = {
         ),
     ),
     "test_one_is_elsewhere": Fault(
-        headline=r"no end after 2 s in call \(time limit\)",
+        headline=r"test_\w+ exceeded its time limit of 2 s in call",
         parts=(
             WHERE_EVERYBODY_IS,
             "rank 2 never reached the barrier (",
@@ -281,7 +281,7 @@ FAULTS = {
         ),
     ),
     "test_own_time_limit": Fault(
-        headline=r"no end after 1 s in call \(time limit\)",
+        headline=r"test_\w+ exceeded its time limit of 1 s in call",
         parts=(
             WHERE_EVERYBODY_IS,
             "all 3 ranks:\n"

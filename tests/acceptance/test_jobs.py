@@ -55,7 +55,7 @@ def test_the_exit_code_is_the_culprits_and_explain_names_it(shop: Shop) -> None:
     code, output = run_job(shop, pytorch(command))
     assert code == 7, output
     explained = shop.rankwise("explain")
-    assert "worker-2 left with exit code 7" in explained.output, explained
+    assert "worker-2 exited with code 7" in explained.output, explained
     assert "| here is 2" in explained.output, explained
     shop.wait_until_empty()
 
@@ -404,7 +404,7 @@ def test_a_named_pipe_in_the_place_of_a_log_keeps_nobody_waiting(shop: Shop) -> 
     code, output = run_job(shop, pytorch(command, processes=1))
     assert code == 3, output
     assert "it goes on" in shop.rankwise("logs").output
-    assert "left with exit code 3" in shop.rankwise("explain").output
+    assert "exited with code 3" in shop.rankwise("explain").output
     shop.wait_until_empty()
 
 

@@ -331,7 +331,7 @@ def test_a_time_limit_for_all_new_sockets_does_not_count_for_those_of_the_run(
 
 # A suite that has none of our marks runs under mpirun as if rankwise were not installed
 
-SAYS_SO = "rankwise: no test has a mark of rankwise, so each of the 2 ranks runs every test"
+SAYS_SO = "rankwise: no test has a rankwise mark, so each of the 2 ranks runs every test"
 
 CONFTEST = """
     import pytest
@@ -492,7 +492,7 @@ def test_marks_on_one_rank_only_are_an_error(project: Project) -> None:
     )
     outcome = run_pytest(project, ranks=2)
     assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, outcome
-    assert "rank 1 of 2: no test with a mark of rankwise was collected" in outcome.errors
+    assert "rank 1 of 2: no test with a rankwise mark was collected" in outcome.errors
 
 
 def test_without_mpi4py_only_marked_tests_are_refused(project: Project) -> None:
@@ -545,7 +545,7 @@ def test_a_hang_in_a_collective_of_an_unmarked_test_names_the_mark_and_the_optio
         outcome = run_pytest(project, "--test-timeout=2", *arguments, ranks=ranks)
         assert outcome.exit_code != 0, outcome
         said = outcome.output + outcome.errors
-        assert "no end after 2 s in call (time limit)" in said, outcome
+        assert "exceeded its time limit of 2 s in call" in said, outcome
         assert "The test has 1 of the 2 ranks of its world." in said, outcome
         assert "--world" in said, outcome
         assert "@rankwise.mark.parallel(n)" in said, outcome

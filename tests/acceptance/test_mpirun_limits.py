@@ -63,7 +63,7 @@ def test_a_time_limit_names_the_test_and_where_every_rank_is(
     assert outcome.exit_code != pytest.ExitCode.OK
     report = outcome.output + outcome.errors
     assert report.count("rankwise: test_it.py::test_late is ended") == 1, str(outcome)
-    assert "E   no end after 2 s in call (time limit)" in report, str(outcome)
+    assert "exceeded its time limit of 2 s in call" in report, str(outcome)
     # The line, as it stands in the file; if all wait there, they are named together.
     assert f"test_it.py:15 in test_late\n        {DEEDS[deed]}" in report, str(outcome)
     if deed == "deadlock":
@@ -176,7 +176,7 @@ def test_a_fixture_of_another_rank_that_has_no_end_is_an_error_at_the_time_limit
     # What mpirun makes of ranks that were ended.
     assert outcome.exit_code != pytest.ExitCode.OK, str(outcome)
     assert outcome.verdicts == {"test_server": "error in teardown"}, str(outcome)
-    limit = "no end after 2 s when fixtures of a wider scope were torn down (time limit)"
+    limit = "exceeded its time limit of 2 s when fixtures of a wider scope were torn down"
     assert limit in outcome.output, str(outcome)
     assert limit in junit, str(outcome)
     assert "time.sleep(1000)" in outcome.output, str(outcome)
@@ -191,7 +191,7 @@ def test_a_rank_that_hangs_at_the_end_of_its_session_is_an_error_at_the_time_lim
     )
     # What mpirun makes of ranks that were ended.
     assert outcome.exit_code != pytest.ExitCode.OK, str(outcome)
-    limit = "no end after 2 s after its last test, at the end of the process (time limit)"
+    limit = "exceeded its time limit of 2 s after its last test, at the end of the process"
     assert limit in outcome.output, str(outcome)
     assert limit in junit, str(outcome)
     check_that_nothing_is_left(project_on_both, temporary)

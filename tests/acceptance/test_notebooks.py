@@ -63,7 +63,7 @@ ENDS: dict[str, tuple[str, str, tuple[Cell, ...], dict[str, Any]]] = {
     ),
     "leaves": ("error", "cell 1: sys.exit(0)", ("import sys; sys.exit(0)", "1"), {}),
     "exits": ("error", "cell 2 ends the kernel by exit()", ("1", "exit()"), {}),
-    "ends": ("kernel died", "left with exit code 0, in cell 1", ("import os; os._exit(0)",), {}),
+    "ends": ("kernel died", "exited with code 0, in cell 1", ("import os; os._exit(0)",), {}),
     "killed": (
         "kernel died",
         "was ended by SIGKILL",

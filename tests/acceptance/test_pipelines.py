@@ -126,7 +126,7 @@ def test_failures_are_told_and_tidied_up_after(shop: Shop) -> None:
         "build": "passed",
         "flaky": "passed",
         "slow": "timed out the time limit of 0.5 s was reached",
-        "piped": "failed run left with exit code 1",
+        "piped": "failed run exited with code 1",
         "ship": "not run needs slow, which timed out",
         "tell": "passed",
         "idle": "skipped nothing has failed before it",
@@ -489,7 +489,7 @@ def test_a_batch_system_of_its_own_is_polled(shop: Shop) -> None:
     assert "submitted as 4711" in said.output
     assert states(shop, "p-1") == {
         "sanity": "passed",
-        "broken": "failed wait left with exit code 1",
+        "broken": "failed wait exited with code 1",
     }, said
     assert "1 has failed" in said.output
     wait_for(shop.folder / "out.txt")

@@ -46,9 +46,9 @@ CRASHES = {
     "SIGSEGV": "was killed by SIGSEGV (segmentation fault)",
     "SIGKILL": "was killed by SIGKILL",
     "SIGABRT": "was killed by SIGABRT (abort)",
-    "exit 0": "left with exit code 0",
-    "exit 3": "left with exit code 3",
-    "abort": "left with exit code 5",
+    "exit 0": "exited with code 0",
+    "exit 3": "exited with code 3",
+    "abort": "exited with code 5",
 }
 HANGS = ("receive", "loop", "lock")
 

@@ -250,7 +250,7 @@ def test_a_mail_server_that_is_down_never_fails_a_run(shop: Shop) -> None:
     shop.write("rankwise.toml", MAIL.format(port=port))
     said = shop.rankwise("run", "sad.yaml", "--notify", "team")
     assert said.exit_code == 7, said
-    assert "team was not told of sad-1" in said.errors
+    assert "team was not notified of sad-1" in said.errors
     assert "Connection refused" in said.errors
     assert shop.rankwise("notify", "--retry").exit_code == 1
     with mail_server(port=port) as mailbox:

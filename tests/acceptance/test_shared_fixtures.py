@@ -201,7 +201,7 @@ def test_a_shared_fixture_is_tried_again_for_a_test_that_may_take_longer(
         "test_as_short": "error in setup",
         "test_long": "passed",
     }, str(outcome)
-    assert outcome.output.count("no end after 1 s in setup") == 2, str(outcome)
+    assert outcome.output.count("exceeded its time limit of 1 s in setup") == 2, str(outcome)
 
 
 def test_the_same_fixture_of_another_module_is_tried(project: Project, temporary: Path) -> None:

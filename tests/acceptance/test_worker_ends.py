@@ -121,7 +121,7 @@ def test_a_rank_that_ends_between_two_tests_is_an_error_of_the_last_one(
         "test_leaves_a_thread": "error in teardown",
         "test_beside": "passed",
     }, str(outcome)
-    assert "left with exit code 5" in outcome.output, str(outcome)
+    assert "exited with code 5" in outcome.output, str(outcome)
     assert "between two tests" in outcome.output, str(outcome)
 
 
@@ -180,7 +180,7 @@ ENDS = {
     "test_exit_handler": ("rank 1 of 2 was killed by SIGABRT", "the last words of this rank"),
     "test_exit_code": ("ended with exit code 23", "SUMMARY: LeakSanitizer: 16 bytes leaked"),
     "test_finalize": ("rank 1 of 2 was killed by SIGABRT", "the last words of this rank"),
-    "test_session_finish": ("rank 1 of 2 left with exit code 0", ""),
+    "test_session_finish": ("rank 1 of 2 exited with code 0", ""),
 }
 
 
@@ -238,7 +238,7 @@ def test_a_rank_that_hangs_in_finalize_is_ended_at_the_time_limit_with_its_stack
     outcome = run_pool(project, temporary, f"--scheduler={crew}", "--test-timeout=2")
     assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
     assert outcome.verdicts == {"test_hang": "error in teardown"}, str(outcome)
-    assert f"no end after 2 s {END_OF_PROCESS} (time limit)" in outcome.output, str(outcome)
+    assert f"exceeded its time limit of 2 s {END_OF_PROCESS}" in outcome.output, str(outcome)
     assert "in wait_for_ever" in outcome.output, str(outcome)
 
 
@@ -381,7 +381,7 @@ def test_a_fixture_of_a_session_that_has_no_end_is_an_error_at_the_time_limit(
     outcome = run_pool(project, temporary, f"--scheduler={crew}", "--test-timeout=2")
     assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
     assert outcome.verdicts == {"test_server": "error in teardown"}, str(outcome)
-    assert "no end after 2 s" in outcome.output, str(outcome)
+    assert "exceeded its time limit of 2 s" in outcome.output, str(outcome)
     assert "time.sleep(1000)" in outcome.output, str(outcome)
 
 

@@ -130,9 +130,9 @@ def test_a_failed_query_does_not_call_a_job_forgotten(
 CANCELLED = AttemptEnd(outcome="cancelled", exit_code=130, reason="by signal 15 (SIGTERM)")
 KILLED = AttemptEnd(outcome="crashed", exit_code=137, signal=9, reason="worker-0 was ended")
 KILLED_BELOW_A_SHELL = AttemptEnd(
-    outcome="failed", exit_code=137, reason="worker-0 left with exit code 137"
+    outcome="failed", exit_code=137, reason="worker-0 exited with code 137"
 )
-FAILED = AttemptEnd(outcome="failed", exit_code=7, reason="worker-0 left with exit code 7")
+FAILED = AttemptEnd(outcome="failed", exit_code=7, reason="worker-0 exited with code 7")
 
 
 def state(word: str, **more: Any) -> JobState:
@@ -156,14 +156,14 @@ def judge(end: AttemptEnd | None, job: JobState | None, **more: Any) -> AttemptE
         (CANCELLED, state("PREEMPTED"), "lost", 1, "preempted"),
         (KILLED, state("OUT_OF_MEMORY"), "crashed", 137, "out of memory"),
         (KILLED_BELOW_A_SHELL, state("OUT_OF_MEMORY"), "crashed", 137, "out of memory"),
-        (KILLED_BELOW_A_SHELL, state("FAILED"), "failed", 137, "left with exit code 137"),
+        (KILLED_BELOW_A_SHELL, state("FAILED"), "failed", 137, "exited with code 137"),
         (KILLED, state("FAILED"), "crashed", 137, "worker-0 was ended"),
         (None, state("FAILED"), "lost", 1, "Slurm says FAILED"),
         (None, None, "lost", 1, "Slurm has forgotten it"),
         # Whatever Slurm says: the runner has seen how it ended.
-        (FAILED, state("CANCELLED"), "failed", 7, "exit code 7"),
-        (FAILED, state("TIMEOUT"), "failed", 7, "exit code 7"),
-        (FAILED, None, "failed", 7, "exit code 7"),
+        (FAILED, state("CANCELLED"), "failed", 7, "exited with code 7"),
+        (FAILED, state("TIMEOUT"), "failed", 7, "exited with code 7"),
+        (FAILED, None, "failed", 7, "exited with code 7"),
     ],
 )
 def test_the_outcome_comes_from_the_runner_or_from_slurm(

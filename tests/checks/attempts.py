@@ -42,6 +42,6 @@ def judged(
         checks=checks,
         results=results,
     )
-    reason = "" if outcome == "passed" else "worker-0 left with exit code"
+    reason = "" if outcome == "passed" else "worker-0 exited with code"
     end = AttemptEnd(outcome=outcome, exit_code=code, reason=reason, started=time.time() - 5)
     return judge(task, attempt, end)[0]

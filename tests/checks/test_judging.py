@@ -105,7 +105,7 @@ def test_what_failed_by_itself_is_not_checked_further(tmp_path: Path) -> None:
     end = judged(
         make_attempt(tmp_path, FOUR), Check(kind="contains", what="x"), outcome="crashed", code=139
     )
-    assert (end.outcome, end.reason) == ("crashed", "worker-0 left with exit code")
+    assert (end.outcome, end.reason) == ("crashed", "worker-0 exited with code")
 
 
 def test_streams_are_looked_at_apart(tmp_path: Path) -> None:

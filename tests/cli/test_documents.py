@@ -51,7 +51,7 @@ def test_a_site_file_that_others_can_write_ends_every_verb_that_would_obey_it(
     for words in (("plan", "job.yaml"), ("run", "job.yaml"), ("doctor",)):
         said = rankwise(*words)
         assert said.code == 2, said
-        assert f"others can write it: chmod o-w {project}/rankwise.toml" in said.err.replace(
+        assert f"{project}/rankwise.toml: chmod o-w {project}/rankwise.toml" in said.err.replace(
             "go-w", "o-w"
         )
     assert not (project / ".rankwise" / "runs").exists()

@@ -48,7 +48,7 @@ def fail(store: Store, run: str) -> int:
         state=State.FAILED,
         exit_code=7,
         culprit="worker-1",
-        reason="worker 1 left with exit code 7",
+        reason="worker 1 exited with code 7",
         processes=(worker(0), worker(1, 7)),
     )
     store.run_ended(run, State.FAILED, exit_code=7, now=1_700_000_010.0)
@@ -64,7 +64,7 @@ def test_a_failure_is_explained_and_its_code_is_ours(
     assert said.code == 7
     assert said.out.endswith(
         "\n"
-        "train failed: worker 1 left with exit code 7\n"
+        "train failed: worker 1 exited with code 7\n"
         "  worker 1 wrote last:\n"
         "  | ValueError: no\n"
         "\n"
@@ -156,7 +156,7 @@ def test_a_run_that_is_over_is_not_driven_again(
     passed_run(store)
     said = rankwise("resume")
     assert said.code == 0
-    assert said.out == "job-1 is over: passed; to run it again:  rankwise run FILE\n"
+    assert said.out == "job-1 has already ended: passed; to run it again:  rankwise run FILE\n"
     assert rankwise("resume", "--quiet").out == ""
     assert engine.calls == []
 
@@ -167,7 +167,7 @@ def test_a_run_is_cancelled(rankwise: Rankwise, store: Store, engine: FakeEngine
     said = rankwise("cancel")
     assert (said.code, said.out) == (0, "job-1 cancelled\n")
     assert engine.calls == ["cancel job-1"]
-    assert rankwise("cancel").out == "job-1 is over already: cancelled\n"
+    assert rankwise("cancel").out == "job-1 has already ended: cancelled\n"
 
 
 def test_a_run_that_does_not_end_is_reported(

@@ -57,7 +57,7 @@ def test_what_was_not_green_in_the_newest_run_is_wanted_again(folder: Path) -> N
 
 def test_what_was_all_green_need_not_run_again(folder: Path) -> None:
     keep(folder, b=State.PASSED)
-    with pytest.raises(InputError, match="all was green the last time"):
+    with pytest.raises(InputError, match="everything passed in the last run"):
         selection([SUITE], folder, failed=True)
 
 

@@ -233,7 +233,7 @@ def test_why_it_failed_is_explained(rankwise: Rankwise, store: Store) -> None:
     said = rankwise("explain")
     assert said.code == 0
     assert said.out.startswith(
-        "job-1 failed, exit code 7\n\ntrain failed: worker 1 left with exit code 7\n"
+        "job-1 failed, exit code 7\n\ntrain failed: worker 1 exited with code 7\n"
     )
     assert "  | ValueError: no\n" in said.out
 
@@ -247,7 +247,7 @@ def test_what_runs_is_explained_as_far_as_it_came(rankwise: Rankwise, store: Sto
     run = make_run(store, one_task("a"), one_task("b"))
     begin(store, run, "a", logs={"worker-0": "a\n"})
     assert rankwise("explain").out == "job-1 is running; so far, nothing is wrong.\n"
-    end(store, run, "a", state=State.FAILED, exit_code=1, reason="worker 0 left with exit code 1")
+    end(store, run, "a", state=State.FAILED, exit_code=1, reason="worker 0 exited with code 1")
     assert rankwise("explain").out.startswith(
         "job-1 is running; so far, this is wrong.\n\na failed: worker 0"
     )
@@ -274,9 +274,9 @@ def test_a_ci_obeys_nothing_that_a_log_says(
 def test_failures_that_are_allowed_are_explained_as_such(rankwise: Rankwise, store: Store) -> None:
     run = make_run(store)
     begin(store, run, logs={"worker-0": "ValueError: no\n"})
-    end(store, run, state=State.FAILED, exit_code=7, reason="worker 0 left with exit code 7")
+    end(store, run, state=State.FAILED, exit_code=7, reason="worker 0 exited with code 7")
     store.run_ended(run, State.PASSED, exit_code=0, now=BEGUN + 4)
     said = rankwise("explain").out
     assert said.startswith("job-1 passed, though this failed: `soft_fail` allows it.\n")
     assert "nothing to explain" not in said
-    assert "worker 0 left with exit code 7" in said
+    assert "worker 0 exited with code 7" in said

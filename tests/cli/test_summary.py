@@ -70,7 +70,7 @@ def many(store: Store, kind: str, *, tasks: int = 300, red: int = 45) -> str:
             store.task_over(run, key, State.PASSED, exit_code=0, now=BEGUN + 1)
         for number, key in enumerate(keys[-red:]):
             begin(store, run, key, logs={"worker-0": LOG})
-            reason = f"worker 0 left with exit code {number + 1} {'because ' * (number % 20)}"
+            reason = f"worker 0 exited with code {number + 1} {'because ' * (number % 20)}"
             if number % 3 == 0:
                 reason += "\n  | and it said so\n" * 9
             end(
@@ -102,8 +102,8 @@ def test_dozens_of_failures_fit_on_a_screen(store: Store, kind: str) -> None:
     lines = screen(store, run)
     named = re.findall(r"^ *(task-\d+) +failed", "\n".join(lines), re.MULTILINE)
     assert list(dict.fromkeys(named))[:3] == ["task-299", "task-298", "task-297"]
-    first = next(number for number, line in enumerate(lines) if "failed: worker 0 left" in line)
-    assert lines[first].startswith("task-299 failed: worker 0 left with exit code 45")
+    first = next(number for number, line in enumerate(lines) if "failed: worker 0 exited" in line)
+    assert lines[first].startswith("task-299 failed: worker 0 exited with code 45")
     assert any("line 39 of" in line for line in lines)
     assert any(line.startswith(f"{run} failed") and "exit code 45" in line for line in lines)
     assert "255 passed, 45 failed" in "\n".join(lines)
@@ -178,7 +178,7 @@ def test_on_a_ci_there_is_a_section_for_each_that_failed(store: Store) -> None:
     assert len(obeyed) == 2 * 50
     assert (
         obeyed[0]
-        == "::group::task-59 failed: worker 0 left with exit code 55 " + "because " * 13 + "because"
+        == "::group::task-59 failed: worker 0 exited with code 55 " + "because " * 13 + "because"
     )
     assert obeyed[1] == "::endgroup::"
     # All that is known is in there: more than the summary has room for.
@@ -342,7 +342,7 @@ def test_ctrl_c_ends_everything_in_good_order() -> None:
     _, status = os.waitpid(pid, 0)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 130, screen
-    assert b"ending 2 processes ..." in screen
+    assert b"stopping 2 processes ..." in screen
     assert rankwise("status").stdout.startswith("long-1  cancelled")
 
 

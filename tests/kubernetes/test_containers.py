@@ -96,7 +96,7 @@ def test_one_that_fails_ends_all_and_is_named(shop: Shop) -> None:
     shop.write("fail.yaml", TORCH_JOB.format(name="fail", program="fail.py", count=2))
     code, said = shop.call("run", "fail.yaml")
     assert code == 7, said
-    assert "worker-1 left with exit code 7" in said
+    assert "worker-1 exited with code 7" in said
     log = shop.attempt("fail-1", "fail") / "processes" / "worker-0" / "output.log"
     assert log.read_text().startswith("rank 0 of 2\n")
 

@@ -55,7 +55,7 @@ def test_the_runner_s_word_is_enough_where_it_was_not_ended_itself(told: Attempt
          "the image has no Python"),
         (None, [pod(is_deleted=True)], "cancelled", 130, "was deleted, not by rankwise"),
         (None, [pod(exit_code=3, exit_message='rankwise: oops\n{"n":1}')], "lost", 1,
-         "left with exit code 3: rankwise: oops"),
+         "exited with code 3: rankwise: oops"),
         (None, [], "lost", 1, "Kubernetes has forgotten it"),
         (end("crashed", 137, signal=9), [pod(phase="Running")], "crashed", 137, ""),
     ],
@@ -142,7 +142,7 @@ def test_a_worker_that_is_deleted_before_all_are_there_is_lost() -> None:
 
 def test_a_head_without_a_word_is_named_and_not_who_left_because_of_it() -> None:
     pods = [pod("a", exit_code=1, **OTHER), pod("h", exit_code=3, **HEAD)]
-    assert "pod h left with exit code 3" in judge(None, pods).reason
+    assert "pod h exited with code 3" in judge(None, pods).reason
 
 
 def test_what_we_have_cancelled_is_cancelled() -> None:

@@ -446,13 +446,13 @@ def test_the_options_of_the_seed_are_understood(tmp_path: Path, mpi: Environment
 @pytest.mark.parametrize(
     ("what", "expected", "reason"),
     [
-        ("os._exit(7)", ("failed", 7), "rank 2 left with exit code 7"),
+        ("os._exit(7)", ("failed", 7), "rank 2 exited with code 7"),
         (
             "os.kill(os.getpid(), signal.SIGKILL)",
             ("crashed", 137),
             "rank 2 was ended by signal 9 (SIGKILL)",
         ),
-        ("world.Abort(3)", ("failed", 3), "rank 2 left with exit code 3"),
+        ("world.Abort(3)", ("failed", 3), "rank 2 exited with code 3"),
     ],
     ids=["exit", "kill", "abort"],
 )

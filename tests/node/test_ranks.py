@@ -126,7 +126,7 @@ def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None:
     end = attempt.run()
     assert (end["culprit"], end["exit_code"]) == ("rank-1", 127)
     assert end["reason"] == (
-        "rank 1 left with exit code 127: cannot start 'nonesuch': No such file or directory"
+        "rank 1 exited with code 127: cannot start 'nonesuch': No such file or directory"
     )
     assert "cannot start 'nonesuch'" in attempt.log("launcher")
 
@@ -199,7 +199,7 @@ def test_the_rank_is_to_blame_whatever_its_launcher_says(tmp_path: Path) -> None
     attempt = Attempt(tmp_path, launcher(line), grace=60.0)
     end = attempt.run()
     assert (end["outcome"], end["exit_code"], end["culprit"]) == ("failed", 7, "rank-3")
-    assert end["reason"] == "rank 3 left with exit code 7"
+    assert end["reason"] == "rank 3 exited with code 7"
     assert attempt.end("rank-0")["told"] == signal.SIGTERM
 
 
@@ -239,7 +239,7 @@ def test_the_rank_whose_end_is_recorded_first_is_to_blame(
         ([(2.0, 8, None)], ""),
         (
             [(1.2, 8, None)],
-            f"; rank 1 left with exit code 8 {AT_ONCE}",
+            f"; rank 1 exited with code 8 {AT_ONCE}",
         ),
         (
             [(1.2, 8, None), (1.1, None, 11)],
@@ -295,7 +295,7 @@ def test_a_launcher_that_fails_names_the_rank_that_was_ended_before(tmp_path: Pa
     end = Attempt(tmp_path, launcher(line), grace=60.0).run()
     assert (end["culprit"], end["exit_code"]) == ("launcher", 9)
     assert end["reason"] == (
-        "launcher left with exit code 9; rank 1 was ended by signal 15 (SIGTERM), not by rankwise"
+        "launcher exited with code 9; rank 1 was ended by signal 15 (SIGTERM), not by rankwise"
     )
 
 
@@ -324,7 +324,7 @@ def test_ranks_that_fail_because_another_is_gone_are_not_to_blame(tmp_path: Path
     line = f"{first}; {rank(0, 'exit 7')}; exit 14"
     end = Attempt(tmp_path, launcher(line), grace=60.0).run()
     assert (end["culprit"], end["exit_code"]) == ("rank-0", 7)
-    assert end["reason"] == "rank 0 left with exit code 7"
+    assert end["reason"] == "rank 0 exited with code 7"
 
 
 def test_a_launcher_that_does_not_mind_is_ended(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_the_last_start_of_a_rank_counts(tmp_path: Path) -> None:
     line = f"{rank(3, 'exit 7')} || {rank(3, 'exit 8')} || exit 1"
     end = Attempt(tmp_path, launcher(line), grace=60.0).run()
     assert (end["exit_code"], end["culprit"], end["reason"]) == (
-        *(8, "rank-3.2", "rank 3.2 left with exit code 8"),
+        *(8, "rank-3.2", "rank 3.2 exited with code 8"),
     )
 
 
@@ -449,7 +449,7 @@ def test_the_rank_that_aborts_is_found_although_it_is_killed(tmp_path: Path, out
     attempt = Attempt(tmp_path, process("launcher", python(code)), environment=variables)
     end = attempt.run()
     assert (end["outcome"], end["exit_code"], end["culprit"]) == ("failed", 3, "rank-2")
-    assert end["reason"] == "rank 2 left with exit code 3: it called MPI_Abort"
+    assert end["reason"] == "rank 2 exited with code 3: it called MPI_Abort"
 
 
 def test_ranks_are_on_the_node_of_what_started_them(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_start_and_end_of_a_process_are_recorded(tmp_path: Path) -> None:
 def test_the_exit_code_is_the_culprits(tmp_path: Path) -> None:
     end = Attempt(tmp_path, process("worker-0", "exit 7")).run()
     assert (end["outcome"], end["exit_code"], end["culprit"]) == ("failed", 7, "worker-0")
-    assert end["reason"] == "worker-0 left with exit code 7"
+    assert end["reason"] == "worker-0 exited with code 7"
 
 
 def test_a_signal_is_a_crash(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_code_that_a_shell_gives_is_not_called_a_signal(
     assert (end["outcome"], end["exit_code"], end["signal"]) == expected
     name = signal.Signals(number).name
     assert end["reason"] == (
-        f"worker-0 left with exit code {128 + number}: so do shells whose command was ended by "
+        f"worker-0 exited with code {128 + number}: so do shells whose command was ended by "
         f"signal {number} ({name})"
     )
     record = attempt.end("worker-0")

@@ -223,7 +223,7 @@ def test_old_news_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("time.time", lambda: 1e12)
     assert retry(outbox, say=say)
     assert outbox.waiting() == []
-    assert say.words == ["team was not told of job-1 in a week, and is not any more"]
+    assert say.words == ["team was not notified of job-1 for a week: the message is dropped"]
 
 
 def test_a_subject_cannot_begin_another_header(data: ReportData) -> None:

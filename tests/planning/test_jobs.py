@@ -107,7 +107,7 @@ def test_a_missing_folder_of_code_is_found_before_anything_runs(job: Path) -> No
     with pytest.raises(InputError) as found:
         plan_from([job])
     source = job.parent / "source"
-    assert str(found.value) == f"{job}:7:13: the folder of the code is not there: {source}"
+    assert str(found.value) == f"{job}:7:13: the code folder does not exist: {source}"
     source.touch()
     with pytest.raises(InputError, match="is a file, not a folder"):
         plan_from([job])

@@ -425,7 +425,7 @@ def test_of_what_failed_the_whole_cell_is_run_again(folder: Path) -> None:
     # The look around that failed is no test that failed.
     assert cells_to_run(plan.tasks) == [("new", "far")]
     assert "new@far@a.sh" in [task.key for task in plan.tasks]
-    assert any("cells were not green the last time" in one for one in plan.notices)
+    assert any("cells did not pass in the last run" in one for one in plan.notices)
 
 
 # What machines have

@@ -68,8 +68,8 @@ def failed_one(reports: list[pytest.TestReport]) -> pytest.TestReport:
 @pytest.mark.parametrize(
     ("status", "text"),
     [
-        (0, "left with exit code 0 ("),
-        (3, "left with exit code 3 ("),
+        (0, "exited with code 0 ("),
+        (3, "exited with code 3 ("),
         (-signal.SIGSEGV, "was killed by SIGSEGV (segmentation fault)"),
         (-signal.SIGABRT, "was killed by SIGABRT (abort)"),
         (-signal.SIGKILL, "was killed by SIGKILL"),

@@ -379,7 +379,7 @@ def test_a_reporter_that_is_lost_is_reported_also_by_a_coordinator_that_sees_no_
     first.close()
     assert board.has_ended()
     said = capsys.readouterr().err
-    assert "rank 0 of 2 ended without a word" in said
+    assert "rank 0 of 2 exited unexpectedly" in said
     assert "in test_0" in said
     assert "not finished:\n  test_0" in said
 

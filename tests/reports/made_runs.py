@@ -109,7 +109,7 @@ def failed_run(store: Store) -> str:
         state=State.FAILED,
         exit_code=7,
         culprit="worker-1",
-        reason="worker 1 left with exit code 7",
+        reason="worker 1 exited with code 7",
         processes=(worker(0, None, signal=15, by_us=True), worker(1, 7)),
     )
     store.run_ended(run, State.FAILED, exit_code=7, now=BEGUN + 4)

@@ -213,7 +213,7 @@ def typical() -> dict[tuple[str, str, str], Done]:
     pip = "ERROR: No matching distribution found for tensorflow==1.15\n"
     for machine in ("laptop", "cluster"):
         cells["ancient", machine, "environment"] = Done(
-            state=State.FAILED, log=pip, reason="uv left with exit code 1", took=2.0
+            state=State.FAILED, log=pip, reason="uv exited with code 1", took=2.0
         )
         for test in ("smoke.sh", "analysis.ipynb"):
             cells["ancient", machine, test] = Done(

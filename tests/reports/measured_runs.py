@@ -196,7 +196,7 @@ def _many_cases(store: Store, count: int, more: Mapping[str, str]) -> str:
             run,
             task.key,
             state=State.FAILED if is_bad else State.PASSED,
-            reason=f"worker 0 left with exit code {number % 7 + 1}" if is_bad else "",
+            reason=f"worker 0 exited with code {number % 7 + 1}" if is_bad else "",
             output="Traceback (most recent call last):\n" + "  a line of it\n" * 40
             if is_bad
             else "",

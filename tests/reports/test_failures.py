@@ -49,7 +49,7 @@ def test_who_failed_is_named_with_its_last_lines_and_the_others_fates(store: Sto
     assert (
         shown(store, run)
         == f"""\
-train failed: worker 1 left with exit code 7
+train failed: worker 1 exited with code 7
   first to fail  worker 1, after 2.0 s
   command        python train.py
   folder         {folder}/nodes/node1
@@ -68,7 +68,7 @@ def test_in_brief_there_are_only_the_reason_and_the_lines(store: Store) -> None:
     assert (
         shown(store, failed_run(store), is_brief=True)
         == """\
-train failed: worker 1 left with exit code 7
+train failed: worker 1 exited with code 7
   worker 1 wrote last:
   | step 1
   | ValueError: no
@@ -96,7 +96,7 @@ def test_a_rank_without_a_log_is_quoted_from_its_launcher(store: Store) -> None:
         state=State.FAILED,
         exit_code=7,
         culprit="rank-3",
-        reason="rank 3 left with exit code 7",
+        reason="rank 3 exited with code 7",
         processes=(boss, *others, culprit),
     )
     (one,) = explain_run(store, run).first
@@ -106,7 +106,7 @@ def test_a_rank_without_a_log_is_quoted_from_its_launcher(store: Store) -> None:
     assert one.log is None
     assert one.quotes == (Quote(process="launcher", lines=("rank 3 is unhappy",)),)
     assert one.fates == (
-        ("left with exit code 1", ("launcher",)),
+        ("exited with code 1", ("launcher",)),
         ("ended by signal 15 (SIGTERM)", ("rank-0", "rank-1", "rank-2")),
     )
     assert "rank 0-2: ended by signal 15 (SIGTERM)" in shown(store, run)
@@ -140,7 +140,7 @@ def test_only_what_failed_first_is_explained_and_the_rest_is_grouped(store: Stor
             key,
             state=State.FAILED,
             exit_code=1,
-            reason="worker 0 left with exit code 1",
+            reason="worker 0 exited with code 1",
             after=20 - number,
         )
     for key in keys[5:]:
@@ -152,7 +152,7 @@ def test_only_what_failed_first_is_explained_and_the_rest_is_grouped(store: Stor
         (State.NOT_RUN, ("task-5", "task-6", "task-7", "task-8")),
     ]
     text = shown(store, run, is_brief=True)
-    assert "task-0 and task-1 failed: worker 0 left with exit code 1\n" in text
+    assert "task-0 and task-1 failed: worker 0 exited with code 1\n" in text
     assert "task-5, task-6, task-7 and 1 more not run: needs 4 GPUs, found 0\n" in text
 
 

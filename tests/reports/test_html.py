@@ -56,7 +56,7 @@ def page_of(store: Store, run: str) -> str:
 def test_a_failed_run_says_what_went_wrong_and_how_to_repeat_it(store: Store) -> None:
     words = Reader(page_of(store, failed_run(store))).words
     assert "job-1 failed" in words
-    assert "worker 1 left with exit code 7" in words
+    assert "worker 1 exited with code 7" in words
     assert "ValueError: no" in words
     assert "rankwise run" in words
 

@@ -213,7 +213,7 @@ def test_who_wants_quiet_still_hears_what_ctrl_c_does() -> None:
     view.ending(2)
     view.refresh()
     view.close()
-    assert stream.getvalue().startswith("rankwise: ending 2 processes")
+    assert stream.getvalue().startswith("rankwise: stopping 2 processes")
 
 
 # What processes write, with the names of those who wrote it
@@ -283,7 +283,7 @@ def test_of_a_single_task_only_the_extraordinary_is_told() -> None:
     view.event(event("run started"))
     view.event(event("notice", reason="making an environment\nwith uv"))
     view.event(event("task started", attempt=1))
-    view.event(event("attempt ended", state="failed", reason="rank 3 left with exit code 7"))
+    view.event(event("attempt ended", state="failed", reason="rank 3 exited with code 7"))
     view.event(event("task started", attempt=2))
     view.event(event("attempt ended", state="passed"))
     view.event(event("task over", state="passed"))
@@ -292,7 +292,7 @@ def test_of_a_single_task_only_the_extraordinary_is_told() -> None:
     view.close()
     assert stream.getvalue() == (
         "-- making an environment\n   with uv\n"
-        "-- train failed: rank 3 left with exit code 7\n"
+        "-- train failed: rank 3 exited with code 7\n"
         "-- train: attempt 2 started\n"
     )
 
@@ -312,10 +312,10 @@ def test_ctrl_c_says_what_it_does() -> None:
     stream = io.StringIO()
     OutputView(stream, [task("train")]).ending(4)
     assert stream.getvalue() == (
-        "-- ending 4 processes ... (Ctrl-C again leaves them to their runners)\n"
+        "-- stopping 4 processes ... (Ctrl-C again: exit and let them run on)\n"
     )
-    assert ending_words(1).startswith("ending 1 process ...")
-    assert ending_words(0).startswith("ending the run ...")
+    assert ending_words(1).startswith("stopping 1 process ...")
+    assert ending_words(0).startswith("stopping the run ...")
 
 
 # A run of many tasks: a line for each that is over, and a bar on terminals
@@ -375,7 +375,7 @@ def test_ctrl_c_says_what_it_does_below_a_bar() -> None:
     view = TasksView(Console(file=stream, width=200, force_terminal=False), total=3)
     view.refresh()
     view.ending(2)
-    assert stream.getvalue().startswith("-- ending 2 processes ...")
+    assert stream.getvalue().startswith("-- stopping 2 processes ...")
 
 
 def test_tests_are_announced_and_only_the_first_line_of_a_reason_is_shown() -> None:

@@ -64,7 +64,7 @@ def test_every_cell_has_its_verdict(store: Store) -> None:
     ]
     assert matrix.cells["old", "gpu"].reason == "needs gpu, which it does not use"
     assert matrix.cells["ancient", "gpu"].reason == "needs gpu, found none"
-    assert matrix.cells["ancient", "laptop"].reason == "uv left with exit code 1"
+    assert matrix.cells["ancient", "laptop"].reason == "uv exited with code 1"
     assert matrix.cells["torch", "gpu"].counts == {State.PASSED: 3}
 
 

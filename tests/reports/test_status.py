@@ -48,7 +48,7 @@ def test_a_run_that_failed_says_what_to_ask_next(store: Store) -> None:
 job-1  failed after 4.0 s, exit code 7
   PytorchJob, from job.yaml, experiment mnist, started 2023-11-14 22:13
 
-  train  failed  2.5 s  worker 1 left with exit code 7
+  train  failed  2.5 s  worker 1 exited with code 7
 
   worker 0  ended by rankwise  2.0 s  node 0  200 MiB, 1.5 s CPU
   worker 1  exit code 7        2.0 s  node 1  200 MiB, 1.5 s CPU
@@ -113,7 +113,7 @@ def test_of_many_tasks_those_are_named_that_people_look_for(store: Store) -> Non
 def test_a_narrow_window_has_what_comes_last_on_lines_of_its_own(store: Store) -> None:
     text = shown(store, failed_run(store), width=40)
     assert all(len(line) <= 40 for line in text.splitlines())
-    assert "  train  failed  2.5 s\n    worker 1 left with exit code 7\n" in text
+    assert "  train  failed  2.5 s\n    worker 1 exited with code 7\n" in text
 
 
 def test_programs_get_all_of_it(store: Store) -> None:
@@ -122,7 +122,7 @@ def test_programs_get_all_of_it(store: Store) -> None:
     assert data["id"] == "job-1"
     assert data["state"] == "failed"
     assert data["counts"] == {"failed": 1}
-    assert data["tasks"][0]["reason"] == "worker 1 left with exit code 7"
+    assert data["tasks"][0]["reason"] == "worker 1 exited with code 7"
     assert data["processes"][1]["exit_code"] == 7
     assert json.loads(json.dumps(asdict(store.run(run))))["exit_code"] == 7
 
@@ -226,7 +226,7 @@ def test_a_table_and_counts_and_what_was_missing() -> None:
     assert ["good", "passed", "1.2", "s"] in rows
     assert ["extra", "skipped", "needs", "2", "GPUs,", "found", "0"] in rows
     assert "6 tests: 2 passed, 1 failed, 1 timed out, 1 not run, 1 skipped" in text
-    assert "1 test did not run, and the suite is not green without: needs 2 GPUs, found 0" in text
+    assert "1 test did not run, which the suite requires: needs 2 GPUs, found 0" in text
     assert "  | y" not in text
 
 

@@ -100,7 +100,7 @@ def test_a_job_has_its_variables_and_leaves_its_files_and_exit_code(shop: Shop) 
     write_job(shop, RANKS, processes=2)
     said = shop.rankwise("run", "job.yaml", variables={"NOT_PASSED": "x"})
     assert said.exit_code == 7, said
-    assert "job failed: worker-1 left with exit code 7" in said.output, said
+    assert "job failed: worker-1 exited with code 7" in said.output, said
     assert "worker 1 | the token is ***" in said.output, said
     found = sorted(shop.folder.glob(".rankwise/runs/job-1/**/seen-*.json"))
     for rank, path in enumerate(found):
@@ -143,7 +143,7 @@ def test_the_tests_of_a_suite_end_as_they_would_without_a_container(shop: Shop) 
         "signal": "failed",
         "slow": "timed out",
     }, said
-    assert "worker-0 left with exit code 3" in said.output
+    assert "worker-0 exited with code 3" in said.output
     assert "exit code 134: so do shells whose command was ended by signal 6 (SIGABRT)" in (
         said.output
     )

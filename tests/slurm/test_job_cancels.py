@@ -105,7 +105,7 @@ def test_a_job_that_is_cancelled_before_its_number_is_known_ends_all_the_same(
     client = start(shop, command_job(WAITS_FOR_GO), PATH=path)
     wait_until("it was handed in", (shop.folder / "handed-in").exists)
     client.process.send_signal(signal.SIGINT)
-    client.wait_to_hear("cancelled: what runs is being ended")
+    client.wait_to_hear("cancelled: stopping what still runs")
     (shop.folder / "answers").touch()
     assert client.end() == 130, client.said
     assert status(shop)["state"] == "cancelled"

@@ -57,7 +57,7 @@ def test_the_exit_code_is_that_of_a_process_on_another_node(shop: Shop, slurm: C
     command = "echo $RANK is on $(hostname); if [ $RANK = 3 ]; then exit 7; fi; exec sleep 60"
     said = run(shop, ranks_job(command, per_node=2))
     assert said.exit_code == 7, said
-    assert "worker-3 left with exit code 7" in said.output, said
+    assert "worker-3 exited with code 7" in said.output, said
     assert {f"{rank} is on {slurm.nodes[rank // 2]}" in said.output for rank in range(4)} == {True}
     shop.wait_until_empty()
 

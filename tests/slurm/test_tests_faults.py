@@ -92,9 +92,9 @@ def test_ranks_that_die_or_ask_for_too_much_are_reports_of_their_tests(
     assert "still here" in outcome.output
     why = r"rank 0 of 2 was killed: its job step is out of memory \(\d+ MB used, 800 MB allowed\)"
     assert re.search(why, outcome.output)
-    assert "no end after 1 s in call (time limit)" in outcome.output
+    assert "exceeded its time limit of 1 s in call" in outcome.output
     assert "time.sleep(60)" in outcome.output
-    assert "left with exit code 7" in outcome.output
+    assert "exited with code 7" in outcome.output
     assert "the job step of this test was ended from outside (scancel)" in outcome.output
 
 
@@ -339,6 +339,6 @@ def test_a_rank_that_hangs_in_finalize_is_ended_at_the_time_limit_of_tests(
     outcome = run_slurm(project, slurm, "--test-timeout=2", "test_hang.py", scheduler=scheduler)
     assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, str(outcome)
     assert outcome.verdicts == {"test_hang": "error in teardown"}, str(outcome)
-    words = "no end after 2 s after its last test, at the end of the process (time limit)"
+    words = "exceeded its time limit of 2 s after its last test, at the end of the process"
     assert words in outcome.output, str(outcome)
     assert "in wait_for_ever" in outcome.output, str(outcome)

@@ -16,7 +16,7 @@ FAILED = Outcome(
     state=State.FAILED,
     exit_code=7,
     culprit="rank-1",
-    reason="rank 1 left with exit code 7",
+    reason="rank 1 exited with code 7",
     started=11.0,
     ended=12.0,
 )

@@ -263,7 +263,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(folder: Path) -> None:
     assert "there is no store" in failure(folder, read_only=True)
     deeper = failure(folder / "deeper")
     assert "not a directory" in deeper
-    assert "remove what is in the way" in deeper
+    assert "Make it a folder that you can write" in deeper
 
 
 # Rights, which bind a process that is not root

@@ -223,7 +223,7 @@ def test_a_follower_gets_each_event_once(store: Store) -> None:
         ("trayn-1", ["train-1", "test-9"], "Did you mean train-1?"),
         ("train", ["train-1", "train-2"], "Did you mean train-2 or train-1?"),
         ("xyz", ["train-1"], "There is train-1."),
-        ("xyz", ["a", "b", "c", "d"], "There is a, b, c, …."),
+        ("xyz", ["a", "b", "c", "d"], "There are a, b, c, …."),
     ],
 )
 def test_the_nearest_names_are_given_or_else_the_first(

@@ -276,7 +276,7 @@ def test_an_end_brings_the_outcome_its_processes_and_an_event(store: Store) -> N
         "exit_code": 7,
         "signal": None,
         "culprit": "rank-1",
-        "reason": "rank 1 left with exit code 7",
+        "reason": "rank 1 exited with code 7",
     }
 
 

@@ -123,7 +123,7 @@ def test_a_port_that_is_taken_is_said(folder: Path, capsys: pytest.CaptureFixtur
         port = other.getsockname()[1]
         assert main(["serve", "--port", str(port), "--store", str(folder)]) == 2
     said = capsys.readouterr().err
-    assert f"--port {port}: another program listens there; --port 0 takes one" in said
+    assert f"--port {port}: another program uses this port; --port 0 takes a free one" in said
 
 
 def test_the_usual_port_gives_way_if_nobody_has_asked_for_it() -> None:

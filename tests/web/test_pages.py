@@ -183,7 +183,7 @@ def test_a_task_shows_its_attempts_and_processes(visitor: TestClient) -> None:
 
 def test_failures_say_who_and_why(visitor: TestClient) -> None:
     text = visitor.get("/runs/checks-1/failures").text
-    assert "halo: rank 0 left with exit code 1" in text
+    assert "halo: rank 0 exited with code 1" in text
     assert "MPI_ERR_TRUNCATE" in text
     assert '<span class="a1">' in text
     assert "3 tasks: needs mpi-tests, failed" in visitor.get("/runs/release-1/failures").text

@@ -48,7 +48,7 @@ def cancel_command(run: Run = None, *, store: StoreFolder = None) -> int:
     with open_for_reading(folder) as opened:
         chosen = choose_run(opened, run)
     if chosen.state.is_over:
-        print(f"{chosen.id} is over already: {chosen.state}")
+        print(f"{chosen.id} has already ended: {chosen.state}")
         return 0
     with Store.open(folder) as opened:
         cancel(opened, chosen.id)
@@ -114,7 +114,9 @@ def resume_command(
         on_run_finished(opened, found)
     if found.state.is_over:
         if not quiet and not json_:
-            print(f"{found.id} is over: {found.state}; to run it again:  rankwise run FILE")
+            print(
+                f"{found.id} has already ended: {found.state}; to run it again:  rankwise run FILE"
+            )
         return found.exit_code or 0
     with Store.open(folder) as opened:
         rows = opened.task_rows(found.id, bodies=True)

@@ -162,8 +162,8 @@ class Site:
         is_one = len(names) == 1
         return (
             f"{kind if is_one else f'{kind}s'} {_listed(names)} {'is' if is_one else 'are'} not in "
-            f"{shown(self.file)}: {_KINDS[kind][1]} stands in for {'it' if is_one else 'them'}; to "
-            f"change that, write [{kind}.{toml_key(names[0])}] there"
+            f"{shown(self.file)}: using {_KINDS[kind][1]} instead; to change "
+            f"that, add [{kind}.{toml_key(names[0])}] there"
         )
 
     def _error(self, kind: str, name: str, at: str) -> str:
@@ -272,26 +272,25 @@ def _refuse_foreign(file: Path) -> None:
         content = file.stat()
     except OSError:
         return  # It cannot be read either, and the error of reading says why.
-    whose = f"the site file {file} would be obeyed, and"
     # Root may own it: an administrator provides a site file for all users.
     for status in (own, content):
         if status.st_uid not in (os.geteuid(), 0):
             raise InputError(
-                f"{whose} it belongs to {_user(status.st_uid)}: move it away, or if what it says "
-                f"is right, make it your own:  chown {_user(os.geteuid())} {file}"
+                f"the site file {file} belongs to {_user(status.st_uid)} and could run commands as "
+                f"you: read it, and then move it away or  chown {_user(os.geteuid())} {file}"
             )
     if bits := _open_to_others(content):
-        raise InputError(f"{whose} others can write it: chmod {bits}-w {file}")
+        raise InputError(f"other users can write the site file {file}: chmod {bits}-w {file}")
     if folder.st_uid not in (os.geteuid(), 0):
         raise InputError(
-            f"{whose} its folder belongs to {_user(folder.st_uid)}: work in one of your own, or "
-            f"chown {_user(os.geteuid())} {file.parent}"
+            f"the folder of the site file {file} belongs to {_user(folder.st_uid)}: use a folder of "
+            f"your own, or  chown {_user(os.geteuid())} {file.parent}"
         )
     bits = _open_to_others(folder)
     # In a sticky folder, such as /tmp, others cannot replace what is ours.
     if bits and not (folder.st_mode & stat.S_ISVTX and own.st_uid == os.geteuid()):
         raise InputError(
-            f"{whose} others can put another one into its folder: move it away, or "
+            f"other users can replace the site file {file}: move it to another folder, or "
             f"chmod {bits}-w {file.parent}"
         )
 

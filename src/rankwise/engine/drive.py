@@ -155,7 +155,7 @@ class Drive:
 
     def _start_no_more(self, why: str) -> None:
         """Give up everything that waits; what runs is cancelled from now on."""
-        self._tell("notice", reason=f"{why}: what runs is being ended")
+        self._tell("notice", reason=f"{why}: stopping what still runs")
         self._queue_parked(all_of_them=True)
         self._give_up(self._queue.give_up_all(self._why_over))
 

@@ -290,5 +290,5 @@ def stand_in_notes(job: ExportJob) -> Iterator[str]:
     if job.compute.name != job.request.compute:
         yield (
             f'compute "{job.request.compute}" is not in the site file: "{job.compute.name}", the '
-            "only Kubernetes there, stands in for it"
+            "only Kubernetes there, is used instead"
         )

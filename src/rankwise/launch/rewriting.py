@@ -336,8 +336,8 @@ def _renamed(line: str, option: Option, now: str, name: str = "") -> Fix:
 
 
 NOTE = (
-    "exceptions: `python` became `python -m mpi4py`: a rank that raises ends the others, which "
-    "would wait for it for ever"
+    "exceptions: `python` is run as `python -m mpi4py`, so that an exception on one rank ends all "
+    "ranks and none waits for ever"
 )
 
 

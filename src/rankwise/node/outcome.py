@@ -54,7 +54,7 @@ def in_words(who: str, record: Mapping[str, Any]) -> str:
     if number is not None:
         by_whom = ", not by rankwise" if record.get("told") else ""
         return f"{who} was ended by signal {number}{signal_name(number)}{by_whom}"
-    text = f"{who} left with exit code {code}"
+    text = f"{who} exited with code {code}"
     if record.get("reason"):
         return f"{text}: {record['reason']}"
     if code is not None and code > 128 and (name := signal_name(code - 128)):

@@ -352,13 +352,13 @@ def retry(outbox: Outbox, *, say: Say, secrets: Mapping[str, str] = os.environ) 
     is_empty = True
     for one in outbox.waiting():
         if time.time() - one.created > _OLDEST_SECONDS:
-            say(f"{one.target} was not told of {one.run} in a week, and is not any more")
+            say(f"{one.target} was not notified of {one.run} for a week: the message is dropped")
             outbox.remove(one)
             continue
         try:
             choice = find_site(Path(one.folder)).notify(one.target)
         except RankwiseError as error:
-            say(f"{one.target} was not told of {one.run}: {error}")
+            say(f"{one.target} was not notified of {one.run}: {error}")
             is_empty = False
             continue
         is_empty &= _send(one, choice, outbox, say=say, secrets=secrets)
@@ -402,8 +402,8 @@ def _send(
                 say(f"{one.target} was told of {one.run}")
                 return True
     say(
-        f"{one.target} was not told of {one.run} ({one.trouble}); it waits in the outbox: "
-        "the next run tries again, or  rankwise notify --retry"
+        f"{one.target} was not notified of {one.run} ({one.trouble}); the message is in the "
+        "outbox: the next run tries again, or  rankwise notify --retry"
     )
     return False
 

@@ -248,8 +248,8 @@ def plan_job(document: Document, options: PlanOptions) -> Planned:
     is_cluster = options.on is None and written.type in _ON_KUBERNETES
     if is_cluster and (found := options.site.stand_in(written.target, KUBERNETES)):
         notices.append(
-            f'compute "{compute}" is not in the site file: "{found}" stands in for it, the only '
-            "Kubernetes cluster there"
+            f'compute "{compute}" is not in the site file: using "{found}", the only Kubernetes '
+            "cluster there"
         )
         compute = found
     notices += options.check(document, ("target", "compute"), compute, runtimes_of(document))
@@ -309,6 +309,6 @@ def check_code(document: Document) -> None:
     """Raise InputError if there is no folder where the code should be."""
     for written, folder in code_of(document):
         if not folder.is_dir():
-            what = "is a file, not a folder" if folder.exists() else "is not there"
+            what = "is a file, not a folder" if folder.exists() else "does not exist"
             place = document.place(("path", "code"), written)
-            raise InputError(f"{place}: the folder of the code {what}: {folder}")
+            raise InputError(f"{place}: the code folder {what}: {folder}")

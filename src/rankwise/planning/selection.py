@@ -47,7 +47,9 @@ def selection(
     if failed and red is None:
         raise InputError(f"--failed: no earlier run of {source} in {folder}")
     if failed and not red:
-        raise InputError("--failed: all was green the last time: there is nothing to run again")
+        raise InputError(
+            "--failed: everything passed in the last run, so there is nothing to run again"
+        )
     return Selection(
         only=tuple(only or ()),
         failed=red,
@@ -209,9 +211,9 @@ def _of_their_cells(tasks: Sequence[Task], keys: Collection[str]) -> set[str]:
 def _said_of_failed(chosen: Sequence[Task], tasks: Sequence[Task]) -> str:
     cells = {cell_of(task) for task in chosen} - {None}
     if not cells:
-        return f"{len(chosen)} of {len(tasks)} tasks were not green the last time"
+        return f"{len(chosen)} of {len(tasks)} tasks did not pass in the last run"
     every = {cell_of(task) for task in tasks} - {None}
-    return f"{len(cells)} of {len(every)} cells were not green the last time"
+    return f"{len(cells)} of {len(every)} cells did not pass in the last run"
 
 
 def _with_needs(tasks: Sequence[Task], keys: Collection[str]) -> list[Task]:

@@ -457,8 +457,8 @@ def require_same_tests(own: Sequence[str], rank: int, theirs: Sequence[str], siz
     """Raise UsageError if a rank has not collected the same tests as rank 0."""
     if are_same_tests(own, theirs):
         return
-    counts = f"rank 0 {len(own)}, rank {rank} {len(theirs)} (of {size} ranks)"
-    lines = [f"the ranks have collected different tests: {counts}"]
+    counts = f"{len(own)} on rank 0, {len(theirs)} on rank {rank} (of {size} ranks)"
+    lines = [f"the ranks collected different tests: {counts}"]
     for who, here, there in ((0, own, theirs), (rank, theirs, own)):
         elsewhere = set(there)
         only = [nodeid for nodeid in here if nodeid not in elsewhere]

@@ -43,9 +43,9 @@ _MEANINGS: Mapping[int, str] = {
 def describe_status(status: int | None, *, out_of_memory: bool = False) -> str:
     """Say how a process ended, from its exit status (negative: a signal)."""
     if status is None:
-        return "was lost (its process is gone, or has closed its line to the controller)"
+        return "was lost (its process is gone, or it closed its connection to the controller)"
     if status >= 0:
-        return f"left with exit code {status} (os._exit, MPI_Abort or exit of a C library)"
+        return f"exited with code {status} (os._exit, MPI_Abort or exit of a C library)"
     try:
         name = signal.Signals(-status).name
     except ValueError:
@@ -328,7 +328,8 @@ class FailureReport:
         )
 
     def _over_limit(self, one: Overdue) -> str:
-        return rank_status.describe_overdue(self._tests[one.case].limit, one.phase)
+        test = self._tests[one.case]
+        return rank_status.describe_overdue(test.nodeid, test.limit, one.phase)
 
     def _on_death(
         self, world: World, culprit: int, ranks: Mapping[int, int], phase: Phase

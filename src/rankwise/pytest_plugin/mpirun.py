@@ -101,7 +101,7 @@ class ReportingRank(Reporter):
         if len(unused) < self._size:
             who = describe_ranks(unused, self._size)
             raise pytest.UsageError(
-                f"{who}: no test with a mark of rankwise was collected, but there are some on "
+                f"{who}: no test with a rankwise mark was collected, but there are some on "
                 f"other ranks; marks must not depend on the rank"
             )
         return False
@@ -254,7 +254,7 @@ class ReportingRank(Reporter):
         ending = AbortedTest(
             size=self._size,
             phase=header["phase"],
-            headline=describe_overdue(header["limit"], header["phase"]),
+            headline=describe_overdue(header["name"], header["limit"], header["phase"]),
             how="timed out",
             seconds=header["seconds"],
             waiting=stacks,

@@ -126,6 +126,7 @@ class RunWatch:
             "phase": one.phase,
             "seconds": one.seconds,
             "limit": self._watch.limits[one.case],
+            "name": self._names[one.case],
             "ranks": sorted(moments),
         }
         return header, json.dumps(self._stacks(moments)).encode()
@@ -140,7 +141,7 @@ class RunWatch:
         self._has_ended = True
         _print(
             [
-                *("", _title(f"rankwise: {self._names[one.case]} is ended", "=")),
+                *("", _title(f"rankwise: {self._names[one.case]} was stopped", "=")),
                 *self._explain(one, running, moments),
                 *self._sum_up(one.case),
             ]
@@ -198,9 +199,9 @@ class RunWatch:
         self._has_ended = True
         size = len(self._files)
         lost = self._lost or {_REPORTER: self.where(_REPORTER)}
-        lines = ["", _title(f"rankwise: {describe_ranks(list(lost), size)} ended", "=")]
+        lines = ["", _title(f"rankwise: {describe_ranks(list(lost), size)} exited", "=")]
         for rank, where in lost.items():
-            words = "ended without a word (os._exit, a signal, or exit of a C library)"
+            words = "exited unexpectedly (os._exit, a signal, or exit of a C library)"
             lines.append(f"E   {describe_ranks([rank], size)} {words}{where}")
         _print([*lines, *self._sum_up(None)])
 
@@ -229,7 +230,8 @@ class RunWatch:
             who = describe_ranks([places[rank] for rank in texts if rank in places], size)
             headline = rank_status.describe_grace(who, self._watch.grace)
         else:
-            headline = rank_status.describe_overdue(self._watch.limits[one.case], one.phase)
+            limit = self._watch.limits[one.case]
+            headline = rank_status.describe_overdue(self._names[one.case], limit, one.phase)
         lines = [f"E   {headline}"]
         for rank, text in sorted(texts.items()):
             if rank in places:
@@ -255,14 +257,14 @@ class RunWatch:
         not_run = [self._names[case] for case in self._dispatcher.not_started()]
         failed = len(self._failures)
         counts = (
-            f"{int(ended is not None)} ended, {failed} failed, "
+            f"{int(ended is not None)} stopped, {failed} failed, "
             f"{self._dispatcher.completed - failed} passed or skipped, "
-            f"{len(others)} not finished, {len(not_run)} not run: all ranks are ended now"
+            f"{len(others)} not finished, {len(not_run)} not run: all ranks are stopped"
         )
         return [
             *(*lines, *_list("not finished", others), *_list("not run", not_run)),
             *("", _title(counts, "=")),
-            "`pytest --n-workers=N`, in the place of mpirun, goes on after such a test.",
+            "To run the other tests as well, use `pytest --n-workers=N` instead of mpirun.",
         ]
 
 

@@ -309,7 +309,7 @@ class NotebookProcess:
         self._output.seek(0)
         words = self._output.read()[-2000:].decode(errors="replace")
         code = self._process.returncode
-        return f"the process that runs notebooks left with exit code {code}:\n{words}"
+        return f"the process that runs notebooks exited with code {code}:\n{words}"
 
     def close(self) -> None:
         """End the process; its kernels end with it."""

@@ -113,7 +113,7 @@ def _start(early_config: pytest.Config) -> None:
     elif wanted:
         _start_pool(early_config, place)
     elif known.tmux and known.n_workers is None and (place is None or not place.rank):
-        raise pytest.UsageError("--tmux shows the ranks of --n-workers, and there are none")
+        raise pytest.UsageError("--tmux needs --n-workers: it shows the ranks that pytest starts")
     elif place is not None and not is_alone:
         _join_mpirun(early_config, place)
     elif (launch := sys.modules.get("rankwise.launch.mpi")) is not None:

@@ -313,9 +313,10 @@ def describe_phase(phase: Phase) -> str:
     return _OTHER_PARTS.get(phase, f"in {phase}")
 
 
-def describe_overdue(limit: float, phase: Phase) -> str:
-    """Say that a part of a test has reached its time limit."""
-    return f"no end after {limit:g} s {describe_phase(phase)} (time limit)"
+def describe_overdue(test: str, limit: float, phase: Phase) -> str:
+    """Say that a part of a test, which is named by its node id, exceeded its limit."""
+    who = "a rank" if phase in AFTER else test.rpartition("::")[2]
+    return f"{who} exceeded its time limit of {limit:g} s {describe_phase(phase)}"
 
 
 def describe_grace(who: str, seconds: float, *, verb: str = "failed") -> str:

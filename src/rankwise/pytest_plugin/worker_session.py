@@ -338,7 +338,7 @@ class MpirunSession(RankSession[MpirunLink]):
         if session.items:
             show_notice(
                 self._config,
-                f"no test has a mark of rankwise, so each of the {self._link.size} ranks runs "
+                f"no test has a rankwise mark, so each of the {self._link.size} ranks runs "
                 f"every test; --scheduler=sequential gives each test to one",
             )
         self._is_apart = True
@@ -371,7 +371,7 @@ class MpirunSession(RankSession[MpirunLink]):
     def pytest_unconfigure(self) -> None:
         mark_as_left()
         if self._stragglers:
-            print(f"rankwise: ranks {self._stragglers} did not end; all ranks are ended now")
+            print(f"rankwise: ranks {self._stragglers} did not end; all ranks are stopped")
         if self._stragglers or self._is_cut_off:
             # MPI_Finalize would wait for ranks that are gone, or that wait themselves.
             self._link.abort(self._exit_code)

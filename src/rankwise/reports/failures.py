@@ -214,7 +214,7 @@ def _fate(one: ProcessRow) -> str:
     if one.signal is not None:
         return f"ended by {ending(None, one.signal)}"
     if one.exit_code is not None:
-        return f"left with {ending(one.exit_code, None)}"
+        return f"exited with code {one.exit_code}"
     return "left no record of its end" if one.started is not None else "never started"
 
 

@@ -155,7 +155,7 @@ def make(
         # Seen, not caught: it may take long.
         done = subprocess.run([*pip, "install", "--no-input", *asked], check=False)
         if done.returncode:
-            raise ComputeFailure(f"pip left with exit code {done.returncode}; see above")
+            raise ComputeFailure(f"pip exited with code {done.returncode}; see above")
     # Last of all: without it, the next one begins anew.
     print(f"{folder}: made with {version.split()[0]}")
     return identity_at(folder / _STAMP, stamp, is_new=True)

@@ -35,8 +35,8 @@ _IN_WORDS = {
     "over its quota or broken: free some space, or see to it, and try again.",
     sqlite3.SQLITE_READONLY: _UNWRITABLE,
     sqlite3.SQLITE_PERM: _UNWRITABLE,
-    sqlite3.SQLITE_CANTOPEN: "the store cannot be opened. Get the rights to read and write "
-    f"{{folder}} and the files in it, {_ELSEWHERE}.",
+    sqlite3.SQLITE_CANTOPEN: "the store cannot be opened. Get the permission to read and "
+    f"write {{folder}} and the files in it, {_ELSEWHERE}.",
     sqlite3.SQLITE_NOTADB: "this file is not a store of rankwise, nor any database. "
     f"Move it away, {_ELSEWHERE}.",
     sqlite3.SQLITE_CORRUPT: "the store is damaged ({error}). Move {path} away, and {path.name}-wal "
@@ -68,7 +68,7 @@ def describe_os_error(path: Path, error: OSError) -> StoreFailure:
     why = (error.strerror or str(error)).lower()
     return StoreFailure(
         f"{path}: the store's folder cannot be used: {why} ({error.filename or path.parent}). "
-        f"Get the rights to it or remove what is in the way, {_ELSEWHERE}."
+        f"Make it a folder that you can write, {_ELSEWHERE}."
     )
 
 

@@ -28,8 +28,8 @@ class BeingDriven(InputError):
 
     def __init__(self, run: str, pid: str) -> None:
         super().__init__(
-            f"{run} is being driven by process {pid or 'unknown'}\n"
-            f"  To look at it:  rankwise status {run}     To end it:  rankwise cancel {run}"
+            f"{run} is already running, in process {pid or 'unknown'}\n"
+            f"  To see its state:  rankwise status {run}     To end it:  rankwise cancel {run}"
         )
 
 

@@ -279,7 +279,7 @@ PORT = 8765
 _GRACE_SECONDS = 3
 _ONLY_ROOT = "only root may listen there; take one of 1024 or more"
 _REFUSED = {
-    errno.EADDRINUSE: "another program listens there; --port 0 takes one that is free",
+    errno.EADDRINUSE: "another program uses this port; --port 0 takes a free one",
     errno.EACCES: _ONLY_ROOT,
     errno.EPERM: _ONLY_ROOT,
 }

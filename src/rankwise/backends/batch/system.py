@@ -329,7 +329,7 @@ def failure_of(system: BatchSystem, name: str, code: int, words: str) -> Compute
     """Return an error that has what a command said before it left with a code."""
     # In one line: messages stand in tables and in the status of a task.
     text = "; ".join(line.strip() for line in words.splitlines() if line.strip())
-    text = text or f"{name} left with exit code {code}"
+    text = text or f"{name} exited with code {code}"
     if system.is_away(text):
         return Unreachable(text)
     if system.is_full(text):

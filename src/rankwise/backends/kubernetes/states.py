@@ -299,7 +299,7 @@ def _without_a_record(pods: Pods, said: Sequence[str]) -> AttemptEnd:
         knows = "Kubernetes has forgotten it"
     elif ended:
         pod = ended[0]
-        knows = f"pod {pod.name} left with exit code {pod.exit_code}"
+        knows = f"pod {pod.name} exited with code {pod.exit_code}"
         knows += f" ({pod.exit_reason})" if pod.exit_reason not in ("", "Error") else ""
     else:
         knows = f"pod {pods[0].name} is {pods[0].phase or 'gone'}"

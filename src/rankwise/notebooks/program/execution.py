@@ -394,7 +394,7 @@ async def run_script(run: NotebookRun) -> None:
     try:
         process.launch([python, "-u", str(script.absolute())], order.folder, environment)
         await asyncio.wait({process.died}, timeout=limit)
-        how = f"left with exit code {process.died.result()}" if process.died.done() else ""
+        how = f"exited with code {process.died.result()}" if process.died.done() else ""
         await process.wait_for_output(0.2)
     finally:
         await process.end()
@@ -402,7 +402,7 @@ async def run_script(run: NotebookRun) -> None:
     written = without_secrets(process.output)
     write(log, written)
     result.files += [script.name, log.name]
-    if how == "left with exit code 0":
+    if how == "exited with code 0":
         case.state = "passed"
         return
     last = next((line for line in reversed(written.splitlines()) if line.strip()), "")

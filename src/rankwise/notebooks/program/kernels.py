@@ -373,7 +373,7 @@ class Kernel(SupervisedProcess):
     def how_it_ended(self) -> str:
         """Say how the process has ended; it must have."""
         if (code := self.died.result()) >= 0:
-            return f"left with exit code {code}"
+            return f"exited with code {code}"
         try:
             name = signal.Signals(-code).name
         except ValueError:

@@ -326,7 +326,7 @@ class OutputView(_StreamView):
 def ending_words(processes: int) -> str:
     """Say what the first Ctrl-C does, and what a second one would."""
     what = counted(processes, "process") if processes else "the run"
-    return f"ending {what} ... (Ctrl-C again leaves them to their runners)"
+    return f"stopping {what} ... (Ctrl-C again: exit and let them run on)"
 
 
 def _fate(event: Event) -> str:

@@ -226,7 +226,7 @@ LINES_OF_END = 5
 
 def show_start(console: Console, run: RunRow, tasks: Sequence[Task], *, is_again: bool) -> None:
     """Say what starts, and what people must know about it."""
-    verb = "goes on" if is_again else "starts"
+    verb = "resumes" if is_again else "starts"
     text = styled((run.id, "bold"), f" {verb}: {run.kind}, {counted(len(tasks), 'task')}")
     console.print(text)
     show_notices(console, run.notices)
@@ -388,7 +388,7 @@ def show_suite_end(
     if not_run:
         why = listed(list(dict.fromkeys(case.headline for case in not_run)), most=3)
         who = counted(len(not_run), "test")
-        console.print(f"  {who} did not run, and the suite is not green without: {why}")
+        console.print(f"  {who} did not run, which the suite requires: {why}")
     steps = {}
     if explained:
         steps["logs"] = short_path(str(folder))
