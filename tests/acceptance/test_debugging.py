@@ -129,7 +129,7 @@ def test_what_cannot_be_debugged_is_said(project: Project, tmp_path: Path) -> No
     assert "With --n-workers in the place of mpirun" in world.errors, world
     alone = run_pytest(project, "--tmux", ranks=None)
     assert alone.exit_code == 4, alone
-    assert "--tmux shows the ranks of --n-workers" in alone.errors, alone
+    assert "--tmux needs --n-workers" in alone.errors, alone
     # Without tmux.
     path = {"PATH": str(tmp_path)}
     missing = run_pytest(project, "--n-workers=2", "--tmux", ranks=None, environment=path)

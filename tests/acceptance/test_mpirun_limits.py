@@ -62,7 +62,7 @@ def test_a_time_limit_names_the_test_and_where_every_rank_is(
     outcome = run(project_on_both, temporary, deed)
     assert outcome.exit_code != pytest.ExitCode.OK
     report = outcome.output + outcome.errors
-    assert report.count("rankwise: test_it.py::test_late is ended") == 1, str(outcome)
+    assert report.count("rankwise: test_it.py::test_late was stopped") == 1, str(outcome)
     assert "exceeded its time limit of 2 s in call" in report, str(outcome)
     # The line, as it stands in the file; if all wait there, they are named together.
     assert f"test_it.py:15 in test_late\n        {DEEDS[deed]}" in report, str(outcome)

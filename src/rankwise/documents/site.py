@@ -283,8 +283,8 @@ def _refuse_foreign(file: Path) -> None:
         raise InputError(f"other users can write the site file {file}: chmod {bits}-w {file}")
     if folder.st_uid not in (os.geteuid(), 0):
         raise InputError(
-            f"the folder of the site file {file} belongs to {_user(folder.st_uid)}: use a folder of "
-            f"your own, or  chown {_user(os.geteuid())} {file.parent}"
+            f"the folder of the site file {file} belongs to {_user(folder.st_uid)}: use one "
+            f"of your own, or  chown {_user(os.geteuid())} {file.parent}"
         )
     bits = _open_to_others(folder)
     # In a sticky folder, such as /tmp, others cannot replace what is ours.
