@@ -90,7 +90,7 @@ def test_what_failed_before_is_shown_and_what_did_not_run_is_named(
     if "test_wrong" in done:
         assert "test_it.py::test_wrong failed before" in report, str(outcome)
         assert "assert 'apples' == 'pears'" in report, str(outcome)
-    left_out = report[report.index("is ended") :]
+    left_out = report[report.index("was stopped") :]
     for name in ("test_before", "test_wrong", "test_after", "test_pair_after"):
         named = f"  test_it.py::{name}\n" in left_out
         assert named == (name not in outcome.verdicts), f"{name}\n{outcome}"
