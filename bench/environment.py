@@ -52,7 +52,7 @@ PLUGINS = environments.PLUGINS
 
 NO_RANKWISE = ("-p", "no:rankwise")
 
-# Variables of whoever started the bench that would change what is measured.
+# Variables of the shell that starts the bench, which would change what is measured.
 _SCRUBBED = ("PYTEST_", "COV_", "OMPI_", "PMI", "PMIX_", "RANKWISE_", "PYTHON", "TESTFLO_")
 
 _VERSIONS = """

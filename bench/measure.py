@@ -118,7 +118,7 @@ def take_turns(
     """Run all contestants in turns, each as if for the first time in its folder.
 
     A first round, which compiles files and warms the disk's cache, does not count; there is none
-    if all `is_warm` already. Every other round goes backwards, so that nobody always follows the
+    if all `is_warm` already. Every other round goes backwards, so that none always follows the
     same neighbour.
 
     Raises BenchError when one of ours fails. A peer that fails has an obstacle in its result.

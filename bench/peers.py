@@ -1,4 +1,4 @@
-"""Whom we are compared with: each in a virtual environment of its own.
+"""The packages that rankwise is compared with, each in a virtual environment of its own.
 
 They cannot share one: two of them are called pytest_mpi, and several own the same marks. Those that
 run tests have the pytest, the mpi4py and the MPICH that rankwise is measured with.

@@ -1,6 +1,6 @@
 """A real change: is ping-pong over loopback TCP told from the same over shared memory?
 
-And is it told that nothing has changed, and that nobody can know while the machine is busy?
+And does it say when nothing has changed, and when the machine is too busy to tell?
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Policies on a machine that nobody here has: how long they think, and how good their plans are."""
+"""Policies on a simulated machine: how long they think, and how good their plans are."""
 
 from __future__ import annotations
 

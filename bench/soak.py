@@ -32,7 +32,7 @@ from rankwise.store import Store
 from rankwise.store.store import driving
 
 _LOOK_SECONDS = 5.0
-# Whoever stays so long leaves, and comes back.
+# A page that was open for so long is closed, and opened again.
 _STAY_SECONDS = 40.0
 # A minute is too short for all caches to fill.
 _MOST_GROWTH = 0.1

@@ -1,6 +1,6 @@
 """How a trivial test is written for each of those that are compared.
 
-Every test on two ranks looks at its communicator, so that nobody passes on one rank.
+Every test on two ranks looks at its communicator, so that none passes on one rank.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ def _digest(entries: Mapping[str, Path]) -> str:
 
 
 def _pack(tar: tarfile.TarFile, entries: Mapping[str, Path]) -> None:
-    """Write the image's files; those who work in it are root, or nobody it knows."""
+    """Write the image's files; its processes run as root, or as a user that it does not know."""
     for name in _FOLDERS:
         folder = tarfile.TarInfo(name)
         folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755

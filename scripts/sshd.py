@@ -3,9 +3,9 @@
     python3 scripts/sshd.py --install                no sshd, only what is needed for one
     python3 scripts/sshd.py ssh here hostname        one command while it is there
 
-It listens on the loopback only, lets in whoever has the key that is made with it, and ends with
-this process, whatever happens to it. Needs Debian's openssh-server; without root it lets in nobody
-but who has started it.
+It listens on the loopback only, lets in only with the key that is made with it, and ends with
+this process, whatever happens to it. Needs Debian's openssh-server; without root it lets in
+only the user that has started it.
 
 Standard library only.
 """
@@ -75,7 +75,7 @@ class Sshd:
     @property
     def config(self) -> Path:
         """Return the file for `ssh -F`: `here` and `here-2` are this machine, `unknown` too, but
-        nobody knows its key."""
+        its key is in no list of known hosts."""
         return self.folder / "config"
 
     def prepare(self) -> None:

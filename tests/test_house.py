@@ -1,4 +1,4 @@
-"""The layout of the source: who may import whom, and pages that name files which exist."""
+"""The layout of the source: which rooms may import which, and pages that name files which exist."""
 
 from __future__ import annotations
 

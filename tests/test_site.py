@@ -170,7 +170,7 @@ def test_without_a_site_file_there_are_local_and_current() -> None:
     assert site.runtime() == site.runtime("current") == RuntimeChoice()
 
 
-def test_a_name_that_nobody_has_falls_back_to_this_machine_and_interpreter() -> None:
+def test_an_unknown_name_falls_back_to_this_machine_and_interpreter() -> None:
     site = site_of("")
     assert site.compute("gpu-cluster") == ComputeConfig(name="gpu-cluster", is_mapped=False)
     assert site.runtime(PYTORCH) == RuntimeChoice(name=PYTORCH, kind="current")
@@ -488,7 +488,7 @@ def test_without_a_site_file_pydantic_is_not_loaded() -> None:
     assert (done.stdout.split(), done.stderr) == (["False", "True"], "")
 
 
-# Names that nobody has.
+# Names that no site file has.
 
 
 def test_each_kind_of_unknown_name_has_one_notice() -> None:

@@ -186,7 +186,7 @@ class Page:
                 "PATH": ":".join(map(str, path)),
                 "COLUMNS": "80",
                 "PYTHONPATH": "",
-                # Whoever runs this may have a site file.
+                # The user who runs this may have a site file.
                 "XDG_CONFIG_HOME": "/nowhere",
                 # As in an environment that has rankwise and nothing else.
                 "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",

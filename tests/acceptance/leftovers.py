@@ -66,7 +66,7 @@ def check_that_nothing_is_left(project: Project, temporary: Path) -> None:
 
 
 def wait_for_text(path: Path, seconds: float = END_SECONDS) -> str:
-    """Read a file as soon as it is there; whoever writes it moves it into place."""
+    """Read a file as soon as it is there; its writer moves it into place."""
     deadline = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} did not appear"

@@ -1,4 +1,4 @@
-"""Run a command at a real terminal, with somebody who types."""
+"""Run a command at a real terminal, with a user who types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Typed:
     after: str
     text: str
     pause: float = 0.0
-    """Seconds in which whoever sits there thinks before typing."""
+    """Seconds in which the user thinks before typing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def at_terminal(
 
 
 def _converse(terminal: int, script: Sequence[Typed], until: float) -> tuple[str, list[Typed]]:
-    """Type what the script says, and read until nobody has the terminal any more."""
+    """Type what the script says, and read until no process has the terminal any more."""
     left = list(script)
     shown, seen = b"", 0
     while time.monotonic() < until:

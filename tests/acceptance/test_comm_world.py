@@ -424,7 +424,7 @@ LEFT = {
 }
 
 
-def test_what_is_left_behind_harms_nobody(
+def test_what_tests_leave_behind_does_not_harm_later_tests(
     project_on_both: Project, temporary: Path, crew: str
 ) -> None:
     project_on_both.write(SUITE)

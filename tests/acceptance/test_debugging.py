@@ -57,7 +57,7 @@ def test_a_rank_that_fails_has_the_terminal_for_longer_than_any_limit(
     screen = debug(
         project,
         temporary,
-        # Nobody is ended meanwhile, though the other is in its call for longer than it may be.
+        # No rank is ended meanwhile, though the other is in its call for longer than it may be.
         Typed(PROMPT, "p value + 1000\n", pause=6.0),
         Typed("1041", ""),
         Typed(PROMPT, "\x03"),

@@ -427,6 +427,6 @@ def test_the_run_ends_with_a_summary_of_everything(run: Outcome) -> None:
     assert counts in run.output.splitlines()[-1], str(run)
 
 
-def test_nothing_is_printed_that_is_nobodys(run: Outcome) -> None:
+def test_words_of_mpiexec_about_a_dead_rank_are_not_shown(run: Outcome) -> None:
     """What mpiexec says about a rank that has died is not for the user's eyes."""
     assert run.errors == "", str(run)

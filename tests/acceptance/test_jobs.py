@@ -398,7 +398,7 @@ def test_a_store_of_a_newer_rankwise_is_left_alone(shop: Shop) -> None:
     assert "newer" in output
 
 
-def test_a_named_pipe_in_the_place_of_a_log_keeps_nobody_waiting(shop: Shop) -> None:
+def test_a_named_pipe_in_the_place_of_a_log_does_not_block(shop: Shop) -> None:
     log = "$RANKWISE_FOLDER/processes/worker-0/output.log"
     command = f"rm {log}; mkfifo {log}; echo it goes on; exit 3"
     code, output = run_job(shop, pytorch(command, processes=1))

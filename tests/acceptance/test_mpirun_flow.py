@@ -123,7 +123,7 @@ def test_a_rank_that_ends_the_run_after_the_last_test_is_heard(
 ) -> None:
     project.write(
         {
-            # To end takes longer than the grace for those who wait in a test.
+            # To end takes longer than the grace for ranks that wait in a test.
             "conftest.py": """
                 import time
                 from ledger import RANK

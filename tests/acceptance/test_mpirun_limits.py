@@ -70,7 +70,7 @@ def test_a_time_limit_names_the_test_and_where_every_rank_is(
         assert "all 3 ranks:" in report, str(outcome)
 
 
-def test_a_grace_that_ran_out_shows_the_error_first_and_then_who_waits(
+def test_a_grace_that_ran_out_shows_the_error_first_and_then_the_waiting_ranks(
     project_on_both: Project, temporary: Path
 ) -> None:
     outcome = run(project_on_both, temporary, "raise")

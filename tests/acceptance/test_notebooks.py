@@ -306,7 +306,7 @@ def test_an_interpreter_without_what_a_kernel_needs_is_named(
     check_that_nothing_is_left(project, temporary)
 
 
-# Notebooks that nobody here wrote
+# Notebooks of other projects
 
 
 @pytest.mark.parametrize(

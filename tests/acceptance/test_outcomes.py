@@ -18,7 +18,7 @@ SKIPS = """
 
     @rankwise.mark.parallel(2)
     def test_skip_on_all(comm):
-        pytest.skip("nobody has a licence")
+        pytest.skip("no rank has a licence")
 
     @rankwise.mark.parallel(2)
     def test_importorskip_on_one(comm):
@@ -74,7 +74,7 @@ def test_a_skip_on_any_rank_skips_unless_another_rank_fails(
     assert noted(project) == []
     for reason in (
         "rank one has no licence (rank 1 of 2)\n",
-        "nobody has a licence\n",
+        "no rank has a licence\n",
         "could not import 'no_such_module': No module named 'no_such_module' (rank 0 of 2)\n",
         "could not import 'no_such_module': No module named 'no_such_module'\n",
         "by mark\n",

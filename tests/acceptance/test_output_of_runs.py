@@ -1,4 +1,4 @@
-"""Whoever waits at a terminal sees what the ranks are at."""
+"""What a user at a terminal sees of the ranks while tests run."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ FAILURES = """
 
     @rankwise.mark.parallel(2)
     def test_fine(comm):
-        print("nobody reads this")
+        print("this is not shown")
 """
 
 
@@ -298,7 +298,7 @@ def test_equal_tracebacks_and_output_are_folded_and_others_stand_under_their_ran
 
     single = sections(outcome, "test_single")
     assert labels(single) == ["Captured stdout call"], single
-    assert "nobody reads this" not in outcome.output, outcome
+    assert "this is not shown" not in outcome.output, outcome
 
     summary = outcome.output.partition("short test summary")[2]
     for line in (

@@ -288,7 +288,7 @@ def test_a_detached_sweep_of_a_pipeline_has_its_report_and_its_news(shop: Shop) 
         )
         said = shop.rankwise("run", "p.yaml", "--notify", "team")
         assert said.exit_code == 0, said
-        # Nobody is there any more but the process that drives the sweep.
+        # No process is there any more but the one that drives the sweep.
         shop.wait_until_empty(120)
     subjects = sorted(str(letter["Subject"]) for letter in mailbox.letters)
     assert [one.partition(":")[0] for one in subjects] == [

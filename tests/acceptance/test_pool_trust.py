@@ -1,4 +1,4 @@
-"""A pool that can be trusted: whoever ends it, nothing stays behind."""
+"""A pool leaves nothing behind, in whichever way it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thousand suites that nobody has thought of: every scheduler gives the verdicts of the rules.
+"""A thousand suites made at random: every scheduler gives the verdicts of the rules.
 
 A suite is a module. Each of its tests does, on each of its ranks and in each of its phases, what a
 draw from a seed has decided; what must come of it is worked out here from the same draw, with

@@ -220,7 +220,7 @@ def test_a_detached_sweep_has_its_report_and_its_news_when_the_last_case_is_in(
         shop.write("rankwise.toml", MAIL.format(port=mailbox.port))
         said = shop.rankwise("submit", "sweep.yaml", "--notify", "team")
         assert said.exit_code == 0, said
-        # Nobody is there any more but the process that drives it.
+        # No process is there any more but the one that drives it.
         shop.wait_until_empty(60)
     [letter] = mailbox.letters
     assert letter["Subject"] == "speed-1 passed: 9 cases: 9 passed."

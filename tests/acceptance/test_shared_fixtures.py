@@ -443,7 +443,7 @@ FAULTY = """
 """
 
 
-def test_errors_in_fixtures_are_reported_as_errors_and_hang_nobody(
+def test_errors_in_fixtures_are_reported_as_errors_and_hang_no_rank(
     project: Project, scheduler: str
 ) -> None:
     project.write({"test_faulty.py": FAULTY})

@@ -197,7 +197,7 @@ def test_tests_of_pytest_on_ranks_show_one_by_one(shop: Shop) -> None:
     shop.wait_until_empty()
 
 
-def test_what_ended_while_nobody_drove_is_checked_as_well(shop: Shop) -> None:
+def test_attempts_that_ended_without_a_client_are_checked_as_well(shop: Shop) -> None:
     shop.write(
         "suite.yaml",
         """\
@@ -248,7 +248,7 @@ def test_after_a_run_of_several_suites_the_commands_to_repeat_it_name_all_of_the
     assert states(shop) == {"bad": "failed"}
 
 
-def test_a_named_pipe_in_the_place_of_results_keeps_nobody_waiting(shop: Shop) -> None:
+def test_a_named_pipe_in_the_place_of_results_does_not_block(shop: Shop) -> None:
     shop.write("suite.yaml", "type: Suite\ntests: [{name: unit, pytest: test_it.py}]\n")
     shop.write(
         "test_it.py",
@@ -341,14 +341,14 @@ tests:
   - {{run: bad.py, machines: here}}
   - {{run: good.ipynb, needs: odd, runtimes: one}}
   - {{run: asks.ipynb, runtimes: one, machines: there, soft_fail: true}}
-exclude: [{{when: {{runtime: two, machine: there}}, reason: nobody wants it}}]
+exclude: [{{when: {{runtime: two, machine: there}}, reason: it is not needed}}]
 set: [{{when: {{runtime: two, test: bad.py}}, soft_fail: true}}]
 """,
     )
     listed = shop_matrix.rankwise("run", "matrix.yaml", "--list")
     assert listed.exit_code == 0, listed
     assert "one  here     good.sh and bad.py" in listed.output, listed
-    assert "two  there    skipped: nobody wants it" in listed.output, listed
+    assert "two  there    skipped: it is not needed" in listed.output, listed
     assert not (shop_matrix.folder / ".rankwise").exists()
     refused = shop_matrix.rankwise("run", "matrix.yaml", "--limit", "2")
     assert refused.exit_code == 2, refused
@@ -379,8 +379,8 @@ set: [{{when: {{runtime: two, test: bad.py}}, soft_fail: true}}]
     assert rows["two@here@bad.py"].exit_code == 3
     assert rows["one@there@asks.ipynb"].reason == "it needs a person first: cell 1 calls input()"
     assert rows["one@nowhere@good.sh"].reason == "gpu was not found on this machine"
-    assert rows["two@there@good.sh"].reason == "nobody wants it"
-    for reason in ("gpu was not found on this machine", "nobody wants it"):
+    assert rows["two@there@good.sh"].reason == "it is not needed"
+    for reason in ("gpu was not found on this machine", "it is not needed"):
         assert reason in said.output, said
         assert reason in (shop_matrix.folder / "all.xml").read_text()
     assert Counter((shop_matrix.folder / "ledger").read_text().splitlines()) == {

@@ -219,7 +219,7 @@ def _slurm(folder: Path) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def _spool(folder: Path) -> Iterator[Place]:
-    """A batch system of somebody else, by its entry point."""
+    """A batch system of another package, by its entry point."""
     with spool(folder / "installed") as variables:
         queue = folder / "spool"
         table = f'backend = "spool"\nfolder = "{queue}"\nslots = 4'

@@ -139,7 +139,7 @@ def process_of(starter: Starter) -> psutil.Process:
 
 def attempt_in(folder: Path, line: str, **more: Any) -> RunAttempt:
     folder.mkdir(exist_ok=True)
-    # A test that fails lets nobody go: it ends by itself.
+    # A test that fails ends no attempt: it ends by itself.
     return RunAttempt(folder, process("worker-0", line), **{"timeout": 60.0, **more})
 
 
@@ -153,7 +153,7 @@ def is_over(attempt: RunAttempt) -> bool:
     return (attempt.folder / "end.json").exists()
 
 
-def test_runners_share_nothing_with_each_other_nor_with_who_started_them(tmp_path: Path) -> None:
+def test_runners_share_nothing_with_each_other_nor_with_their_starter(tmp_path: Path) -> None:
     line = "echo $$ $TOKEN; ps -o sid= -p $PPID; readlink /proc/$PPID/fd/0"
     attempts = [attempt_in(tmp_path / str(number), line, secrets=["TOKEN"]) for number in range(3)]
     starter = Starter()

@@ -48,7 +48,7 @@ def test_values_are_captured_from_the_list_entry_with_the_name() -> None:
     assert capture({"id": "$.id"}, json.dumps(entries), "rankwise-3") is None
 
 
-# What a provider's own command line sends to an instance: for nobody else, and not for long
+# What a provider's own command line sends to an instance: no other user can read it, and it is soon removed
 
 SECRET = b"Aj7-qqz-tell-nobody"
 SEND = """\

@@ -72,7 +72,7 @@ def test_another_client_continues_mirroring_where_the_first_stopped(tmp_path: Pa
     _bring(second, there)
     _bring(second, there)
     assert (here / _LOG).read_text() == "one\ntwo\n"
-    assert (here / _LOG).stat().st_ino == inode, "those who follow it know it by that"
+    assert (here / _LOG).stat().st_ino == inode, "readers follow it by its inode"
 
 
 def test_pieces_that_are_too_large_for_one_look_come_with_the_next(tmp_path: Path) -> None:

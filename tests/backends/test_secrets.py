@@ -47,7 +47,7 @@ def test_the_file_that_hands_secrets_to_a_slurm_job_is_its_owner_s_alone(
 
 @pytest.mark.parametrize(("user", "mode"), [(1000, 0o440), (0, 0o440), (None, 0o444)])
 def test_secrets_in_pods_are_files_of_their_user_s_group(user: int | None, mode: int) -> None:
-    """Where the image says who the user is, a volume can be given to nobody in particular."""
+    """Where the image says who the user is, a volume can be given to no user in particular."""
     task = Task(
         key="task",
         processes=(Process(name="worker-0", role="worker", command="true"),),

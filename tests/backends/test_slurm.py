@@ -251,7 +251,7 @@ def test_a_script_stops_at_the_first_line_that_fails() -> None:
     ]
 
 
-# A cluster with Slurm that nobody answers for: what is not sent can be cancelled all the same
+# A Slurm that does not answer: what is not sent can be cancelled all the same
 
 
 @pytest.mark.parametrize("is_writable", [True, False], ids=["writable", "not writable"])

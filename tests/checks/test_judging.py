@@ -117,7 +117,7 @@ def test_streams_are_looked_at_apart(tmp_path: Path) -> None:
     assert "on stdout): not found in worker-0/stdout.log:\n  | a result" in end.reason
 
 
-def test_nobody_vouches_for_what_was_left_out_of_a_log(tmp_path: Path) -> None:
+def test_a_check_for_absence_fails_if_a_part_of_the_log_was_left_out(tmp_path: Path) -> None:
     attempt = make_attempt(tmp_path, {0: "fine\n"}, lost=100)
     assert judged(attempt, Check(kind="contains", what="fine")).outcome == "passed"
     end = judged(attempt, Check(kind="absent", what="Traceback"))

@@ -191,7 +191,9 @@ def history_of(store: Store, levels: Sequence[tuple[float, int]]) -> None:
             measured(store, values, tags=tags, sizes=(8, 16))
 
 
-def test_a_trend_shows_the_change_and_whom_to_blame(store: Store, rankwise: Rankwise) -> None:
+def test_a_trend_shows_the_change_and_the_commits_to_blame(
+    store: Store, rankwise: Rankwise
+) -> None:
     history_of(store, [(2.0, 12), (2.5, 8)])
     said = rankwise("trend", "latency", "--case", "size=16")
     first, line, change, blame = said.out.splitlines()

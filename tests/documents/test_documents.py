@@ -227,7 +227,7 @@ def test_names_and_values_that_are_long_or_strange_are_shown_safely() -> None:
     assert second.endswith(", not '\\x07'")
 
 
-# Mistakes: their order, their number, and what is safe to repeat of what somebody wrote
+# Mistakes: their order, their number, and what is safe to repeat of what a user wrote
 
 
 def test_mistakes_come_in_the_order_of_the_document_and_once_each() -> None:

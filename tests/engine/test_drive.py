@@ -263,7 +263,7 @@ def test_a_failure_may_end_the_run(store: Store) -> None:
         "c": (State.NOT_RUN, why),
         "d": (State.NOT_RUN, why),
     }
-    # Nobody has cancelled it: it has failed.
+    # It was not cancelled: it has failed.
     assert (ended.state, ended.exit_code) == (State.FAILED, 7)
 
 

@@ -104,7 +104,7 @@ def test_without_outputs_only_the_last_that_ran_counts(store: Store, workspace: 
     plain = build(workspace, outputs=())
     ran(store, workspace, plain)
     assert ran(store, workspace, plain) == []
-    # Something else has run in its place meanwhile, and nobody knows what that has left.
+    # Something else has run in its place meanwhile, and what that has left is unknown.
     assert ran(store, workspace, build(workspace, outputs=(), definition="other")) == ["build"]
     assert ran(store, workspace, plain) == ["build"]
 

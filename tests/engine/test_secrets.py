@@ -198,7 +198,7 @@ def own_code(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ["check", "metric"])
-def test_who_looks_at_a_run_calls_no_functions_of_its_store(
+def test_looking_at_a_run_calls_no_functions_of_its_store(
     store: Store, tmp_path: Path, kind: str
 ) -> None:
     code = own_code(tmp_path)
@@ -235,7 +235,7 @@ def test_only_the_driver_of_a_run_starts_what_its_attempts_have_submitted(
         assert len(started) == 1
 
 
-def test_who_looks_at_a_run_does_not_drive_what_its_stages_have_left(
+def test_looking_at_a_run_does_not_drive_what_its_stages_have_left(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[object] = []

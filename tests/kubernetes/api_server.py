@@ -82,7 +82,7 @@ class Cluster:
         self._version = 100
 
     def put(self, kind: str, thing: Thing, event: str) -> Thing:
-        """Note a change; whoever watches is told."""
+        """Note a change, and tell all watches of it."""
         with self.changed:
             self._version += 1
             thing = copy.deepcopy(thing)

@@ -1,7 +1,7 @@
 """A stand-in for the kubelet whose pods are real containers, by Podman, of one small image.
 
 They have what the image has and nothing else of this machine, the user, groups and rights that
-their manifest says, and volumes that belong to whom a kubelet lets them belong. Only the network is
+their manifest says, and volumes with the owners that a kubelet gives them. Only the network is
 the machine's: each pod has a loopback address of its own there.
 """
 

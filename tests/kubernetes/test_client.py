@@ -439,7 +439,7 @@ def test_a_file_that_can_never_be_here_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_text() == "a"
 
 
-def test_frames_that_were_written_while_nobody_heard_are_asked_for_again(tmp_path: Path) -> None:
+def test_frames_that_were_written_without_a_reader_are_asked_for_again(tmp_path: Path) -> None:
     frames = numbered(
         *({"path": _LOG, "at": 4 * count, "text": f"{count:03}\n"} for count in range(9)),
         {"end": True},

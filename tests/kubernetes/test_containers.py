@@ -101,7 +101,7 @@ def test_one_that_fails_ends_all_and_is_named(shop: Shop) -> None:
     assert log.read_text().startswith("rank 0 of 2\n")
 
 
-def test_secrets_reach_programs_and_nobody_else(shop: Shop) -> None:
+def test_secrets_reach_programs_and_nothing_else(shop: Shop) -> None:
     shop.write("src/tf.py", TENSORFLOW)
     shop.write("tf.yaml", TENSORFLOW_JOB.format(workers=1))
     code, said = shop.call("run", "tf.yaml")

@@ -394,7 +394,7 @@ def test_a_head_whose_node_is_gone_is_lost_and_not_waited_for_without_end(
 def test_a_job_that_is_complete_and_has_no_pods_any_more_is_lost(
     desk_lost_pods: Desk, cluster: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has read its log while it was there."""
+    """No client has read its log while it was there."""
     monkeypatch.setattr(module, "_NO_POD_SECONDS", 0.1)
     cluster.kubelet.refusals["worker"] = {"phase": "Pending"}
     attempt = desk_lost_pods.submit("true")

@@ -140,7 +140,7 @@ def test_a_worker_that_is_deleted_before_all_are_there_is_lost() -> None:
     assert "worker-1: pod a was deleted, not by rankwise" in found.reason
 
 
-def test_a_head_without_a_word_is_named_and_not_who_left_because_of_it() -> None:
+def test_a_head_without_a_record_is_blamed_and_not_the_pods_that_left_after_it() -> None:
     pods = [pod("a", exit_code=1, **OTHER), pod("h", exit_code=3, **HEAD)]
     assert "pod h exited with code 3" in judge(None, pods).reason
 

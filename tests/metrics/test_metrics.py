@@ -579,7 +579,7 @@ def test_a_load_of_more_than_the_cores_is_noise(load: float, is_noise: bool) -> 
     assert bool(noise({"load": load, "cores": 2})) is is_noise
 
 
-def test_waiting_for_files_and_for_other_machines_is_nobodys_work() -> None:
+def test_waiting_for_files_and_stolen_time_are_no_work_of_others() -> None:
     after = {**at(10), "ticks": [1000, 0, 0, 500, 490, 0, 0, 10]}
     found = joined(at(0), after, own_cpu_seconds=10.0)
     assert found["others_percent"] == pytest.approx(0.0)

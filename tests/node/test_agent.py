@@ -149,7 +149,7 @@ def test_a_machine_that_was_restarted_has_lost_what_ran_there(root: Path) -> Non
     place = root / "attempts" / _MARKER
     place.mkdir(parents=True)
     (place / "claim").touch()
-    # Somebody else has the number by now.
+    # Another process has the number by now.
     going = {"pid": os.getpid(), "birth": "1", "boot": "another"}
     (place / GOING).write_text(json.dumps(going))
     found = state(root)

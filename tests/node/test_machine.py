@@ -34,7 +34,7 @@ ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd crc32 sve sve2 bf
 
 
 def test_it_prints_one_object_that_is_true_of_this_python() -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "3", "CUDA_SECRET": "nobody's business"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "3", "CUDA_SECRET": "not to be shown"}
     said = subprocess.check_output([sys.executable, FILE], env=environment, text=True)
     found = json.loads(said)
     assert said.count("\n") == 1

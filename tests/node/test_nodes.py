@@ -23,7 +23,7 @@ ABOUT = "echo $RANKWISE_NODE $RANKWISE_NODE_RANK $HOSTNAME $(basename $PWD)"
 
 @pytest.fixture
 def host_names() -> None:
-    """Skip where nobody may have host names of their own."""
+    """Skip where processes may not have host names of their own."""
     asked = subprocess.run(
         ["unshare", "--uts", "--mount", "true"], capture_output=True, check=False
     )

@@ -1,4 +1,4 @@
-"""How an attempt ends: who waits for whom, who is ended, and who is to blame."""
+"""How an attempt ends: which processes wait for others, are ended, or are to blame."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_process_that_forks_while_it_is_killed_is_killed(tmp_path: Path) -> No
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "open('ready', 'w').close()\n"
-        # Not for ever: if it did get away, nobody could catch it.
+        # Not for ever: if it did get away, nothing could end it.
         "for _ in range(2000):\n"
         "    if os.fork():\n"
         "        time.sleep(0.02); os._exit(0)\n"

@@ -114,7 +114,7 @@ def test_a_notebook_may_say_so_itself(tmp_path: Path, said: object, reason: str)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"cells": 3}', '{"cells": [1, {}]}', "\xff"])
-def test_what_is_no_notebook_is_left_to_whoever_runs_it(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_notebook_is_not_said_to_need_input(tmp_path: Path, text: str) -> None:
     path = tmp_path / "one.ipynb"
     path.write_text(text, encoding="latin-1")
     assert needs_input(path) == ""

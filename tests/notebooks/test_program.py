@@ -110,8 +110,8 @@ def test_metadata_that_are_no_table_count_as_none(
     monkeypatch.setattr("shutil.which", lambda name: f"/{name}")
     text = json.dumps(notebook("1", metadata={name: "yes"}))
     (tmp_path / "one.ipynb").write_text(text)
-    nobody: Any = None
-    run = NotebookRun(order(tmp_path), nobody, is_quiet=True)
+    unused: Any = None
+    run = NotebookRun(order(tmp_path), unused, is_quiet=True)
     choice = run.read()
     assert choice is not None
     assert choice.name == "/python"
@@ -226,8 +226,8 @@ def test_the_values_of_secrets_are_in_nothing_that_a_notebook_leaves(
     junit = tmp_path / "out" / "results.xml"
     one = dataclasses.replace(order(tmp_path), junit=junit, html=True)
     one.out.mkdir()
-    nobody: Any = None
-    run = NotebookRun(one, nobody, is_quiet=True)
+    unused: Any = None
+    run = NotebookRun(one, unused, is_quiet=True)
     run.notebook = made
     case = CellResult(cell=1, title="show()", state="failed", reason=value, details=repr(value))
     run.result.cases = [case]
@@ -391,10 +391,10 @@ def test_what_cannot_be_left_for_a_fault_of_ours_does_not_look_passed(
         raise ZeroDivisionError("of the test")
 
     monkeypatch.setattr(artifacts, "page_of", broken)
-    nobody: Any = None
+    unused: Any = None
     one = dataclasses.replace(order(tmp_path), junit=tmp_path / "out" / "results.xml", html=True)
     one.out.mkdir()
-    run = NotebookRun(one, nobody, is_quiet=True)
+    run = NotebookRun(one, unused, is_quiet=True)
     run.notebook = book("1")
     write_artifacts(run)
     assert run.result.outcome == "internal error"

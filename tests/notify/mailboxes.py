@@ -40,7 +40,7 @@ class Mailbox:
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a certificate for this machine that nobody trusts who is not told to."""
+    """Make a certificate for this machine that is trusted only where it is named."""
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     line = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     line += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
@@ -50,7 +50,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def free_port() -> int:
-    """Find a port that nobody listens on."""
+    """Find a port that no process listens on."""
     with socket.socket() as line:
         line.bind(("127.0.0.1", 0))
         return int(line.getsockname()[1])

@@ -117,7 +117,7 @@ def test_a_password_that_is_wrong_is_tried_once_and_said(
     assert mailbox.letters == []
 
 
-def test_a_server_that_nobody_trusts_gets_neither_password_nor_mail(
+def test_an_untrusted_server_gets_neither_password_nor_mail(
     tmp_path: Path, certificate: tuple[Path, Path]
 ) -> None:
     say, outbox = Told(), Outbox(tmp_path)
@@ -201,7 +201,7 @@ def test_who_wants_failures_only_hears_of_nothing_else(tmp_path: Path) -> None:
     assert outbox.waiting() == []
 
 
-def test_what_somebody_else_is_sending_is_left_to_them(tmp_path: Path) -> None:
+def test_a_message_that_another_process_is_sending_is_left_to_it(tmp_path: Path) -> None:
     say, outbox = Told(), Outbox(tmp_path)
     with mail_server() as mailbox:
         (tmp_path / "rankwise.toml").write_text(OPEN_SITE.format(port=mailbox.port))
@@ -291,7 +291,7 @@ class Pigeon:
 """
 
 
-def test_a_notifier_that_cannot_be_made_keeps_nobody_else_from_being_told(
+def test_a_notifier_that_cannot_be_made_does_not_stop_the_other_notices(
     tmp_path: Path, data: ReportData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -373,7 +373,7 @@ def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, complaint
     assert complaint in str(caught.value)
 
 
-def test_who_is_not_there_is_named_with_those_who_are(tmp_path: Path) -> None:
+def test_a_missing_recipient_is_reported_with_the_nearest_name(tmp_path: Path) -> None:
     (tmp_path / "rankwise.toml").write_text(MAIL)
     with pytest.raises(
         InputError, match=r'there is no \[notify\] table "teams"; did you mean "team"'

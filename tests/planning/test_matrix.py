@@ -156,10 +156,10 @@ def test_a_cluster_that_does_not_answer_is_not_run_with_its_words(
         "a@c@a.sh": "!Slurm does not answer here: sinfo is not on PATH: this machine has no Slurm, or it needs a module"
     }
     sinfo = folder / "sinfo"
-    sinfo.write_text("#!/bin/sh\necho first >&2\necho 'sinfo: fatal: nobody there' >&2\nexit 1\n")
+    sinfo.write_text("#!/bin/sh\necho first >&2\necho 'sinfo: fatal: no answer' >&2\nexit 1\n")
     sinfo.chmod(0o755)
     plan = planned(folder, "runtimes: {a: current}\nmachines: {c: cluster}\ntests: [a.sh]\n")
-    said = "!Slurm does not answer here: sinfo: fatal: nobody there"
+    said = "!Slurm does not answer here: sinfo: fatal: no answer"
     assert reasons(plan) == {"a@c@a.sh": said}
 
 
@@ -377,7 +377,7 @@ def test_what_is_not_there_is_complained_of_where_it_is_named(
     assert str(caught.value) == f"{folder}{complaint.replace('{folder}', str(folder))}"
 
 
-def test_nothing_stands_in_for_a_machine_that_nobody_knows(folder: Path) -> None:
+def test_unknown_computes_and_runtimes_of_a_matrix_are_errors(folder: Path) -> None:
     with pytest.raises(InputError, match=r'compute "cluster" is not in'):
         planned(folder, "runtimes: {a: current}\nmachines: {c: cluster}\ntests: [a.sh]\n")
     with pytest.raises(InputError, match=r'runtime "torch" is not in'):

@@ -72,7 +72,7 @@ def test_what_found_scripts_say_goes_before_the_pattern(folder: Path) -> None:
     ]
 
 
-def test_the_suite_has_the_last_word_on_what_nobody_says(folder: Path) -> None:
+def test_values_of_the_suite_count_where_a_test_says_nothing(folder: Path) -> None:
     head = "timeout: 7\nenvironment_variables: {A: 1, B: 1}\nsecrets: [TOKEN]\n"
     task = only(folder, "- {run: b_test.py, environment_variables: {B: 2}}\n", head)
     assert task.timeout == 7

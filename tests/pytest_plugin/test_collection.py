@@ -247,7 +247,7 @@ def test_ids_that_differ_in_the_number_of_the_rank_only_are_of_the_same_tests() 
 
 
 def controller_with(**collections: list[str]) -> ControllerSession:
-    """Return a controller of which nothing is there but what was collected, and by whom."""
+    """Return a controller that has nothing but what each rank has collected."""
     session: Any = object.__new__(ControllerSession)
     session._options = SimpleNamespace(width=2)
     names = {"rank0": worker_number(0, 0), "rank1": worker_number(0, 1)}

@@ -141,7 +141,7 @@ def test_a_proof_convinces_only_for_the_same_secret_and_nonce(
     assert connections.is_proof(proof, secret, other, "rank") == (other == nonce)
 
 
-def test_a_proof_cannot_be_sent_back_to_the_one_who_gave_it() -> None:
+def test_a_proof_cannot_be_sent_back_to_its_sender() -> None:
     assert not connections.is_proof(
         connections.prove(SECRET, "n", "coordinator"), SECRET, "n", "rank"
     )
@@ -295,9 +295,9 @@ def test_the_path_of_a_socket_may_have_any_length(
     assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
-def test_a_rank_learns_that_nobody_listens(tmp_path: Path) -> None:
+def test_a_rank_gets_an_error_where_no_process_listens(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
-        Channel.open(connections.Address(path=str(tmp_path / "nobody")), SECRET, name=0)
+        Channel.open(connections.Address(path=str(tmp_path / "missing")), SECRET, name=0)
 
 
 def test_large_bodies_arrive_whole_in_both_directions(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 @pytest.mark.parametrize("name", [0, 1, "supervisor"])
-def test_one_who_is_expected_and_knows_the_secret_is_let_in_by_name(hub: Hub, name: Name) -> None:
+def test_an_expected_process_with_the_secret_is_accepted_by_name(hub: Hub, name: Name) -> None:
     line = hub.join(name)
     line.say({"kind": "here"}, b"body")
     hub.until(lambda: bool(hub.messages))
@@ -504,7 +504,7 @@ def test_the_blocking_end_of_a_rank_gets_in_too(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("name", [2, "template", None, 1.5, "0"], ids=repr)
-def test_a_name_that_nobody_expects_is_not_let_in(hub: Hub, name: object) -> None:
+def test_an_unexpected_name_is_refused(hub: Hub, name: object) -> None:
     line = Line(hub, hub.stranger())
     line.say({"kind": "hello", "name": name, "nonce": "mine"})
     hub.until(line.is_dropped)
@@ -530,7 +530,7 @@ def test_who_is_expected_is_asked_anew_each_time(hub: Hub) -> None:
     assert hub.exchange.has(7)
 
 
-def test_one_who_does_not_know_the_secret_is_not_let_in(hub: Hub) -> None:
+def test_a_process_without_the_secret_is_refused(hub: Hub) -> None:
     line = Line(hub, hub.stranger())
     line.greet(0, secret="a guess")
     hub.until(line.is_dropped)
@@ -550,7 +550,7 @@ def test_one_who_does_not_know_the_secret_is_not_let_in(hub: Hub) -> None:
     ],
     ids=str,
 )
-def test_whoever_begins_with_anything_but_a_greeting_is_dropped(hub: Hub, header: Header) -> None:
+def test_a_connection_that_does_not_begin_with_a_hello_is_dropped(hub: Hub, header: Header) -> None:
     line = Line(hub, hub.stranger())
     line.say(header)
     hub.until(line.is_dropped)
@@ -558,7 +558,7 @@ def test_whoever_begins_with_anything_but_a_greeting_is_dropped(hub: Hub, header
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\0" * 8])
-def test_whoever_speaks_another_language_is_dropped(hub: Hub, data: bytes) -> None:
+def test_a_connection_with_another_protocol_is_dropped(hub: Hub, data: bytes) -> None:
     line = Line(hub, hub.stranger())
     line.connection.sendall(data)
     hub.until(line.is_dropped)
@@ -570,7 +570,7 @@ def test_a_stranger_cannot_make_us_keep_much(hub: Hub) -> None:
     hub.until(line.is_dropped)
 
 
-def test_strangers_who_say_nothing_are_dropped_after_a_while(
+def test_silent_strangers_are_dropped_after_a_while(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = Line(hub, hub.stranger())
@@ -581,7 +581,7 @@ def test_strangers_who_say_nothing_are_dropped_after_a_while(
     assert not known.is_dropped()
 
 
-def test_strangers_do_not_disturb_those_who_belong_here(hub: Hub) -> None:
+def test_strangers_do_not_disturb_ranks(hub: Hub) -> None:
     line = hub.join(0)
     for data in (b"\xff" * 64, b""):
         stranger = hub.stranger()
@@ -630,7 +630,7 @@ def test_it_is_told_when_the_lifeline_ends(hub: Hub) -> None:
 # What is said
 
 
-def test_what_is_said_to_one_who_has_yet_to_come_is_kept_for_it_in_order(hub: Hub) -> None:
+def test_messages_to_a_name_that_is_not_connected_yet_are_kept_in_order(hub: Hub) -> None:
     for number in range(3):
         hub.exchange.send(1, {"kind": "order", "number": number}, b"abc"[:number])
     line = hub.join(1)
@@ -647,7 +647,7 @@ def test_a_message_that_is_larger_than_any_buffer_arrives_whole(hub: Hub) -> Non
     assert line.hear() == ({"kind": "next"}, b"")
 
 
-def test_one_who_hangs_up_is_reported_once(hub: Hub) -> None:
+def test_a_closed_connection_is_reported_once(hub: Hub) -> None:
     line = hub.join(0)
     line.say({"kind": "last words"})
     line.connection.close()
@@ -657,7 +657,7 @@ def test_one_who_hangs_up_is_reported_once(hub: Hub) -> None:
     assert [header["kind"] for _, header, _ in hub.messages] == ["last words"]
 
 
-def test_one_who_is_gone_when_something_is_sent_is_reported_once(hub: Hub) -> None:
+def test_a_connection_that_breaks_during_a_send_is_reported_once(hub: Hub) -> None:
     hub.join(0).connection.close()
     hub.exchange.send(0, {"kind": "order"}, b"x" * (1 << 20))
     hub.exchange.flush()
@@ -666,7 +666,7 @@ def test_one_who_is_gone_when_something_is_sent_is_reported_once(hub: Hub) -> No
     assert hub.gone == [0]
 
 
-def test_one_who_comes_again_under_its_name_replaces_the_line(hub: Hub) -> None:
+def test_a_new_connection_of_a_name_replaces_the_old_one(hub: Hub) -> None:
     old, new = hub.join(0), Line(hub, hub.stranger())
     new.greet(0)
     new.say({"kind": "here"})
@@ -680,7 +680,7 @@ def test_one_who_comes_again_under_its_name_replaces_the_line(hub: Hub) -> None:
 # Forgetting
 
 
-def test_one_who_is_forgotten_is_hung_up_on_and_not_reported(hub: Hub) -> None:
+def test_a_forgotten_name_is_disconnected_and_not_reported(hub: Hub) -> None:
     line = hub.join(0)
     hub.exchange.send(0, {"kind": "never sent"})
     hub.exchange.forget(0)
@@ -690,7 +690,7 @@ def test_one_who_is_forgotten_is_hung_up_on_and_not_reported(hub: Hub) -> None:
     assert hub.gone == []
 
 
-def test_what_was_kept_for_one_who_never_came_is_forgotten_too(hub: Hub) -> None:
+def test_messages_kept_for_a_forgotten_name_are_dropped(hub: Hub) -> None:
     hub.exchange.send(0, {"kind": "old"})
     hub.exchange.forget(0)
     line = hub.join(0)
@@ -698,8 +698,8 @@ def test_what_was_kept_for_one_who_never_came_is_forgotten_too(hub: Hub) -> None
     assert line.hear() == ({"kind": "new"}, b"")
 
 
-def test_one_who_is_not_known_can_be_forgotten(hub: Hub) -> None:
-    hub.exchange.forget("nobody")
+def test_forgetting_an_unknown_name_does_nothing(hub: Hub) -> None:
+    hub.exchange.forget("unknown")
 
 
 def test_one_can_be_forgotten_while_others_are_dealt_with(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_output_of_the_ranks_that_are_not_wanted_is_taken_away(which: str, kept:
     assert shown == kept
 
 
-def test_if_nobody_is_to_blame_all_have_failed() -> None:
+def test_without_a_culprit_the_output_of_all_ranks_is_kept() -> None:
     ending = AbortedTest(size=2, phase="call", headline="", output={0: {"stdout": "a"}, 1: {}})
     filter_aborted_output(ending, "failed")
     assert set(ending.output) == {0, 1}

@@ -69,7 +69,7 @@ class FakeCrew:
         self._deliver()
 
     def go(self) -> None:
-        """Run until nobody has anything to do."""
+        """Run until no worker has anything to do."""
         self.begin()
         while self.step():
             pass

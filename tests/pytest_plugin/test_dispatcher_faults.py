@@ -87,7 +87,7 @@ def done(case: int, *, failed: bool = False) -> Header:
 
 
 def sent(dispatcher: Dispatcher) -> list[tuple[int, str, Any]]:
-    """Take what is in the outbox: to whom, what, and about which tests or groups."""
+    """Take what is in the outbox: the recipient, the kind, and which tests or groups."""
     found = []
     while dispatcher.outbox:
         worker, header, _ = dispatcher.outbox.popleft()
@@ -329,7 +329,7 @@ class Member:
     open: set[int] = field(default_factory=set)
     finished: int = 0
     dead: bool = False
-    """It has ended, and nobody knows yet."""
+    """It has ended, and the dispatcher does not know yet."""
 
     @property
     def number(self) -> int:
@@ -523,7 +523,7 @@ class FakePool:
             case "finish":
                 worker.finished += 1
                 if not self.dispatcher._stopping:
-                    assert not worker.open, "told to end with fixtures that nobody needs"
+                    assert not worker.open, "told to end with fixtures still open"
                 worker.said.append(({"kind": "bye"}, b""))
 
     def _enter(self, worker: Member) -> None:

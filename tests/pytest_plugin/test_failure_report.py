@@ -313,14 +313,14 @@ def test_who_only_writes_about_abort_is_not_blamed_for_a_signal(world: World) ->
     assert find_culprit(world) == 0
 
 
-def test_a_rank_that_has_closed_its_line_is_blamed_if_nobody_else_is(world: World) -> None:
+def test_a_rank_that_has_closed_its_line_is_blamed_if_no_other_is(world: World) -> None:
     world.rank_disconnected(1)
     assert find_culprit(world) == 1
     end(world, 0, -9)
     assert find_culprit(world) == 0
 
 
-def test_if_no_rank_did_anything_nobody_is_blamed(world: World) -> None:
+def test_if_no_rank_failed_none_is_blamed(world: World) -> None:
     assert find_culprit(world) is None
 
 

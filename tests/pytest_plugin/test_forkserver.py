@@ -374,7 +374,7 @@ def hand_over(server: Server, environment: bytes) -> socket.socket:
     return line
 
 
-def test_a_launcher_that_dies_before_it_has_its_answer_takes_nobody_with_it(
+def test_a_launcher_that_dies_before_its_answer_harms_no_other_rank(
     server: Server,
 ) -> None:
     environment = f"{SECRET_VARIABLE}={SECRET}\0PMI_RANK=0\0ACT=time.sleep(600)"
@@ -408,7 +408,7 @@ def test_a_rank_and_its_launcher_may_end_at_the_same_moment(server: Server) -> N
     assert server.is_well()
 
 
-def test_a_launcher_that_dies_before_it_has_started_its_command_takes_nobody_with_it(
+def test_a_launcher_that_dies_before_its_command_starts_harms_no_other_rank(
     tmp_path: Path,
 ) -> None:
     server = Server(tmp_path, [sys.executable, "-c", "import os; os._exit(42)"])

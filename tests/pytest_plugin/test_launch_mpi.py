@@ -291,7 +291,7 @@ def test_what_is_said_to_all_comes_back() -> None:
     assert world.gather(value) == world.allgather(value) == [value]
 
 
-def test_mpi_is_not_started_by_one_who_asks_for_the_world() -> None:
+def test_asking_the_stand_in_for_the_world_does_not_start_mpi() -> None:
     pytest.importorskip("mpi4py")
     code = """
 from rankwise.launch.mpi import stand_in_for_mpi

@@ -266,7 +266,7 @@ HOSTILE = {
     "no kind": encode({}),
     "kind of no text": encode({"kind": []}),
     "unknown kind": encode({"kind": "begin"}),
-    "hello of nobody": encode({"kind": "hello"}),
+    "hello without a name": encode({"kind": "hello"}),
     "rank no number": encode({**_NONCE, "name": "one"}),
     "rank null": encode({**_NONCE, "name": None}),
     "rank infinite": encode({**_NONCE, "name": float("inf")}),
@@ -283,7 +283,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_stranger_gets_nowhere_and_disturbs_nobody(board: Board, name: str) -> None:
+def test_a_stranger_gets_nothing_and_disturbs_no_rank(board: Board, name: str) -> None:
     stranger = board.stranger()
     stranger.sendall(HOSTILE[name])
     stranger.shutdown(socket.SHUT_WR)
@@ -340,7 +340,7 @@ def test_a_stranger_is_told_nothing_that_is_said_to_ranks(board: Board) -> None:
     assert b"secret place" not in heard
 
 
-def test_a_slow_stranger_holds_nobody_up(board: Board) -> None:
+def test_a_slow_stranger_delays_no_rank(board: Board) -> None:
     with board.stranger() as stranger:
         stranger.sendall(encode(_NONCE)[:5])
         first, second = board.join_all()

@@ -32,7 +32,7 @@ def test_all_lists_exactly_what_is_exported() -> None:
     for name in rankwise.__all__:
         assert getattr(rankwise, name) is not None
     own = {name for name in vars(rankwise) if name.isidentifier() and not name.startswith("_")}
-    # Modules of the package show up as its attributes once somebody has imported them.
+    # Modules of the package show up as its attributes once they were imported.
     modules = {path.stem for path in Path(rankwise.__file__).parent.iterdir()}
     assert own - modules - {"annotations", "TYPE_CHECKING", "Any"} <= set(rankwise.__all__)
 

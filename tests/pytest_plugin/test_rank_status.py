@@ -157,7 +157,7 @@ def tail_of(**texts: bytes) -> OutputTail:
     return tail
 
 
-def test_output_is_read_when_those_who_wrote_it_have_closed_it() -> None:
+def test_output_is_read_after_its_writers_have_closed_it() -> None:
     tail = tail_of(stdout=b"spoken\n", stderr="gesehen: \u00fc\n".encode())
     assert tail.read() == {"stdout": "spoken\n", "stderr": "gesehen: ü\n"}
     tail.close()
@@ -249,8 +249,8 @@ def box(tmp_path: Path) -> Box:
     return Box(tmp_path)
 
 
-def ask_nobody(question: Mapping[str, Any]) -> list[dict[str, Any]]:
-    raise AssertionError(f"nobody is asked {question}")
+def refuse_to_ask(question: Mapping[str, Any]) -> list[dict[str, Any]]:
+    raise AssertionError(f"no server is asked {question}")
 
 
 def test_only_what_takes_long_is_told_and_that_it_is_over(
@@ -270,7 +270,7 @@ def test_only_what_takes_long_is_told_and_that_it_is_over(
 
 
 def test_a_moment_keeps_its_age_on_another_machine() -> None:
-    remote = RemoteStatus(ask_nobody)
+    remote = RemoteStatus(refuse_to_ask)
     remote.note_status(1, [5, "call", 100.0])
     moment = remote.status_of(1).read_status()
     assert moment is not None
@@ -288,7 +288,7 @@ def test_the_end_of_a_rank_brings_all_that_is_known_of_it(box: Box, tmp_path: Pa
     os.close(number)
     box.enter(7, "teardown")
     (tmp_path / "3.1.crash").write_text("Fatal Python error: x")
-    remote = RemoteStatus(ask_nobody)
+    remote = RemoteStatus(refuse_to_ask)
     remote.note_end(1, node_status.final_status((3, 1)))
     known = remote.status_of(1)
     moment = known.read_status()
@@ -299,8 +299,8 @@ def test_the_end_of_a_rank_brings_all_that_is_known_of_it(box: Box, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rank_that_nobody_saw_end_keeps_what_was_said_before() -> None:
-    remote = RemoteStatus(ask_nobody)
+def test_a_rank_whose_end_was_not_seen_keeps_its_last_status() -> None:
+    remote = RemoteStatus(refuse_to_ask)
     remote.note_status(0, [2, "call", 1.0])
     remote.note_end(0, {"status": None})
     assert remote.status_of(0).read_status() is not None
@@ -392,7 +392,7 @@ def test_the_failure_comes_before_the_limit() -> None:
 
 
 def test_fixtures_of_a_wider_scope_have_their_limit_and_no_grace() -> None:
-    """The test itself is over: nobody waits for those that failed in it."""
+    """The test itself is over: no rank waits for those that failed in it."""
     assert overdue(moment(0, 7.0, "closing"), failures={0: NOW - 6.0}) == []
     found = overdue(moment(0, 20.0, "closing"), failures={0: NOW - 6.0})
     assert [(one.why, one.phase) for one in found] == [("limit", "closing")]

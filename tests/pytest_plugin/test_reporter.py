@@ -198,7 +198,7 @@ def test_no_line_is_wider_than_the_window(
         assert line.isprintable() or not line
 
 
-def test_where_nobody_looks_nothing_is_shown() -> None:
+def test_the_live_view_is_not_shown_without_a_terminal_for_a_person() -> None:
     assert not can_show(_Terminal(), {"TERM": "xterm", "NO_COLOR": "1"})
     assert not can_show(_Terminal(), {"TERM": "xterm", "CI": "true"})
     assert not can_show(_Terminal(), {"TERM": "dumb"})

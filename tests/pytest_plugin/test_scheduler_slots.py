@@ -87,7 +87,7 @@ def test_an_exclusive_test_gets_every_seat_of_its_domains(
     assert all_free(TWO_BY_FOUR).pick(size, exclusive=True) == expected
 
 
-def test_an_exclusive_test_gets_no_domain_in_which_somebody_sits() -> None:
+def test_an_exclusive_test_gets_no_domain_that_is_in_use() -> None:
     slots = all_free(TWO_BY_FOUR)
     assert slots.pick(1) == (0,)
     assert slots.pick(2, exclusive=True) == (4, 5, 6, 7)

@@ -188,7 +188,7 @@ def test_an_empty_result_comes_back_empty(request: pytest.FixtureRequest) -> Non
     assert unpack(pack(RankResult(), request.config), request.node) == RankResult()
 
 
-# Values that nobody expects
+# Values that are hard to pack
 
 
 def _report(item: pytest.Item, **changes: Any) -> pytest.TestReport:

@@ -1,4 +1,4 @@
-"""The worlds of a pool, with nobody in them: which are asked for, and which of them run a test."""
+"""The worlds of a pool, without processes: which are asked for, and which of them run a test."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_without_a_template_every_rank_comes_through_the_other_door(tmp_path: Pa
 # All of them
 
 
-def test_everyone_is_who_is_there_and_has_not_been_told_to_end(tmp_path: Path) -> None:
+def test_all_workers_are_those_of_worlds_that_were_not_told_to_end(tmp_path: Path) -> None:
     place = Place(tmp_path, listed(1), listed(2), listed(1), width=2)
     place.ask(0, (0,), "shared")
     place.ask(1, (0, 1))

@@ -12,7 +12,7 @@ from tests.backends.places import need
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Sshd]:
-    """A server that nobody breaks."""
+    """A server that no test breaks."""
     need(obstacle())
     with sshd() as made:
         yield made

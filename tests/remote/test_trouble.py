@@ -112,7 +112,7 @@ def test_an_unreadable_record_is_not_taken_for_a_missing_one(tmp_path: Path) -> 
     attempt = place.attempt(compute)
     (attempt.folder / SENT).mkdir()
     watching = Watching(compute, place.updates)
-    assert watching.is_there(attempt, ""), "nobody knows"
+    assert watching.is_there(attempt, ""), "not known"
     assert any("says on which machine an attempt runs" in one.text for one in watching.news)
     compute.close()
 

@@ -27,7 +27,7 @@ def one_task(key: str = "train", *, ranks: int = 2) -> Task:
 
 
 def make_run(store: Store, *tasks: Task, name: str = "job") -> str:
-    """Store a run that nobody has started yet."""
+    """Store a run that was not started yet."""
     plan = Plan(
         name=name,
         kind="PytorchJob",

@@ -1,4 +1,4 @@
-"""A package of somebody else's with entry points, installed in a folder."""
+"""Another package with entry points, installed in a folder."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def test_a_run_without_measurements_is_a_table_of_its_tasks(store: Store) -> Non
     assert (row["case"], row["state"], row["exit_code"]) == ("train", "failed", "7")
 
 
-def test_a_spreadsheet_calculates_nothing_that_somebody_has_chosen(store: Store) -> None:
+def test_values_in_a_csv_are_no_formulas_to_a_spreadsheet(store: Store) -> None:
     text = csv_report(ReportData(store=store, run=store.run(hostile_run(store)), now=NOW))
     for row in csv.reader(io.StringIO(text)):
         for cell in row:

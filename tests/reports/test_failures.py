@@ -112,7 +112,7 @@ def test_a_rank_without_a_log_is_quoted_from_its_launcher(store: Store) -> None:
     assert "rank 0-2: ended by signal 15 (SIGTERM)" in shown(store, run)
 
 
-def test_where_nobody_is_to_blame_everybody_is_quoted_with_a_line(store: Store) -> None:
+def test_without_a_culprit_each_process_is_quoted_with_a_line(store: Store) -> None:
     run = make_run(store)
     begin(store, run, logs={"worker-0": "a\nwaiting\n", "worker-1": "b\ncomputing\n"})
     end(
@@ -197,7 +197,7 @@ def test_a_process_without_an_end_is_said_to_have_none(store: Store) -> None:
     )
 
 
-# Frames of those who only start a program are left out of what is quoted
+# Frames that only start a program are left out of what is quoted
 
 _WRITTEN = """\
 before

@@ -86,7 +86,7 @@ def test_what_a_process_wrote_is_shown_before_its_end(tmp_path: Path) -> None:
     assert view.is_closed
 
 
-def test_lines_are_left_out_where_nobody_wants_them(tmp_path: Path) -> None:
+def test_a_view_that_does_not_follow_gets_no_lines(tmp_path: Path) -> None:
     view = Recorder(follows=False)
     write(tmp_path, "one\n")
     with LiveDisplay(view, running=[tmp_path]) as display:
@@ -216,7 +216,7 @@ def test_who_wants_quiet_still_hears_what_ctrl_c_does() -> None:
     assert stream.getvalue().startswith("rankwise: stopping 2 processes")
 
 
-# What processes write, with the names of those who wrote it
+# What processes write, each line with the name of its process
 
 
 class Terminal(io.StringIO):

@@ -71,7 +71,7 @@ def test_what_runs_is_read_from_its_runners_records(store: Store) -> None:
     )
 
 
-def test_a_run_that_nobody_drives_says_so(store: Store) -> None:
+def test_a_run_without_a_client_says_so(store: Store) -> None:
     run = make_run(store)
     begin(store, run, logs={})
     assert "  no client drives this run; to go on  rankwise resume job-1" in shown(store, run)
@@ -82,7 +82,7 @@ def test_a_run_that_was_just_submitted_is_not_called_abandoned(store: Store) -> 
     status = status_of(store, store.run(run), driver=None)
     stream = io.StringIO()
     show_status(Console(file=stream, width=100), status, now=BEGUN + 2)
-    assert "nobody" not in stream.getvalue()
+    assert "no client" not in stream.getvalue()
 
 
 def test_a_run_that_is_to_end_says_so(store: Store) -> None:

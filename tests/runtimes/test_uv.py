@@ -399,7 +399,7 @@ made_once(Path(sys.argv[1]), make, is_sound=Path.exists, say=print, what="the th
 """
 
 
-def test_after_a_kill_nobody_begins_before_the_children_have_ended(
+def test_after_a_kill_no_runner_begins_before_the_children_have_ended(
     workshop: Workshop, tmp_path: Path
 ) -> None:
     begun, leave, ended = tmp_path / "begun", tmp_path / "leave", tmp_path / "ended"

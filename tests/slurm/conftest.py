@@ -23,7 +23,7 @@ def _prefix() -> str:
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Cluster]:
-    """A cluster without accounting, as many are. Whoever breaks it mends it."""
+    """A cluster without accounting, as many are. A test that breaks it repairs it."""
     _require_slurm()
     with cluster(prefix=_prefix()) as made:
         yield made

@@ -196,7 +196,7 @@ def test_a_client_that_is_killed_is_followed_by_one_that_finds_the_job(
 def test_a_client_that_is_killed_around_sbatch_has_the_job_run_once(
     shop: Shop, slurm: Cluster, moment: str
 ) -> None:
-    """The sbatch on the path is the real one, and kills whoever has called it."""
+    """The sbatch on the path is the real one, and kills its caller."""
     real = subprocess.run(["which", "sbatch"], capture_output=True, text=True, check=True)
     does = '"$real" "$@" > number' if moment == "before its number is known" else ":"
     trap = shop.write(

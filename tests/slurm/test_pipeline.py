@@ -92,7 +92,7 @@ def test_the_whole_pipeline_on_a_cluster(tmp_path: Path, slurm: Cluster) -> None
                 "run", "pipeline.yaml", "--strict", "--notify", "team", seconds=900.0
             )
             assert said.exit_code == 0, said
-            # From here on nobody asks: the benchmarks run, and what follows them is done.
+            # From here on no client asks: the benchmarks run, and what follows them is done.
             wait_until("the mail of both runs", lambda: len(mailbox.letters) == 2, 600.0)
         subjects = [str(letter["Subject"]) for letter in mailbox.letters]
         assert [one.partition(":")[0] for one in subjects] == [

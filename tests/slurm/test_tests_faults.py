@@ -189,7 +189,7 @@ def test_a_lost_node_is_a_crash_of_its_test_and_the_others_go_on(
     assert set((project.folder / "notes.txt").read_text().split()) == {first}
 
 
-def test_a_controller_that_restarts_and_a_node_that_drains_harm_nobody(
+def test_a_controller_that_restarts_and_a_node_that_drains_harm_no_job(
     project: Project, own_slurm: Cluster
 ) -> None:
     project.write(

@@ -97,7 +97,7 @@ def test_levels_without_noise_are_changes() -> None:
     assert change.share == float("inf")
 
 
-def test_what_nobody_would_look_for_is_left_out() -> None:
+def test_changes_that_are_too_small_to_matter_are_left_out() -> None:
     values = history((1.0, 100), (1.004, 100), noise=0.001)
     assert find_changes(values) == []
     assert [c.at for c in find_changes(values, least_change=0.0)] == [100]

@@ -1,4 +1,4 @@
-"""Releases: each is whole, at any moment and after any end of whoever makes them."""
+"""Releases: each is whole at any moment, however the process ends that makes it."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _full(descriptor: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_whoever_is_killed_leaves_a_whole_release(tmp_path: Path) -> None:
+def test_a_deploy_that_is_killed_leaves_a_whole_release(tmp_path: Path) -> None:
     """Kill deployments one after the other, each at another moment; the next one goes on."""
     releases = tmp_path / "releases"
     deploy(build(tmp_path, "0"), releases, "v0", keep=2)

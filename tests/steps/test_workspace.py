@@ -1,4 +1,4 @@
-"""Checkouts of git: at the state that is wanted, and never over somebody's work."""
+"""Checkouts of git: at the state that is wanted, and never over a user's changes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_folder_is_that_of_git_clone(address: str, name: str) -> None:
 
 
 class _Guarded(SimpleHTTPRequestHandler):
-    """Serves files to those who log in, and looks meanwhile which processes there are."""
+    """Serves files after a login, and notes which processes there are meanwhile."""
 
     login = ""
     seen: ClassVar[list[bytes]] = []

@@ -88,7 +88,7 @@ def create_runs(folder: Path, name: str, count: str) -> None:
 
 
 def end_runs(folder: Path, *runs: str) -> None:
-    """Lead all tasks of runs through their lives, where nobody else does it before."""
+    """Lead all tasks of runs through their lives, unless another process has done it."""
     _wait()
     with Store.open(folder) as store:
         for run in runs:
@@ -127,7 +127,7 @@ def follow(folder: Path, run: str) -> None:
 
 
 def write_for_ever(folder: Path) -> None:
-    """Write pairs of runs, each pair at once, until somebody puts an end to it."""
+    """Write pairs of runs, each pair at once, until this process is killed."""
     print("ready", flush=True)
     with Store.open(folder) as store:
         while True:
@@ -171,7 +171,7 @@ def reach_the_size_limit(folder: Path, at: str) -> None:
 
 
 def open_without_rights(folder: Path, how: str) -> None:
-    """Open a store as somebody whom the modes of its files bind, which root is not."""
+    """Open a store as a user that is bound by the modes of its files, as root is not."""
     if os.getuid() == 0:
         _give_up_privileges()
     _wait()

@@ -147,7 +147,7 @@ def test_tasks_may_be_changed_while_they_are_given(
     assert seen == keys
 
 
-def test_a_reader_in_the_middle_of_the_tasks_keeps_nobody_from_writing(
+def test_a_reader_in_the_middle_of_the_tasks_does_not_block_writers(
     store: Store, folder: Path
 ) -> None:
     run = new_run(store, *"abc")
@@ -232,7 +232,7 @@ def test_the_nearest_names_are_given_or_else_the_first(
     assert name_nearest(text, names) == said
 
 
-# Queries for those who look at a store a page at a time
+# Queries of readers that take a page at a time
 
 ALL = TaskFilter()
 

@@ -238,7 +238,7 @@ def test_an_attempt_is_announced_before_it_is_submitted(store: Store) -> None:
     assert (task.state, task.attempts, task.started) == (State.SUBMITTING, 1, None)
 
 
-def test_what_was_submitted_waits_until_somebody_sees_it_start(store: Store) -> None:
+def test_a_submitted_attempt_keeps_its_first_job_id_until_it_starts(store: Store) -> None:
     run = new_run(store)
     number = begin(store, run)
     assert store.attempt_heard(run, "a", number, job_id="4711", now=12.0)
@@ -359,7 +359,7 @@ def test_two_attempts_never_have_the_same_marker(store: Store) -> None:
     assert store.task_row(run, "b").state is State.QUEUED
 
 
-def test_what_happens_to_an_attempt_that_nobody_has_begun_is_a_failure(store: Store) -> None:
+def test_an_event_of_an_attempt_that_was_not_begun_is_a_failure(store: Store) -> None:
     run = new_run(store)
     writes: tuple[Callable[[], bool], ...] = (
         lambda: store.attempt_heard(run, "a", 1, job_id="1", now=1.0),
@@ -422,7 +422,7 @@ groups_of_processes = st.sampled_from([(), PROCESSES[:1], PROCESSES])
 
 
 class Life(RuleBasedStateMachine):
-    """One run, written by somebody who errs and repeats himself."""
+    """One run, written by a client that makes mistakes and repeats itself."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -82,7 +82,7 @@ def test_a_run_is_ended_and_started_again_from_the_page(tmp_path: Path, folder: 
         assert served.end(signal.SIGTERM) == (0, "")
 
 
-def test_a_run_that_nobody_drives_gets_somebody_who_ends_it(
+def test_cancelling_a_run_without_a_client_starts_one_that_ends_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bench import served_runs
@@ -98,7 +98,7 @@ def test_a_run_that_nobody_drives_gets_somebody_who_ends_it(
         app.cancel(folder, "nothing-1")
 
 
-def test_what_has_ended_while_nobody_drove_is_taken_in(folder: Path) -> None:
+def test_attempts_that_ended_without_a_client_are_recorded(folder: Path) -> None:
     from bench import served_runs
 
     with Store.open(folder) as store:
@@ -112,7 +112,7 @@ def test_what_has_ended_while_nobody_drove_is_taken_in(folder: Path) -> None:
         assert store.attempts(run, "a")[0].state is State.LOST
 
 
-def test_a_store_that_is_gone_is_no_matter_for_the_caretaker(tmp_path: Path) -> None:
+def test_a_store_that_is_gone_does_not_disturb_the_caretaker(tmp_path: Path) -> None:
     update_stale_runs(tmp_path / "nowhere")
 
 
@@ -126,7 +126,7 @@ def test_a_port_that_is_taken_is_said(folder: Path, capsys: pytest.CaptureFixtur
     assert f"--port {port}: another program uses this port; --port 0 takes a free one" in said
 
 
-def test_the_usual_port_gives_way_if_nobody_has_asked_for_it() -> None:
+def test_the_default_port_is_replaced_by_a_free_one_if_none_was_asked_for() -> None:
     first = listen(None)
     second = listen(None)
     try:
@@ -281,7 +281,7 @@ def test_the_token_is_good_for_a_cookie_that_scripts_and_other_sites_cannot_use(
     assert f"{KEYS.name}={KEYS.cookie}" in cookie
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
-    # The browser goes on to an address without it, and tells nobody of this one.
+    # The browser goes on to an address without it, and does not pass this one on.
     assert 'content="0;url=/"' in answer.text
     assert KEYS.token not in answer.text
     assert answer.headers["referrer-policy"] == "no-referrer"
@@ -419,6 +419,6 @@ def test_buttons_cannot_be_pressed_by_an_address(visitor: TestClient) -> None:
 
 
 @pytest.mark.parametrize("odd", ['x="unclosed', "a[1]=2", "b={json: 1}", "=;", "naïve=ü"])
-def test_odd_cookies_of_other_programs_lock_nobody_out(odd: str) -> None:
+def test_odd_cookies_of_other_programs_do_not_lock_users_out(odd: str) -> None:
     assert has_cookie(f"{odd}; {KEYS.name}={KEYS.cookie}", KEYS)
     assert has_cookie(f"{KEYS.name}={KEYS.cookie}; {odd}", KEYS)

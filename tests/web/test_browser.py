@@ -149,7 +149,7 @@ def test_runs_and_tasks_change_as_they_happen(tab: Page, server: Served, store: 
     # Who was at a link still is.
     assert tab.evaluate("document.activeElement.textContent") == "first"
     expect(tab.locator("h1")).to_contain_text("running")
-    store.task_over(run, "second", State.NOT_RUN, reason="nobody wants it", now=time.time())
+    store.task_over(run, "second", State.NOT_RUN, reason="it is not needed", now=time.time())
     served_runs.finish(store, run, at=time.time())
     expect(tab.locator("h1")).to_contain_text("failed")
     expect(tab.locator("#link-state")).to_have_text("over")
@@ -193,7 +193,7 @@ def test_a_log_is_followed(tab: Page, server: Served, store: Store) -> None:
     tab.evaluate(HIDE, False)
     expect(log).to_contain_text("meanwhile")
     assert log.inner_text().count("line 7\n") == 1
-    # It stays at the end, unless somebody reads further up.
+    # It stays at the end, unless the user reads further up.
     assert tab.evaluate("log.scrollTop + log.clientHeight >= log.scrollHeight - 2")
     tab.get_by_label("Stay at the end").uncheck()
     tab.evaluate("log.scrollTop = 0")
@@ -236,9 +236,7 @@ def test_all_is_reached_with_the_keyboard(tab: Page, server: Served) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_stands_in_the_way_of_those_who_hear_or_see_little(
-    tab: Page, server: Served, scheme: str
-) -> None:
+def test_pages_pass_the_checks_of_accessibility(tab: Page, server: Served, scheme: str) -> None:
     tab.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     # One store for both: colours differ, all else does not.
     addresses = [*ADDRESSES, "/runs/nothing-1"] if scheme == "light" else ADDRESSES[:6]
@@ -308,7 +306,7 @@ def test_nothing_hostile_runs(tab: Page, server: Served) -> None:
     assert tab.locator("img").count() == 0
 
 
-def test_a_tab_that_nobody_looks_at_does_not_listen(tab: Page, server: Served) -> None:
+def test_a_hidden_tab_does_not_listen(tab: Page, server: Served) -> None:
     expect(tab.locator("#link-state")).to_have_text("live")
     with tab.expect_event("requestfailed", lambda asked: "/changes" in asked.url):
         tab.evaluate(HIDE, True)
@@ -317,14 +315,14 @@ def test_a_tab_that_nobody_looks_at_does_not_listen(tab: Page, server: Served) -
     expect(tab.locator("#link-state")).to_have_text("live")
 
 
-def test_a_run_under_way_is_driven_by_somebody_or_it_is_said(
+def test_the_page_of_a_run_says_when_no_client_drives_it(
     tab: Page, server: Served, store: Store
 ) -> None:
     run = new_run(store, "alone", "only")
     tab.goto(f"{server.base}/runs/{run}")
-    expect(tab.locator("#live-nobody")).to_contain_text(f"rankwise resume {run}")
+    expect(tab.locator("#live-driver")).to_contain_text(f"rankwise resume {run}")
     with driving(store.run_folder(run), run):
         # As long as nothing is written, a page is the same for a second.
         tab.wait_for_timeout(1100)
         tab.reload()
-        expect(tab.locator("#live-nobody")).to_be_empty()
+        expect(tab.locator("#live-driver")).to_be_empty()

@@ -181,7 +181,7 @@ def test_a_task_shows_its_attempts_and_processes(visitor: TestClient) -> None:
     assert "log of rank 3" in text
 
 
-def test_failures_say_who_and_why(visitor: TestClient) -> None:
+def test_the_page_of_failures_names_the_rank_and_the_reason(visitor: TestClient) -> None:
     text = visitor.get("/runs/checks-1/failures").text
     assert "halo: rank 0 exited with code 1" in text
     assert "MPI_ERR_TRUNCATE" in text

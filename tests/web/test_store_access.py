@@ -194,7 +194,7 @@ def test_what_happens_before_the_first_look_is_told(store: Store) -> None:
     store.close()
 
 
-def test_those_are_told_whom_it_concerns(store: Store) -> None:
+def test_a_reader_gets_only_events_of_the_runs_that_it_watches(store: Store) -> None:
     first = served_runs.make_run(store, "one", "Suite", [served_runs.task("a")], at=1.0)
     second = served_runs.make_run(store, "two", "Suite", [served_runs.task("a")], at=1.0)
 

@@ -48,7 +48,7 @@ def test_without_a_log_there_is_nothing(tmp_path: Path) -> None:
     assert tail.read() == ["late"]
 
 
-def test_a_named_pipe_in_the_place_of_a_log_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_named_pipe_in_the_place_of_a_log_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / LOG)
     assert tail_of(tmp_path, is_over=False) == ([], LogPosition(), 0)
     assert Tail(tmp_path, LogPosition()).read() == []
@@ -71,7 +71,7 @@ def test_a_log_that_is_moved_away_is_read_to_its_end_first(tmp_path: Path) -> No
     assert [*tail.read(), *tail.read()] == ["four"]
 
 
-def test_a_log_that_somebody_has_emptied_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_a_log_that_was_emptied_is_read_from_its_beginning(tmp_path: Path) -> None:
     log = tmp_path / LOG
     log.write_text("a long line\n")
     tail = Tail(tmp_path, tail_of(tmp_path, is_over=False)[1])
