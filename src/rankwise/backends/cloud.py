@@ -95,6 +95,7 @@ def _json_in(output: str) -> Any:
 _CALL_SECONDS = 600.0
 # Providers answer with errors while an instance is still changing.
 _TRIES, _AGAIN_SECONDS = 3, 1.0
+# Pauses between two calls of `ready`: providers limit how often they are asked.
 _READY_SECONDS, _LATEST_READY_SECONDS = 0.2, 10.0
 
 

@@ -19,6 +19,7 @@ from rankwise.node.equipment import run
 from rankwise.runtimes.uv import find_uv
 
 _LAUNCHERS = ("mpiexec", "mpirun")
+# Ranks of two different MPIs may wait for each other for ever.
 _TRIAL_SECONDS = 60.0
 # Prints how many ranks have found each other, and the library that they did it with; in a line of
 # its own, since launchers and libraries print advice around it.

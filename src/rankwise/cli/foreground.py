@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rankwise.reports.terminal.live import View
     from rankwise.store import RunRow, Store
 
+# The file that says that reports and notices of a run are done.
 _DONE = "afterwards"
 
 

@@ -20,6 +20,7 @@ from rankwise.store.store import driver_of
 from rankwise.wording import listed
 
 _PAUSE_SECONDS = 0.1
+# A write for each line is slow, and all lines at once may not fit into memory.
 _LINES_AT_ONCE = 1000
 # So often we look whether a client still drives the run; after so many times in vain, none does.
 _LOOK_SECONDS = 2.0

@@ -45,6 +45,7 @@ def _tidy(schema: Any) -> None:
         return
     # A keyword of OpenAPI, which pydantic adds.
     schema.pop("discriminator", None)
+    # None, and an empty text, list or mapping, is how models say that nothing is given.
     if not isinstance(schema.get("default"), (str, int)) or schema["default"] == "":
         schema.pop("default", None)
     for keyword, value in schema.items():

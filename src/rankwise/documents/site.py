@@ -206,6 +206,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 NAME = "rankwise.toml"
+# A larger file is something else under this name.
 _MOST_BYTES = 1_000_000
 Key = tuple[str, ...]
 """A key with those of the tables that it is in."""

@@ -112,6 +112,7 @@ def _tensorflow(job: ExportJob) -> AzureCommand:
     )
 
 
+# Fields of Azure ML that mean nothing here, and go back to it as they were read.
 _PASSED_ON = ("identity", "services", "queue_settings")
 
 

@@ -106,6 +106,7 @@ TORCH, MPI = "torch-distributed", "deepspeed-distributed"
 _CONTAINER = "node"
 """What the Trainer calls the container in which commands run."""
 _MANAGER = "rankwise/export"
+# The Trainer sets these itself, with PET_ before the name: that is where torchrun looks.
 _RESERVED = ("NNODES", "NPROC_PER_NODE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 _TRAINER_VARIABLES = {name: f"$PET_{name}" for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")}
 # What a pod may be told beside its runtime.

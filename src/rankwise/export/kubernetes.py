@@ -82,6 +82,7 @@ def _objects(job: ExportJob, choice: ComputeConfig, task: Task) -> list[dict[str
     # By this key the pods know each other. Where the job has secrets, too, the user creates the
     # object that holds both: values of secrets are in no file.
     key = None if job.request.secrets else {"key": secrets.token_hex(32)}
+    # A copy of the code, as for a run: packed, it becomes a part of the ConfigMap.
     with TemporaryDirectory(prefix="rankwise-export-") as folder:
         attempt = Attempt(label=job.name, marker=job.name, folder=Path(folder))
         # Pods run in the image: nothing is to be put around their commands.

@@ -188,6 +188,7 @@ def _ranks(
 
 def _meeting_point(request: JobRequest, found: Counts) -> dict[str, str]:
     """Return the variables that are the same everywhere; the document may name another place."""
+    # Node and port are chosen when the attempt starts: a plan for later cannot know them.
     variables = {"MASTER_ADDR": later("address:0"), "MASTER_PORT": later("port:master@0")}
     kept = {name: value for name, value in variables.items() if name not in request.environment}
     return {**kept, "WORLD_SIZE": str(found.processes)}

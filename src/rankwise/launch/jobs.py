@@ -275,6 +275,7 @@ def _per_instance(
         return count, ""
     # From here on it is derived: first from the command, then from what an instance claims.
     claimed = instance_role(request).resources
+    # `facts.cores` are those of all instances together.
     gpus, cores = claimed.gpus, math.ceil(claimed.cores) or max(facts.cores // instances, 1)
     by_gpus = gpus, f"one for each of {counted(gpus, 'GPU')}"
     by_cores = cores, f"one for each of {counted(cores, 'core')}"

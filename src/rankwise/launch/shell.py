@@ -11,6 +11,7 @@ _OPERATOR = re.compile(r"<<<|<<|>>|<&|>&|<>|>\||&>>|&>|&&|\|\||\|&|;;|[\n;&|()<>
 _ORDINARY = re.compile(r"[^ \t\n'\"\\$`;&|()<>]+")
 _BLANKS = re.compile(r"(?:[ \t]|\\\n)+")
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9?#@*!$-])", re.ASCII)
+# With one of these, which commands run and how often is known only to a shell.
 _RESERVED = frozenset(
     {
         *("if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done"),

@@ -161,6 +161,7 @@ def _lacks_kernel(choice: RuntimeChoice) -> bool:
 
 SURROUNDINGS = Path(__file__).parent.parent / "node" / "surroundings.py"
 """The program that describes the environment of a cell; the runtime's own Python runs it."""
+# A network file system may take minutes to show what an environment has.
 _LOOK_SECONDS = 300.0
 
 

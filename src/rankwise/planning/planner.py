@@ -114,6 +114,7 @@ def with_image(task: Task, site: Site) -> Task:
     return dataclasses.replace(task, runtime=runtime, notes=notes)
 
 
+# By name: the modules of other types are not loaded.
 PLANNERS = {
     "MpiJob": "jobs:plan_job",
     "PytorchJob": "jobs:plan_job",

@@ -87,6 +87,7 @@ def _shard_of(text: str) -> tuple[int, int]:
     return number, count
 
 
+# The tag of tasks that are tests; the other task of a cell has LOOK.
 TEST = "test"
 
 

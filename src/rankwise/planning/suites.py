@@ -88,6 +88,7 @@ RESULTS = "results.xml"
 
 _LONGEST_NAME = 60
 _WORKERS = re.compile(r"(?:^|\s)--n-workers[=\s]+(\d+)")
+# By the ending, so that a script needs neither the right to be executed nor a first line.
 _INTERPRETERS = {".py": "python", ".sh": "sh"}
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 # Characters that a shell changes: such a word is not the name of a file.

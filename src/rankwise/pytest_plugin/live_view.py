@@ -16,6 +16,7 @@ from rankwise.wording import duration
 
 _SAVE, _RESTORE = "\x1b7", "\x1b8"
 _NEXT_LINE = "\x1b[B\r\x1b[2K"
+# In a lower window, the panel would take the room of what pytest writes.
 _FEWEST_ROWS = 12
 _DONE, _LEFT, _CUT = "━", "╌", "…"
 
@@ -26,6 +27,7 @@ def can_show(file: TextIO, environment: Mapping[str, str]) -> bool:
     if not is_for_a_person or environment.get("TERM", "dumb") in ("dumb", ""):
         return False
     try:
+        # An error here is the answer: the terminal cannot write these letters.
         f"{_DONE}{_LEFT}{_CUT}".encode(file.encoding)
         return file.isatty() and os.get_terminal_size(file.fileno()).lines >= _FEWEST_ROWS
     except (OSError, ValueError, TypeError):

@@ -19,6 +19,7 @@ KEEPS_TIME = "keeps_time"
 # How much later than pytest-timeout we end a test.
 _HEAD_START = 1.0
 
+# As pytest-isolate-mpi writes them.
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 

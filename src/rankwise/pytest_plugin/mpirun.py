@@ -301,6 +301,7 @@ class CoordinatorProcess:
         folder = self._folder or ""
         settings = json.dumps({"secret": secret, "width": len(hosts), "folder": folder}).encode()
         with listener:
+            # The coordinator runs already: the open socket goes to it through the line.
             socket.send_fds(self._line, [settings], [listener.fileno()])
         return {"address": asdict(address), "secret": secret, "folder": folder}
 
@@ -469,6 +470,7 @@ class MpirunLink:
                 status = status or 1
             exit_at_once(status)
 
+        # Replaced on the module, where tests look it up.
         os._exit = fail
 
     def speak(self) -> None:

@@ -35,6 +35,7 @@ from rankwise.pytest_plugin.stacks import (
 # The rank that says what the suite is, and reports.
 _REPORTER = 0
 
+# It has no terminal of its own to ask, and the output may go to a file.
 _WIDTH = 80
 _SHOWN_TESTS = 20
 _PLACES = {"closing": "in closing fixtures after", "ending": "at the end of the process after"}
@@ -376,6 +377,7 @@ class Coordinator:
             return
         self._abort_request = None
         self._watch.give_up(request.rank, request.reason)
+        # The rank calls MPI_Abort, by which the launcher also ends ranks of other machines.
         self._lines.send(request.rank, {"kind": "abort", "code": request.code})
         self._lines.flush()
 

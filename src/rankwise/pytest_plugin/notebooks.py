@@ -28,6 +28,7 @@ from rankwise.notebooks import PROGRAM, needs_input
 
 NAME = "rankwise-notebooks"
 
+# Its kernels end before it does.
 _END_SECONDS = 10.0
 # Marks that may keep a notebook from running.
 _MAY_PREVENT = ("skip", "skipif", "xfail")
@@ -254,6 +255,7 @@ class NotebookProcess:
     """The process that runs notebooks, and its answers."""
 
     def __init__(self, jobs: int) -> None:
+        # A file: a pipe that is not read would block the process once it is full.
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `close`
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM), "--serve", "--jobs", str(jobs)],

@@ -32,7 +32,9 @@ _MOMENT = struct.Struct("=qqd")
 # lose the processor in the middle of that, and half a moment would be a wrong one.
 _COUNT = struct.Struct("=q")
 _SIZE = _COUNT.size + _MOMENT.size
+# No test has this number.
 _IDLE = -1
+# The last lines say what happened; a rank may have written gigabytes.
 _TAIL_BYTES = 4096
 
 
@@ -93,6 +95,7 @@ class StatusWriter:
         self._changes = 0
         self.rest()
         self._stacks = StackFile(files.stacks)
+        # Opened now: after a signal, the handler can only write.
         self._crash = files.crash.open("wb", buffering=0)
         self.arm()
 

@@ -354,6 +354,7 @@ class Reporter:
 
     def fail_session(self, reason: str) -> None:
         """Let the run fail for a reason that is not in a test; report files have the reason."""
+        # pytest takes its exit code from this count.
         self._session.testsfailed += 1
         interop.add_error(self._config, reason)
 

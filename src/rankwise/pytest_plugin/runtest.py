@@ -394,6 +394,7 @@ class Loop:
         waiting: dict[str, list[pytest.Item]] = {}
         for nodeid, item in zip(own, self._session.items, strict=True):
             waiting.setdefault(nodeid, []).append(item)
+        # Ids may repeat: equal ones are taken in the order in which they were collected.
         self._items = [waiting[nodeid].pop(0) for nodeid in nodeids]
         # Plugins that look at the session see the same order.
         self._session.items[:] = self._items

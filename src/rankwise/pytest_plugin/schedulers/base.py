@@ -34,6 +34,7 @@ class ScheduledTest:
 
     def goes_with(self, first: ScheduledTest) -> bool:
         """Return whether it can run on the ranks that another one was given, after it."""
+        # A process of its own, or whole domains, are for one test at a time.
         if self.world_kind == "fresh" or self.exclusive or first.exclusive:
             return False
         needs = (self.size, self.world_kind, self.ranks)
