@@ -169,7 +169,7 @@ def run_jobs() -> None:
     print()
     run(["rankwise", "run", "broken.yaml"], JOBS, expected=1)
     ends = sorted((JOBS / ".rankwise" / "runs").glob("broken-*/broken/1/end.json"), key=_age)
-    culprit = json.loads(ends[0].read_bytes())["culprit"] if ends else "nobody"
+    culprit = json.loads(ends[0].read_bytes())["culprit"] if ends else "no rank"
     if culprit != "rank-2":
         raise DemoFailure(f"rank-2 is to blame for the broken job, not {culprit}")
 

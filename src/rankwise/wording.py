@@ -44,6 +44,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def listed(names: Sequence[str], *, most: int = 0) -> str:
     """Enumerate names; only the first ones if there are more than `most` (0: all)."""
+    # Without a limit, a message about 10,000 tasks would fill the screen.
     if most and len(names) > most:
         names = [*names[:most], f"{len(names) - most} more"]
     return alternatives(names, "and")
@@ -57,8 +58,10 @@ def counted(number: int, noun: str) -> str:
 
 def duration(seconds: float) -> str:
     """Say how long something took."""
+    # From here on, rounding to milliseconds would say 1000 ms.
     if seconds < 0.9995:
         return f"{max(0, round(seconds * 1000))} ms"
+    # In the same way, 9.96 s would become 10.0 s: from there on whole seconds are enough.
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -73,6 +76,7 @@ def duration(seconds: float) -> str:
 
 def size(number: float) -> str:
     """Say how many bytes."""
+    # Powers of 1024 with their own names: KB means 1000 to some and 1024 to others.
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
     while number >= 1024 and len(units) > 1:
         number /= 1024
@@ -83,6 +87,7 @@ def size(number: float) -> str:
 def ending(exit_code: int | None, number: int | None) -> str:
     """Say how a process has ended: `exit code 7`, `signal 11 (SIGSEGV)`."""
     if number is not None:
+        # Real-time signals have numbers, but no names in Python.
         try:
             return f"signal {number} ({signal.Signals(number).name})"
         except ValueError:
@@ -93,6 +98,7 @@ def ending(exit_code: int | None, number: int | None) -> str:
 def headline_of(message: str) -> str:
     """Return the line of a test's report that says most: what pytest marks with E, or the first."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
+    # Lines with E are the assertion or the exception; the first line is often only a place.
     marked = [line.removeprefix("E").strip() for line in lines if line.startswith("E  ")]
     return next(iter([*marked, *lines]), "")
 
@@ -108,6 +114,7 @@ def short_path(path: str) -> str:
 def moment(when: float) -> str:
     """Say when something was, in the time of this place."""
     try:
+        # A store may have times of a clock that was wrong by centuries.
         return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(when)).strip()
     except (OverflowError, ValueError, OSError):
         return str(when)
@@ -124,12 +131,14 @@ _LONGEST_QUOTE = 60
 
 def printable_name(path: Path) -> str:
     """Name a file in a way that every terminal can show."""
+    # Names of files may have bytes that are no UTF-8; Python keeps them as surrogates.
     shown = str(path).encode("utf-8", "backslashreplace").decode("utf-8")
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in shown)
 
 
 def clipped(text: str) -> str:
     """Make a text fit for one line: short, and without characters that a terminal obeys."""
+    # repr escapes control characters, which would move the cursor or change colours.
     shown = repr(text[:_LONGEST_QUOTE])[1:-1].replace("\\'", "'")
     return shown + "…" if len(text) > _LONGEST_QUOTE else shown
 
@@ -167,6 +176,7 @@ def alternatives(names: Sequence[str], last: str = "or") -> str:
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
     """Find the valid name that was most likely meant; None if none is alike."""
+    # Azure ML and Kubeflow write the same fields in three styles.
     by_core = {_core(each): each for each in valid}
     found = difflib.get_close_matches(_core(name[:_LONGEST_QUOTE]), by_core, n=1)
     return by_core[found[0]] if found else None

@@ -25,6 +25,7 @@ def median(values: Sequence[float]) -> float:
     middle = len(ordered) // 2
     if len(ordered) % 2:
         return ordered[middle]
+    # Halves are added, not a sum halved: the sum of two very large numbers is infinite.
     return ordered[middle - 1] / 2 + ordered[middle] / 2
 
 
@@ -32,6 +33,8 @@ def bootstrap(values: Sequence[float]) -> Weighted:
     """Return what the median of a bootstrap sample may be, and how probable that is."""
     ordered = _thinned(sorted(values))
     number = len(ordered)
+    # The median of an odd number of draws is at most the value of a rank if more than half of the
+    # draws are. So all resamples are counted, not drawn: no seed, the same result every time.
     if number % 2:
         below = [_at_least(number, number // 2 + 1, rank) for rank in range(number + 1)]
         found = [(value, below[rank + 1] - below[rank]) for rank, value in enumerate(ordered)]
@@ -47,12 +50,14 @@ def quantiles(weighted: Weighted, *shares: float) -> list[float]:
     found = []
     for share in shares:
         wanted = share * sums[-1]
+        # Rounding can leave the last sum just below the share that is wanted.
         place = next((at for at, total in enumerate(sums) if total >= wanted), len(sums) - 1)
         found.append(ordered[place][0])
     return found
 
 
 def _thinned(ordered: Sequence[float]) -> Sequence[float]:
+    # Evenly spaced values have the same quantiles, and an even number of values makes pairs of all.
     if len(ordered) <= _ENOUGH:
         return ordered
     last = len(ordered) - 1
@@ -68,6 +73,8 @@ def _likely(weighted: Weighted) -> Weighted:
 
 def _even(ordered: Sequence[float]) -> Iterable[tuple[float, float]]:
     """Return the medians of an even number: means of the two samples in the middle."""
+    # Half of the draws are in the lower half. The two in the middle are the highest of that half
+    # and the lowest of the other, which is the same question asked from above.
     number, half = len(ordered), len(ordered) // 2
     ways = math.comb(number, half)
     below = [_at_least(number, half, rank) for rank in range(number + 1)]
@@ -101,6 +108,7 @@ _EXACT = 40
 def cliffs_delta(first: Sequence[float], second: Sequence[float]) -> float:
     """Say how far the second group is above the first: 1 all of it, 0 not at all, -1 below it."""
     ordered = sorted(first)
+    # Each pair counts 1, -1, or 0 where both are equal.
     above = sum(
         bisect_left(ordered, value) - (len(ordered) - bisect_right(ordered, value))
         for value in second
@@ -118,9 +126,11 @@ def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
     middle = number * (total + 1)
     if total <= _EXACT:
         return _exact(everything, number, abs(observed - middle))
+    # Equal values share a rank, and the sum of ranks then varies less.
     ties = sum(count**3 - count for count in Counter(everything).values())
     other = total - number
     spread = number * other / 12 * (total + 1 - ties / (total * (total - 1)))
+    # All values are the same: no order to judge by.
     if not spread:
         return 1.0
     # Half a rank less: what is counted in whole ranks is compared with a smooth curve.
@@ -145,6 +155,7 @@ def adjusted(probabilities: Sequence[float]) -> list[float]:
     much has changed, it is found with few samples, which Holm's way does not do.
     """
     many = len(probabilities)
+    # From the largest to the smallest: a result is never worse than that of a larger probability.
     order = sorted(range(many), key=lambda index: probabilities[index], reverse=True)
     found, least = [0.0] * many, 1.0
     for place, index in enumerate(order):

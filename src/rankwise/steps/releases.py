@@ -39,6 +39,7 @@ def releases_in(folder: Path) -> list[Release]:
     current = current_in(folder)
     found = []
     for place in folder.iterdir() if folder.is_dir() else ():
+        # Names with a dot are ours while they are made or removed; links are not releases.
         is_own = not place.is_symlink() and not place.name.startswith(".")
         made = _made(place) if is_own else None
         if made is not None:
@@ -65,6 +66,7 @@ def deploy(source: Path, folder: Path, name: str, *, keep: int) -> Release:
     with Locked(folder / _LOCK):
         _remove_leftovers(folder)
         place = folder / name
+        # Only a folder with our note is whole: the note is written last.
         if _made(place) is None:
             if place.exists():
                 raise InputError(f"{place} is there, but no release of rankwise's: move it away")
@@ -100,6 +102,7 @@ def _check(source: Path, folder: Path, name: str) -> None:
     if not source.is_dir():
         what = "is a file, not a folder" if source.exists() else "is not there"
         raise InputError(f"the build {what}: {source}")
+    # mkdir would fail only after the build has run for hours.
     nearest = next(one for one in (folder, *folder.parents) if one.exists())
     if not nearest.is_dir():
         raise InputError(f"cannot deploy to {folder}: {nearest} is a file, not a folder")
@@ -110,6 +113,7 @@ def _check(source: Path, folder: Path, name: str) -> None:
         )
     if (folder / CURRENT).exists() and not (folder / CURRENT).is_symlink():
         raise InputError(f"{folder / CURRENT} is not a link of rankwise's: move it away")
+    # A copy of a folder into itself would never end.
     if folder.resolve().is_relative_to(source.resolve()):
         raise InputError(f"the releases cannot be inside of the build: {folder}")
 
@@ -127,6 +131,7 @@ def _copy(source: Path, folder: Path, name: str) -> None:
 def _contents(folder: Path) -> dict[str, str]:
     """Say of each file what is in it, and whether it can be run."""
     return {
+        # Times and owners differ between two equal builds; contents and the right to run do not.
         name: f"{digest_of_file(folder / name)} {(folder / name).lstat().st_mode & stat.S_IXUSR}"
         for name in matching(["."], folder)
         if name != _NOTE
@@ -156,6 +161,7 @@ def _remove_old(folder: Path, keep: int) -> None:
 def _remove_leftovers(folder: Path) -> None:
     """Remove what others have left that were ended."""
     for place in folder.iterdir():
+        # The lock is held, so no other deployment is at work on these.
         if place.name.startswith((_STAGING, _REMOVING)):
             _remove(place)
         elif place.name.startswith(_LINK):

@@ -65,6 +65,7 @@ class State(StrEnum):
     """
 
     def __init__(self, value: str) -> None:
+        # Fields of the members, so that a reader asks a state and needs no list of states.
         self.is_over = value not in ("queued", "submitting", "running")
         self.is_green = value in ("passed", "skipped")
         self.has_failed = value in ("failed", "crashed", "timed out")
@@ -107,6 +108,7 @@ class RunRow:
     def documents(self) -> list[str]:
         """The paths of all documents that it was planned from."""
         several = self.tags.get(DOCUMENTS, "")
+        # A run of one document has no tag: its source is the only one.
         return several.splitlines() if several else [self.source] if self.source else []
 
 

@@ -5,8 +5,8 @@
 Every process has the weights of rank 0 and digits of its own, and takes the mean of all gradients
 in each step. DistributedDataParallel would do the same; written out, torch need not load its
 compiler, which takes longer than the training. The job is known by MASTER_ADDR, MASTER_PORT, RANK
-and WORLD_SIZE, whoever sets them; without them, the script is a job of one. Leaves with 1 if the
-weights came apart, or if too few digits are read right.
+and WORLD_SIZE, as torchrun and rankwise set them; without them, the script is a job of one. Leaves
+with 1 if the weights came apart, or if too few digits are read right.
 """
 
 import os
