@@ -36,37 +36,45 @@ EXPECTED: Mapping[str, str] = {
 }
 
 BEFORE = """\
-1. Tests: seven of them on four MPI processes ("ranks"): an ordinary one, a halo exchange on three
-ranks, sums on one, two and four. One test is wrong on purpose, on one of its four ranks.
+1. Tests: seven of them on four MPI processes ("ranks"): an ordinary one, a
+halo exchange on three ranks, sums on one, two and four. One test is wrong on
+purpose, on one of its four ranks.
 """
 
 AFTER_TESTS = """\
 What you see
-  - The line that begins with "rankwise:" says how many ranks there are, on which MPI, and how
-    tests are given to them. With --scheduler=dynamic, small tests share the ranks.
-  - Each test has one verdict, however many ranks it ran on: 7 tests, 6 passed, 1 failed.
-  - test_mean failed on purpose. "rank 2 of 4" is the rank that was wrong, and what follows is its
-    own assertion with its own values. What was printed is shown once for ranks 0, 1 and 3, which
-    printed the same, and once for rank 2.
+  - The line that begins with "rankwise:" says how many ranks there are, on
+    which MPI, and how tests are given to them. With --scheduler=dynamic,
+    small tests share the ranks.
+  - Each test has one verdict, however many ranks it ran on: 7 tests,
+    6 passed, 1 failed.
+  - test_mean failed on purpose. "rank 2 of 4" is the rank that was wrong, and
+    what follows is its own assertion with its own values. What was printed is
+    shown once for ranks 0, 1 and 3, which printed the same, and once for
+    rank 2.
 
-2. Jobs: a program that is not a test: pi.py, on four nodes that are all this machine. Then the
-same with a rank that raises, while the others would wait for it for ever.
+2. Jobs: a program that is not a test: pi.py, on four nodes that are all this
+machine. Then the same with a rank that raises, while the others would wait
+for it for ever.
 """
 
 AFTER_JOBS = """\
 What you see
-  - "4 ranks on node0, node1, ...": each node has a folder and cores of its own, and a host name
-    where the kernel permits that. On a cluster, the same file runs on its nodes.
-  - The broken job ended at once, and the rank that was to blame is named, with its last words.
-    The exit code is that of the rank.
-Everything came out as it should: the demo has succeeded.
+  - "4 ranks on node0, node1, ...": each node has a folder and cores of its
+    own, and a host name where the kernel permits that. On a cluster, the same
+    file runs on its nodes.
+  - The broken job ended at once, and the rank that failed first is named,
+    with its last output. The exit code is that of the rank.
+Everything came out as expected: the demo has succeeded.
 
 Where to look next
   docs/index.md              where to start, for six kinds of readers
-  examples/demo/tests/       the tests that just ran; docs/writing-tests.md: write your own
+  examples/demo/tests/       the tests that just ran
+  docs/writing-tests.md      write your own
   docs/hangs-and-crashes.md  a suite that hangs, and pytest --n-workers=4
   docs/how-tests-run.md      what --scheduler=dynamic did
-  examples/demo/jobs/        the jobs that just ran; docs/jobs.md: from one rank to four nodes
+  examples/demo/jobs/        the jobs that just ran
+  docs/jobs.md               from one rank to four nodes
   {again}
 """
 
