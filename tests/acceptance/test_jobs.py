@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import doc_tables
 import pytest
 from environments import LAUNCH_VARIABLES
 
@@ -535,6 +536,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 def test_headings_behind_code_are_headings(site: Path) -> None:
     """A fence that mkdocs cannot read swallows the rest of its page."""
     for source in (ROOT / "docs").glob("*.md"):
-        text = re.sub(r"^```.*?^```", "", source.read_text(), flags=re.DOTALL | re.MULTILINE)
+        page = doc_tables.fill(source.read_text())
+        text = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
         wanted = len(re.findall(r"^## ", text, flags=re.MULTILINE))
         assert (site / f"{source.stem}.html").read_text().count("<h2 id=") == wanted, source

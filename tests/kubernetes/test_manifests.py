@@ -294,7 +294,7 @@ def test_kinds_of_azure_mean_the_only_cluster(tmp_path: Path, kind: str) -> None
     plan, _ = plan_from([job])
     assert plan.tasks[0].compute == "k8s"
     said = [note for note in plan.notices if not note.startswith("the site file is ")]
-    assert said[0].startswith('compute "my-aks" is not in the site file: "k8s", the only')
+    assert said[0].startswith('compute "my-aks" is not in the site file: using "k8s", the only')
     (tmp_path / "rankwise.toml").write_text(f"[compute.k8s]\n{table}[compute.other]\n{table}")
     with pytest.raises(InputError, match='there are "k8s", "other" and "local"'):
         plan_from([job])

@@ -144,7 +144,7 @@ def test_the_tests_of_a_suite_end_as_they_would_without_a_container(shop: Shop) 
         "slow": "timed out",
     }, said
     assert "worker-0 exited with code 3" in said.output
-    assert "exit code 134: so do shells whose command was ended by signal 6 (SIGABRT)" in (
+    assert "exited with code 134: so do shells whose command was ended by signal 6 (SIGABRT)" in (
         said.output
     )
     shop.wait_until_empty()
