@@ -52,6 +52,7 @@ def listed(names: Sequence[str], *, most: int = 0) -> str:
 
 def counted(number: int, noun: str) -> str:
     """Say how many: `1 task`, `2 processes`."""
+    # Enough for the nouns that messages count: tasks, processes, matches.
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"
 
@@ -107,6 +108,7 @@ def short_path(path: str) -> str:
     """Return a path as people would write it in this folder."""
     if not path:
         return ""
+    # A path that begins with `..` is longer to read than the whole one.
     here = os.path.relpath(path)
     return path if here.startswith("..") else here
 

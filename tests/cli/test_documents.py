@@ -36,7 +36,17 @@ def test_a_document_to_start_from_is_valid(rankwise: Rankwise, name: str, projec
     (project / "src").mkdir()
     said = rankwise("init", name, "job.yaml")
     assert said.code == 0
-    assert said.out == "created job.yaml; to see what it would run:  rankwise plan job.yaml\n"
+    found = re.fullmatch(
+        r"created job\.yaml: edit (.+); to see what it would run:  rankwise plan job\.yaml\n",
+        said.out,
+    )
+    assert found, said
+    document = YAML(typ="safe").load(Path("job.yaml"))
+    for field in re.split(", | and ", found[1]):
+        value = document
+        for part in field.split("."):
+            value = value[part]
+        assert value, field
     assert Path("job.yaml").read_text() == rankwise("init", name).out
     said = rankwise("validate", "job.yaml")
     assert (said.code, said.out.splitlines()[-1]) == (0, "job.yaml: ok")

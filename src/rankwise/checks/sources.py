@@ -28,6 +28,7 @@ class TooLong(Exception):
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
     """Raise TooLong inside after so many seconds; only the main thread can be told in time."""
+    # Signals arrive in the main thread only: in another one, the limit of the caller must do.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -81,6 +82,7 @@ class AttemptOutput:
 
     def sources(self, check: Check) -> list[tuple[Check, list[CheckedText]]]:
         """Return what a check looks at, in groups that must each pass it; raises Missing."""
+        # Without a rank, all output counts together: any process may have written it.
         if not check.rank:
             return [(check, self._of(check.on, None))]
         return [
@@ -90,6 +92,7 @@ class AttemptOutput:
 
     def files(self, check: Check) -> list[tuple[str, Path]]:
         """Return the files that a check of files is about, as written and as they are."""
+        # With `rank: all`, each rank has a file of its own, by `{rank}` in the name.
         ranks = self.ranks(check) if check.rank else [None]
         names = [_for_rank(check.what, number) for number in ranks]
         return [(name, self.file(name)) for name in names]

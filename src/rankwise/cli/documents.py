@@ -148,7 +148,9 @@ def init_command(
         print(text, end="")
         return
     _write_new(file, text)
-    print(f"created {file}; to see what it would run:  rankwise plan {file}")
+    # The second line of a starter says what in it is only an example.
+    edit = text.splitlines()[1].removeprefix("# Edit ").rstrip(".")
+    print(f"created {file}: edit {edit}; to see what it would run:  rankwise plan {file}")
 
 
 def _write_ci(service: str, document: str, file: Path | None) -> None:

@@ -154,7 +154,7 @@ class Drive:
         return self.is_cancel_wanted or self._store.wanted(self._run) == "cancel"
 
     def _start_no_more(self, why: str) -> None:
-        """Give up everything that waits; what runs is cancelled from now on."""
+        """Cancel the run: what waits never starts, and what runs is ended."""
         self._tell("notice", reason=f"{why}: stopping what still runs")
         self._queue_parked(all_of_them=True)
         self._give_up(self._queue.give_up_all(self._why_over))
@@ -279,7 +279,7 @@ class Drive:
             self._leave_out_if_short(misfit, misfit.claim, otherwise="needs more than there is")
 
     def _leave_out_if_short(self, queued: Queued, claim: Resources, otherwise: str = "") -> bool:
-        """Give a task up that needs more than its backend has; return whether it was."""
+        """End a task that needs more than its backend has; return whether it did."""
         capacity = self._computes[queued.compute].facts().capacity
         reason = shortfall(claim, capacity) or otherwise
         if reason:

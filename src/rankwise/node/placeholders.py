@@ -36,6 +36,7 @@ class Ports:
     def get(self, name: str, address: str) -> int:
         """Return the port of that name, always the same one; raises OSError when none is free."""
         if name not in self._numbers:
+            # Not the first free one: there, runners of two users that start at once would meet.
             start = time.time_ns() // 1000 + os.getpid() * 97
             turned = (PORTS[(start + offset) % len(PORTS)] for offset in range(len(PORTS)))
             found = next((port for port in turned if self._take(port, address)), None)
@@ -50,8 +51,10 @@ class Ports:
             return False
         try:
             if self._locks < 0:
+                # No link is followed: another user could have made one in /tmp.
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
                 self._locks = os.open(f"/tmp/rankwise-ports-{os.getuid()}", flags, 0o600)
+            # A lock of one byte is released by the kernel when the runner ends, however it ends.
             fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
         except BlockingIOError:
             return False

@@ -56,6 +56,7 @@ class LevelChange:
     @property
     def share(self) -> float:
         """By how much it has moved, as a share of what it was; infinite if that was 0."""
+        # A level may be negative: the share then goes by its size, and keeps the direction.
         if self.before:
             return self.after / abs(self.before) - (1 if self.before > 0 else -1)
         return float("inf") if self.after else 0.0
@@ -92,6 +93,7 @@ def _cuts(numpy: Any, values: Any, start: int, chance: Any) -> Iterator[tuple[in
     p = 1.0 if at is None else _probability(numpy, values, at, chance)
     if at is None or p > _SIGNIFICANT:
         return
+    # The strongest cut first splits the history; weaker ones show in the parts, where it is gone.
     yield from _cuts(numpy, values[:at], start, chance)
     yield start + at, p
     yield from _cuts(numpy, values[at:], start + at, chance)
@@ -100,6 +102,7 @@ def _cuts(numpy: Any, values: Any, start: int, chance: Any) -> Iterator[tuple[in
 def _best_cut(numpy: Any, values: Any) -> int | None:
     """Say where the two parts differ most; None: nowhere enough runs have a level of their own."""
     strengths = _energies(numpy, values)[LEAST_RUNS - 1 : len(values) - LEAST_RUNS]
+    # Next to a real step, a neighbour can be a little stronger by chance: some are tried.
     best = (-strengths).argsort()[:_CANDIDATES] + LEAST_RUNS
     return next((int(at) for at in best if _has_two_levels(numpy, values, int(at))), None)
 
@@ -107,6 +110,7 @@ def _best_cut(numpy: Any, values: Any) -> int | None:
 def _has_two_levels(numpy: Any, values: Any, at: int) -> bool:
     """Return whether on both sides there are enough that have left the level of the other side."""
     levels = [float(numpy.median(part)) for part in (values[:at], values[at:])]
+    # A few slow runs can move a mean, but not enough values past the middle of the step.
     step = levels[1] - levels[0]
     first = (levels[1] - values[:at]) * numpy.sign(step)
     second = (values[at:] - levels[0]) * numpy.sign(step)
@@ -116,6 +120,7 @@ def _has_two_levels(numpy: Any, values: Any, at: int) -> bool:
 def _energies(numpy: Any, values: Any) -> Any:
     """Say for each place how far what is left and right of it differs, by the energy distance."""
     number = len(values)
+    # One value that is far off would outweigh a step: the energy distance adds up distances.
     middle = numpy.median(values)
     if usual := _usual(numpy, values - middle):
         values = numpy.clip(values, middle - _FAR * usual, middle + _FAR * usual)

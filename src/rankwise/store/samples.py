@@ -104,6 +104,7 @@ class SampleWrites(Changes):
             [(serial, name)] = self._database.rows(
                 "SELECT serial, name FROM runs WHERE id = ?", (run,)
             )
+            # A restart is another attempt: what the first one measured stays.
             key = (serial, task, attempt)
             where = "WHERE run_serial = ? AND task = ? AND attempt = ?"
             # A client that judges an attempt again must not double its samples.
@@ -111,6 +112,7 @@ class SampleWrites(Changes):
             self._database.change(f"DELETE FROM conditions {where}", key)
             for sample in samples:
                 series = self._series_of(name, case, sample)
+                # Most samples are a single value, and have no list of raw ones beside it.
                 raw = json.dumps(list(sample.raw)) if sample.raw else None
                 self._database.change(
                     "INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -123,6 +125,7 @@ class SampleWrites(Changes):
                 )
 
     def _series_of(self, name: str, case: str, sample: Sample) -> int:
+        # Sorted, because the text is the identity of the point: one order, one series.
         point = json.dumps(self.redact_in(dict(sample.point)), sort_keys=True)
         metric, unit = self.redact_name(sample.metric), self.redact_name(sample.unit)
         known = (name, metric, unit, case, point)

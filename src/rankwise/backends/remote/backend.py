@@ -158,7 +158,7 @@ class RemoteBackend(base.ActiveBackend):
             placed[0].end(attempt)
 
     def close(self) -> None:
-        """Give back what was made for this run, and report what could not be."""
+        """Release what was made for this run, and report what could not be released."""
         # First the own thread: it could otherwise start something on a closed machine.
         super().close()
         for trouble in self._close_hosts():

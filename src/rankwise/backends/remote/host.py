@@ -438,7 +438,7 @@ class Host:
                 self._backend.note_unsent(one.job, text)
 
     def _lose(self, text: str) -> None:
-        """Give up a machine that is gone, with all that it had."""
+        """Drop a machine that is gone, with all attempts on it."""
         self._return_unsent(text)
         for one in list(self._attempts.values()):
             if one.is_over:
