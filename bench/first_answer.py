@@ -24,14 +24,15 @@ _PEER_ROUNDS = 3
 _RUNNERS = """
 import json, os, sys, time
 from pathlib import Path
-from rankwise.backends.base import Attempt, Job
-from rankwise.backends.local import LocalCompute
-from rankwise.plan import Process, Resources, RuntimeChoice, Task
-from rankwise.runtimes import prepare
+from queue import SimpleQueue
+from rankwise.backends.base import Attempt, Submission
+from rankwise.backends.local import LocalBackend
+from rankwise.plan import Process, Resources, Task
+from rankwise.runtimes.base import PreparedRuntime
 
 here = Path.cwd()
-compute = LocalCompute(Resources(cores=1))
-runtime = prepare(RuntimeChoice(), print)
+updates = SimpleQueue()
+backend = LocalBackend(Resources(cores=1), updates)
 process = Process(name="worker-0", role="worker", command=("true",))
 task = Task(key="task", folder=str(here), processes=(process,))
 found = []
@@ -40,14 +41,15 @@ for number in range(int(sys.argv[1])):
     folder.mkdir()
     attempt = Attempt(label=f"bench/{number}", marker=f"rw-bench-{number}", folder=folder)
     before, begun = os.times(), time.time()
-    compute.submit(Job(attempt=attempt, task=task, runtime=runtime))
-    while not compute.wait(60):
+    backend.submit(Submission(attempt=attempt, task=task, runtime=PreparedRuntime()))
+    while updates.get(timeout=60).end is None:
         pass
     ended, after = time.time(), os.times()
     started = json.loads((folder / "processes/worker-0/start.json").read_text())["started"]
     cpu = after.children_user + after.children_system
     cpu -= before.children_user + before.children_system
     found.append([started - begun, ended - begun, cpu])
+backend.close()
 print(json.dumps(found[1:]))
 """
 
