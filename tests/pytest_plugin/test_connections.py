@@ -657,6 +657,18 @@ def test_a_closed_connection_is_reported_once(hub: Hub) -> None:
     assert [header["kind"] for _, header, _ in hub.messages] == ["last words"]
 
 
+def test_a_goodbye_is_read_although_a_message_to_its_sender_fails_first(hub: Hub) -> None:
+    """A rank leaves at the moment in which another one's message is passed on to it."""
+    line = hub.join(0)
+    line.say({"kind": "bye"})
+    line.connection.close()
+    hub.exchange.send(0, {"kind": "refused"})
+    hub.exchange.flush()
+    hub.until(lambda: bool(hub.gone))
+    assert hub.gone == [0]
+    assert [header["kind"] for _, header, _ in hub.messages] == ["bye"]
+
+
 def test_a_connection_that_breaks_during_a_send_is_reported_once(hub: Hub) -> None:
     hub.join(0).connection.close()
     hub.exchange.send(0, {"kind": "order"}, b"x" * (1 << 20))

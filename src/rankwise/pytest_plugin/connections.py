@@ -560,9 +560,9 @@ class Exchange:
                 del line.pending[:sent]
         except BlockingIOError:
             pass
-        except OSError as error:
-            self._drop(line, str(error))
-            return
+        except OSError:
+            # The other side hung up. What it sent before, such as its goodbye, is yet to be read.
+            line.pending.clear()
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.pending else 0)
         key = self._selector.get_key(line.connection)
         if key.events != wanted:
