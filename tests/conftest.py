@@ -10,6 +10,7 @@ from types import FrameType
 import pytest
 
 from tests.lengths import IS_FULL
+from tests.seeds import sentences
 
 # Side by side, the whole run takes as long as what is begun last: these take longest. What depends on
 # time comes after what keeps all cores busy.
@@ -42,6 +43,7 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full_length: only with RANKWISE_FULL_LENGTH=1")
+    sentences.configure(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -52,6 +54,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
     places = {_HERE / name: number for number, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+    sentences.note(items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    sentences.show(terminalreporter)
 
 
 @pytest.fixture
