@@ -49,7 +49,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _RESET = "\x1b[0m"
 
 
-def clean(text: str, *, keep_colours: bool) -> str:
+def clean(text: str, *, keep_colours: bool = False) -> str:
     """Remove from a line what does more to a terminal than show text."""
     if text.isprintable():
         return text
@@ -70,7 +70,7 @@ _LONGEST_XML = 100_000
 
 def fit_for_xml(text: str) -> str:
     """Make a text fit for XML: no colours, and a mark for what XML cannot hold."""
-    lines = (clean(line, keep_colours=False) for line in text[:_LONGEST_XML].split("\n"))
+    lines = (clean(line) for line in text[:_LONGEST_XML].split("\n"))
     return _NO_XML.sub("\ufffd", "\n".join(lines))
 
 
@@ -89,5 +89,5 @@ def fit(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     if "\x1b" in text:
-        text = clean(text, keep_colours=False)
+        text = clean(text)
     return _LONE.sub("\ufffd", _UNFIT.sub("", text))

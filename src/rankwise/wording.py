@@ -9,8 +9,10 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 _NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d+)")
 
 
@@ -40,6 +42,14 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             spans.append((number, number))
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
+    """Put together the values of each key, so that what is true of several is said once."""
+    found: dict[_Key, list[_Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def listed(names: Sequence[str], *, most: int = 0) -> str:

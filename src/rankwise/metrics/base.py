@@ -49,7 +49,7 @@ def lines_of(text: str) -> Iterator[str]:
 def plain(text: str) -> str:
     """Take out of a text whatever no person sees on a terminal."""
     # What was printed over is gone: of a line with a progress bar, the last part counts.
-    return clean(text.rstrip("\r").rpartition("\r")[2], keep_colours=False)
+    return clean(text.rstrip("\r").rpartition("\r")[2])
 
 
 def number_in(word: str) -> float | None:

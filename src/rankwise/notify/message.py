@@ -96,7 +96,7 @@ def _text(
 
 def _last(one: FailureExplanation) -> list[str]:
     lines = one.quotes[0].lines[-_MOST_LINES:] if one.quotes else ()
-    return [fit(cut(clean(line, keep_colours=False))) for line in lines]
+    return [fit(cut(clean(line))) for line in lines]
 
 
 def _more(data: ReportData) -> str:

@@ -24,6 +24,7 @@ from rankwise.safe_text import fit, fit_for_xml
 from rankwise.store import RunRow, State
 from rankwise.store.rows import RED
 from rankwise.store.samples import SampleRow
+from rankwise.wording import grouped
 
 
 def junit_report(data: ReportData) -> bytes:
@@ -150,9 +151,7 @@ def csv_report(data: ReportData) -> str:
     known = (one.parameters for some in (data.cases, data.measures) for one in some)
     # The number of a trial is a column already.
     names = [name for name in dict.fromkeys(chain.from_iterable(known)) if name != "trial"]
-    samples: dict[str, list[SampleRow]] = {}
-    for row in data.samples:
-        samples.setdefault(row.task, []).append(row)
+    samples = grouped((row.task, row) for row in data.samples)
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([*_BEFORE, *(_cell(_column(name)) for name in names), *_AFTER])

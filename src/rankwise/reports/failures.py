@@ -16,7 +16,7 @@ from rankwise.records import LOGS, PROCESSES, process_folders, read_processes
 from rankwise.safe_text import clean
 from rankwise.store import AttemptRow, ProcessRow, ResultRow, RunRow, State, Store, TaskRow
 from rankwise.store.rows import RED
-from rankwise.wording import ending, headline_of, label
+from rankwise.wording import ending, grouped, headline_of, label
 
 # How Python runs modules, and how mpi4py runs programs so that an exception ends all ranks.
 _STARTERS = re.compile(
@@ -101,10 +101,7 @@ def explain_run(store: Store, run: str, *, most: int = 3, lines: int = 20) -> Ru
     # What failed first is often the cause of what failed later.
     tried = sorted((row for row in rows if row.attempts), key=_end_order)[:most]
     detailed = {row.key for row in tried}
-    groups: dict[tuple[State, str], list[TaskRow]] = {}
-    for row in rows:
-        if row.key not in detailed:
-            groups.setdefault((row.state, row.reason), []).append(row)
+    groups = grouped(((row.state, row.reason), row) for row in rows if row.key not in detailed)
     in_order = sorted(groups.items(), key=lambda group: min(map(_end_order, group[1])))
     return RunExplanation(
         first=tuple(explain_task(store, row, lines=lines) for row in tried),
@@ -202,9 +199,7 @@ def _quote(place: Path, count: int) -> Quote:
 
 
 def _fates(processes: Iterable[ProcessRow]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    fates: dict[str, list[str]] = {}
-    for one in processes:
-        fates.setdefault(_fate(one), []).append(one.name)
+    fates = grouped((_fate(one), one.name) for one in processes)
     return tuple((fate, tuple(names)) for fate, names in fates.items())
 
 
@@ -298,10 +293,11 @@ def with_run(run: RunRow, cases: Sequence[CaseResult]) -> list[CaseResult]:
 
 def repeated_of(store: Store, run: str) -> list[Repeated]:
     """Return how often each task passed that was run several times."""
-    counts: dict[str, list[bool]] = {}
-    for row in store.task_rows(run, bodies=True):
-        if row.body is not None and (name := row.body.tags.get(REPEATED)):
-            counts.setdefault(name, []).append(row.state is State.PASSED)
+    counts = grouped(
+        (name, row.state is State.PASSED)
+        for row in store.task_rows(run, bodies=True)
+        if row.body is not None and (name := row.body.tags.get(REPEATED))
+    )
     return [
         Repeated(name=name, passed=sum(tries), times=len(tries)) for name, tries in counts.items()
     ]
@@ -346,13 +342,13 @@ def _of_task(store: Store, row: TaskRow) -> CaseResult:
     explained = explain_task(store, row, lines=_QUOTED_LINES) if row.state in RED else None
     for quote in explained.quotes if explained else ():
         parts.append(f"{label(quote.process)} wrote last:")
-        parts += [f"  {clean(line, keep_colours=False)}" for line in quote.lines]
+        parts += [f"  {clean(line)}" for line in quote.lines]
     return _case(
         row,
         name=row.key,
         state=row.state,
         seconds=max(0.0, seconds_of(row) or 0.0),
-        reason=clean(row.reason, keep_colours=False),
+        reason=clean(row.reason),
         details="\n".join(parts),
         place=row.body.place if row.body is not None else "",
         log=explained.log if explained else None,

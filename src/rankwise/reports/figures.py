@@ -23,7 +23,7 @@ from rankwise.reports.plots.charts import (
     note_for,
 )
 from rankwise.reports.plots.svg import SERIES
-from rankwise.wording import counted, duration
+from rankwise.wording import counted, duration, grouped
 
 MOST_FIGURES = 24
 # The names that documents and benchmarks use for how many there are, and how large it is.
@@ -52,9 +52,7 @@ def figures_of(
     times: Sequence[tuple[str, float]],
 ) -> list[Figure]:
     """Draw what people would rather look at than read; `times` are names of cases with seconds."""
-    by_metric: dict[tuple[str, str], list[Measure]] = {}
-    for measure in measures:
-        by_metric.setdefault((measure.metric, measure.unit), []).append(measure)
+    by_metric = grouped(((one.metric, one.unit), one) for one in measures)
     # Values of two units have no axis in common.
     found = [
         one for (name, unit), rows in by_metric.items() for one in _of_metric(name, unit, rows)
@@ -127,7 +125,7 @@ def _of_metric(metric: str, unit: str, rows: Sequence[Measure]) -> Iterator[Figu
         if group.across in _RANKS:
             yield from _scaling(metric, unit, group)
         if group.rest:
-            yield from _field(metric, unit, group.rows, group.across, group.rest)
+            yield from _field(metric, unit, group)
 
 
 def _are_numbers(rows: Sequence[Measure], name: str) -> bool:
@@ -234,10 +232,9 @@ def _efficiency(first: Dot, dot: Dot, *, is_time: bool) -> float | None:
     return share if math.isfinite(share) else None
 
 
-def _field(
-    metric: str, unit: str, rows: Sequence[Measure], across: str, rest: Sequence[str]
-) -> Iterator[Figure]:
+def _field(metric: str, unit: str, group: LineGroup) -> Iterator[Figure]:
     """Draw a heatmap of two parameters where there are enough values of both."""
+    rows, across, rest = group.rows, group.across, group.rest
 
     def values_of(name: str) -> list[str]:
         seen = {row.parameters[name] for row in rows if name in row.parameters}
@@ -247,11 +244,11 @@ def _field(
     columns, lines = values_of(across), values_of(down)
     if not (3 <= len(columns) <= _MOST_FIELDS and 3 <= len(lines) <= _MOST_FIELDS):
         return
-    cells: dict[tuple[str, str], list[float]] = {}
-    for row in rows:
-        if across in row.parameters and down in row.parameters:
-            pair = row.parameters[across], row.parameters[down]
-            cells.setdefault(pair, []).append(row.now.middle)
+    cells = grouped(
+        ((row.parameters[across], row.parameters[down]), row.now.middle)
+        for row in rows
+        if row.parameters.keys() >= {across, down}
+    )
     # A field with many holes shows no pattern.
     if len(cells) < 0.6 * len(columns) * len(lines):
         return

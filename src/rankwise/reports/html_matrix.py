@@ -20,7 +20,7 @@ from rankwise.reports.matrix import (
 )
 from rankwise.reports.rendering import Room, macros
 from rankwise.store import State
-from rankwise.wording import listed
+from rankwise.wording import grouped, listed
 
 # So many red cells are unfolded at first: more would hide how many there are.
 _OPEN = 2
@@ -65,11 +65,7 @@ def _key(one: Environment) -> str:
 
 def _sharing(matrix: MatrixResult) -> dict[str, list[Cell]]:
     """Return the cells that share an environment, in the order in which these are listed."""
-    found: dict[str, list[Cell]] = {}
-    for cell in matrix.in_order:
-        if cell.environment is not None:
-            found.setdefault(_key(cell.environment), []).append(cell)
-    return found
+    return grouped((_key(one.environment), one) for one in matrix.in_order if one.environment)
 
 
 def _environments(matrix: MatrixResult, room: Room) -> tuple[list[Markup], int]:

@@ -23,7 +23,7 @@ from rankwise.reports.failures import explain_task, seconds_of
 from rankwise.reports.palette import TONES
 from rankwise.safe_text import cut
 from rankwise.store import AttemptRow, RunRow, State, Store, TaskRow
-from rankwise.wording import counted, listed, size
+from rankwise.wording import counted, grouped, listed, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,10 +453,7 @@ def differences(matrix: MatrixResult) -> Iterator[tuple[str, str]]:
 
 def _named_once(pairs: Iterable[tuple[str, Cell]]) -> Iterator[tuple[str, str]]:
     """Return the cells of which the same is said, with these words."""
-    found: dict[str, list[Cell]] = {}
-    for words, cell in pairs:
-        found.setdefault(words, []).append(cell)
-    for words, cells in found.items():
+    for words, cells in grouped(pairs).items():
         yield cells_named(cells), words
 
 
@@ -495,9 +492,7 @@ def change_words(one: EnvironmentChange) -> str:
 
 def cells_named(cells: list[Cell]) -> str:
     """Name cells; those of one runtime together."""
-    rows: dict[str, list[str]] = {}
-    for cell in cells:
-        rows.setdefault(cell.runtime, []).append(cell.machine)
+    rows = grouped((cell.runtime, cell.machine) for cell in cells)
     names = [f"{row} on {listed(them, most=_MOST_CELLS)}" for row, them in rows.items()]
     return listed(names, most=_MOST_CELLS)
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 from rankwise.errors import InputError
@@ -15,6 +14,7 @@ from rankwise.plan import Task
 from rankwise.stats.change_points import LevelChange, find_changes
 from rankwise.store import RunRow, Store
 from rankwise.store.samples import SampleRow, SeriesRow
+from rankwise.wording import grouped
 
 _PAIR = re.compile(r"([\w.-]+)=(\S*)")
 _NUMBER = re.compile(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(?:([KMGT])(iB|B)?|B)?")
@@ -97,10 +97,11 @@ def measures_of(
     store: Store, run: str, name: str, *, before: str | None, tasks: Mapping[str, Task]
 ) -> list[Measure]:
     """Gather what a run has measured, beside what the run before has."""
-    samples = _by_series(store.samples_of_run(run))
+    samples = grouped((row.series, row) for row in store.samples_of_run(run))
     if not samples:
         return []
-    earlier = _by_series(store.samples_of_run(before)) if before else {}
+    known = store.samples_of_run(before) if before else ()
+    earlier = grouped((row.series, row.value) for row in known)
     found = []
     for series in store.series(name=name):
         rows = samples.get(series.id, [])
@@ -116,7 +117,7 @@ def measures_of(
                 parameters=_parameters(series, tasks.get(rows[0].task)),
                 points=tuple(series.point),
                 now=now,
-                before=spread_of(row.value for row in earlier.get(series.id, ())),
+                before=spread_of(earlier.get(series.id, ())),
                 unfit=len(rows) - now.count,
             )
         )
@@ -140,22 +141,12 @@ def trends_of(
     """Gather how measures were in the runs up to this one; only those with two runs or more."""
     found = []
     for measure in measures:
-        of_run = {
-            name: list(rows)
-            for name, rows in groupby(store.history(measure.series), key=attrgetter("run"))
-        }
+        of_run = grouped((row.run, row) for row in store.history(measure.series))
         names = list(of_run)
         names = names[: names.index(run) + 1][-most_runs:] if run in of_run else []
         trend = trend_of([of_run[name] for name in names], measure.better)
         if len(trend.moments) > 1:
             found.append((measure, trend))
-    return found
-
-
-def _by_series(rows: Iterable[SampleRow]) -> dict[int, list[SampleRow]]:
-    found: dict[int, list[SampleRow]] = {}
-    for row in rows:
-        found.setdefault(row.series, []).append(row)
     return found
 
 

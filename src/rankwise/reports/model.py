@@ -35,7 +35,7 @@ from rankwise.reports.timeline import timeline_of_run
 from rankwise.safe_text import cut
 from rankwise.store import RunRow, State, Store, TaskRow
 from rankwise.store.samples import SampleRow
-from rankwise.wording import counted, duration, listed, moment, short_path
+from rankwise.wording import counted, duration, grouped, listed, moment, short_path
 
 _MOST_TASKS = 150
 # Less than this is not looked at by runners.
@@ -49,11 +49,8 @@ def used_by_tasks(store: Store, run: str, rows: Sequence[TaskRow]) -> dict[str, 
     first = sorted(long, key=lambda row: row.state.is_green)[:_MOST_TASKS]
     # The last attempt of each task, since they come in order.
     folders = {one.task: one.folder for one in store.attempts(run)} if first else {}
-    found: dict[str, Used] = {}
-    for row in first:
-        if row.key in folders and (used := used_in(folders[row.key])) is not None:
-            found[row.key] = used
-    return found
+    found = {row.key: used_in(folders[row.key]) for row in first if row.key in folders}
+    return {key: used for key, used in found.items() if used is not None}
 
 
 _MOST_FAILURES = 25
@@ -332,12 +329,7 @@ def repeat_command(run: RunRow, key: str, *, is_alone: bool) -> str:
 
 def _conditions(found: Iterable[Mapping[str, object]]) -> list[tuple[str, str]]:
     """Put the conditions of all attempts together: what was equal is said once."""
-    values: dict[str, list[object]] = {}
-    for one in found:
-        for name, value in one.items():
-            seen = values.setdefault(name, [])
-            if value not in seen:
-                seen.append(value)
+    values = grouped(pair for one in found for pair in one.items())
     # When each was measured says nothing about how.
     return [(name, _condition(seen)) for name, seen in values.items() if name != "time"]
 
@@ -348,6 +340,7 @@ def _condition(seen: Sequence[object]) -> str:
     if len(numbers) == len(seen):
         ends = (number_text(end(numbers), 3) for end in (min, max))
         return " to ".join(dict.fromkeys(ends))
-    texts = [value if isinstance(value, str) else json.dumps(value, default=str) for value in seen]
+    said = (value if isinstance(value, str) else json.dumps(value, default=str) for value in seen)
+    texts = [*dict.fromkeys(said)]
     # More than three are no longer conditions, but data.
     return cut(" · ".join(texts[:3]) + f" and {len(texts) - 3} more" * (len(texts) > 3))

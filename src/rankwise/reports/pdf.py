@@ -27,7 +27,7 @@ from rankwise.reports.plots.timeline import draw, tones_of
 from rankwise.reports.rendering import template_text
 from rankwise.reports.timeline import findings, timeline_cards, visible_causes, with_options
 from rankwise.safe_text import clean, cut, fit
-from rankwise.wording import counted, duration, label, listed, moment, short_path
+from rankwise.wording import counted, duration, grouped, label, listed, moment, short_path
 
 # It has no width: a line may end there.
 _BREAK = "\u200b"
@@ -155,11 +155,11 @@ def _lines(cell: Cell) -> Iterator[str]:
 
 def _differences(matrix: MatrixResult) -> list[dict[str, Any]]:
     """Put together the cells that differ by the same from where their tests pass."""
-    found: dict[tuple[object, ...], list[tuple[Cell, Contrast]]] = {}
-    for cell in matrix.in_order:
-        for one in cell.contrasts:
-            key = matrices.contrast_words(one, cell), one.changes
-            found.setdefault(key, []).append((cell, one))
+    found = grouped(
+        ((matrices.contrast_words(one, cell), one.changes), (cell, one))
+        for cell in matrix.in_order
+        for one in cell.contrasts
+    )
     # Differences of which nothing is known say least, and come last.
     order = sorted(found.values(), key=lambda them: not them[0][1].changes)
     return [_difference([cell for cell, _ in them], them[0][1]) for them in order]
@@ -304,7 +304,7 @@ def _failure(one: FailureExplanation, data: ReportData) -> dict[str, Any]:
     repeats = (case.repeat for case in data.cases if case.key == one.task)
     quotes = []
     for quote in one.quotes:
-        lines = (clean(line, keep_colours=False) for line in quote.lines[-_MOST_LINES:])
+        lines = (clean(line) for line in quote.lines[-_MOST_LINES:])
         # Longer lines than this do not fit on a page.
         text = "\n".join(fit(line)[:_LONGEST_LINE] for line in lines)
         quotes.append({"who": label(quote.process), "lines": text})

@@ -22,7 +22,7 @@ from rankwise.store.rows import (
     TaskRow,
     Wish,
 )
-from rankwise.wording import name_nearest
+from rankwise.wording import grouped, name_nearest
 
 _Row = TypeVar("_Row")
 
@@ -430,11 +430,8 @@ class Queries:
 
     def results(self, run: str) -> dict[str, list[ResultRow]]:
         """Return the single tests of each task that has any, those of its last attempt."""
-        results: dict[str, list[ResultRow]] = {}
         rest = f"WHERE results.run = ? ORDER BY {RESULT_ORDERS['plan']}"
-        for task, row in self._results(rest, (run,)):
-            results.setdefault(task, []).append(row)
-        return results
+        return grouped(self._results(rest, (run,)))
 
     def _results(self, rest: str, values: Sequence[Any]) -> list[tuple[str, ResultRow]]:
         select = f"SELECT task, name, results.state, seconds, message {_LAST_RESULTS} {rest}"

@@ -22,6 +22,7 @@ from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure
 from rankwise.plan import Resources, shortfall
 from rankwise.records import AttemptEnd
+from rankwise.wording import grouped
 
 _LOOK_SECONDS = 0.5
 # How long the last of a log may take to arrive, after its pod has ended.
@@ -192,9 +193,7 @@ class KubernetesBackend(base.ActiveBackend):
         if self._watch is None or not self._watch.has_listed:
             return
         # Sorted once: with thousands of pods, a search for each attempt takes too long.
-        found: dict[str, list[PodState]] = {}
-        for pod in self._watch.pods.values():
-            found.setdefault(pod.attempt, []).append(pod)
+        found = grouped((pod.attempt, pod) for pod in self._watch.pods.values())
         now = time.monotonic()
         for one in list(self._watched.values()):
             pods = sorted(found.get(label(one.attempt.marker), ()), key=lambda pod: pod.name)

@@ -14,6 +14,7 @@ from typing import Any
 from rankwise.documents.site_models import ComputeConfig, KubernetesConfig
 from rankwise.errors import ComputeFailure
 from rankwise.plan import Resources, Task
+from rankwise.wording import grouped
 
 HEAD = "head"
 """The role of the first pod if no process of the task is in it."""
@@ -60,9 +61,7 @@ def layout_of(task: Task) -> PodLayout:
     # One pod: its head starts all processes itself.
     if task.nodes == 1:
         return PodLayout(head=PodGroup(role=roles[0], nodes=(0,), claim=task.resources))
-    nodes: dict[str, list[int]] = {}
-    for node, role in roles.items():
-        nodes.setdefault(role, []).append(node)
+    nodes = grouped((role, node) for node, role in roles.items())
     claims = _claims(task, nodes)
     groups = [
         PodGroup(role=role, nodes=tuple(its), claim=claims[role]) for role, its in nodes.items()

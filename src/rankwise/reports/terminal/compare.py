@@ -38,7 +38,7 @@ def show_compared(console: Console, compared: Compared, *, everything: bool) -> 
     if left := len(compared.lines) - len(lines):
         console.print(f"  ... and {left} more that are no worse: --all shows them")
     for remark in compared.remarks:
-        console.print(f"  note: {clean(remark, keep_colours=False)}", style="yellow")
+        console.print(f"  note: {clean(remark)}", style="yellow")
     console.print()
     console.print(compared.verdict.value, style=STYLES[compared.verdict], end="")
     console.print(f": {_counts(compared)}")
@@ -55,7 +55,7 @@ def show_trends(console: Console, trends: Sequence[tuple[SeriesRow, Trend]]) -> 
 def place(series: SeriesRow) -> str:
     """Say which case it is, and at which point: `ranks=2 size=8`."""
     point = (f"{name}={value}" for name, value in series.point.items())
-    return clean(" ".join(filter(None, [series.case, *point])), keep_colours=False)
+    return clean(" ".join(filter(None, [series.case, *point])))
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -95,7 +95,7 @@ def _line_cells(line: SeriesComparison) -> list[Cell]:
     series, result = line.series, line.result
     interval = f"[{', '.join(map(share, result.interval))}]" if result.interval else ""
     return [
-        (clean(series.metric, keep_colours=False), "bold"),
+        (clean(series.metric), "bold"),
         (place(series), ""),
         (result.verdict.value, STYLES[result.verdict]),
         (f"{amount(result.before)} → {amount(result.after)} {series.unit}", ""),
@@ -116,7 +116,7 @@ def _show_trend(console: Console, series: SeriesRow, trend: Trend) -> None:
     good = f", {series.better} is better" if series.better else ""
     console.print(
         styled(
-            (clean(series.metric, keep_colours=False), "bold"),
+            (clean(series.metric), "bold"),
             f"  {place(series)}  " if place(series) else "  ",
             (f"{series.unit}{good}; {series.name}, {counted(len(trend.moments), 'run')}", "dim"),
         )

@@ -47,7 +47,7 @@ def make_console(*, to_stderr: bool = False) -> Console:
             for segment in super().render(renderable, options):
                 text, style, control = segment
                 is_safe = control or text.strip("\n").isprintable()
-                yield segment if is_safe else Segment(clean(text, keep_colours=False), style)
+                yield segment if is_safe else Segment(clean(text), style)
 
     stream = sys.stderr if to_stderr else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _UNLIMITED_WIDTH
@@ -171,7 +171,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 def plain_title(text: str) -> str:
     """Make one line of a text, without anything that a terminal or a CI would obey."""
-    line = " ".join(clean(text.replace("\r", "\n"), keep_colours=False).split())
+    line = " ".join(clean(text.replace("\r", "\n")).split())
     return clip(line.replace("##[", "## ["), _LONGEST_TITLE)
 
 
@@ -204,7 +204,7 @@ def height_of(console: Console, show: Callable[[], None]) -> int:
 
     with console.capture() as captured:
         show()
-    lines = [clean(line, keep_colours=False) for line in captured.get().splitlines()]
+    lines = [clean(line) for line in captured.get().splitlines()]
     return sum(max(1, math.ceil(cell_len(line) / console.width)) for line in lines)
 
 
@@ -270,7 +270,7 @@ def _cut_columns(
 
 def first_line(reason: str) -> str:
     """Return the first line of a reason, for a row; `explain` has the rest."""
-    line, _, more = clean(reason, keep_colours=False).partition("\n")
+    line, _, more = clean(reason).partition("\n")
     # Before what it quotes, it ends with a colon.
     return line.rstrip(":") if more else line
 

@@ -318,7 +318,7 @@ class OutputView(_StreamView):
 
     def _say(self, text: str, colour: int = _DIM) -> None:
         # Lines that follow are indented, so that they are not taken for output.
-        text = clean(text.replace("\n", "\n   "), keep_colours=False)
+        text = clean(text.replace("\n", "\n   "))
         line = f"-- {text}"
         self._stream.write(f"\x1b[{colour}m{line}{_RESET}\n" if self._is_coloured else f"{line}\n")
 

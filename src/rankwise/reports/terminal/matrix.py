@@ -20,7 +20,7 @@ from rankwise.reports.matrix import (
 from rankwise.reports.palette import STYLES
 from rankwise.reports.terminal.console import show_notices, styled
 from rankwise.safe_text import clean, clip_apart
-from rankwise.wording import counted, listed
+from rankwise.wording import counted, grouped, listed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,16 +49,15 @@ def show_cells(console: Console, plan: Plan) -> None:
 
 
 def _said(tasks: Sequence[Task]) -> list[str | tuple[str, str]]:
-    running = [task.tags.get("test", task.key) for task in tasks if not task.skip]
+    groups = grouped(
+        ((task.skip, bool(task.skip) and task.is_optional), task.tags.get("test", task.key))
+        for task in tasks
+    )
+    running = groups.pop(("", False), [])
     parts: list[str | tuple[str, str]] = [listed(running)] if running else []
-    groups: dict[tuple[str, str], list[str]] = {}
-    for task in tasks:
-        if task.skip:
-            state = "skipped" if task.is_optional else "not run"
-            groups.setdefault((state, task.skip), []).append(task.tags.get("test", task.key))
-    for (state, reason), names in groups.items():
+    for (reason, is_optional), names in groups.items():
         who = f"{listed(names)} " if running or len(groups) > 1 else ""
-        style = "dim" if state == "skipped" else "yellow"
+        state, style = ("skipped", "dim") if is_optional else ("not run", "yellow")
         parts += ["; " if parts else "", (f"{who}{state}: {reason}", style)]
     return parts
 
@@ -119,7 +118,7 @@ def show_matrix_in_brief(console: Console, matrix: MatrixResult, *, room: int) -
 
 
 def _show_cut(console: Console, text: str, indent: int, *, style: str = "") -> None:
-    line = " " * indent + " ".join(clean(text, keep_colours=False).split())
+    line = " " * indent + " ".join(clean(text).split())
     console.print(line, no_wrap=True, overflow="ellipsis", style=style)
 
 
@@ -139,7 +138,7 @@ def _show_lines(console: Console, lines: Iterator[tuple[str, str]]) -> None:
     from rich.padding import Padding
 
     for names, words in islice(lines, _MOST_LINES):
-        name, said = (clean(text, keep_colours=False) for text in (names, words))
+        name, said = (clean(text) for text in (names, words))
         for text, indent in ((styled((name, "bold")), _GAP), (styled(said), 2 * _GAP)):
             console.print(Padding(text, (0, 0, 0, indent), expand=False))
     if left := sum(1 for _ in lines):
@@ -148,7 +147,7 @@ def _show_lines(console: Console, lines: Iterator[tuple[str, str]]) -> None:
 
 def _cut(names: Sequence[str], longest: int) -> dict[str, str]:
     """Return how each name is shown: names that differ still do."""
-    plain = [" ".join(clean(name, keep_colours=False).split()) for name in names]
+    plain = [" ".join(clean(name).split()) for name in names]
     return dict(zip(names, clip_apart(plain, longest), strict=True))
 
 

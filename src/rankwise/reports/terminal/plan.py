@@ -10,7 +10,7 @@ from rankwise.checks.sources import describe
 from rankwise.plan import Plan, Process, Resources, RuntimeChoice, Task, show, to_data
 from rankwise.reports.terminal.console import show_notices, styled
 from rankwise.safe_text import clip
-from rankwise.wording import counted, duration, fold, label, listed, size
+from rankwise.wording import counted, duration, fold, grouped, label, listed, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -185,10 +185,7 @@ def _show_own_environments(
 
 def _by_command(processes: Iterable[Process]) -> list[tuple[str, list[Process]]]:
     # Ranks of one node or of many mostly differ in their variables only.
-    groups: dict[tuple[str, str, bool], list[Process]] = {}
-    for process in processes:
-        key = process.role, _command(process), process.is_awaited
-        groups.setdefault(key, []).append(process)
+    groups = grouped(((one.role, _command(one), one.is_awaited), one) for one in processes)
     return [(command, them) for (_, command, _), them in groups.items()]
 
 

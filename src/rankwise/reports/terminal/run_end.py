@@ -175,7 +175,7 @@ def _show_quote(
         bar = "| "
     for line in lines:
         text = styled("  ", (bar, "red" if is_of_culprit else "dim"))
-        text.append(clean(line, keep_colours=False).expandtabs())
+        text.append(clean(line).expandtabs())
         console.print(text, soft_wrap=True)
 
 
@@ -199,8 +199,8 @@ def show_measures(console: Console, measures: Sequence[Measure], *, room: int) -
         told = [pair for pair in one.parameters.items() if pair[1] and pair not in same]
         rows.append(
             [
-                (clean(one.metric, keep_colours=False), "bold"),
-                (clean(" ".join(map("=".join, told)), keep_colours=False), ""),
+                (clean(one.metric), "bold"),
+                (clean(" ".join(map("=".join, told))), ""),
                 (f"{one.now.middle:.4g} {one.unit}", "cyan"),
                 (f"{one.now.low:.4g} - {one.now.high:.4g}", "dim"),
                 ("" if one.change is None else f"{one.change:+.0%}", ""),
@@ -427,8 +427,8 @@ _ALWAYS_TIMED = (State.PASSED, State.FAILED)
 
 def _cells(case: CaseResult) -> list[Cell]:
     return [
-        (clean(case.name, keep_colours=False), "bold"),
+        (clean(case.name), "bold"),
         (str(case.state), STYLES[case.state]),
         (duration(case.seconds) if case.seconds or case.state in _ALWAYS_TIMED else "", ""),
-        (clip(clean(case.headline, keep_colours=False), _LONGEST_REASON), ""),
+        (clip(clean(case.headline), _LONGEST_REASON), ""),
     ]

@@ -64,9 +64,9 @@ def _show_results(console: Console, results: Mapping[str, Sequence[ResultRow]]) 
         red = [one for one in tests if not one.state.is_green]
         rows = [
             [
-                (clean(one.name, keep_colours=False), "bold"),
+                (clean(one.name), "bold"),
                 _state(one),
-                (clean(headline_of(one.message), keep_colours=False), ""),
+                (clean(headline_of(one.message)), ""),
             ]
             for one in red[:_MOST_TESTS]
         ]
