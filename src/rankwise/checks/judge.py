@@ -12,24 +12,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from rankwise.checks import json_path
+from rankwise.checks import json_path, sources
 from rankwise.checks.call_function import call
-from rankwise.checks.sources import (
-    STREAMS,
-    AttemptOutput,
-    CheckedText,
-    Missing,
-    TooLong,
-    at_most,
-    describe,
-    first_lines,
-    last_lines,
-    most_like,
-    names_of,
-    quote,
-    shown,
-    times,
-)
+from rankwise.checks.sources import AttemptOutput, CheckedText, Missing, TooLong
 from rankwise.files import open_left
 from rankwise.plan import Check, Task
 from rankwise.records import AttemptEnd
@@ -60,7 +45,7 @@ def fault_by_function(check: Check, output: AttemptOutput, exit_code: int) -> st
         raise Missing(output.redact(done.told["missing"]))
     else:
         fault = output.redact(str(done.told["fault"]))
-    return f"{fault}{quote(said)}" if fault else ""
+    return f"{fault}{sources.quote(said)}" if fault else ""
 
 
 _MOST_BYTES = 100_000_000
@@ -174,29 +159,33 @@ def fault_in_text(check: Check, output: AttemptOutput) -> str:
 
 
 def _fault_in_sources(
-    check: Check, sources: Sequence[CheckedText], redact: Callable[[str], str]
+    check: Check, texts: Sequence[CheckedText], redact: Callable[[str], str]
 ) -> str:
     least, most = (0, 0) if check.kind == "absent" else (check.least, check.most)
-    found = [(source, at) for source in sources for at in _places(check, source.text)]
+    found = [(source, at) for source in texts for at in _places(check, source.text)]
     count = len(found)
-    lost = sum(source.lost for source in sources)
+    lost = sum(source.lost for source in texts)
     if least <= count and (most is None or count <= most):
         if lost and most is not None:
             return (
-                f"{lost} bytes of {names_of(sources)} were left out, so it is not known whether "
+                f"{lost} bytes of {sources.names_of(texts)} were left out, so it is not known whether "
                 "it is in there"
             )
         return ""
-    where = names_of(sources)
+    where = sources.names_of(texts)
     if not count:
-        lines = most_like(check.what, sources) if check.kind == "contains" else last_lines(sources)
+        lines = (
+            sources.most_like(check.what, texts)
+            if check.kind == "contains"
+            else sources.last_lines(texts)
+        )
         what = f"not found in {where}" if lines else f"not found: {where} is empty"
     else:
-        lines = first_lines([_line_at(source.text, at) for source, at in found])
-        what = f"found {times(count)} in {where}"
+        lines = sources.first_lines([_line_at(source.text, at) for source, at in found])
+        what = f"found {sources.times(count)} in {where}"
     if lost:
         what += f", of which {lost} bytes were left out"
-    return f"{what}:{quote(map(redact, lines))}" if lines else what
+    return f"{what}:{sources.quote(map(redact, lines))}" if lines else what
 
 
 def _places(check: Check, text: str) -> Iterator[int]:
@@ -237,21 +226,21 @@ def fault_in_values(check: Check, output: AttemptOutput) -> str:
     return ""
 
 
-def _data(
-    check: Check, sources: list[CheckedText], redact: Callable[[str], str]
-) -> tuple[Any, str]:
+def _data(check: Check, texts: list[CheckedText], redact: Callable[[str], str]) -> tuple[Any, str]:
     """Return the data, and where it is from; of what was written, the last line that is JSON."""
-    for source in sources:
-        texts = [source.text]
-        if check.on in STREAMS:
-            texts += [line for line in reversed(source.text.splitlines()) if line[:1] in "{["]
-        for text in texts:
+    for source in texts:
+        readings = [source.text]
+        if check.on in sources.STREAMS:
+            readings += [line for line in reversed(source.text.splitlines()) if line[:1] in "{["]
+        for text in readings:
             try:
                 return json.loads(text), source.name
             except (ValueError, RecursionError):
                 continue
-    names = ", ".join(source.name for source in sources)
-    raise Missing(f"there is no JSON in {names}:{quote(map(redact, last_lines(sources)))}")
+    names = ", ".join(source.name for source in texts)
+    raise Missing(
+        f"there is no JSON in {names}:{sources.quote(map(redact, sources.last_lines(texts)))}"
+    )
 
 
 def _is_right(check: Check, value: Any) -> bool:
@@ -282,13 +271,13 @@ def _is_number(value: object) -> bool:
 
 def _short(value: Any, redact: Callable[[str], str]) -> str:
     text = redact(json.dumps(value))
-    return shown(text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "…")
+    return sources.shown(text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "…")
 
 
 def _outline(data: Any, redact: Callable[[str], str]) -> str:
     match data:
         case dict() if data:
-            return shown(redact(", ".join(map(repr, list(data)[:10]))))
+            return sources.shown(redact(", ".join(map(repr, list(data)[:10]))))
         case list():
             return f"a list of {len(data)}"
     return _short(data, redact)
@@ -342,7 +331,7 @@ def _judge_code(task: Task, end: AttemptEnd) -> tuple[AttemptEnd, list[str]]:
         elif end.outcome == "passed":
             faults.append(_told(number, check, f"it was {end.exit_code}"))
         else:
-            wanted = f"check {number} wants {describe(check)}"
+            wanted = f"check {number} wants {sources.describe(check)}"
             end = dataclasses.replace(end, reason=f"{end.reason}; {wanted}")
     return end, faults
 
@@ -352,7 +341,7 @@ def _fault(check: Check, output: AttemptOutput, end: AttemptEnd) -> str:
     try:
         if check.kind == "python":
             return fault_by_function(check, output, end.exit_code)
-        with at_most(check.seconds):
+        with sources.at_most(check.seconds):
             match check.kind:
                 case "json":
                     return fault_in_values(check, output)
@@ -369,4 +358,4 @@ def _fault(check: Check, output: AttemptOutput, end: AttemptEnd) -> str:
 
 
 def _told(number: int, check: Check, fault: str) -> str:
-    return harmless(f"check {number} ({describe(check)}): {fault}")
+    return harmless(f"check {number} ({sources.describe(check)}): {fault}")

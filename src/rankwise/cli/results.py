@@ -12,17 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankwise.cli.options import (
-    AsJson,
-    Positive,
-    Quiet,
-    Run,
-    StoreFolder,
-    choose_refreshed,
-    choose_run,
-    open_for_reading,
-    store_folder,
-)
+from rankwise.cli import options
 from rankwise.errors import InputError
 from rankwise.node.equipment import run
 
@@ -47,11 +37,11 @@ def compare_command(
     *,
     metric: list[str] | None = None,
     threshold: list[str] | None = None,
-    last: Positive = 5,
+    last: options.Positive = 5,
     fail_on: Gate = Gate.REGRESSED,
     all_: bool = False,
-    json_: AsJson = False,
-    store: StoreFolder = None,
+    json_: options.AsJson = False,
+    store: options.StoreFolder = None,
 ) -> int:
     """Compare runs: faster, slower, unchanged or inconclusive.
 
@@ -77,7 +67,7 @@ def compare_command(
     from rankwise.reports.comparison import Side, compare_sides, compared_data
 
     threshold_of = thresholds(threshold or ())
-    with open_for_reading(store_folder(store)) as opened:
+    with options.open_for_reading(options.store_folder(store)) as opened:
         before, after = (Side(given=one, runs=runs_of(opened, one, last=last)) for one in (a, b))
         compared = compare_sides(
             opened, before, after, metrics=metric or (), threshold_of=threshold_of
@@ -112,7 +102,11 @@ def thresholds(given: Sequence[str]) -> Callable[[str], float]:
 
 
 def notify_command(
-    run: Run = None, *, to: list[str] | None = None, retry: bool = False, store: StoreFolder = None
+    run: options.Run = None,
+    *,
+    to: list[str] | None = None,
+    retry: bool = False,
+    store: options.StoreFolder = None,
 ) -> int:
     """Send a run's result by mail or chat.
 
@@ -131,11 +125,11 @@ def notify_command(
     from rankwise.notify.delivery import Outbox
     from rankwise.notify.delivery import retry as try_again
 
-    with open_for_reading(store_folder(store)) as opened:
+    with options.open_for_reading(options.store_folder(store)) as opened:
         if retry:
             return int(not try_again(Outbox(opened.folder), say=say))
         # Not refreshed: what is stored is sent, also of a run that still goes on.
-        chosen = choose_run(opened, run)
+        chosen = options.choose_run(opened, run)
         return int(not send_result(opened, chosen, to or _only_recipient(chosen)))
 
 
@@ -165,7 +159,7 @@ def _only_recipient(run: RunRow) -> list[str]:
 
 
 def report_command(
-    run: Run = None,
+    run: options.Run = None,
     *,
     html: str | None = None,
     pdf: str | None = None,
@@ -175,8 +169,8 @@ def report_command(
     markdown: str | None = None,
     format_: str | None = None,
     output: str | None = None,
-    quiet: Quiet = False,
-    store: StoreFolder = None,
+    quiet: options.Quiet = False,
+    store: options.StoreFolder = None,
 ) -> None:
     """Write a report of a run, for people or programs.
 
@@ -203,8 +197,8 @@ def report_command(
 
     if output is not None and format_ is None:
         raise InputError(f"--output {output}: name its format, too: --format NAME")
-    with open_for_reading(store_folder(store)) as opened:
-        chosen = choose_refreshed(opened, run)
+    with options.open_for_reading(options.store_folder(store)) as opened:
+        chosen = options.choose_refreshed(opened, run)
         wanted = {"html": html, "pdf": pdf, "csv": csv, "json": json_}
         wanted |= {"junit": junit, "markdown": markdown}
         places = [(name, place) for name, place in wanted.items() if place is not None]
@@ -290,9 +284,9 @@ def trend_command(
     *,
     name: str | None = None,
     case: str | None = None,
-    last: Positive = 200,
-    json_: AsJson = False,
-    store: StoreFolder = None,
+    last: options.Positive = 200,
+    json_: options.AsJson = False,
+    store: options.StoreFolder = None,
 ) -> None:
     """Show how a metric was in all runs, and where it has changed.
 
@@ -312,7 +306,7 @@ def trend_command(
     """
     from rankwise.reports.measurements import history_of, trend_data
 
-    with open_for_reading(store_folder(store)) as opened:
+    with options.open_for_reading(options.store_folder(store)) as opened:
         chosen = _series(opened, metric, name, case)
         trends = [(series, history_of(opened, series, last_runs=last)) for series in chosen]
     if trouble := next((trend.trouble for _, trend in trends if trend.trouble), ""):

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankwise.cli.options import (
-    AsJson,
-    Positive,
-    Run,
-    StoreFolder,
-    TaskKey,
-    choose_refreshed,
-    choose_run,
-    open_for_reading,
-    refresh,
-    store_folder,
-)
+from rankwise.cli import options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +18,9 @@ if TYPE_CHECKING:
     from rankwise.store import RunRow
 
 
-def explain_command(run: Run = None, *, task: TaskKey = None, store: StoreFolder = None) -> None:
+def explain_command(
+    run: options.Run = None, *, task: options.TaskKey = None, store: options.StoreFolder = None
+) -> None:
     """Explain a failure: first failed process and its last output.
 
     Also how the other processes ended, the command, and where it ran.
@@ -43,8 +34,8 @@ def explain_command(run: Run = None, *, task: TaskKey = None, store: StoreFolder
     from rankwise.reports.terminal.run_end import show_explanation, show_run_explanation
 
     console = make_console()
-    with inert_output(), open_for_reading(store_folder(store)) as opened:
-        chosen = choose_refreshed(opened, run)
+    with inert_output(), options.open_for_reading(options.store_folder(store)) as opened:
+        chosen = options.choose_refreshed(opened, run)
         if task is not None:
             row = opened.task_row(chosen.id, task)
             show_explanation(console, explain_task(opened, row), is_brief=False)
@@ -71,7 +62,12 @@ def _show_verdict(console: Console, run: RunRow, explained: RunExplanation) -> N
         console.print()
 
 
-def list_command(*, limit: Positive = 20, json_: AsJson = False, store: StoreFolder = None) -> None:
+def list_command(
+    *,
+    limit: options.Positive = 20,
+    json_: options.AsJson = False,
+    store: options.StoreFolder = None,
+) -> None:
     """List runs, the newest first.
 
     Options:
@@ -82,9 +78,9 @@ def list_command(*, limit: Positive = 20, json_: AsJson = False, store: StoreFol
       rankwise list --limit 5 --json
     """
     # Twice: what is refreshed may have ended.
-    with open_for_reading(store_folder(store)) as opened:
+    with options.open_for_reading(options.store_folder(store)) as opened:
         for run in opened.runs(limit):
-            refresh(opened, run)
+            options.refresh(opened, run)
         runs = opened.runs(limit)
     if json_:
         print(json.dumps([asdict(run) for run in runs], indent=2))
@@ -98,14 +94,14 @@ def list_command(*, limit: Positive = 20, json_: AsJson = False, store: StoreFol
 
 
 def logs_command(
-    run: Run = None,
+    run: options.Run = None,
     *,
     follow: bool = False,
     rank: Annotated[int | None, typer.Option(min=0)] = None,
     process: str | None = None,
-    task: TaskKey = None,
+    task: options.TaskKey = None,
     attempt: Annotated[int | None, typer.Option(min=1)] = None,
-    store: StoreFolder = None,
+    store: options.StoreFolder = None,
 ) -> None:
     """Show what the processes of a run have written.
 
@@ -122,9 +118,9 @@ def logs_command(
     from rankwise.cli.log_reader import Choice, Reader
     from rankwise.reports.terminal.console import inert_output
 
-    folder = store_folder(store)
-    with open_for_reading(folder) as opened, inert_output():
-        chosen = choose_run(opened, run)
+    folder = options.store_folder(store)
+    with options.open_for_reading(folder) as opened, inert_output():
+        chosen = options.choose_run(opened, run)
         reader = Reader(
             opened, chosen, Choice(rank=rank, process=process, task=task, attempt=attempt)
         )
@@ -135,7 +131,11 @@ def logs_command(
 
 
 def status_command(
-    run: Run = None, *, all_: bool = False, json_: AsJson = False, store: StoreFolder = None
+    run: options.Run = None,
+    *,
+    all_: bool = False,
+    json_: options.AsJson = False,
+    store: options.StoreFolder = None,
 ) -> None:
     """Show how a run stands.
 
@@ -152,11 +152,11 @@ def status_command(
     from rankwise.reports.status import status_data, status_of
     from rankwise.store.store import driver_of
 
-    with open_for_reading(store_folder(store)) as opened:
-        chosen = choose_refreshed(opened, run)
+    with options.open_for_reading(options.store_folder(store)) as opened:
+        chosen = options.choose_refreshed(opened, run)
         # What stages have submitted are runs of their own, whose clients may be gone as well.
         for child in opened.children(chosen.id):
-            refresh(opened, child)
+            options.refresh(opened, child)
         driver = driver_of(opened.run_folder(chosen.id))
         status = status_of(opened, chosen, driver=driver, with_all=all_ or json_)
         matrix = None if json_ else matrix_of(opened, chosen)

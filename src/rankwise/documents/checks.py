@@ -11,18 +11,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from rankwise import plan
 from rankwise.checks.json_path import steps_of
+from rankwise.documents import values
 from rankwise.documents.common import Conflict, Model
-from rankwise.documents.values import (
-    Number,
-    Seconds,
-    Text,
-    check_that,
-    listed_schema,
-    number_in,
-    one_or_more,
-    whole,
-    wrong,
-)
+from rankwise.documents.values import number_in, one_or_more, wrong
 from rankwise.documents.written import Scalar, given_in
 from rankwise.wording import alternatives, quoted
 
@@ -98,7 +89,7 @@ def _json_path(value: str) -> str:
 def _codes(value: Any) -> tuple[int, ...]:
     if not (given := one_or_more(value)):
         raise wrong("needs at least one exit code")
-    return tuple(map(whole(0, 255), given))
+    return tuple(map(values.whole(0, 255), given))
 
 
 def _plain(value: Any) -> str | float | bool:
@@ -120,29 +111,31 @@ class CheckSpec(Model):
         "stderr": "did you mean `on: stderr`?",
     }
 
-    contains: Text = Field(default="", examples=["all ranks done"])
+    contains: values.Text = Field(default="", examples=["all ranks done"])
     """A text that must be there."""
-    absent: Text = Field(default="", examples=["Traceback"])
+    absent: values.Text = Field(default="", examples=["Traceback"])
     """A text that must not be there."""
-    regex: Annotated[Text, AfterValidator(_pattern)] = Field(
+    regex: Annotated[values.Text, AfterValidator(_pattern)] = Field(
         default="", examples=[r"rank (\d+) of 4"]
     )
     """A regular expression of Python that must be found; `^` and `$` are those of lines."""
-    json_: Annotated[Text, AfterValidator(_json_path)] = Field(
+    json_: Annotated[values.Text, AfterValidator(_json_path)] = Field(
         default="", alias="json", examples=["$.epochs[-1].loss"]
     )
     """A path into JSON at which there must be a value."""
-    exists: Text = Field(default="", examples=["model.pt"])
+    exists: values.Text = Field(default="", examples=["model.pt"])
     """A file or folder that must have been written. `{rank}` is the rank."""
     exit_code: Annotated[
         tuple[int, ...],
         BeforeValidator(_codes),
-        listed_schema({"type": "integer", "minimum": 0, "maximum": 255}),
+        values.listed_schema({"type": "integer", "minimum": 0, "maximum": 255}),
     ] = Field(default=(), examples=[3, [0, 3]])
     """What counts as success, in place of 0."""
     python: Annotated[
-        Text,
-        check_that(_FUNCTION.fullmatch, "must be FILE.py:FUNCTION, such as `checks.py:is_small`"),
+        values.Text,
+        values.check_that(
+            _FUNCTION.fullmatch, "must be FILE.py:FUNCTION, such as `checks.py:is_small`"
+        ),
     ] = Field(default="", examples=["checks.py:loss_is_small"])
     """FILE.py:FUNCTION, called after the run; it must give something true."""
     count: Annotated[
@@ -158,7 +151,7 @@ class CheckSpec(Model):
         ),
     ] = Field(default=None, examples=[4, ">= 2", "1..3"])
     """How often it must be found; none given: once at least."""
-    on: Text = Field(default="output", examples=["stdout", "metrics.json"])
+    on: values.Text = Field(default="output", examples=["stdout", "metrics.json"])
     """Where to look: `output` is all that was written, `stdout`, `stderr`, or the name of a file.
     `{rank}` in it is the rank.
     """
@@ -176,16 +169,16 @@ class CheckSpec(Model):
         WithJsonSchema({"type": ["string", "number", "boolean"]}),
     ] = Field(default=None, examples=[4, "ok"])
     """The value in JSON must be this one."""
-    less_than: Number | None = Field(default=None, examples=[0.5])
+    less_than: values.Number | None = Field(default=None, examples=[0.5])
     """The value in JSON must be less."""
-    greater_than: Number | None = Field(default=None, examples=[0.9])
+    greater_than: values.Number | None = Field(default=None, examples=[0.9])
     """The value in JSON must be greater."""
-    approx: Number | None = Field(default=None, examples=[3.14159])
+    approx: values.Number | None = Field(default=None, examples=[3.14159])
     """The value in JSON must be about this one."""
-    tolerance: Number | None = Field(default=None, examples=[0.01])
+    tolerance: values.Number | None = Field(default=None, examples=[0.01])
     """How far `approx` may be off; none given: by a millionth of the value."""
     # A function of the user may hang, and the run would never get its verdict.
-    timeout: Seconds = Field(default=10.0, examples=[60])
+    timeout: values.Seconds = Field(default=10.0, examples=[60])
     """Longest time that the check itself may take."""
 
     @classmethod

@@ -25,16 +25,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from rankwise.documents import values
+from rankwise.documents import values, written
 from rankwise.documents.values import listed_schema, one_or_more, wrong
-from rankwise.documents.written import (
-    LocatedMapping,
-    Location,
-    Problem,
-    entries_in,
-    expanded,
-    given_in,
-)
+from rankwise.documents.written import LocatedMapping, Location, Problem, given_in
 from rankwise.plan import RuntimeChoice
 from rankwise.wording import alternatives, code, hint, nearest
 
@@ -345,7 +338,7 @@ def complete(path: str, folder: Path) -> str:
     Links are followed in the folders above it only: a Python knows its environment by the link
     through which it is called.
     """
-    complete = folder / expanded(path)
+    complete = folder / written.expanded(path)
     try:
         return str(complete.parent.resolve() / complete.name)
     except (OSError, RuntimeError):  # links in a circle
@@ -398,7 +391,7 @@ def runtime_conflicts(
 
 
 def _requirements(contents: Mapping[str, Any], *, has_lock: bool) -> Iterator[Conflict]:
-    for index, one in enumerate(entries_in(contents, "requirements")):
+    for index, one in enumerate(written.entries_in(contents, "requirements")):
         if not isinstance(one, str):
             continue
         path = ("requirements", index)

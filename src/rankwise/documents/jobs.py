@@ -7,16 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from rankwise.documents import values
-from rankwise.documents.common import (
-    ComputeRef,
-    Conflict,
-    Input,
-    JobOutput,
-    Model,
-    RestartPolicy,
-    unknown_references,
-)
+from rankwise.documents import common, values
+from rankwise.documents.common import ComputeRef, Conflict, Model, RestartPolicy
 from rankwise.documents.values import number_in, whole
 from rankwise.documents.written import entries_in, mapping_in
 from rankwise.wording import code
@@ -166,7 +158,9 @@ class JobModel(DocumentModel):
     """Names of environment variables that are passed on from where `rankwise` is started. Their
     values are kept nowhere.
     """
-    inputs: dict[values.Variable, Input] = Field(default={}, examples=[{"learning_rate": 0.01}])
+    inputs: dict[values.Variable, common.Input] = Field(
+        default={}, examples=[{"learning_rate": 0.01}]
+    )
     """What `${{inputs.NAME}}` stands for in commands."""
     restart: RestartPolicy | None = None
     """When to start again; none given: never."""
@@ -201,7 +195,7 @@ class RoleJob(JobModel):
         known = {"inputs": mapping_in(contents, "inputs")}
         for role in cls.roles:
             command = mapping_in(contents, role, "spec").get("command")
-            yield from unknown_references(command, (role, "spec", "command"), known)
+            yield from common.unknown_references(command, (role, "spec", "command"), known)
 
 
 class MpiJob(RoleJob):
@@ -369,7 +363,7 @@ class CommandJob(JobModel):
     outputs: dict[
         values.Variable,
         # An output may be a name alone, `model:`, which YAML takes for None.
-        Annotated[JobOutput, BeforeValidator(lambda given: {} if given is None else given)],
+        Annotated[common.JobOutput, BeforeValidator(lambda given: {} if given is None else given)],
     ] = Field(default={})
     """What `${{outputs.NAME}}` stands for in the command."""
     limits: JobLimits = Field(default_factory=JobLimits)
@@ -388,7 +382,7 @@ class CommandJob(JobModel):
             "inputs": mapping_in(contents, "inputs"),
             "outputs": mapping_in(contents, "outputs"),
         }
-        yield from unknown_references(contents.get("command"), ("command",), known)
+        yield from common.unknown_references(contents.get("command"), ("command",), known)
         nodes = number_in(resources.get("instance_count"))
         if contents.get("distribution") is None and nodes is not None and nodes > 1:
             yield Conflict(

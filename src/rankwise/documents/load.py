@@ -10,18 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankwise.documents import written
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.messages import choice, validated
 from rankwise.documents.values import fit_name
-from rankwise.documents.written import (
-    LocatedList,
-    LocatedMapping,
-    Location,
-    Problem,
-    SourcePosition,
-    as_error,
-    resolve,
-)
+from rankwise.documents.written import LocatedMapping, Problem
 from rankwise.documents.yaml_reader import DocumentSource, read_document
 from rankwise.errors import InputError
 from rankwise.wording import alternatives, code, nearest, printable_name, quoted
@@ -75,7 +68,7 @@ class Document:
 
     def at(self, *path: int | str) -> str:
         """Return the place of the value at a path, as FILE:LINE:COLUMN."""
-        return f"{self.path}{Location(self.contents, path).value_at}"
+        return f"{self.path}{written.Location(self.contents, path).value_at}"
 
     def place(self, keys: Container[str], text: str) -> str:
         """Return the first place at which one of these keys has this value, or ends in it."""
@@ -93,9 +86,9 @@ def load(path: Path) -> Document:
     return Document(path=path, text=reading.text, model=model, contents=reading.contents)
 
 
-def _find(value: Any, keys: Container[str], text: str) -> SourcePosition | None:
+def _find(value: Any, keys: Container[str], text: str) -> written.SourcePosition | None:
     """Return the first place at which one of these keys has this value, or ends in it."""
-    inner: Iterable[Any] = value if isinstance(value, LocatedList) else ()
+    inner: Iterable[Any] = value if isinstance(value, written.LocatedList) else ()
     if isinstance(value, LocatedMapping):
         inner = value.values()
         for key, entry in value.items():
@@ -117,12 +110,12 @@ def parse(reading: DocumentSource) -> DocumentModel:
         # The rest is checked as the type that was most likely meant, to report all at once.
         name = nearest(chosen, TYPES) if isinstance(chosen, str) else None
         if name is None:
-            raise as_error(reading.name, problems)
+            raise written.as_error(reading.name, problems)
     contents["type"] = name
     model, found = validated(model_of(name), contents)
     problems += found
     if model is None or problems:
-        raise as_error(reading.name, problems)
+        raise written.as_error(reading.name, problems)
     return model
 
 
@@ -145,7 +138,7 @@ def _find_type(contents: LocatedMapping) -> Iterator[Problem]:
 def _wrong_type(contents: LocatedMapping) -> Problem:
     given = contents.get("type")
     if given is None:
-        at = Location(contents, ("type",)).key_at
+        at = written.Location(contents, ("type",)).key_at
         names = alternatives([f"`{each}`" for each in TYPES])
         return Problem(at, f"`type` is missing; it must be {names}")
     return Problem(contents.values_at["type"], f"`type` {choice(given, [*TYPES])}")
@@ -198,14 +191,14 @@ def header_of(path: Path) -> Header:
 def _read_all(path: Path, lines: Iterable[tuple[int, str, int]]) -> Header:
     from rankwise.documents.suite import Header
 
-    contents = LocatedMapping(SourcePosition(1, 1))
+    contents = LocatedMapping(written.SourcePosition(1, 1))
     problems: list[Problem] = []
     for number, rest, column in lines:
         problems += _read(rest, number, column, contents)
     header, found = validated(Header, contents)
     problems += found
     if header is None or problems:
-        raise as_error(printable_name(path), problems)
+        raise written.as_error(printable_name(path), problems)
     return header
 
 
@@ -213,13 +206,13 @@ def _read(text: str, line: int, before: int, contents: LocatedMapping) -> list[P
     """Put `name=value` words into a mapping, each with its place; return the problems."""
     problems = []
     for word in _WORD.finditer(text):
-        at = SourcePosition(line, before + word.start() + 1)
+        at = written.SourcePosition(line, before + word.start() + 1)
         name, equals, value = word[0].partition("=")
         if not equals:
             problems.append(Problem(at, f"must be `name=value`, not {quoted(word[0])}"))
         elif name in contents:
             problems.append(Problem(at, f"`{name}` is there already"))
         else:
-            value_at = SourcePosition(line, at.column + len(name) + 1)
-            contents.put(name, resolve(value), at, value_at)
+            value_at = written.SourcePosition(line, at.column + len(name) + 1)
+            contents.put(name, written.resolve(value), at, value_at)
     return problems

@@ -8,16 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from rankwise.documents import values
-from rankwise.documents.common import (
-    Conflict,
-    Exclusion,
-    Model,
-    Setting,
-    TestCode,
-    TestFolder,
-    runtime_conflicts,
-)
+from rankwise.documents import common, values
+from rankwise.documents.common import Conflict, Exclusion, Model, Setting
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.suite import Requirements, SuiteTest, repeated_names, two_folders
 from rankwise.documents.values import check_that, listed_schema, one_or_more
@@ -165,7 +157,7 @@ class MatrixRuntime(Model):
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
-        yield from runtime_conflicts(cls, contents, WAYS)
+        yield from common.runtime_conflicts(cls, contents, WAYS)
 
 
 # What a condition may ask for, and each cell has.
@@ -255,8 +247,8 @@ class Matrix(DocumentModel):
     """What is different in some cells."""
     notebooks: NotebookSettings = Field(default_factory=NotebookSettings)
     """How all notebooks are run."""
-    folder: TestFolder = "."
-    code: TestCode = ""
+    folder: common.TestFolder = "."
+    code: common.TestCode = ""
     environment_variables: values.Variables = Field(default={}, examples=[{"MPLBACKEND": "agg"}])
     """For all tests."""
     secrets: values.Secrets = Field(default=(), examples=[["TOKEN"]])

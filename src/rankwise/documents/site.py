@@ -16,23 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rankwise.documents.site_models import (
-    CURRENT,
-    KUBERNETES,
-    LOCAL,
-    ComputeConfig,
-    Layer,
-    NotifyConfig,
-)
-from rankwise.documents.written import (
-    Faults,
-    LocatedList,
-    LocatedMapping,
-    Problem,
-    SourcePosition,
-    as_error,
-    mapping_in,
-)
+from rankwise.documents import site_models, written
+from rankwise.documents.site_models import CURRENT, LOCAL, ComputeConfig, NotifyConfig
+from rankwise.documents.written import LocatedMapping, Problem, SourcePosition, as_error
 from rankwise.errors import InputError
 from rankwise.plan import RuntimeChoice
 from rankwise.wording import did_you_mean, listed
@@ -56,7 +42,7 @@ class Site:
 
     file: Path
     """The site file of the project, or where it would be."""
-    layers: Sequence[Layer] = ()
+    layers: Sequence[site_models.Layer] = ()
 
     @property
     def notice(self) -> str:
@@ -150,7 +136,7 @@ class Site:
 
     def _runs_images(self, name: str) -> bool:
         found = self._find("compute", name or self.default_compute)
-        return found is not None and found.backend == KUBERNETES
+        return found is not None and found.backend == site_models.KUBERNETES
 
     def _tables(self, kind: str) -> list[Mapping[str, Any]]:
         return [getattr(layer, f"{kind}s") for layer in self.layers]
@@ -225,7 +211,7 @@ def find_site(folder: Path, environ: Mapping[str, str] = os.environ) -> Site:
     nearest, *others = site_files(folder, environ)
     if nearest is None and not others:
         return Site(file=folder.absolute() / NAME)
-    faults, layers, read = Faults(), [], []
+    faults, layers, read = written.Faults(), [], []
     # All files are read before any is checked: defaults may name what another one has.
     for file in filter(None, (nearest, *others)):
         with faults.collected():
@@ -385,7 +371,7 @@ def _located(value: Any, path: Key, lines: Mapping[Key, int]) -> Any:
             section.put(key, _located(entry, (*path, key), lines), place, place)
         return section
     if isinstance(value, list):
-        listing = LocatedList(at)
+        listing = written.LocatedList(at)
         for entry in value:
             listing.put(_located(entry, path, lines), at)
         return listing
@@ -398,8 +384,8 @@ def _unknown_defaults(
     """Yield a problem for each default that no site file has."""
     # All layers count: the project may choose a compute that the user has defined.
     for kind, always in (("compute", LOCAL), ("runtime", CURRENT)):
-        name = mapping_in(contents, "defaults").get(kind)
-        tables = [mapping_in(layer, kind) for layer in layers]
+        name = written.mapping_in(contents, "defaults").get(kind)
+        tables = [written.mapping_in(layer, kind) for layer in layers]
         if not isinstance(name, str) or name in ("", always):
             continue
         if _look_up(name, tables, always_there=always) is None:

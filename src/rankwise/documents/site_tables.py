@@ -24,34 +24,11 @@ from pydantic import (
 )
 
 from rankwise.checks.json_path import steps_of
-from rankwise.documents import site_models, values
-from rankwise.documents.common import (
-    Conflict,
-    Model,
-    ValidationContext,
-    complete,
-    field_docstrings,
-    references_in,
-    runtime_conflicts,
-)
+from rankwise.documents import common, site_models, values
+from rankwise.documents.common import Conflict, Model
 from rankwise.documents.messages import choice
-from rankwise.documents.site_models import (
-    COMMAND,
-    KUBERNETES,
-    LOCAL,
-    SLURM,
-    SSH,
-    TEMPLATES,
-    is_path,
-)
-from rankwise.documents.values import (
-    OWN_WORDS,
-    check_that,
-    listed_schema,
-    one_or_more,
-    whole_number,
-    wrong,
-)
+from rankwise.documents.site_models import KUBERNETES, LOCAL
+from rankwise.documents.values import OWN_WORDS, check_that, listed_schema, one_or_more, wrong
 from rankwise.documents.written import mapping_in
 from rankwise.plugins import NOTIFIERS
 from rankwise.wording import code, hint, quoted
@@ -82,8 +59,8 @@ def _is_folder(value: str) -> bool:
 
 
 def _file_path(path: str, info: ValidationInfo) -> str:
-    return complete(
-        path, info.context.folder if isinstance(info.context, ValidationContext) else Path()
+    return common.complete(
+        path, info.context.folder if isinstance(info.context, common.ValidationContext) else Path()
     )
 
 
@@ -156,7 +133,7 @@ def _captures(value: Any) -> tuple[tuple[str, str], ...]:
         if not isinstance(rule, str) or not name.isidentifier() or name in ("name", "command"):
             raise wrong(f"cannot have {name} = {quoted(rule)}")
         try:
-            if is_path(rule):
+            if site_models.is_path(rule):
                 steps_of(rule)
             elif re.compile(rule).groups != 1:
                 raise ValueError("must have one group, which is the value")
@@ -179,9 +156,9 @@ Folder = Annotated[
     AfterValidator(lambda value: value.rstrip("/")),
 ]
 PodFolder = Annotated[values.Text, check_that(_is_folder, 'must be a folder such as "/data"')]
-Port = Annotated[int, *whole_number(1, 65535)]
-PodPort = Annotated[int, *whole_number(1024, 65535)]
-KeepSeconds = Annotated[int, *whole_number(60, 10**9)]
+Port = Annotated[int, *values.whole_number(1, 65535)]
+PodPort = Annotated[int, *values.whole_number(1024, 65535)]
+KeepSeconds = Annotated[int, *values.whole_number(60, 10**9)]
 Idle = Annotated[values.Number, check_that(lambda value: value >= 0, "must be 0 or more")]
 Account = Annotated[int | None, BeforeValidator(_account), WithJsonSchema({})]
 Namespace = Annotated[
@@ -233,10 +210,10 @@ class SiteTable(Model):
     @classmethod
     def descriptions(cls) -> dict[str, str]:
         """Return the texts below the fields of the class of data as well."""
-        described = field_docstrings(site_models.ComputeConfig)
+        described = common.field_docstrings(site_models.ComputeConfig)
         for config in (CONFIGS.get(base, object) for base in cls.__mro__):
             for each in reversed(config.__mro__[:-1]):
-                described = described | field_docstrings(each)
+                described = described | common.field_docstrings(each)
         return described | super().descriptions()
 
 
@@ -278,10 +255,10 @@ class CommandTable(SiteTable):
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         captured = tuple(mapping_in(contents, "capture")) or ("id",) * ("capture" in contents)
-        for name in TEMPLATES:
+        for name in site_models.TEMPLATES:
             # A command line may be one text or a list of words; both may have references.
             words = one_or_more(contents.get(name, ()))
-            used = {each for word in words for each in references_in(word)}
+            used = {each for word in words for each in common.references_in(word)}
             # What is made is known by what `create` has said, and not before that.
             more = () if name in ("create", "list") else captured
             needed = cls._given.get(name, ())
@@ -351,7 +328,7 @@ class RuntimeTable(SiteTable):
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
-        yield from runtime_conflicts(cls, contents, ("requirements", "image", "current"))
+        yield from common.runtime_conflicts(cls, contents, ("requirements", "image", "current"))
         if contents.get("current") is False:
             yield Conflict(("current",), "`current` can only be true")
 
@@ -394,10 +371,10 @@ CONFIGS: Mapping[type, type] = {
 """The classes of data whose fields are the keys of tables."""
 BACKENDS: Mapping[str, type[SiteTable]] = {
     LOCAL: LocalTable,
-    SLURM: SlurmTable,
+    site_models.SLURM: SlurmTable,
     KUBERNETES: KubernetesTable,
-    SSH: SshTable,
-    COMMAND: CommandTable,
+    site_models.SSH: SshTable,
+    site_models.COMMAND: CommandTable,
 }
 # What the annotations of the classes of data mean.
 _NAMES = {**vars(values), **globals(), **vars(site_models), "tables": sys.modules[__name__]}
@@ -444,7 +421,7 @@ def _model(base: type[SiteTable], config: Any = None, **more: Any) -> Any:
 def compute_model(backend: str, table: type[SiteTable] | None = None, config: Any = None) -> Any:
     """Make the model of a compute: keys of all computes, and those of its backend."""
     # Elsewhere a batch system or Kubernetes decides what fits.
-    names = (*OF_ALL, "oversubscribe") if backend in (LOCAL, SSH) else OF_ALL
+    names = (*OF_ALL, "oversubscribe") if backend in (LOCAL, site_models.SSH) else OF_ALL
     of_all = _keys(site_models.ComputeConfig)
     return _model(
         table or BACKENDS[backend],

@@ -18,16 +18,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from rankwise.documents import values
-from rankwise.documents.common import (
-    ComputeRef,
-    Condition,
-    Conflict,
-    Exclusion,
-    Model,
-    Setting,
-    references_in,
-)
+from rankwise.documents import common, values
+from rankwise.documents.common import ComputeRef, Conflict, Exclusion, Model
 from rankwise.documents.jobs import Code, DocumentModel
 from rankwise.documents.values import listed_schema, number_in, one_or_more, whole, wrong
 from rankwise.documents.written import entries_in, mapping_in
@@ -145,7 +137,7 @@ Counts = Annotated[
 ]
 
 
-class SweepSetting(Setting):
+class SweepSetting(common.Setting):
     """What is different for some cases."""
 
     parameters: dict[values.Variable, values.Written] = Field(default={}, examples=[{"size": 8}])
@@ -179,7 +171,7 @@ class MetricSpec(Model):
     """json-lines: keys that say where a value was taken."""
     on: values.Text = Field(default="output", examples=["result.json"])
     """Where it stands: `output`, `stdout`, `stderr`, or a file's name."""
-    when: Condition = Field(default={}, examples=[{"program": "*osu_*"}])
+    when: common.Condition = Field(default={}, examples=[{"program": "*osu_*"}])
     """Values of the cases that are read so; none given: all."""
 
     @classmethod
@@ -292,7 +284,7 @@ def _unknown(contents: Mapping[str, Any], known: Sequence[str]) -> Iterator[Conf
     for name, value in mapping_in(contents, "environment_variables").items():
         texts["environment_variables", name] = value
     for path, text in texts.items():
-        for name in references_in(text):
+        for name in common.references_in(text):
             if name not in known:
                 yield Conflict(path, _no_parameter("${{" + name + "}}", name, known))
     for key in ("exclude", "set", "metrics"):

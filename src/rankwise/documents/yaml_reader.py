@@ -13,16 +13,8 @@ from typing import Any, NamedTuple
 from ruamel.yaml import YAML, events
 from ruamel.yaml.error import MarkedYAMLError
 
-from rankwise.documents.written import (
-    LocatedList,
-    LocatedMapping,
-    Problem,
-    Scalar,
-    SourcePosition,
-    as_error,
-    copied,
-    resolve,
-)
+from rankwise.documents import written
+from rankwise.documents.written import LocatedList, LocatedMapping, Problem, SourcePosition
 from rankwise.errors import InputError
 from rankwise.wording import clipped, code, printable_name, quoted
 
@@ -129,7 +121,7 @@ class Composer:
         self._count(at, anchored.values, anchored.characters)
         # A copy: models change nothing, but positions and conflicts are kept by the identity of a
         # mapping.
-        return copied(anchored.value)
+        return written.copied(anchored.value)
 
     def _scalar(self, event: events.ScalarEvent) -> Any:
         text = event.value = self._fit(event)
@@ -138,7 +130,7 @@ class Composer:
         tag = _tag_of(event)
         # Most words are no number, truth value or null, and that is seen at once.
         is_text = text[:1] not in _NUMBERS_BEGIN and text.lower() not in _NO_TEXTS
-        value = resolve(text) if is_plain and not is_text else text
+        value = written.resolve(text) if is_plain and not is_text else text
         return value if tag is None else self._tagged(event, tag, value)
 
     def _fit(self, event: events.ScalarEvent) -> str:
@@ -158,7 +150,7 @@ class Composer:
         if tag in ("!", _STANDARD_TAG + "str"):
             return str(event.value)
         kinds = _KIND_OF_TAG.get(tag.removeprefix(_STANDARD_TAG))
-        if kinds and isinstance(value, Scalar) and type(value.value) in kinds:
+        if kinds and isinstance(value, written.Scalar) and type(value.value) in kinds:
             return value
         if tag == _STANDARD_TAG + "null" and value is None:
             return value
@@ -313,12 +305,12 @@ def read_text(text: str, name: str) -> DocumentSource:
     if unfit := _UNFIT.search(text):
         at = _position_at_end(text[: unfit.start()])
         message = f"the character {unfit[0]!r} is not allowed; is this a text file?"
-        raise as_error(name, [Problem(at, message)])
+        raise written.as_error(name, [Problem(at, message)])
     composer = Composer(_events(text))
     try:
         contents, at = composer.document()
     except Unreadable as reason:
-        raise as_error(name, [*composer.problems, reason.problem]) from None
+        raise written.as_error(name, [*composer.problems, reason.problem]) from None
     if contents is None:
         raise InputError(f"{name}: the document is empty; `rankwise init` writes one to start from")
     if not isinstance(contents, LocatedMapping):
@@ -326,7 +318,7 @@ def read_text(text: str, name: str) -> DocumentSource:
             f"a document is made of `name: value` lines, this is {quoted(contents)}; "
             "`rankwise init` writes one to start from"
         )
-        raise as_error(name, [*composer.problems, Problem(at, message)])
+        raise written.as_error(name, [*composer.problems, Problem(at, message)])
     return DocumentSource(
         name=name, text=text, contents=contents, problems=tuple(composer.problems)
     )
@@ -366,7 +358,7 @@ def _decoded(found: bytes, name: str) -> str:
     except UnicodeDecodeError as reason:
         at = _position_at_end(found[: reason.start].decode("utf-8"))
         message = f"the byte 0x{found[reason.start]:02x} is not UTF-8; save the file as UTF-8"
-        raise as_error(name, [Problem(at, message)]) from None
+        raise written.as_error(name, [Problem(at, message)]) from None
 
 
 def _position_at_end(text: str) -> SourcePosition:

@@ -11,15 +11,8 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import Any
 
-from rankwise.backends.base import (
-    Attempt,
-    Backend,
-    BackendFacts,
-    Submission,
-    Update,
-    Updates,
-    not_run,
-)
+from rankwise.backends import base
+from rankwise.backends.base import Attempt, Backend, Submission, Update, Updates
 from rankwise.engine.queue import GivenUp, Queue, Queued
 from rankwise.engine.reuse import EarlierTasks
 from rankwise.engine.runs import has_submitted, start_children, start_submitted
@@ -318,7 +311,7 @@ class Drive:
             self._submit(attempt, task, facts)
         # By the contract of backends, nothing was started then.
         except ComputeFailure as failure:
-            self._end(running, not_run(str(failure)))
+            self._end(running, base.not_run(str(failure)))
             return
         self._watch(running)
         if facts.sends_together:
@@ -344,7 +337,7 @@ class Drive:
             self._give_up(self._queue.over(task.key, State.PASSED))
         return True
 
-    def _submit(self, attempt: Attempt, task: Task, facts: BackendFacts) -> None:
+    def _submit(self, attempt: Attempt, task: Task, facts: base.BackendFacts) -> None:
         missing = [name for name in task.secrets if name not in self._secrets]
         if missing:
             raise ComputeFailure(

@@ -22,17 +22,9 @@ from rankwise.documents.site import Site, find_site
 from rankwise.documents.site_models import KUBERNETES, ComputeConfig
 from rankwise.documents.written import Faults, Location, mapping_in
 from rankwise.errors import InputError
+from rankwise.launch import jobs
 from rankwise.launch.commandline import Launch, read_command
-from rankwise.launch.jobs import (
-    Counts,
-    Facts,
-    JobRequest,
-    RoleRequest,
-    commanding_role,
-    counts,
-    instances_of,
-    with_inputs,
-)
+from rankwise.launch.jobs import Counts, JobRequest, RoleRequest
 from rankwise.plan import fill_in
 from rankwise.planning.jobs import check_code, compute_of, request_of
 from rankwise.planning.planner import free_name, named_files
@@ -169,14 +161,14 @@ def gather(document: Document, site: Site, options: ExportOptions, taken: set[st
     compute = options.on or compute_of(document).target or site.default_compute
     raw = request_of(document, site, key=model.name, compute=compute)
     # Azure ML fills in inputs by itself and gets `raw`; for pods it is done here.
-    request = with_inputs(raw)
+    request = jobs.with_inputs(raw)
     # What on this machine is the folder of the attempt is a folder of the pod.
     roles = tuple(
         dataclasses.replace(role, command=fill_in(role.command, lambda _: OUTPUTS_FOLDER))
         for role in request.roles
     )
     request = dataclasses.replace(request, roles=roles)
-    role = commanding_role(request, "launcher", "worker")
+    role = jobs.commanding_role(request, "launcher", "worker")
     launch = read_command(role.command, environment=request.environment).launch
     # On each node, mpirun would start a job of its own, each with a rank 0.
     if request.kind == "pytorch" and launch is not None and not launch.is_torch:
@@ -186,9 +178,9 @@ def gather(document: Document, site: Site, options: ExportOptions, taken: set[st
         )
     if request.kind in ("mpi", "pytorch"):
         # Nothing is known of the machines where it will run.
-        size = counts(request, Facts(), launch)
+        size = jobs.counts(request, jobs.Facts(), launch)
     else:
-        instances, notes = instances_of(request, None)
+        instances, notes = jobs.instances_of(request, None)
         size = Counts(instances=instances, per_instance=1, notes=notes)
     return ExportJob(
         document=document,

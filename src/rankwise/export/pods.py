@@ -12,14 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankwise.backends.kubernetes.objects import (
-    MANAGER,
-    RESTRICTED,
-    label,
-    quantities,
-    scheduling,
-    site_volumes,
-)
+from rankwise.backends.kubernetes import objects
 from rankwise.documents.jobs import CommandJob
 from rankwise.documents.site_models import KUBERNETES, ComputeConfig
 from rankwise.errors import InputError
@@ -135,8 +128,8 @@ class Part:
 
 def labels_of(job: ExportJob) -> dict[str, str]:
     """Return the labels by which what belongs to a job is found."""
-    labels = {**MANAGER, "app.kubernetes.io/instance": job.name}
-    if kept := label(job.model.name):
+    labels = {**objects.MANAGER, "app.kubernetes.io/instance": job.name}
+    if kept := objects.label(job.model.name):
         labels["app.kubernetes.io/name"] = kept
     return {**labels, **job.compute.kubernetes.labels}
 
@@ -186,7 +179,7 @@ def variables_of(job: ExportJob, more: Mapping[str, str] | None = None) -> list[
 
 def requirements_of(job: ExportJob, resources: Resources) -> dict[str, Any]:
     """Return requests and limits, which are the same: what is claimed is there, and no more is."""
-    limits = quantities(resources, job.compute.kubernetes.gpu_resource)
+    limits = objects.quantities(resources, job.compute.kubernetes.gpu_resource)
     return {"requests": limits, "limits": dict(limits)} if limits else {}
 
 
@@ -196,9 +189,9 @@ def template_of(job: ExportJob, part: Part, code: CodeMap | None) -> dict[str, A
     # Without a site file, the cluster's own default for pulling counts.
     policy = site.pull_policy if job.compute.backend == KUBERNETES else ""
     image = given(image=image_of(job, part.role), imagePullPolicy=policy)
-    own = {} if part.is_privileged else {"securityContext": RESTRICTED}
+    own = {} if part.is_privileged else {"securityContext": objects.RESTRICTED}
     pod = {} if part.is_privileged else _user(job.compute)
-    found, mounts = site_volumes(site)
+    found, mounts = objects.site_volumes(site)
     before: list[dict[str, Any]] = []
     if code is not None:
         seen = {"name": "source", "mountPath": SOURCE, "readOnly": True}
@@ -218,7 +211,7 @@ def template_of(job: ExportJob, part: Part, code: CodeMap | None) -> dict[str, A
     containers = [{"name": part.container, **image, **settings, **own}]
     spec = given(initContainers=before, containers=containers, volumes=found)
     metadata = given(labels=labels_of(job), annotations=dict(site.annotations))
-    return {"metadata": metadata, "spec": {**spec, **pod, **scheduling(site)}}
+    return {"metadata": metadata, "spec": {**spec, **pod, **objects.scheduling(site)}}
 
 
 def run_policy(job: ExportJob) -> dict[str, Any]:

@@ -6,16 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rankwise.metrics.base import (
-    Collector,
-    ParsedMetrics,
-    is_known,
-    lines_of,
-    number_in,
-    numbers_in,
-    size_in,
-    spell,
-)
+from rankwise.metrics import base
+from rankwise.metrics.base import Collector, ParsedMetrics, lines_of, numbers_in, size_in
 from rankwise.plan import Metric
 
 _BANDWIDTH = "Bandwidth_GBytes"
@@ -40,7 +32,7 @@ def read_hpcc(wish: Metric, text: str) -> ParsedMetrics:
             is_inside = line.startswith(_BEGIN)
         elif is_inside:
             name, _, shown = line.strip().partition("=")
-            value = number_in(shown.strip())
+            value = base.number_in(shown.strip())
             # HPCC writes -1 for a part that did not run.
             if value not in (None, -1) and (unit := _unit_of(name)):
                 found.add(name, value, unit)
@@ -95,7 +87,7 @@ def _add_imb(
         if column in _RATES:
             # Nothing goes at no speed: of empty messages there is no bandwidth.
             if value or shown.get("#bytes"):
-                found.add(f"{benchmark}_{_NAMES[column]}", value, spell(column), point=point)
+                found.add(f"{benchmark}_{_NAMES[column]}", value, base.spell(column), point=point)
         elif named := _IMB_COLUMN.fullmatch(column):
             name = _TIMES.get(named["name"], named["name"].lower())
             found.add(f"{benchmark}_{name}", value, named["unit"], point=point)
@@ -206,9 +198,9 @@ def _column(title: str, word: str, found: Collector) -> _Column | None:
     shown = _OSU_COLUMN.fullmatch(word)
     name, unit = (shown["name"] or "", shown["unit"]) if shown else ("", word)
     metric = _slug(title)
-    if not is_known(unit):
+    if not base.is_known(unit):
         return _slug(f"{title} {word}"), ""
-    unit = spell(unit)
+    unit = base.spell(unit)
     if "message rate" in title.lower():
         return "message_rate" if unit == "messages/s" else "bandwidth", unit
     if "bandwidth" in title.lower() and unit == "us" and "latency" in name.lower():

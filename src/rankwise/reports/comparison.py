@@ -12,15 +12,8 @@ from typing import Any
 from rankwise.errors import InputError
 from rankwise.metrics.conditions import noise
 from rankwise.reports.measurements import Measure, series_data
-from rankwise.stats.comparison import (
-    THRESHOLD,
-    Comparison,
-    ComparisonVerdict,
-    Pair,
-    Trials,
-    compare,
-    median,
-)
+from rankwise.stats import comparison as stats
+from rankwise.stats.comparison import Comparison, ComparisonVerdict
 from rankwise.store import RunRow, Store
 from rankwise.store.samples import SeriesRow
 from rankwise.wording import counted
@@ -87,7 +80,7 @@ def compare_sides(
     after: Side,
     *,
     metrics: Sequence[str] = (),
-    threshold_of: Callable[[str], float] = lambda metric: THRESHOLD,
+    threshold_of: Callable[[str], float] = lambda metric: stats.THRESHOLD,
 ) -> Compared:
     """Compare what both sides have measured; raises InputError if they have nothing in common."""
     if common := {run.id for run in before.runs} & {run.id for run in after.runs}:
@@ -105,7 +98,7 @@ def compare_sides(
     if not both and not gone:
         raise InputError(_nothing_common(store, before, after, metrics))
     pairs = [
-        Pair(
+        stats.Pair(
             before=_trials(first, key),
             after=_trials(second, key),
             better=second.series[key].better,
@@ -116,7 +109,7 @@ def compare_sides(
     # All at once: a correction for many comparisons needs to know them all.
     lines = [
         SeriesComparison(series=second.series[key], result=result)
-        for key, result in zip(both, compare(pairs), strict=True)
+        for key, result in zip(both, stats.compare(pairs), strict=True)
     ]
     differences = _differences(first, second)
     return Compared(
@@ -197,8 +190,8 @@ def _key(series: SeriesRow, *, is_named: bool) -> _Key:
     return (series.name * is_named, series.metric, series.unit, series.case, point)
 
 
-def _trials(gathered: _Gathered, key: _Key) -> Trials:
-    return Trials(
+def _trials(gathered: _Gathered, key: _Key) -> stats.Trials:
+    return stats.Trials(
         values=gathered.values[key], noisy=gathered.noisy[key], noise=gathered.noise.get(key, ())
     )
 
@@ -215,7 +208,7 @@ def _gone(
         result = Comparison(
             verdict=ComparisonVerdict.REGRESSED,
             reason=f"not measured in B: {failed[series.case][0]}",
-            before=median(values) if values else None,
+            before=stats.median(values) if values else None,
             trials=(len(values), 0),
         )
         found.append(SeriesComparison(series=series, result=result))

@@ -10,18 +10,9 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from rankwise.reports.measurements import Measure, Trend, as_number, varied_in
+from rankwise.reports.plots import charts
 from rankwise.reports.plots.axes import labelled, number_text, unit_of
-from rankwise.reports.plots.charts import (
-    Bar,
-    Dot,
-    Series,
-    Words,
-    bar_plot,
-    heatmap,
-    history_plot,
-    line_plot,
-    note_for,
-)
+from rankwise.reports.plots.charts import Bar, Dot, Series, Words
 from rankwise.reports.plots.svg import SERIES
 from rankwise.wording import counted, duration, grouped
 
@@ -149,7 +140,7 @@ def _over(metric: str, unit: str, group: LineGroup) -> Figure:
     lines = _lines(group, words)
     # More lines cannot be told apart.
     shown = lines[:SERIES]
-    plot, left_out = line_plot(shown, words)
+    plot, left_out = charts.line_plot(shown, words)
     spoken = [_band(rows), *_left_out(left_out, rows)]
     if len(lines) > len(shown):
         spoken.append(f"{len(shown)} of {len(lines)} lines are drawn; the table has all.")
@@ -174,7 +165,7 @@ def _dots(measures: Sequence[Measure], across: str, words: Words) -> list[Dot]:
     step = max(1, math.ceil(len(places) / _MOST_DOTS))
     chosen = ((x, places[x]) for x in sorted(places)[::step])
     return [
-        Dot(x=x, y=one.middle, low=one.low, high=one.high, note=note_for(words, x, one))
+        Dot(x=x, y=one.middle, low=one.low, high=one.high, note=charts.note_for(words, x, one))
         for x, one in chosen
     ]
 
@@ -215,7 +206,7 @@ def _scaling(metric: str, unit: str, group: LineGroup) -> Iterator[Figure]:
         return
     ends = [dot.x for one in lines for dot in one.dots]
     ideal = [(min(ends), 100.0), (max(ends), 100.0)]
-    plot, _ = line_plot(lines, words, ideal=ideal, y_is_log=False)
+    plot, _ = charts.line_plot(lines, words, ideal=ideal, y_is_log=False)
     what = "time" if is_time else "rate"
     yield Figure(
         title=f"Efficiency of {_worded(metric)} against {_worded(across)}",
@@ -256,7 +247,7 @@ def _field(metric: str, unit: str, group: LineGroup) -> Iterator[Figure]:
     means = {pair: sum(value / len(some) for value in some) for pair, some in cells.items()}
     others = [name for name in rest if name != down]
     note = f"Means over {', '.join(map(_worded, others))}." if others else "Medians."
-    drawn = heatmap(
+    drawn = charts.heatmap(
         {(written(across, a), written(down, b)): mean for (a, b), mean in means.items()},
         [written(across, one) for one in columns],
         [written(down, one) for one in lines],
@@ -289,7 +280,9 @@ def _compared(metric: str, unit: str, rows: Sequence[Measure], varied: Sequence[
     if len(rows) > len(bars):
         spoken.append(f"{len(bars)} of {len(rows)} are drawn; the table has all.")
     return Figure(
-        title=_capital(_worded(metric)), note=" ".join(spoken), svg=bar_plot(bars, _worded(metric))
+        title=_capital(_worded(metric)),
+        note=" ".join(spoken),
+        svg=charts.bar_plot(bars, _worded(metric)),
     )
 
 
@@ -299,7 +292,7 @@ def _trend(one: Measure, trend: Trend) -> Figure:
         (at.run, at.spread, f"{at.run}: {number_text(at.spread.middle)} {one.unit}".rstrip())
         for at in trend.moments
     ]
-    plot = history_plot(words, values, [turn.change.at for turn in trend.turns])
+    plot = charts.history_plot(words, values, [turn.change.at for turn in trend.turns])
     spoken = [f"The last {counted(len(values), 'run')}, this one to the right."]
     if trend.turns:
         places = ", ".join(turn.first_bad.run for turn in trend.turns)
@@ -319,7 +312,9 @@ def _slowest(times: Sequence[tuple[str, float]]) -> Figure:
     longest = sorted(times, key=lambda one: -one[1])[:_MOST_BARS]
     bars = [Bar(name=name, value=seconds, said=duration(seconds)) for name, seconds in longest]
     which = f"The {len(bars)} longest of {len(times)}." if len(times) > len(bars) else ""
-    return Figure(title="Where the time went", note=which, svg=bar_plot(bars, "time of cases"))
+    return Figure(
+        title="Where the time went", note=which, svg=charts.bar_plot(bars, "time of cases")
+    )
 
 
 def _band(rows: Sequence[Measure]) -> str:

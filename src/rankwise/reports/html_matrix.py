@@ -9,15 +9,9 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from rankwise.reports import matrix as matrices
 from rankwise.reports.environments import Environment, NotebookPicture, notebook_files, pictures_of
-from rankwise.reports.matrix import (
-    TOLD_BY_REASON,
-    Cell,
-    CellTask,
-    CellVerdict,
-    MatrixResult,
-    counts_in_order,
-)
+from rankwise.reports.matrix import Cell, CellTask, CellVerdict, MatrixResult
 from rankwise.reports.rendering import Room, macros
 from rankwise.store import State
 from rankwise.wording import grouped, listed
@@ -42,14 +36,14 @@ def matrix_section(matrix: MatrixResult, *, folder: Path, room: int) -> Markup:
     """
     made = macros("reports/matrix")
     left = Room(room)
-    table = left.take(made.table(matrix, _numbers(matrix), TOLD_BY_REASON))
+    table = left.take(made.table(matrix, _numbers(matrix), matrices.TOLD_BY_REASON))
     # A third at most: a matrix of many environments still needs room for its cells.
     environments, hidden = _environments(matrix, Room(room // 3))
     for part in environments:
         left.take(part)
     panels = _Panels(matrix, folder, left, pictures=room // 3)
     # Panels last: they are made while the page is, as long as there is room.
-    counts = counts_in_order(matrix)
+    counts = matrices.counts_in_order(matrix)
     shown: Markup = made.whole(matrix, counts, table, panels.all(), environments, hidden)
     return shown
 

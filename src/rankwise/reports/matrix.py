@@ -12,13 +12,8 @@ from typing import Self
 
 from rankwise.files import open_left
 from rankwise.records import LOGS, Usage, process_folders, read_usage
-from rankwise.reports.environments import (
-    Environment,
-    EnvironmentChange,
-    difference,
-    ranked,
-    read_environment,
-)
+from rankwise.reports import environments
+from rankwise.reports.environments import Environment, EnvironmentChange
 from rankwise.reports.failures import explain_task, seconds_of
 from rankwise.reports.palette import TONES
 from rankwise.safe_text import cut
@@ -61,7 +56,7 @@ def contrasts_of(matrix: MatrixResult, cell: Cell) -> tuple[Contrast, ...]:
             runtime=place[0],
             machine=place[1],
             tests=tuple(tests),
-            changes=ranked(changes[place] or (), words),
+            changes=environments.ranked(changes[place] or (), words),
             is_known=changes[place] is not None,
         )
         for place, tests in found.items()
@@ -71,7 +66,7 @@ def contrasts_of(matrix: MatrixResult, cell: Cell) -> tuple[Contrast, ...]:
 def _changes(cell: Cell, other: Cell) -> tuple[EnvironmentChange, ...] | None:
     """Return what differs between two cells; None: the environment of one is not known."""
     here, there = cell.environment, other.environment
-    return difference(here, there) if here and there else None
+    return environments.difference(here, there) if here and there else None
 
 
 def _distance(cell: Cell, other: Cell) -> float:
@@ -346,7 +341,7 @@ def _environment(tests: Sequence[CellTask]) -> Environment | None:
                     text = file.read(_MOST_LOG).decode(errors="replace")
             except OSError:
                 continue
-            if found := read_environment(text):
+            if found := environments.read_environment(text):
                 return found
     return None
 

@@ -17,31 +17,24 @@ from string import Template
 from typing import Any
 from xml.etree import ElementTree
 
+from . import notebook_results as results
 from .cells import as_text, joined, pictures_of, read_notebook, readable_lines, redacted
 from .execution import NotebookRun
 from .kernels import kill_group
-from .notebook_results import (
-    CellResult,
-    Ended,
-    NotebookFailure,
-    NotebookResult,
-    internal_error,
-    number_of,
-    plain,
-    readable,
-    without_secrets,
-    write,
-)
+from .notebook_results import CellResult, Ended, NotebookFailure, NotebookResult
 
 # Characters that XML cannot hold, not even as references.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def _redact_result(result: NotebookResult) -> None:
-    result.reason, result.details = map(without_secrets, (result.reason, result.details))
-    result.notes = list(map(without_secrets, result.notes))
+    result.reason, result.details = map(results.without_secrets, (result.reason, result.details))
+    result.notes = list(map(results.without_secrets, result.notes))
     for case in result.cases:
-        case.reason, case.details = without_secrets(case.reason), without_secrets(case.details)
+        case.reason, case.details = (
+            results.without_secrets(case.reason),
+            results.without_secrets(case.details),
+        )
 
 
 def write_artifacts(run: NotebookRun) -> None:
@@ -52,10 +45,10 @@ def write_artifacts(run: NotebookRun) -> None:
         if run.notebook is not None:
             run.notebook = redacted(run.notebook)
             # The notebook first: it says more than the other files, if the disk gets full.
-            write(order.out / order.notebook.name, as_text(run.notebook))
+            results.write(order.out / order.notebook.name, as_text(run.notebook))
             result.files.insert(0, order.notebook.name)
             for _, name, data in pictures_of(run.notebook, order.stem, result.injected):
-                write(order.out / name, data)
+                results.write(order.out / name, data)
                 result.files.append(name)
             if order.html or order.pdf:
                 _write_pages(run)
@@ -70,7 +63,7 @@ def write_artifacts(run: NotebookRun) -> None:
                 (order.out / name).unlink()
         result.files = []
     except Exception as error:
-        result.fail_late(internal_error(error))
+        result.fail_late(results.internal_error(error))
     finally:
         _write_results(result)
 
@@ -78,11 +71,11 @@ def write_artifacts(run: NotebookRun) -> None:
 def _write_pages(run: NotebookRun) -> None:
     order, result = run.order, run.result
     page = order.out / f"{order.stem}.html"
-    write(page, page_of(run.notebook, result))
+    results.write(page, page_of(run.notebook, result))
     result.files.append(page.name)
     if order.pdf:
         try:
-            write(order.out / f"{order.stem}.pdf", pdf_of(run.notebook, page))
+            results.write(order.out / f"{order.stem}.pdf", pdf_of(run.notebook, page))
             result.files.append(f"{order.stem}.pdf")
         except NotebookFailure as failure:
             result.fail_late(failure)
@@ -93,8 +86,8 @@ def _write_results(result: NotebookResult) -> None:
     order = result.order
     try:
         if order.junit is not None:
-            write(order.junit, junit_of(result))
-        write(order.out / "outcome.json", json.dumps(result.as_dict(), indent=1) + "\n")
+            results.write(order.junit, junit_of(result))
+        results.write(order.out / "outcome.json", json.dumps(result.as_dict(), indent=1) + "\n")
     except OSError as error:
         if result.outcome != Ended.CANNOT_WRITE:
             result.reason = f"cannot write {error.filename or order.out}: {error.strerror}"
@@ -168,7 +161,11 @@ def page_of(notebook: Any, result: NotebookResult) -> str:
     """Return the executed notebook as a page of HTML."""
     states = {case.cell: case for case in result.cases if case.cell}
     cells = [
-        _cell_html(cell, states.get(number_of(index, result.injected)), result.order.folder)
+        _cell_html(
+            cell,
+            states.get(results.number_of(index, result.injected)),
+            result.order.folder,
+        )
         for index, cell in enumerate(notebook.cells)
     ]
     return Template(_data("page.html")).substitute(
@@ -240,9 +237,9 @@ def _embedded(address: str, cell: Any, folder: Path) -> str:
 def _output_html(output: Any) -> str:
     kind = output.get("output_type")
     if kind == "stream":
-        return f"<pre>{html.escape(readable(joined(output.get('text'))))}</pre>"
+        return f"<pre>{html.escape(results.readable(joined(output.get('text'))))}</pre>"
     if kind == "error":
-        lines = plain("\n".join(map(str, output.get("traceback") or ())))
+        lines = results.plain("\n".join(map(str, output.get("traceback") or ())))
         text = lines or f"{output.get('ename')}: {output.get('evalue')}"
         return f'<pre class="error">{html.escape(text)}</pre>'
     data = output.get("data") or {}
@@ -257,7 +254,7 @@ def _output_html(output: Any) -> str:
         return f'<img alt="" src="data:image/svg+xml;base64,{content}">'
     if "text/html" in data:
         return joined(data["text/html"])
-    return f"<pre>{html.escape(plain(joined(data.get('text/plain'))))}</pre>"
+    return f"<pre>{html.escape(results.plain(joined(data.get('text/plain'))))}</pre>"
 
 
 # PDF

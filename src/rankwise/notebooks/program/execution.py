@@ -12,20 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from . import cells
+from . import notebook_results as results
 from .kernels import Kernel, KernelChoice, KernelSupervisor, SupervisedProcess, choose_kernel
-from .notebook_results import (
-    CellResult,
-    Ended,
-    NotebookFailure,
-    NotebookOrder,
-    NotebookResult,
-    number_of,
-    plain,
-    readable,
-    say,
-    without_secrets,
-    write,
-)
+from .notebook_results import CellResult, Ended, NotebookFailure, NotebookOrder, plain
 
 DEFAULT_TIMEOUT = 600.0
 INTERRUPT_SECONDS = 3.0
@@ -39,7 +28,7 @@ class NotebookRun:
 
     def __init__(self, order: NotebookOrder, supervisor: KernelSupervisor, is_quiet: bool) -> None:
         self.order = order
-        self.result = NotebookResult(order)
+        self.result = results.NotebookResult(order)
         self.notebook: Any = None
         self.supervisor = supervisor
         self._kernel: Kernel  # from `execute` on
@@ -52,7 +41,7 @@ class NotebookRun:
     def log(self, text: str) -> None:
         """Write a line to the log, unless several notebooks share it."""
         if not self._is_quiet:
-            say(text)
+            results.say(text)
 
     def read(self) -> KernelChoice | None:
         """Read the notebook and find its kernel; None if it cannot run."""
@@ -94,7 +83,7 @@ class NotebookRun:
 
     def number(self, index: int) -> int:
         """Return the number of a cell in the notebook as it was written; 0 if it was inserted."""
-        return number_of(index, self.result.injected)
+        return results.number_of(index, self.result.injected)
 
     async def warm_up(self, choice: KernelChoice) -> Kernel | None:
         """Start the kernel; None if that fails."""
@@ -314,7 +303,7 @@ class NotebookRun:
         """Save the notebook every few seconds: a kill of this process loses no more than that."""
         if time.monotonic() - self._saved > SAVE_SECONDS:
             with contextlib.suppress(OSError):
-                write(
+                results.write(
                     self.order.out / self.order.notebook.name,
                     cells.as_text(cells.redacted(self.notebook)),
                 )
@@ -346,7 +335,7 @@ def _executor_class() -> Any:
             content = msg["content"]
             text = content.get("text", "") if msg["msg_type"] == "stream" else ""
             if text and self._printed < MOST_PRINTED:
-                self._say(readable(text[: MOST_PRINTED - self._printed]).rstrip("\n"))
+                self._say(results.readable(text[: MOST_PRINTED - self._printed]).rstrip("\n"))
                 self._printed += len(text)
             was_full = self._kept > MOST_OUTPUT
             self._kept += len(text) or len(str(content.get("data", "")))
@@ -385,7 +374,7 @@ async def run_script(run: NotebookRun) -> None:
         result.notes.append(f"not run as a script: {case.reason}")
         return
     script, log = order.out / f"{order.stem}.py", order.out / f"{order.stem}.log"
-    write(script, text)
+    results.write(script, text)
     paths = filter(None, [str(order.folder), os.environ.get("PYTHONPATH", "")])
     # With Agg, matplotlib opens no window that would wait to be closed.
     environment = {"PYTHONPATH": os.pathsep.join(paths), "MPLBACKEND": "Agg"}
@@ -399,8 +388,8 @@ async def run_script(run: NotebookRun) -> None:
     finally:
         await process.end()
     case.seconds = round(time.monotonic() - began, 3)
-    written = without_secrets(process.output)
-    write(log, written)
+    written = results.without_secrets(process.output)
+    results.write(log, written)
     result.files += [script.name, log.name]
     if how == "exited with code 0":
         case.state = "passed"

@@ -7,16 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from rankwise.plan import Plan, Task
-from rankwise.reports.matrix import (
-    Cell,
-    CellVerdict,
-    MatrixResult,
-    cell_words,
-    differences,
-    legend,
-    reasons,
-    short_words,
-)
+from rankwise.reports import matrix as matrices
+from rankwise.reports.matrix import Cell, CellVerdict, MatrixResult
 from rankwise.reports.palette import STYLES
 from rankwise.reports.terminal.console import show_notices, styled
 from rankwise.safe_text import clean, clip_apart
@@ -71,35 +63,35 @@ _GREEN = (CellVerdict.PASSED, CellVerdict.SKIPPED)
 def show_matrix(console: Console, matrix: MatrixResult) -> None:
     """Show every cell; where the window is narrow in short words, and in several tables."""
     console.print()
-    widths = [_width(matrix, name, cell_words) for name in matrix.machines]
+    widths = [_width(matrix, name, matrices.cell_words) for name in matrix.machines]
     first = _first_width(matrix)
     # In full if all machines fit beside each other.
     if first + sum(widths) + _GAP * len(widths) <= console.width:
-        console.print(_table(matrix, matrix.runtimes, matrix.machines, cell_words))
+        console.print(_table(matrix, matrix.runtimes, matrix.machines, matrices.cell_words))
     else:
-        widths = [_width(matrix, name, short_words) for name in matrix.machines]
+        widths = [_width(matrix, name, matrices.short_words) for name in matrix.machines]
         for machines in _parts(matrix.machines, widths, console.width - first):
-            console.print(_table(matrix, matrix.runtimes, machines, short_words))
+            console.print(_table(matrix, matrix.runtimes, machines, matrices.short_words))
             console.print()
-        console.print(f"  {legend(matrix)}", style="dim")
+        console.print(f"  {matrices.legend(matrix)}", style="dim")
     console.print()
-    for lines in (differences(matrix), reasons(matrix)):
+    for lines in (matrices.differences(matrix), matrices.reasons(matrix)):
         _show_lines(console, lines)
 
 
 def show_matrix_in_brief(console: Console, matrix: MatrixResult, *, room: int) -> None:
     """Show as much of a matrix as there is room for; first what is not green, and why."""
     console.print()
-    runtimes, machines, say = matrix.runtimes, matrix.machines, cell_words
+    runtimes, machines, say = matrix.runtimes, matrix.machines, matrices.cell_words
     width = console.width - _first_width(matrix)
     if sum(_width(matrix, name, say) + _GAP for name in machines) > width:
-        say = short_words
+        say = matrices.short_words
         machines = _red_first(machines, {cell.machine for cell in _red(matrix)})
         widths = [_width(matrix, name, say) for name in machines]
         # Only the first table: the red machines are in it.
         machines = tuple(next(_parts(machines, widths, width)))
     # One line is empty, one has the names, one says what is left out, two are for a reason.
-    left = room - 5 - (say is short_words)
+    left = room - 5 - (say is matrices.short_words)
     if len(runtimes) > left:
         runtimes = _red_first(runtimes, {cell.runtime for cell in _red(matrix)})[: max(1, left)]
     console.print(_table(matrix, runtimes, machines, say))
@@ -109,9 +101,9 @@ def show_matrix_in_brief(console: Console, matrix: MatrixResult, *, room: int) -
     }
     if more := [counted(number, noun) for noun, number in missing.items() if number]:
         console.print(f"  ... and {' and '.join(more)} more")
-    if say is short_words:
-        _show_cut(console, legend(matrix), _GAP, style="dim")
-    said = [*differences(matrix), *reasons(matrix)]
+    if say is matrices.short_words:
+        _show_cut(console, matrices.legend(matrix), _GAP, style="dim")
+    said = [*matrices.differences(matrix), *matrices.reasons(matrix)]
     for names, words in said[: max(1, (left - len(runtimes)) // 2 + 1)]:
         _show_cut(console, names, _GAP, style="bold")
         _show_cut(console, words, 2 * _GAP)

@@ -9,25 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rankwise.reports.failures import (
-    FailureGroup,
-    RunExplanation,
-    explain_run,
-    repeated_of,
-    results_of,
-    seconds_of,
-)
+from rankwise.reports import failures
+from rankwise.reports.failures import CaseResult, FailureExplanation, FailureGroup, RunExplanation
 from rankwise.reports.palette import STYLES
-from rankwise.reports.terminal.console import (
-    Cell,
-    height_of,
-    is_narrow,
-    room_on,
-    show_next,
-    show_notices,
-    show_rows,
-    styled,
-)
+from rankwise.reports.terminal import console as consoles
+from rankwise.reports.terminal.console import height_of, room_on, show_next, show_rows, styled
 from rankwise.reports.terminal.status import count_words
 from rankwise.safe_text import clean, clip
 from rankwise.store import RunRow, State
@@ -41,9 +27,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from rankwise.plan import Task
-    from rankwise.reports.failures import CaseResult, FailureExplanation, Repeated
     from rankwise.reports.measurements import Measure
-    from rankwise.reports.terminal.console import Sections
     from rankwise.store import Store
 
 _MOST_NAMES = 3
@@ -67,7 +51,7 @@ def show_run_explanation(console: Console, explained: RunExplanation) -> None:
         console.print()
 
 
-def show_in_brief(console: Console, explained: RunExplanation, *, room: int) -> None:
+def show_in_brief(console: Console, explained: failures.RunExplanation, *, room: int) -> None:
     """Show why a run is not green in so many lines.
 
     What failed first is quoted as far as there is room; of the others there is a line each, and
@@ -85,7 +69,7 @@ def show_in_brief(console: Console, explained: RunExplanation, *, room: int) -> 
 
 
 def show_first(
-    console: Console, explained: RunExplanation, *, room: int, kept: int = 0
+    console: Console, explained: failures.RunExplanation, *, room: int, kept: int = 0
 ) -> tuple[int, int]:
     """Quote what failed first, as far as there is room beside the lines that are to be kept.
 
@@ -229,14 +213,14 @@ def show_start(console: Console, run: RunRow, tasks: Sequence[Task], *, is_again
     verb = "resumes" if is_again else "starts"
     text = styled((run.id, "bold"), f" {verb}: {run.kind}, {counted(len(tasks), 'task')}")
     console.print(text)
-    show_notices(console, run.notices)
+    consoles.show_notices(console, run.notices)
     if len(tasks) <= _MOST_TASKS_WITH_NOTES and run.kind != _SUITE:
         for task in tasks:
             for note in task.notes:
                 console.print(styled((f"{task.key}: {note}", "dim")))
 
 
-def show_last(store: Store, run: RunRow, console: Console, sections: Sections) -> None:
+def show_last(store: Store, run: RunRow, console: Console, sections: consoles.Sections) -> None:
     """Show how a run ended and why, in one screen; on a CI that folds, all that failed above it."""
     counts = store.counts(run.id)
     if sections.are_folded and sum(counts.values()) > 1:
@@ -247,19 +231,21 @@ def show_last(store: Store, run: RunRow, console: Console, sections: Sections) -
             show_suite_end(
                 console,
                 run,
-                cases=results_of(store, run.id),
-                repeated=repeated_of(store, run.id),
-                explained=explain_run(store, run.id, most=_MOST_TESTS_EXPLAINED, lines=10),
+                cases=failures.results_of(store, run.id),
+                repeated=failures.repeated_of(store, run.id),
+                explained=failures.explain_run(store, run.id, most=_MOST_TESTS_EXPLAINED, lines=10),
                 folder=store.run_folder(run.id),
             )
         else:
             _show_other_end(store, run, console, counts)
 
 
-def _show_failed(store: Store, run: RunRow, console: Console, sections: Sections) -> None:
+def _show_failed(store: Store, run: RunRow, console: Console, sections: consoles.Sections) -> None:
     """Put all that is known of each task that failed in a section of its own."""
     console.print()
-    for one in explain_run(store, run.id, most=_MOST_SECTIONS, lines=_LINES_IN_SECTIONS).first:
+    for one in failures.explain_run(
+        store, run.id, most=_MOST_SECTIONS, lines=_LINES_IN_SECTIONS
+    ).first:
         reason = f": {one.reason.partition(chr(10))[0]}" if one.reason else ""
         with sections.section(f"{one.task} {one.state}{reason}"):
             show_explanation(console, one, is_brief=False)
@@ -270,7 +256,9 @@ def _show_other_end(
 ) -> None:
     is_red = any(counts[state] for state in RED)
     explained = (
-        explain_run(store, run.id, lines=10) if is_red else RunExplanation(first=(), others=())
+        failures.explain_run(store, run.id, lines=10)
+        if is_red
+        else RunExplanation(first=(), others=())
     )
     measures = _measures(store, run)
     room = room_on(console) - LINES_OF_END
@@ -314,7 +302,7 @@ def _measures(store: Store, run: RunRow) -> Sequence[Measure]:
 
 def show_verdict(console: Console, run: RunRow) -> None:
     """Say how a run ended, in one line."""
-    seconds = seconds_of(run)
+    seconds = failures.seconds_of(run)
     took = f" after {duration(seconds)}" if seconds is not None else ""
     text = styled((run.id, "bold"), " ", (str(run.state), STYLES[run.state]), took)
     if run.exit_code:
@@ -361,7 +349,7 @@ def show_suite_end(
     run: RunRow,
     *,
     cases: Sequence[CaseResult],
-    repeated: Sequence[Repeated],
+    repeated: Sequence[failures.Repeated],
     explained: RunExplanation,
     folder: Path,
 ) -> None:
@@ -374,7 +362,7 @@ def show_suite_end(
     # One more than other ends have: how to run again what is not green.
     room = room_on(console) - LINES_OF_END - 1 - min(len(flaky), _MOST_FLAKY + 1) - bool(not_run)
     # Where not all are in the table, there is more room for what the first of them wrote.
-    lines_each = 2 if is_narrow(console) else 1
+    lines_each = 2 if consoles.is_narrow(console) else 1
     most = min(_MOST_ROWS, room // 2 // lines_each)
     rows = cases if len(cases) <= most else red
     most = most if rows is cases else max(1, room // 3 // lines_each)
@@ -413,7 +401,7 @@ def _show_table(console: Console, rows: Sequence[CaseResult], most: int) -> None
         console.print(f"  ... and {len(rows) - most:,} more")
 
 
-def _show_flaky(console: Console, flaky: Sequence[Repeated]) -> None:
+def _show_flaky(console: Console, flaky: Sequence[failures.Repeated]) -> None:
     for one in flaky[:_MOST_FLAKY]:
         line = f"{one.name} is flaky: it passed {one.passed} of {one.times} times"
         console.print(styled((line, "yellow")))
@@ -425,7 +413,7 @@ def _show_flaky(console: Console, flaky: Sequence[Repeated]) -> None:
 _ALWAYS_TIMED = (State.PASSED, State.FAILED)
 
 
-def _cells(case: CaseResult) -> list[Cell]:
+def _cells(case: CaseResult) -> list[consoles.Cell]:
     return [
         (clean(case.name), "bold"),
         (str(case.state), STYLES[case.state]),
