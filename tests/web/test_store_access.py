@@ -262,7 +262,7 @@ def test_a_browser_that_leaves_is_forgotten(store: Store) -> None:
         async def send(message: object) -> None:
             sent.append(message)
 
-        answer = EventStream(lambda: changes(feed, run, store.last_event(run)))
+        answer = EventStream(changes(feed, run, store.last_event(run)))
         going = asyncio.create_task(answer({"type": "http"}, receive, send))
         while not feed.count:
             await asyncio.sleep(0.01)

@@ -153,9 +153,8 @@ _MOST_MATCHES = 1_000_000
 def fault_in_text(check: Check, output: AttemptOutput) -> str:
     """Say what is wrong; empty: nothing is. Raises Missing."""
     redact = output.redact_on(check.on)
-    return next(
-        filter(None, (_fault_in_sources(*group, redact) for group in output.sources(check))), ""
-    )
+    faults = (_fault_in_sources(*group, redact) for group in output.sources(check))
+    return next(filter(None, faults), "")
 
 
 def _fault_in_sources(
@@ -163,22 +162,17 @@ def _fault_in_sources(
 ) -> str:
     least, most = (0, 0) if check.kind == "absent" else (check.least, check.most)
     found = [(source, at) for source in texts for at in _places(check, source.text)]
-    count = len(found)
+    count, where = len(found), sources.names_of(texts)
     lost = sum(source.lost for source in texts)
     if least <= count and (most is None or count <= most):
         if lost and most is not None:
             return (
-                f"{lost} bytes of {sources.names_of(texts)} were left out, so it is not known whether "
-                "it is in there"
+                f"{lost} bytes of {where} were left out, so it is not known whether it is in there"
             )
         return ""
-    where = sources.names_of(texts)
     if not count:
-        lines = (
-            sources.most_like(check.what, texts)
-            if check.kind == "contains"
-            else sources.last_lines(texts)
-        )
+        is_text = check.kind == "contains"
+        lines = sources.most_like(check.what, texts) if is_text else sources.last_lines(texts)
         what = f"not found in {where}" if lines else f"not found: {where} is empty"
     else:
         lines = sources.first_lines([_line_at(source.text, at) for source, at in found])

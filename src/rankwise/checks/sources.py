@@ -288,11 +288,8 @@ def quote(lines: Iterable[str]) -> str:
 
 def last_lines(sources: Sequence[CheckedText]) -> list[str]:
     """Return the last lines that say something, of the first source that has any."""
-    for source in sources:
-        lines = [line for line in source.text.splitlines() if line.strip()]
-        if lines:
-            return lines[-_MOST_LINES:]
-    return []
+    told = ([line for line in one.text.splitlines() if line.strip()] for one in sources)
+    return next(filter(None, told), [])[-_MOST_LINES:]
 
 
 def most_like(wanted: str, sources: Sequence[CheckedText]) -> list[str]:

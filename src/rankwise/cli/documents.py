@@ -6,15 +6,11 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rankwise.cli.main import WRONG_USE
 from rankwise.cli.options import AsJson, Files, On, PlanningOptions, Strict, TaskKey
 from rankwise.errors import InputError
 from rankwise.wording import alternatives, did_you_mean
-
-if TYPE_CHECKING:
-    from rankwise.export.base import Exported
 
 _PATH = re.compile(r"[\w][\w./-]*")
 # Where each service looks for its file, and what we call ours in `documents/starters/ci`.
@@ -92,7 +88,11 @@ def export_command(
     # All of them before anything is written: an error in one leaves no half of the export.
     made = export_from(files, to, options)
     for one in made:
-        _show_losses(one, is_error=strict)
+        # On standard error: what is printed may be read by kubectl.
+        for line in one.losses:
+            print(f"{line} ({'error' if strict else 'lost'})", file=sys.stderr)
+        for line in one.notes:
+            print(f"{one.name}: note: {line}", file=sys.stderr)
     if strict and any(one.losses for one in made):
         return WRONG_USE
     if is_folder:
@@ -105,14 +105,6 @@ def export_command(
     else:
         write_whole(place, text)
     return 0
-
-
-def _show_losses(one: Exported, *, is_error: bool) -> None:
-    # On standard error: what is printed may be read by kubectl.
-    for line in one.losses:
-        print(f"{line} ({'error' if is_error else 'lost'})", file=sys.stderr)
-    for line in one.notes:
-        print(f"{one.name}: note: {line}", file=sys.stderr)
 
 
 def init_command(

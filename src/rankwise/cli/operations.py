@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +17,6 @@ from rankwise.cli.options import AsJson, StoreFolder, open_for_reading, store_fo
 from rankwise.errors import InputError, RankwiseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from rankwise.backends.doctor import Finding
     from rankwise.backends.remote.tracked import TrackedInstance
 

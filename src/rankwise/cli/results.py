@@ -314,11 +314,15 @@ def trend_command(
     if json_:
         print(json.dumps([trend_data(*one) for one in trends], indent=2))
         return
-    from rankwise.reports.terminal.compare import show_trends
+    from rankwise.reports.terminal.compare import show_trend
     from rankwise.reports.terminal.console import inert_output, make_console
 
+    console = make_console()
     with inert_output():
-        show_trends(make_console(), trends)
+        for number, (series, trend) in enumerate(trends):
+            if number:
+                console.print()
+            show_trend(console, series, trend)
 
 
 def _series(store: Store, metric: str, name: str | None, case: str | None) -> list[SeriesRow]:

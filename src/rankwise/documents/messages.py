@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from rankwise.documents.common import Model, ValidationContext
 from rankwise.documents.values import OWN_WORDS
 from rankwise.documents.written import LocatedMapping, Location, Problem
-from rankwise.wording import alternatives, code, nearest, quoted
+from rankwise.wording import alternatives, code, grouped, nearest, quoted
 
 _M = TypeVar("_M", bound=Model)
 # In the path of an error this says that the name of an entry is meant, not its value.
@@ -41,22 +41,19 @@ def problems_of(
     details = error.errors(include_url=False)
     # Names of unknown fields, by the mapping that has them: a missing field may be one of these,
     # misspelt. Then one message is enough.
-    unknown: dict[tuple[int | str, ...], list[str]] = {}
-    for each in details:
-        if each["type"] == "extra_forbidden":
-            unknown.setdefault(each["loc"][:-1], []).append(str(each["loc"][-1]))
+    unknown = grouped(
+        (each["loc"][:-1], str(each["loc"][-1]))
+        for each in details
+        if each["type"] == "extra_forbidden"
+    )
     return [
         _problem_of(each, contents, context)
         for each in details
-        if not (each["type"] == "missing" and _is_misspelt(each["loc"], unknown))
+        if not (
+            each["type"] == "missing"
+            and nearest(str(each["loc"][-1]), unknown.get(each["loc"][:-1], ()))
+        )
     ]
-
-
-def _is_misspelt(
-    path: tuple[int | str, ...], unknown: Mapping[tuple[int | str, ...], Iterable[str]]
-) -> bool:
-    """Return whether a missing field is there under a wrong name, about which enough is said."""
-    return nearest(str(path[-1]), unknown.get(path[:-1], ())) is not None
 
 
 def _problem_of(

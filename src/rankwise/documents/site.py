@@ -181,14 +181,11 @@ def _look_up(name: str, layers: Sequence[Mapping[str, _T]], *, always_there: str
         if name in names:
             return names[name]
         # A pattern for everything is not meant for what needs no site file.
-        if name != always_there and (fitting := [p for p in names if _fits(name, p)]):
+        patterns = [one for one in names if one.endswith("*") and name.startswith(one[:-1])]
+        if patterns and name != always_there:
             # A star stands at the end only, so the longest pattern says most.
-            return names[max(fitting, key=len)]
+            return names[max(patterns, key=len)]
     return None
-
-
-def _fits(name: str, pattern: str) -> bool:
-    return pattern.endswith("*") and name.startswith(pattern[:-1])
 
 
 NAME = "rankwise.toml"

@@ -264,7 +264,10 @@ class Sweep(DocumentModel):
         yield from _unknown(contents, known)
         yield from _wrong_values(contents, known[len(OWN_NAMES) :])
         yield from _uneven(entries_in(contents, "zip"))
-        yield from _unknown_parsers(entries_in(contents, "metrics"))
+        for index, spec in enumerate(entries_in(contents, "metrics")):
+            # `MetricSpec` checks the long form itself.
+            for conflict in MetricSpec.conflicts({"parser": spec}) if isinstance(spec, str) else ():
+                yield Conflict(("metrics", index), conflict.message)
         budget = mapping_in(contents, "budget")
         if budget.get("max_core_hours") is not None and contents.get("timeout") is None:
             yield Conflict(
@@ -321,14 +324,6 @@ def _wrong_values(contents: Mapping[str, Any], parameters: Sequence[str]) -> Ite
 def _no_parameter(shown: str, name: str, known: Sequence[str]) -> str:
     remedy = hint(name, known, "add it to `parameters`")
     return f"{code(shown)}: there is no parameter {code(name)}; {remedy}"
-
-
-def _unknown_parsers(specs: Sequence[Any]) -> Iterator[Conflict]:
-    """Find unknown parsers in the short form; `MetricSpec` checks the long form itself."""
-    for index, spec in enumerate(specs):
-        if isinstance(spec, str):
-            for conflict in MetricSpec.conflicts({"parser": spec}):
-                yield Conflict(("metrics", index), conflict.message)
 
 
 def _uneven(groups: Sequence[Any]) -> Iterator[Conflict]:

@@ -96,7 +96,8 @@ class Drive:
         self._tell("run started")
         self._take_up()
         while self._queue.waiting or self._running or self._parked:
-            if not self._is_cancelled and self._is_unwanted():
+            is_wanted = self.is_cancel_wanted or self._store.wanted(self._run) == "cancel"
+            if is_wanted and not self._is_cancelled:
                 self._is_cancelled = True
                 self._start_no_more("cancelled")
             if self._culprit and not self._is_ending and not self._is_cancelled:
@@ -142,9 +143,6 @@ class Drive:
         # An end that arrived meanwhile must not wait for the next `resume`.
         for update in self._arrived(0.0):
             self._record(update)
-
-    def _is_unwanted(self) -> bool:
-        return self.is_cancel_wanted or self._store.wanted(self._run) == "cancel"
 
     def _start_no_more(self, why: str) -> None:
         """Cancel the run: what waits never starts, and what runs is ended."""

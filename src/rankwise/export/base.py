@@ -125,11 +125,6 @@ _LONGEST_NAME = 40
 """Operators add to a name, such as `-worker-127`, and all of it must fit into 63."""
 
 
-def name_for(text: str, taken: set[str]) -> str:
-    """Make a name of any text that is not taken yet, and take it."""
-    return unique(dns_name(text, _LONGEST_NAME), taken)
-
-
 def unique(name: str, taken: set[str]) -> str:
     """Return a name that is not taken yet, and take it."""
     found = free_name(name, taken)
@@ -190,7 +185,7 @@ def gather(document: Document, site: Site, options: ExportOptions, taken: set[st
         counts=size,
         launch=launch,
         role=role,
-        name=name_for(model.name, taken),
+        name=unique(dns_name(model.name, _LONGEST_NAME), taken),
         site=site,
         options=options,
     )

@@ -34,16 +34,12 @@ def read_hpcc(wish: Metric, text: str) -> ParsedMetrics:
             name, _, shown = line.strip().partition("=")
             value = base.number_in(shown.strip())
             # HPCC writes -1 for a part that did not run.
-            if value not in (None, -1) and (unit := _unit_of(name)):
+            units = (unit for unit, parts in _UNITS.items() if any(one in name for one in parts))
+            if value not in (None, -1) and (unit := next(units, "")):
                 found.add(name, value, unit)
             elif name == "Success" and value != 1:
                 found.fault("HPCC says that the run was no success (Success=0)")
     return found.parsed()
-
-
-def _unit_of(name: str) -> str:
-    found = (unit for unit, parts in _UNITS.items() if any(part in name for part in parts))
-    return next(found, "")
 
 
 _BENCHMARK = re.compile(r"#\s*Benchmarking\s+(?P<name>\S{1,60})")

@@ -164,16 +164,12 @@ class WebhookNotifier:
 _MOST_LETTERS = 2500
 
 
-def _body(notice: Notice) -> str:
-    """Return the text; marks of the chat's own language in it mean nothing."""
-    text = notice.text[:_MOST_LETTERS]
-    # As a block of code; what would end the block is broken up.
-    return "```\n" + text.replace("```", "` ` `") + "\n```"
-
-
 def _slack(notice: Notice) -> dict[str, Any]:
-    # Slack wants these three escaped, and no others.
-    subject, body = (html.escape(text, quote=False) for text in (notice.subject, _body(notice)))
+    # As a block of code, in which marks mean nothing; what would end the block is broken up.
+    code = notice.text[:_MOST_LETTERS].replace("```", "` ` `")
+    # Slack wants `&`, `<` and `>` escaped, and nothing else.
+    texts = (notice.subject, f"```\n{code}\n```")
+    subject, body = (html.escape(text, quote=False) for text in texts)
     blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": body}}]
     return {"text": subject, "blocks": blocks}
 

@@ -62,9 +62,7 @@ class LevelChange:
         return float("inf") if self.after else 0.0
 
 
-def find_changes(
-    values: Sequence[float], *, least_change: float = LEAST_CHANGE
-) -> list[LevelChange]:
+def find_changes(values: Sequence[float]) -> list[LevelChange]:
     """Find all changes of a history, in the order in which they came; it is the same every time.
 
     Raises InputError if numpy is not there.
@@ -78,7 +76,7 @@ def find_changes(
     found = dict(_cuts(numpy, scaled, 0, numpy.random.default_rng(_SEED)))
     while True:
         changes = _with_levels(values, found)
-        small = [change for change in changes if abs(change.share) < least_change]
+        small = [change for change in changes if abs(change.share) < LEAST_CHANGE]
         if not small:
             return changes
         # Without it the levels beside it are others: the smallest goes first.

@@ -45,11 +45,6 @@ _IN_WORDS = {
 }
 
 
-def is_busy(error: sqlite3.Error) -> bool:
-    """Return whether others are at it, so that a later try may do."""
-    return _code(error) in _BUSY
-
-
 def is_shut(error: sqlite3.Error) -> bool:
     """Return whether the file, or one that must be beside it, could not be opened."""
     return _code(error) in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
@@ -263,7 +258,7 @@ class Database:
             try:
                 return action()
             except sqlite3.Error as error:
-                if not is_busy(error) or time.monotonic() >= give_up:
+                if _code(error) not in _BUSY or time.monotonic() >= give_up:
                     raise describe(self.path, error, patience=self._patience) from error
             time.sleep(_PAUSE)
 

@@ -180,7 +180,7 @@ class WebApp:
             form=self._keys.form,
         )
 
-    async def _changes(self, request: Request) -> Response | EventStream:
+    async def _changes(self, request: Request) -> Response:
         if self.feed.count >= _MOST_STREAMS:
             return Response("too many open pages", status_code=503)
         run = request.path_params.get("run")
@@ -188,9 +188,9 @@ class WebApp:
         given = request.headers.get("last-event-id") or request.query_params.get("seen", "")
         # More digits than an integer of SQLite has are no event.
         seen = int(given) if given.isascii() and given.isdigit() and len(given) < 19 else 0
-        return EventStream(lambda: changes(self.feed, run, seen))
+        return EventStream(changes(self.feed, run, seen))
 
-    async def _log_stream(self, request: Request) -> Response | EventStream:
+    async def _log_stream(self, request: Request) -> Response:
         ask = self._ask(request)
         try:
             found = await self._readers.ask(lambda thread: log_of(thread.store, ask))
@@ -200,7 +200,7 @@ class WebApp:
             # Browsers do not come back after this.
             return Response(status_code=204)
         position = LogPosition.read(request.headers.get("last-event-id") or ask.text("at"))
-        return EventStream(lambda: log_stream(self._readers, self.feed, found, position))
+        return EventStream(log_stream(self._readers, self.feed, found, position))
 
     async def _log_file(self, request: Request) -> Response:
         ask = self._ask(request)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from starlette.types import Receive, Scope, Send
+from starlette.responses import StreamingResponse
 
 from rankwise.errors import RankwiseError
 from rankwise.web.store_access import Readers, StoreThread
@@ -106,8 +106,8 @@ class Feed:
 # Less often, a browser or something between would take it for dead.
 _HEARTBEAT_SECONDS = 15.0
 _ALIVE = b": alive\n\n"
-# Without the second, nginx holds a stream back until it ends.
-_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+# Without it, nginx holds a stream back until it ends.
+_HEADERS = {"X-Accel-Buffering": "no"}
 
 
 def message(kind: str, data: object, mark: object) -> bytes:
@@ -115,37 +115,19 @@ def message(kind: str, data: object, mark: object) -> bytes:
     return f"id: {mark}\nevent: {kind}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-class EventStream:
+class EventStream(StreamingResponse):
     """An answer that goes on until its source ends or the browser has left."""
 
-    def __init__(self, source: Callable[[], AsyncGenerator[bytes, None]]) -> None:
-        self._source = source
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        pump = asyncio.create_task(self._pump(send))
-        leaving = asyncio.create_task(_until_gone(receive))
-        tasks = (pump, leaving)
-        try:
-            # Whichever comes first: the source ends, or the browser leaves.
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _pump(self, send: Send) -> None:
-        async with aclosing(self._source()) as source:
-            # At once, so that the browser knows that it is connected.
-            await send({"type": "http.response.body", "body": _ALIVE, "more_body": True})
-            async for part in source:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+    def __init__(self, source: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(_begun(source), media_type="text/event-stream", headers=_HEADERS)
 
 
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def _begun(source: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    # At once, so that the browser knows that it is connected.
+    yield _ALIVE
+    async with aclosing(source):
+        async for part in source:
+            yield part
 
 
 async def changes(feed: Feed, run: str | None, seen: int) -> AsyncGenerator[bytes, None]:

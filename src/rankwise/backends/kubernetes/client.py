@@ -269,7 +269,9 @@ class ApiClient:
         try:
             yield
         except ApiError as error:
-            raise _api_failure(error) from error
+            status, response = error.status, getattr(error, "response", None)
+            code = int(status.code or (response.status_code if response is not None else 0))
+            raise _failure(code, str(status.message or error), _retry_after(response)) from error
         except httpx2.HTTPStatusError as error:
             code = error.response.status_code
             raise _failure(code, str(error), _retry_after(error.response)) from error
@@ -278,13 +280,6 @@ class ApiClient:
         except ValueError as error:
             # What is in between answers in its place, with a page for people.
             raise Unreachable(f"the answer is not understood: {error}") from error
-
-
-def _api_failure(error: Any) -> Exception:
-    status = error.status
-    response = getattr(error, "response", None)
-    code = int(status.code or (response.status_code if response is not None else 0))
-    return _failure(code, str(status.message or error), _retry_after(response))
 
 
 def _failure(code: int, message: str, seconds: float | None) -> Exception:

@@ -67,7 +67,9 @@ def layout_of(task: Task) -> PodLayout:
         PodGroup(role=role, nodes=tuple(its), claim=claims[role]) for role, its in nodes.items()
     ]
     # The launcher's pod has room for the head; pods of workers may be killed for memory.
-    own = next((group for group in groups if _is_launcher(group, task)), None)
+    # It is there for the launcher of the others alone: the last of the task.
+    last = (task.nodes - 1,)
+    own = next((one for one in groups if one.role == "launcher" and one.nodes == last), None)
     others = tuple(group for group in groups if group is not own)
     return PodLayout(head=own or PodGroup(role=HEAD, nodes=(), claim=HEAD_CLAIM), others=others)
 
@@ -76,11 +78,6 @@ def _roles(task: Task) -> dict[int, str]:
     """Return the role of each node: that of its first process; without one, ranks are started."""
     found = {process.node: process.role for process in reversed(task.processes)}
     return {node: found.get(node, _WORKER) for node in range(task.nodes)}
-
-
-def _is_launcher(group: PodGroup, task: Task) -> bool:
-    """Return whether a node is there for the launcher of the others alone: the last of the task."""
-    return group.role == "launcher" and group.nodes == (task.nodes - 1,)
 
 
 def _claims(task: Task, nodes: Mapping[str, list[int]]) -> dict[str, Resources]:

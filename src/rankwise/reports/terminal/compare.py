@@ -44,14 +44,6 @@ def show_compared(console: Console, compared: Compared, *, everything: bool) -> 
     console.print(f": {_counts(compared)}")
 
 
-def show_trends(console: Console, trends: Sequence[tuple[SeriesRow, Trend]]) -> None:
-    """Show histories, one after the other."""
-    for number, (series, trend) in enumerate(trends):
-        if number:
-            console.print()
-        _show_trend(console, series, trend)
-
-
 def place(series: SeriesRow) -> str:
     """Say which case it is, and at which point: `ranks=2 size=8`."""
     point = (f"{name}={value}" for name, value in series.point.items())
@@ -112,7 +104,8 @@ def _counts(compared: Compared) -> str:
     return f"{words}; more trials needed" if is_open else words
 
 
-def _show_trend(console: Console, series: SeriesRow, trend: Trend) -> None:
+def show_trend(console: Console, series: SeriesRow, trend: Trend) -> None:
+    """Show the history of a series."""
     good = f", {series.better} is better" if series.better else ""
     console.print(
         styled(
@@ -145,11 +138,9 @@ def _show_turn(console: Console, turn: ChangePoint, unit: str) -> None:
         ),
         soft_wrap=True,
     )
-    console.print(f"    {_blame(turn)}", style="dim", soft_wrap=True)
-
-
-def _blame(turn: ChangePoint) -> str:
-    if turn.commits:
-        first, _, last = turn.commits.partition("..")
-        return f"to blame is among:  git log {first[:_SHORT]}..{last[:_SHORT]}"
-    return f"the last good run was {turn.last_good.run}; its commits are not known, or are the same"
+    begin, _, end = turn.commits.partition("..")
+    blame = f"to blame is among:  git log {begin[:_SHORT]}..{end[:_SHORT]}"
+    if not turn.commits:
+        good = turn.last_good.run
+        blame = f"the last good run was {good}; its commits are not known, or are the same"
+    console.print(f"    {blame}", style="dim", soft_wrap=True)
