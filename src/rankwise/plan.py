@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -81,15 +82,19 @@ class Resources:
     """In bytes."""
     gpus: int = 0
 
-    def __add__(self, other: Resources) -> Resources:
+    def combined(self, other: Resources, how: Callable[[Any, Any], Any]) -> Resources:
+        """Return what a function makes of both amounts of each."""
         return Resources(
-            cores=self.cores + other.cores,
-            memory=self.memory + other.memory,
-            gpus=self.gpus + other.gpus,
+            cores=how(self.cores, other.cores),
+            memory=how(self.memory, other.memory),
+            gpus=how(self.gpus, other.gpus),
         )
 
+    def __add__(self, other: Resources) -> Resources:
+        return self.combined(other, operator.add)
+
     def __sub__(self, other: Resources) -> Resources:
-        return self + other * -1
+        return self.combined(other, operator.sub)
 
     def __mul__(self, times: int) -> Resources:
         return Resources(

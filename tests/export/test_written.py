@@ -15,7 +15,8 @@ import yaml  # type: ignore[import-untyped]  # it has no types of its own
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankwise.export.base import TARGETS, name_for, to_yaml
+from rankwise.backends.kubernetes.objects import dns_name
+from rankwise.export.base import TARGETS, to_yaml, unique
 from rankwise.export.commands import escaped, with_dollars
 from tests.export.exporting import example, job_in, read_back, templates_in, written
 from tests.lengths import part
@@ -30,7 +31,7 @@ NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,90}", fullmatch=True)
 @given(NAMES, NAMES)
 def test_names_are_of_dns_and_never_the_same(first: str, second: str) -> None:
     taken: set[str] = set()
-    names = [name_for(one, taken) for one in (first, second, first)]
+    names = [unique(dns_name(one, 40), taken) for one in (first, second, first)]
     assert len(set(names)) == len(names)
     for name in names:
         assert LABEL.fullmatch(f"{name}-worker-1023")

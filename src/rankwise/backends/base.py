@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import threading
@@ -327,11 +328,7 @@ class ActiveBackend(ABC):
 
 def largest(amounts: Sequence[Resources]) -> Resources:
     """Return the greatest amount of each."""
-    return Resources(
-        cores=max(one.cores for one in amounts),
-        memory=max(one.memory for one in amounts),
-        gpus=max(one.gpus for one in amounts),
-    )
+    return functools.reduce(lambda one, other: one.combined(other, max), amounts)
 
 
 # Memory and GPUs are integers, which have no infinity.

@@ -94,23 +94,16 @@ def check_kubernetes(choice: ComputeConfig) -> Iterator[Finding]:
     """Check access and permissions, and run a small task."""
     cluster = ApiClient(choice.kubernetes)
     try:
-        yield from _check(cluster, choice)
+        server = cluster.version()
+        yield Finding(f"{server} answers, namespace {cluster.namespace}")
+        yield _permissions(cluster)
+        yield _nodes(cluster, choice)
+    except ComputeFailure as failure:
+        remedy = "`kubectl get jobs` must work with the same kubeconfig and context"
+        yield fault(f"the cluster does not answer: {failure}", remedy)
+        return
     finally:
         cluster.forget()
-
-
-def _check(cluster: ApiClient, choice: ComputeConfig) -> Iterator[Finding]:
-    try:
-        server = cluster.version()
-    except ComputeFailure as failure:
-        yield fault(
-            f"the cluster does not answer: {failure}",
-            "`kubectl get jobs` must work with the same kubeconfig and context",
-        )
-        return
-    yield Finding(f"{server} answers, namespace {cluster.namespace}")
-    yield _permissions(cluster)
-    yield _nodes(cluster, choice)
     if choice.kubernetes.image:
         yield from _trial_of_pod(choice)
     else:

@@ -13,7 +13,7 @@ from rankwise.documents.common import Conflict, Exclusion, Model, Setting
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.suite import Requirements, SuiteTest, repeated_names, two_folders
 from rankwise.documents.values import check_that, listed_schema, one_or_more
-from rankwise.documents.written import Scalar, entries_in, given_in, mapping_in
+from rankwise.documents.written import entries_in, given_in, mapping_in, plain_data
 from rankwise.plan import LOOK
 from rankwise.wording import code, hint
 
@@ -26,15 +26,6 @@ FEATURE = re.compile(rf"(?P<minus>-?)(?P<word>{_WORD})")
 COMPARISON = re.compile(
     rf"(?P<name>{'|'.join(AMOUNTS)})\s*(?P<sign>>=|<=|==|=|>|<)\s*(?P<number>\d+(\.\d+)?)"
 )
-
-
-def _plain(value: Any) -> Any:
-    """Return numbers and truth values instead of their texts, at any depth."""
-    if isinstance(value, Scalar):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 _Feature = Annotated[
@@ -54,7 +45,7 @@ class NotebookSettings(Model):
 
     cell_timeout: values.Seconds | None = Field(default=None, examples=["60s"])
     """Longest time of a cell."""
-    parameters: dict[values.Variable, Annotated[Any, BeforeValidator(_plain)]] = Field(
+    parameters: dict[values.Variable, Annotated[Any, BeforeValidator(plain_data)]] = Field(
         default={}, examples=[{"epochs": 1}]
     )
     """Values for the cell tagged `parameters`."""

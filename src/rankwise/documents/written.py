@@ -172,6 +172,15 @@ def given_in(contents: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     return [name for name in names if contents.get(name) is not None]
 
 
+def plain_data(value: Any) -> Any:
+    """Return numbers and truth values in place of their texts, at any depth."""
+    if isinstance(value, Scalar):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(name): plain_data(one) for name, one in value.items()}
+    return [plain_data(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def copied(value: Any) -> Any:
     """Return a copy, for another place in the document; its positions stay the same."""
     if isinstance(value, LocatedMapping):

@@ -99,15 +99,13 @@ class Queue:
         for line, waiting in self._lines.items():
             compute, claim, lane = line
             is_first = waiting and (best is None or waiting[0][0] < best[0])
-            if is_first and self._is_open(lane) and fits(claim, self.free[compute]):
+            is_open = lane not in self._widths or self._running[lane] < self._widths[lane]
+            if is_first and is_open and fits(claim, self.free[compute]):
                 best = waiting[0][0], line
         if best is None:
             return None
         _, key = heapq.heappop(self._lines[best[1]])
         return self.waiting.pop(key)
-
-    def _is_open(self, lane: str) -> bool:
-        return lane not in self._widths or self._running[lane] < self._widths[lane]
 
     def enter(self, task: Queued, one: int = 1) -> None:
         """Count a task that runs: what it claims is not free; -1: it has run."""

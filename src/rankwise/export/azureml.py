@@ -10,7 +10,7 @@ from typing import Any
 
 from rankwise.documents.common import Input
 from rankwise.documents.jobs import CommandJob
-from rankwise.documents.written import Scalar
+from rankwise.documents.written import plain_data
 from rankwise.errors import InputError
 from rankwise.export.base import Exported, ExportJob, given
 from rankwise.export.commands import torch_words, with_dollars, without_launcher
@@ -195,20 +195,8 @@ def _of_command_job(
     return {
         "outputs": outputs,
         "resources": {**resources, **more},
-        **{name: _plain(getattr(model, name)) for name in _PASSED_ON},
+        **{name: plain_data(getattr(model, name)) for name in _PASSED_ON},
     }
-
-
-def _plain(value: Any) -> Any:
-    """Make plain data of what was only read."""
-    match value:
-        case Mapping():
-            return {str(name): _plain(entry) for name, entry in value.items()}
-        case list() | tuple():
-            return [_plain(entry) for entry in value]
-        case Scalar():  # Has its place in the document beside it.
-            return value.value
-    return value
 
 
 def _losses(job: ExportJob) -> Iterator[str]:

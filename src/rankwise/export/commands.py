@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rankwise.export.base import ExportJob
 from rankwise.launch.commandline import Launch, Option
-from rankwise.launch.jobs import Counts
 from rankwise.launch.mpi_jobs import generated
 from rankwise.launch.rewriting import edits_for, fixes_for, notes_for
 from rankwise.launch.shell import Edit, apply
@@ -21,7 +20,6 @@ _ELSEWHERE = frozenset(
         *("hostfile", "machinefile", "default-hostfile", "f", "allow-run-as-root"),
     }
 )
-# Open MPI reads the same parameters from variables with these prefixes.
 # Open MPI reads its parameters from variables with these prefixes, too.
 _PARAMETERS = {"mca": "OMPI_MCA_", "gmca": "OMPI_MCA_", "omca": "OMPI_MCA_", "prtemca": "PRTE_MCA_"}
 
@@ -108,8 +106,12 @@ def torch_line(job: ExportJob, known_as: Mapping[str, str]) -> tuple[str, list[s
     if job.launch is not None:
         line, notes = torch_words(line, job.launch)
     elif job.counts.per_instance > 1:
-        line = _by_torchrun(torch_words(line)[0], job.counts)
         count = job.counts.per_instance
+        line = (
+            f"exec torchrun --nnodes {job.counts.instances} --nproc_per_node {count} "
+            "--node_rank $NODE_RANK --master_addr $MASTER_ADDR --master_port $MASTER_PORT "
+            f"--no_python sh -c {shlex.quote(torch_words(line)[0])}"
+        )
         notes = [f"torchrun starts the {count} processes of each node: the image must have it"]
     else:
         line, _ = torch_words(line)
@@ -136,11 +138,3 @@ def _dollars(line: str, names: Iterable[str]) -> list[Edit]:
 
 def _filled(line: str) -> str:
     return fill_in(line, lambda name: f"${name}")
-
-
-def _by_torchrun(line: str, counts: Counts) -> str:
-    return (
-        f"exec torchrun --nnodes {counts.instances} --nproc_per_node {counts.per_instance} "
-        "--node_rank $NODE_RANK --master_addr $MASTER_ADDR --master_port $MASTER_PORT "
-        f"--no_python sh -c {shlex.quote(line)}"
-    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,9 @@ def versions_in(prefix: Path) -> Mapping[str, str]:
     Of an MPI that is not installed there, nothing is known.
     """
     found = {"rankwise": __version__}
-    for name, version in _distributions(prefix):
+    for place in sorted(prefix.glob("lib/python*/site-packages/*.dist-info")):
+        name, _, version = place.name.removesuffix(".dist-info").partition("-")
+        name = name.lower().replace("_", "-")
         if name in _MPIS:
             found["mpi"] = f"{name} {version}"
         elif name in _LIBRARIES:
@@ -122,12 +124,6 @@ def _others(busy: float, core_seconds: float, own: float | None) -> dict[str, fl
         return {}
     # Times are counted in ticks, by everybody in another way: less than nothing is nothing.
     return {"others_percent": max(0.0, 100 * (busy - own / core_seconds))}
-
-
-def _distributions(prefix: Path) -> Iterator[tuple[str, str]]:
-    for place in sorted(prefix.glob("lib/python*/site-packages/*.dist-info")):
-        name, _, version = place.name.removesuffix(".dist-info").partition("-")
-        yield name.lower().replace("_", "-"), version
 
 
 def _python_of(prefix: Path) -> str:

@@ -112,7 +112,10 @@ def read_mpi4py_bench(wish: Metric, text: str) -> ParsedMetrics:
             titled = (known for title, known in _FIRST.items() if line.startswith(title))
             names = next(titled, names)
         elif ring := _RING.search(line):
-            _add_ring(found, ring.groupdict())
+            seconds, loops = base.number_in(ring["seconds"]), int(ring["loops"])
+            point = {"size": int(ring["size"]), "ranks": int(ring["ranks"])}
+            if seconds is not None and loops:
+                found.add("ringtest_time", seconds / loops, "s", point=point)
         else:
             first, bar, second = line.partition("|")
             rates = numbers_in(first)
@@ -133,13 +136,6 @@ def _add_sizes(
     found.add(names[0], rates[1], names[1], point=point)
     if len(times) == _STATISTICS:
         found.add(names[2], times[0], "s", point=point)
-
-
-def _add_ring(found: Collector, ring: Mapping[str, str]) -> None:
-    seconds = numbers_in(ring["seconds"])
-    point = {"size": int(ring["size"]), "ranks": int(ring["ranks"])}
-    if seconds and int(ring["loops"]):
-        found.add("ringtest_time", seconds[0] / int(ring["loops"]), "s", point=point)
 
 
 _TITLE = re.compile(r"#\s*(?:OSU )?MPI(?P<what>[-\w/ ]{1,80}?) Test\b")
@@ -205,13 +201,9 @@ def _column(title: str, word: str, found: Collector) -> _Column | None:
             "its values are taken for MB/s"
         )
         return metric, "MB/s"
-    return _metric_of_column(metric, name), unit
-
-
-def _metric_of_column(metric: str, name: str) -> str:
-    """Name a column: that of the averages is the metric itself."""
+    # The column of the averages is the metric itself.
     kind = name.lower().replace("latency", "").replace("bandwidth", "").strip()
-    return metric if kind in ("", "avg") else f"{metric}_{_slug(kind)}"
+    return metric if kind in ("", "avg") else f"{metric}_{_slug(kind)}", unit
 
 
 def _slug(title: str) -> str:

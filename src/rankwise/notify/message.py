@@ -62,9 +62,11 @@ def notice_of(data: ReportData, *, with_files: bool) -> Notice:
     failures = [(one, _last(one)) for one in data.failures[:_MOST_FAILURES]]
     more = _more(data)
     ink = INKS[TONES[data.run.state]]
+    # In one line: what is in a header must not begin another one.
+    subject = re.sub(r"\s+", " ", fit(f"{data.run.id} {data.verdict}: {data.said}")).strip()
     return Notice(
         run=data.run.id,
-        subject=_subject(data),
+        subject=cut(subject, 150),
         is_good=data.run.state.is_green,
         text=_text(data, failures, more),
         page=render("notify/mail", data=data, failures=failures, more=more, ink=ink, plots=plots),
@@ -72,12 +74,6 @@ def notice_of(data: ReportData, *, with_files: bool) -> Notice:
         pdf=pdf,
         lacks=lacks,
     )
-
-
-def _subject(data: ReportData) -> str:
-    """Say it in one line: what is in a header must not begin another one."""
-    words = f"{data.run.id} {data.verdict}: {data.said}"
-    return cut(re.sub(r"\s+", " ", fit(words)).strip(), 150)
 
 
 def _text(

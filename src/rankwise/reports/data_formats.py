@@ -104,7 +104,11 @@ def error_lines(cases: Sequence[CaseResult], *, workspace: str = "") -> Iterator
         about = {"title": f"{case.title} {case.state}"}
         if case.place:
             path, line = place_of(case.place)
-            about = {"file": _within(path, workspace), "line": line, **about}
+            # As GitHub knows it: from the folder of the repository.
+            whole = Path(path).absolute()
+            is_inside = workspace and whole.is_relative_to(workspace)
+            path = os.path.relpath(whole, workspace if is_inside else None)
+            about = {"file": path, "line": line, **about}
         message = case.reason or str(case.state)
         if case.details and case.name == case.task:
             message += f"\n{case.details}"
@@ -118,25 +122,15 @@ def _level(case: CaseResult) -> str:
     return "warning" if case.is_forgiven else "error"
 
 
-def _within(path: str, workspace: str) -> str:
-    """Return a path as GitHub knows it: from the folder of the repository."""
-    whole = Path(path).absolute()
-    is_inside = workspace and whole.is_relative_to(workspace)
-    return os.path.relpath(whole, workspace if is_inside else None)
-
-
 def _command(level: str, about: dict[str, str], message: str) -> str:
-    said = ",".join(f"{name}={_property(value)}" for name, value in about.items())
+    told = {name: _data(value).replace(":", "%3A") for name, value in about.items()}
+    said = ",".join(f"{name}={value.replace(',', '%2C')}" for name, value in told.items())
     return f"::{level} {said}::{_data(message[:_LONGEST])}"
 
 
 def _data(text: str) -> str:
     text = fit_for_xml(text).replace("%", "%25")
     return text.replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 _BEFORE = ("run", "case", "state", "reason", "seconds", "attempts", "exit_code")

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import Any, Literal
 
 from rankwise.plan import Task
@@ -191,8 +192,8 @@ def _waiting(timeline: Timeline, makespan: float) -> IdleTime:
     if not bars:
         waiting.add("start-up", 0.0, makespan, lanes, None)
         return waiting
-    # Asked at every moment: computed once, a long run takes no longer for it.
-    least = _least_widths(bars)
+    # For each bar, how many lanes the narrowest of it and the later ones needs; computed once.
+    least = [*accumulate((len(bar.lanes) for bar in reversed(bars)), min)][::-1]
     running: dict[int, TimelineBar] = {}
     last: TimelineBar | None = None
     busy = upcoming = 0
@@ -242,14 +243,6 @@ def _cause(
         wide = (bar for bar in running.values() if len(bar.lanes) > half)
         return "too wide", next(wide, after)
     return ("start-up" if timeline.is_fresh else "order"), None
-
-
-def _least_widths(bars: Sequence[TimelineBar]) -> list[int]:
-    """Return for each bar how many lanes the narrowest of it and the later ones needs."""
-    least = [len(bar.lanes) for bar in bars]
-    for place in reversed(range(len(bars) - 1)):
-        least[place] = min(least[place], least[place + 1])
-    return least
 
 
 _Change = tuple[int, TimelineBar, int]

@@ -47,13 +47,9 @@ def quantiles(weighted: Weighted, *shares: float) -> list[float]:
     """Return the values below which some shares of the probability are."""
     ordered = sorted(weighted)
     sums = list(accumulate(weight for _, weight in ordered))
-    found = []
-    for share in shares:
-        wanted = share * sums[-1]
-        # Rounding can leave the last sum just below the share that is wanted.
-        place = next((at for at, total in enumerate(sums) if total >= wanted), len(sums) - 1)
-        found.append(ordered[place][0])
-    return found
+    # Rounding can leave the last sum just below the share that is wanted.
+    places = (min(bisect_left(sums, share * sums[-1]), len(sums) - 1) for share in shares)
+    return [ordered[place][0] for place in places]
 
 
 def _thinned(ordered: Sequence[float]) -> Sequence[float]:

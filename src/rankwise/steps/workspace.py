@@ -140,9 +140,10 @@ def make(
     version = _run([python, "-I", "-S", "-c", "import sys; print(sys.version, sys.base_prefix)"])
     wanted = [version, str(with_site), *packages, *chain(*map(texts_of, requirements))]
     stamp = hashlib.sha256("\0".join(wanted).encode()).hexdigest()
-    if _stamp_of(folder) == stamp:
+    noted = folder / _STAMP
+    if noted.exists() and noted.read_text().partition(" ")[0] == stamp:
         print(f"{folder}: as it was")
-        return identity_at(folder / _STAMP, stamp, is_new=False)
+        return identity_at(noted, stamp, is_new=False)
     if folder.exists() and not (folder / "pyvenv.cfg").exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is there, and no virtual environment: move it away")
     # Never changed in place: packages that are no longer asked for would stay.
@@ -158,14 +159,7 @@ def make(
             raise ComputeFailure(f"pip exited with code {done.returncode}; see above")
     # Last of all: without it, the next one begins anew.
     print(f"{folder}: made with {version.split()[0]}")
-    return identity_at(folder / _STAMP, stamp, is_new=True)
-
-
-def _stamp_of(folder: Path) -> str:
-    try:
-        return (folder / _STAMP).read_text().partition(" ")[0]
-    except OSError:
-        return ""
+    return identity_at(noted, stamp, is_new=True)
 
 
 def _interpreter(given: str) -> str:

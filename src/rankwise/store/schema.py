@@ -46,9 +46,11 @@ def read_version(database: Database) -> int:
             "Move it away, or choose another store with --store."
         )
     if version > len(STEPS):
+        known = database.row("SELECT since FROM versions WHERE version = ?", (version,))
+        needed = known[0] if known else f"for version {version}"
         raise StoreFailure(
             f"{database.path}: the store has version {version}, and this rankwise knows versions "
-            f"up to {len(STEPS)}. Use rankwise {_needed(database, version)} or newer, or "
+            f"up to {len(STEPS)}. Use rankwise {needed} or newer, or "
             "choose another store with --store."
         )
     return int(version)
@@ -70,11 +72,6 @@ def _take_steps(database: Database) -> None:
         )
     database.change(f"PRAGMA application_id = {_APPLICATION}")
     database.change(f"PRAGMA user_version = {len(STEPS)}")
-
-
-def _needed(database: Database, version: int) -> str:
-    found = database.row("SELECT since FROM versions WHERE version = ?", (version,))
-    return str(found[0]) if found else f"for version {version}"
 
 
 def open_for_writing(path: Path, *, patience: float) -> Database:

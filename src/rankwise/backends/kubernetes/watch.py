@@ -136,7 +136,9 @@ class LogStream:
                 self._hear(frame)
         elif not is_known and not self._keep(frame):
             return
-        self._note_begin(frame)
+        if not self.has_begun and str(frame.get("path", "")).startswith("processes/"):
+            self.has_begun = True
+            self._poke()
         if is_known:
             return
         self._last = frame["n"]
@@ -195,11 +197,6 @@ class LogStream:
     def _note_number(self) -> None:
         with contextlib.suppress(OSError):
             self._write_number()
-
-    def _note_begin(self, frame: Frame) -> None:
-        if not self.has_begun and str(frame.get("path", "")).startswith("processes/"):
-            self.has_begun = True
-            self._poke()
 
     def _hear(self, frame: Frame) -> None:
         """Note what a frame reports that is no file."""

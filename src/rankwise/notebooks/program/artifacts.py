@@ -28,13 +28,10 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def _redact_result(result: NotebookResult) -> None:
-    result.reason, result.details = map(results.without_secrets, (result.reason, result.details))
     result.notes = list(map(results.without_secrets, result.notes))
-    for case in result.cases:
-        case.reason, case.details = (
-            results.without_secrets(case.reason),
-            results.without_secrets(case.details),
-        )
+    told: list[NotebookResult | CellResult] = [result, *result.cases]
+    for one in told:
+        one.reason, one.details = map(results.without_secrets, (one.reason, one.details))
 
 
 def write_artifacts(run: NotebookRun) -> None:
@@ -161,12 +158,8 @@ def page_of(notebook: Any, result: NotebookResult) -> str:
     """Return the executed notebook as a page of HTML."""
     states = {case.cell: case for case in result.cases if case.cell}
     cells = [
-        _cell_html(
-            cell,
-            states.get(results.number_of(index, result.injected)),
-            result.order.folder,
-        )
-        for index, cell in enumerate(notebook.cells)
+        _cell_html(cell, states.get(results.number_of(at, result.injected)), result.order.folder)
+        for at, cell in enumerate(notebook.cells)
     ]
     return Template(_data("page.html")).substitute(
         title=html.escape(result.order.notebook.name),

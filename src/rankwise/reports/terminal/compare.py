@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from rankwise.reports.comparison import Compared, SeriesComparison, Side
+from rankwise.reports.comparison import Compared, SeriesComparison
 from rankwise.reports.measurements import ChangePoint, Trend
 from rankwise.reports.palette import STYLES
 from rankwise.reports.terminal.console import Cell, show_rows, styled
@@ -30,7 +30,9 @@ _SHORT = 10
 def show_compared(console: Console, compared: Compared, *, everything: bool) -> None:
     """Show what came of a comparison, the worst first."""
     for letter, side in (("A", compared.before), ("B", compared.after)):
-        console.print(f"{letter}  {_side_words(side)}")
+        ids = [run.id for run in side.runs]
+        given = "" if [side.given] == ids else f"{side.given}: "
+        console.print(f"{letter}  {given}{listed(ids, most=3)}")
     console.print()
     # They are sorted: what is left out is no worse than what is shown.
     lines = compared.lines if everything else compared.lines[:_MOST_LINES]
@@ -76,11 +78,6 @@ def share(value: float | None) -> str:
         return "-"
     # Of a change by a factor of ten, tenths of a percent say nothing.
     return f"{value:+.1%}" if abs(value) < 10 else f"{value:+.0%}"
-
-
-def _side_words(side: Side) -> str:
-    runs = listed([run.id for run in side.runs], most=3)
-    return runs if [side.given] == [run.id for run in side.runs] else f"{side.given}: {runs}"
 
 
 def _line_cells(line: SeriesComparison) -> list[Cell]:
