@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.errors import InputError
+from rankwise.stats import change_points
 from rankwise.stats.change_points import find_changes
 from rankwise.stats.comparison import (
     Comparison,
@@ -97,10 +98,13 @@ def test_levels_without_noise_are_changes() -> None:
     assert change.share == float("inf")
 
 
-def test_changes_that_are_too_small_to_matter_are_left_out() -> None:
+def test_changes_that_are_too_small_to_matter_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     values = history((1.0, 100), (1.004, 100), noise=0.001)
     assert find_changes(values) == []
-    assert [c.at for c in find_changes(values, least_change=0.0)] == [100]
+    monkeypatch.setattr(change_points, "LEAST_CHANGE", 0.0)
+    assert [c.at for c in find_changes(values)] == [100]
 
 
 def test_the_same_history_gives_the_same_changes() -> None:
