@@ -297,21 +297,15 @@ def judge(
         reason = "\n".join([end.reason, *faults])
         return dataclasses.replace(end, reason=reason), tests
     output = AttemptOutput(task=task, folder=folder, started=end.started, redact=redact)
-    return _judge_rest(task, output, end, faults), tests
-
-
-def _judge_rest(
-    task: Task, output: AttemptOutput, end: AttemptEnd, faults: list[str]
-) -> AttemptEnd:
     for number, check in enumerate(task.checks, start=1):
         if check.kind != "exit_code" and (fault := _fault(check, output, end)):
             faults.append(_told(number, check, fault))
     if not faults:
-        return end
+        return end, tests
     reason = faults[0]
     if len(faults) > 1:
         reason = f"{len(faults)} of {len(task.checks)} checks failed\n" + "\n".join(faults)
-    return dataclasses.replace(end, outcome="failed", reason=reason)
+    return dataclasses.replace(end, outcome="failed", reason=reason), tests
 
 
 def _judge_code(task: Task, end: AttemptEnd) -> tuple[AttemptEnd, list[str]]:

@@ -65,18 +65,13 @@ def read_imb(wish: Metric, text: str) -> ParsedMetrics:
         elif benchmark and "#repetitions" in line:
             columns = line.replace("int. overlap", "overlap").split()
         elif columns and (numbers := numbers_in(line)) and len(numbers) == len(columns):
-            _add_imb(found, benchmark, about, columns, numbers)
+            _add_imb(found, benchmark, about, dict(zip(columns, numbers, strict=True)))
     return found.parsed()
 
 
 def _add_imb(
-    found: Collector,
-    benchmark: str,
-    about: dict[str, int | str],
-    columns: Sequence[str],
-    numbers: Sequence[float],
+    found: Collector, benchmark: str, about: dict[str, int | str], shown: Mapping[str, float]
 ) -> None:
-    shown = dict(zip(columns, numbers, strict=True))
     size = size_in(shown["#bytes"]) if "#bytes" in shown else None
     point = about if size is None else {**about, "size": size}
     for column, value in shown.items():

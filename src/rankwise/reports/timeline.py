@@ -7,7 +7,7 @@ import math
 import re
 import time
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -213,36 +213,22 @@ def _waiting(timeline: Timeline, makespan: float) -> IdleTime:
         if free * (until - now) <= 0:
             continue
         after = bars[upcoming] if upcoming < len(bars) else None
+        cause: Cause = "order"
+        culprit: TimelineBar | None = None
+        if after is None and not running:
+            cause = "ending"
+        elif after is None:
+            cause, culprit = "long tail", max(running.values(), key=lambda bar: bar.end)
+        elif last is not None and not running and last.state in _DEADLY:
+            cause, culprit = "restart", last
         # Of all that waits, not even the narrowest fits.
-        is_stuck = after is not None and least[upcoming] > free
-        if after is not None and last is not None and not running and last.state in _DEADLY:
-            waiting.add("restart", now, until, free, last)
-            continue
-        cause, culprit = _cause(timeline, running, after, is_first=not upcoming, is_stuck=is_stuck)
+        elif upcoming and least[upcoming] > free:
+            wide = (bar for bar in running.values() if len(bar.lanes) > lanes / 2)
+            cause, culprit = "too wide", next(wide, after)
+        elif timeline.is_fresh or not upcoming:
+            cause = "start-up"
         waiting.add(cause, now, until, free, culprit)
     return waiting
-
-
-def _cause(
-    timeline: Timeline,
-    running: Mapping[int, TimelineBar],
-    after: TimelineBar | None,
-    *,
-    is_first: bool,
-    is_stuck: bool,
-) -> tuple[Cause, TimelineBar | None]:
-    """Say why lanes are idle at a moment, from what runs and what is started next."""
-    if after is None and not running:
-        return "ending", None
-    if after is None:
-        return "long tail", max(running.values(), key=lambda bar: bar.end)
-    if is_first:
-        return "start-up", None
-    if is_stuck:
-        half = len(timeline.lanes) / 2
-        wide = (bar for bar in running.values() if len(bar.lanes) > half)
-        return "too wide", next(wide, after)
-    return ("start-up" if timeline.is_fresh else "order"), None
 
 
 _Change = tuple[int, TimelineBar, int]

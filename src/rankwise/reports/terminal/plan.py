@@ -79,7 +79,15 @@ def _show_task(console: Console, task: Task) -> None:
             # Ours, around what the document says, and the same for all.
             continue
         _show_block(console, f"file {show(name)}", show(text).splitlines())
-    _show_processes(console, task.processes, common)
+    for command, them in _by_command(task.processes):
+        nodes = sorted({process.node for process in them})
+        where = fold(f"node-{node}" for node in nodes)
+        ends = "" if all(one.is_awaited for one in them) else ", ended when the others are done"
+        names = fold(process.name for process in them)
+        console.print(styled("  ", (names, "cyan"), f" on {where}{ends}"))
+        for line in command.splitlines():
+            console.print(styled((f"    {line}", "bold")), soft_wrap=True)
+        _show_own_environments(console, them, common)
     _show_block(console, "checks", [describe(check) for check in task.checks])
     _show_block(console, "derived", task.notes)
 
@@ -150,22 +158,6 @@ def _common_environment(processes: Sequence[Process]) -> dict[str, str]:
         for name, value in first.items()
         if all(other.environment.get(name) == value for other in processes)
     }
-
-
-def _show_processes(
-    console: Console, processes: Sequence[Process], common: Mapping[str, str]
-) -> None:
-    for command, them in _by_command(processes):
-        nodes = sorted({process.node for process in them})
-        where = fold(f"node-{node}" for node in nodes)
-        ends = "" if all(one.is_awaited for one in them) else ", ended when the others are done"
-        heading = styled(
-            "  ", (fold(process.name for process in them), "cyan"), f" on {where}{ends}"
-        )
-        console.print(heading)
-        for line in command.splitlines():
-            console.print(styled((f"    {line}", "bold")), soft_wrap=True)
-        _show_own_environments(console, them, common)
 
 
 def _show_own_environments(

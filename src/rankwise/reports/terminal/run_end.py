@@ -21,8 +21,6 @@ from rankwise.store.rows import RED
 from rankwise.wording import counted, duration, fold, label, listed, short_path
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
     from rich.text import Text
 
@@ -119,7 +117,7 @@ def show_explanation(console: Console, one: FailureExplanation, *, is_brief: boo
     if not is_brief:
         _show_facts(console, one)
     for quote in one.quotes:
-        _show_quote(console, quote.process, quote.lines, is_of_culprit=quote.process == one.culprit)
+        _show_quote(console, quote, is_of_culprit=quote.process == one.culprit)
     if one.fates and not is_brief:
         console.print("  The others:" if one.culprit else "  The processes:")
         for fate, names in one.fates:
@@ -149,15 +147,13 @@ def _show_facts(console: Console, one: FailureExplanation) -> None:
         console.print(f"  {name:{width}}  {value}", soft_wrap=True)
 
 
-def _show_quote(
-    console: Console, process: str, lines: tuple[str, ...], *, is_of_culprit: bool
-) -> None:
+def _show_quote(console: Console, quote: failures.Quote, *, is_of_culprit: bool) -> None:
     # Of a single line, the name is before it.
-    bar = f"{label(process)} | "
-    if len(lines) > 1 or is_of_culprit:
-        console.print(f"  {label(process)} wrote last:")
+    bar = f"{label(quote.process)} | "
+    if len(quote.lines) > 1 or is_of_culprit:
+        console.print(f"  {label(quote.process)} wrote last:")
         bar = "| "
-    for line in lines:
+    for line in quote.lines:
         text = styled("  ", (bar, "red" if is_of_culprit else "dim"))
         text.append(clean(line).expandtabs())
         console.print(text, soft_wrap=True)
@@ -228,14 +224,7 @@ def show_last(store: Store, run: RunRow, console: Console, sections: consoles.Se
         _show_failed(store, run, console, sections)
     with sections.inert():
         if run.kind == _SUITE:
-            show_suite_end(
-                console,
-                run,
-                cases=failures.results_of(store, run.id),
-                repeated=failures.repeated_of(store, run.id),
-                explained=failures.explain_run(store, run.id, most=_MOST_TESTS_EXPLAINED, lines=10),
-                folder=store.run_folder(run.id),
-            )
+            _show_suite_end(store, run, console)
         else:
             _show_other_end(store, run, console, counts)
 
@@ -344,20 +333,16 @@ _MOST_FLAKY = 3
 _LONGEST_REASON = 120
 
 
-def show_suite_end(
-    console: Console,
-    run: RunRow,
-    *,
-    cases: Sequence[CaseResult],
-    repeated: Sequence[failures.Repeated],
-    explained: RunExplanation,
-    folder: Path,
-) -> None:
+def _show_suite_end(store: Store, run: RunRow, console: Console) -> None:
     """Say how a suite ended, why, and where to look."""
     console.print()
+    cases = failures.results_of(store, run.id)
+    explained = failures.explain_run(store, run.id, most=_MOST_TESTS_EXPLAINED, lines=10)
     # What failed first is the cause more often than what failed last.
-    red = _first_to_fail_first(cases, explained)
-    flaky = [one for one in repeated if one.is_flaky]
+    order = [one.task for one in explained.first]
+    red = [case for case in cases if not case.state.is_green]
+    red.sort(key=lambda one: order.index(one.task) if one.task in order else len(order))
+    flaky = [one for one in failures.repeated_of(store, run.id) if one.is_flaky]
     not_run = [case for case in red if case.state is State.NOT_RUN]
     # One more than other ends have: how to run again what is not green.
     room = room_on(console) - LINES_OF_END - 1 - min(len(flaky), _MOST_FLAKY + 1) - bool(not_run)
@@ -379,20 +364,12 @@ def show_suite_end(
         console.print(f"  {who} did not run, which the suite requires: {why}")
     steps = {}
     if explained:
-        steps["logs"] = short_path(str(folder))
+        steps["logs"] = short_path(str(store.run_folder(run.id)))
         steps["again"] = shlex.join(
             ["rankwise", "run", *map(short_path, run.documents), "--failed"]
         )
     steps |= next_step(run, is_red=bool(explained), is_large=len(cases) > 1)
     show_next(console, steps)
-
-
-def _first_to_fail_first(
-    cases: Sequence[CaseResult], explained: RunExplanation
-) -> list[CaseResult]:
-    order = [one.task for one in explained.first]
-    red = (case for case in cases if not case.state.is_green)
-    return sorted(red, key=lambda one: order.index(one.task) if one.task in order else len(order))
 
 
 def _show_table(console: Console, rows: Sequence[CaseResult], most: int) -> None:
