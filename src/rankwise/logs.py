@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,8 @@ _FIRST, _OLD, _LOG = LOGS
 _CHUNK_BYTES = 256 * 1024
 # A line that does not end is returned in pieces of this size, so that it does not fill the memory.
 _LINE_BYTES = 1024 * 1024
-_TAIL_BYTES = 64 * 1024
+TAIL_BYTES = 64 * 1024
+"""So much is read where only the end is wanted."""
 
 
 class LogLine(NamedTuple):
@@ -31,7 +33,7 @@ class LogFollower:
     """Returns what is new in the logs of attempts; a line that has not ended yet is held back."""
 
     def __init__(self) -> None:
-        self._tails: dict[Path, dict[str, _Tail]] = {}
+        self._tails: dict[Path, dict[str, LogTail]] = {}
         # The processes of each attempt that are known, also those that are not followed.
         self._names: dict[Path, set[str]] = {}
         self._wanted: dict[Path, Callable[[str], bool]] = {}
@@ -91,7 +93,7 @@ class LogFollower:
             if place.name not in names:
                 names.add(place.name)
                 if self._wanted[folder](place.name):
-                    self._tails[folder][place.name] = _Tail(place)
+                    self._tails[folder][place.name] = LogTail(place)
 
 
 class Lines:
@@ -119,15 +121,22 @@ class Lines:
         return [_text(rest)] if rest else []
 
 
-class _Tail:
-    """A place in the log of one process, also where the log has been moved away meanwhile."""
+class LogTail:
+    """A place in the log of one process, also where the log has been moved away meanwhile.
 
-    def __init__(self, place: Path) -> None:
+    Of what is longer than `most_behind`, only the end is read.
+    """
+
+    def __init__(
+        self, place: Path, inode: int = 0, offset: int = 0, *, most_behind: float = math.inf
+    ) -> None:
         self.lines = Lines()
+        self.skipped = 0
+        """How many bytes were left out."""
         self._parts = [place / name for name in LOGS]
         self._log = self._parts[-1]
-        self._inode = 0
-        self._offset = 0
+        self._inode, self._offset = inode, offset
+        self._most_behind = most_behind
 
     def skip(self) -> None:
         """Leave out what is there now."""
@@ -174,6 +183,10 @@ class _Tail:
             status = os.fstat(file.fileno())
             if status.st_ino != self._inode:
                 return b""
+            if status.st_size - self._offset > self._most_behind:
+                self.skipped += status.st_size - self._offset - TAIL_BYTES
+                self._offset = status.st_size - TAIL_BYTES
+                self.lines.flush()
             data = os.pread(file.fileno(), _CHUNK_BYTES, self._offset)
         self._offset += len(data)
         return data
@@ -183,12 +196,12 @@ def last_lines(place: Path, count: int) -> list[str]:
     """Return the last lines that a process has written, from the folder of its logs."""
     data = b""
     for name in (_LOG, _OLD):
-        data = _last_bytes(place / name, _TAIL_BYTES - len(data)) + data
-        if len(data) >= _TAIL_BYTES or data.count(b"\n") > count:
+        data = _last_bytes(place / name, TAIL_BYTES - len(data)) + data
+        if len(data) >= TAIL_BYTES or data.count(b"\n") > count:
             break
     lines = Lines()
     whole = lines.feed(data) + lines.flush()
-    if len(data) >= _TAIL_BYTES and len(whole) > 1:
+    if len(data) >= TAIL_BYTES and len(whole) > 1:
         # The first one has lost its beginning.
         del whole[0]
     return whole[-count:]

@@ -314,16 +314,16 @@ def test_code_that_is_too_much_is_refused_with_what_to_do(tmp_path: Path) -> Non
 
     (tmp_path / "small.py").write_text("print()")
     job = job_in(tmp_path)
-    found = deliver(job, choice().kubernetes, tmp_path)
-    assert set(found.parts) == {"pod.pyz", "code.tgz"}
+    _, parts = deliver(job, choice().kubernetes, tmp_path)
+    assert set(parts) == {"pod.pyz", "code.tgz"}
     (tmp_path / "data.bin").write_bytes(random.Random(1).randbytes(1_200_000))
     with pytest.raises(ComputeFailure, match=r"1\.2 MB of code after .* \.rankwiseignore"):
         deliver(job, choice().kubernetes, tmp_path)
     # Where the code comes from elsewhere, it does not matter.
     other = choice(code="image", code_path="/app").kubernetes
-    found = deliver(job, other, None)
-    assert set(found.parts) == {"pod.pyz"}
-    assert json.loads(found.order)["nodes"][0]["folder"] == "/app"
+    order, parts = deliver(job, other, None)
+    assert set(parts) == {"pod.pyz"}
+    assert json.loads(order)["nodes"][0]["folder"] == "/app"
 
 
 def test_what_is_packed_is_always_the_same(tmp_path: Path) -> None:

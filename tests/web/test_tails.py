@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.logs import TAIL_BYTES
 from rankwise.records import LOGS
-from rankwise.web.logs import SHOWN_BYTES, LogPosition, Tail, line_markup, tail_of
+from rankwise.web.logs import LogPosition, Tail, line_markup, tail_of
 
 FIRST, OLD, LOG = LOGS
 
@@ -20,19 +21,19 @@ def test_a_page_has_the_end_and_a_stream_goes_on_from_there(tmp_path: Path) -> N
     lines, position, before = tail_of(tmp_path, is_over=False)
     assert (lines, before) == (["one", "two"], 0)
     tail = Tail(tmp_path, LogPosition.read(str(position)))
-    assert tail.read() == []
+    assert tail.new_lines() == []
     with log.open("a") as file:
         file.write("ee\nfour\nfi")
-    assert tail.read() == ["three", "four"]
-    assert tail.read() == []
+    assert tail.new_lines() == ["three", "four"]
+    assert tail.new_lines() == []
     # Who comes back from here reads the line whole that has not ended yet.
     again = Tail(tmp_path, tail.given)
     with log.open("a") as file:
         file.write("ve")
-    assert (again.read(), again.rest()) == ([], ["five"])
-    assert tail.read() == []
-    assert tail.given == LogPosition(tail.position.inode, len("one\ntwo\nthree\nfour\n"))
-    assert tail.rest() == ["five"]
+    assert (again.new_lines(), again.lines.flush()) == ([], ["five"])
+    assert tail.new_lines() == []
+    assert tail.given == LogPosition(log.stat().st_ino, len("one\ntwo\nthree\nfour\n"))
+    assert tail.lines.flush() == ["five"]
 
 
 def test_of_a_process_that_has_ended_all_is_shown(tmp_path: Path) -> None:
@@ -43,15 +44,15 @@ def test_of_a_process_that_has_ended_all_is_shown(tmp_path: Path) -> None:
 def test_without_a_log_there_is_nothing(tmp_path: Path) -> None:
     assert tail_of(tmp_path, is_over=True) == ([], LogPosition(), 0)
     tail = Tail(tmp_path, LogPosition())
-    assert tail.read() == []
+    assert tail.new_lines() == []
     (tmp_path / LOG).write_text("late\n")
-    assert tail.read() == ["late"]
+    assert tail.new_lines() == ["late"]
 
 
 def test_a_named_pipe_in_the_place_of_a_log_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / LOG)
     assert tail_of(tmp_path, is_over=False) == ([], LogPosition(), 0)
-    assert Tail(tmp_path, LogPosition()).read() == []
+    assert Tail(tmp_path, LogPosition()).new_lines() == []
 
 
 def test_a_log_that_is_moved_away_is_read_to_its_end_first(tmp_path: Path) -> None:
@@ -63,12 +64,12 @@ def test_a_log_that_is_moved_away_is_read_to_its_end_first(tmp_path: Path) -> No
         file.write("two\n")
     log.rename(tmp_path / OLD)
     log.write_text("three\n")
-    assert [*tail.read(), *tail.read()] == ["two", "three"]
+    assert [*tail.new_lines(), *tail.new_lines()] == ["two", "three"]
     # The old one becomes the first one, and is gone from where it was.
     (tmp_path / OLD).rename(tmp_path / FIRST)
     log.rename(tmp_path / OLD)
     log.write_text("four\n")
-    assert [*tail.read(), *tail.read()] == ["four"]
+    assert [*tail.new_lines(), *tail.new_lines()] == ["four"]
 
 
 def test_a_log_that_was_emptied_is_read_from_its_beginning(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_log_that_was_emptied_is_read_from_its_beginning(tmp_path: Path) -> No
     log.write_text("a long line\n")
     tail = Tail(tmp_path, tail_of(tmp_path, is_over=False)[1])
     log.write_text("new\n")
-    assert tail.read() == ["new"]
+    assert tail.new_lines() == ["new"]
 
 
 @pytest.mark.parametrize(
@@ -91,12 +92,12 @@ def test_of_a_big_log_only_the_end_is_read(tmp_path: Path) -> None:
     tracemalloc.start()
     lines, position, before = tail_of(tmp_path, is_over=True)
     tail = Tail(tmp_path, LogPosition(position.inode, 0))
-    behind = tail.read()
+    behind = tail.new_lines()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert lines[-1] == behind[-1] == "the end"
-    assert before == 50_000_009 - SHOWN_BYTES
-    assert tail.skipped == 50_000_009 - SHOWN_BYTES
+    assert before == 50_000_009 - TAIL_BYTES
+    assert tail.skipped == 50_000_009 - TAIL_BYTES
     assert peak < 3_000_000
 
 

@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankwise.cli.options import (
-    AsJson,
-    PlanningOptions,
-    Quiet,
-    Run,
-    StoreFolder,
-    choose_run,
-    open_for_reading,
-    store_folder,
-)
+from rankwise.cli import options
 from rankwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,7 +22,7 @@ _PATIENCE_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 
 
-def cancel_command(run: Run = None, *, store: StoreFolder = None) -> int:
+def cancel_command(run: options.Run = None, *, store: options.StoreFolder = None) -> int:
     """End a run and everything that it has started.
 
     It waits until all has ended.
@@ -43,10 +34,10 @@ def cancel_command(run: Run = None, *, store: StoreFolder = None) -> int:
     from rankwise.engine.runs import cancel
     from rankwise.store import Store
 
-    folder = store_folder(store)
+    folder = options.store_folder(store)
     # For reading first: where there is no store, none is made.
-    with open_for_reading(folder) as opened:
-        chosen = choose_run(opened, run)
+    with options.open_for_reading(folder) as opened:
+        chosen = options.choose_run(opened, run)
     if chosen.state.is_over:
         print(f"{chosen.id} has already ended: {chosen.state}")
         return 0
@@ -89,7 +80,11 @@ def check_count(plan: Plan, *, limit: int, is_agreed: bool) -> None:
 
 
 def resume_command(
-    run: Run = None, *, quiet: Quiet = False, json_: AsJson = False, store: StoreFolder = None
+    run: options.Run = None,
+    *,
+    quiet: options.Quiet = False,
+    json_: options.AsJson = False,
+    store: options.StoreFolder = None,
 ) -> int:
     """Resume an interrupted run.
 
@@ -103,9 +98,9 @@ def resume_command(
     from rankwise.cli.foreground import chosen, drive_shown, on_run_finished
     from rankwise.store import Store
 
-    folder = store_folder(store)
-    with open_for_reading(folder) as opened:
-        found = choose_run(opened, run)
+    folder = options.store_folder(store)
+    with options.open_for_reading(folder) as opened:
+        found = options.choose_run(opened, run)
         if opened.children(found.id):
             from rankwise.engine.runs import start_children
 
@@ -124,7 +119,7 @@ def resume_command(
         return drive_shown(opened, found, tasks, chosen(quiet=quiet, as_json=json_))
 
 
-class StartOptions(PlanningOptions):
+class StartOptions(options.PlanningOptions):
     """How a run is started, here or in the background.
 
     Options:
@@ -150,19 +145,19 @@ class StartOptions(PlanningOptions):
 
 
 @contextlib.contextmanager
-def _created(options: StartOptions, plan: Plan, text: str) -> Iterator[tuple[Store, str]]:
+def _created(wanted: StartOptions, plan: Plan, text: str) -> Iterator[tuple[Store, str]]:
     """Create the run of a plan; InputError: it cannot be started like this."""
     from rankwise.cli.foreground import with_recipients
     from rankwise.engine.runs import check_secrets
     from rankwise.store import Store
 
     # All that can refuse the plan comes before the run is stored.
-    check_count(plan, limit=options.limit, is_agreed=options.yes)
-    if options.notify:
-        plan = with_recipients(plan, options.notify)
+    check_count(plan, limit=wanted.limit, is_agreed=wanted.yes)
+    if wanted.notify:
+        plan = with_recipients(plan, wanted.notify)
     check_secrets(plan.tasks)
-    with Store.open(options.folder) as opened:
-        if options.from_:
+    with Store.open(wanted.folder) as opened:
+        if wanted.from_:
             from rankwise.engine.reuse import check_taken
 
             check_taken(opened, plan)
@@ -170,10 +165,10 @@ def _created(options: StartOptions, plan: Plan, text: str) -> Iterator[tuple[Sto
 
 
 def run_command(
-    options: StartOptions,
+    wanted: StartOptions,
     *,
-    quiet: Quiet = False,
-    json_: AsJson = False,
+    quiet: options.Quiet = False,
+    json_: options.AsJson = False,
     list_: bool = False,
     junit: str | None = None,
     markdown: str | None = None,
@@ -200,14 +195,14 @@ def run_command(
     """
     from rankwise.cli.foreground import chosen, drive_shown, write_ci_outputs
 
-    plan, text = options.planned()
+    plan, text = wanted.planned()
     if list_:
         from rankwise.reports.terminal.console import make_console
         from rankwise.reports.terminal.matrix import show_cells
 
         show_cells(make_console(), plan)
         return 0
-    with _created(options, plan, text) as (opened, run):
+    with _created(wanted, plan, text) as (opened, run):
         row, shown = opened.run(run), chosen(quiet=quiet, as_json=json_)
         code = drive_shown(opened, row, plan.tasks, shown)
         files = {"junit": junit, "markdown": markdown}
@@ -215,7 +210,7 @@ def run_command(
         return code
 
 
-def submit_command(options: StartOptions) -> None:
+def submit_command(wanted: StartOptions) -> None:
     """Run documents in the background, and print the run's id at once.
 
     It goes on when this shell is closed.
@@ -226,8 +221,8 @@ def submit_command(options: StartOptions) -> None:
     """
     from rankwise.engine.runs import start_in_background
 
-    plan, text = options.planned()
-    with _created(options, plan, text) as (opened, run):
+    plan, text = wanted.planned()
+    with _created(wanted, plan, text) as (opened, run):
         start_in_background(opened, run)
     for notice in plan.notices:
         print(f"note: {notice}", file=sys.stderr)

@@ -89,15 +89,8 @@ def _objects(job: ExportJob, choice: ComputeConfig, task: Task) -> list[dict[str
         sent = Submission(attempt=attempt, task=task, runtime=PreparedRuntime())
         try:
             code = copy_of_code(sent, choice.kubernetes)
-            delivery = deliver(sent, choice.kubernetes, code)
+            order, parts = deliver(sent, choice.kubernetes, code)
         except ComputeFailure as failure:
             raise InputError(f"{job.at(job.code_field)}: {failure}") from failure
-    return objects_for(
-        task,
-        choice,
-        run=job.name,
-        attempt=job.name,
-        order=delivery.order,
-        parts=delivery.parts,
-        secrets=key,
-    )
+    name = job.name
+    return objects_for(task, choice, run=name, attempt=name, order=order, parts=parts, secrets=key)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from rankwise.errors import InputError
 from rankwise.files import open_left
-from rankwise.logs import Lines
+from rankwise.logs import TAIL_BYTES, Lines, LogTail
 from rankwise.records import LOGS, PROCESSES, process_folders
 from rankwise.reports.markup import as_markup
 from rankwise.reports.rendering import environment
@@ -25,8 +25,6 @@ from rankwise.web.pages import PageContent, PageRequest, framed, run_address
 from rankwise.web.store_access import Readers
 from rankwise.wording import listed, size
 
-SHOWN_BYTES = 64 * 1024
-"""So much of the end of a log is on a page."""
 # Output that comes faster than a page can show it is not followed word for word.
 _MOST_BEHIND = 512 * 1024
 
@@ -50,65 +48,26 @@ class LogPosition:
         return cls()
 
 
-class Tail:
-    """Reads on in the log of one process, also where the log is moved away meanwhile."""
+class Tail(LogTail):
+    """Reads on in the log of one process from where a browser has come to."""
 
     def __init__(self, place: Path, position: LogPosition) -> None:
-        self._place = place
-        self.position = position
-        self._lines = Lines()
+        super().__init__(place, position.inode, position.offset, most_behind=_MOST_BEHIND)
         self._held = 0
-        self.skipped = 0
-        """How many bytes were left out in the last read, because there were too many."""
 
     @property
     def given(self) -> LogPosition:
         """How far lines were given: who goes on from here misses nothing."""
-        return LogPosition(self.position.inode, max(0, self.position.offset - self._held))
+        return LogPosition(self._inode, max(0, self._offset - self._held))
 
-    def read(self) -> list[str]:
+    def new_lines(self) -> list[str]:
         """Return the lines that have come since; none: there are none now."""
         self.skipped = 0
-        try:
-            data = self._read()
-        except OSError:
-            # Not there yet, or removed.
-            return []
+        data = self.read()
         # What comes after the last end of a line is held back.
         *whole, rest = data.rsplit(b"\n", 1)
-        self._held = len(rest) + (0 if whole else self._held)
-        return self._lines.feed(data)
-
-    def rest(self) -> list[str]:
-        """Return the line that has not ended, of a process that has."""
-        return self._lines.flush()
-
-    def _read(self) -> bytes:
-        for path in self._parts():
-            with open_left(path) as file:
-                status = os.fstat(file.fileno())
-                offset = self.position.offset if status.st_ino == self.position.inode else 0
-                # It may have been emptied meanwhile.
-                offset = offset if offset <= status.st_size else 0
-                behind = status.st_size - offset
-                if behind > _MOST_BEHIND:
-                    self.skipped += behind - SHOWN_BYTES
-                    offset = status.st_size - SHOWN_BYTES
-                    self._lines.flush()
-                    self._held = 0
-                data = os.pread(file.fileno(), _MOST_BEHIND, offset)
-                self.position = LogPosition(status.st_ino, offset + len(data))
-            if data:
-                return data
-        return b""
-
-    def _parts(self) -> list[Path]:
-        """Return the part that is being read, wherever it is now, and the newest."""
-        parts = [self._place / name for name in LOGS]
-        # A log that has grown too large is moved away, and a new one begun.
-        there = [path for path in parts if path.exists()]
-        old = [path for path in there[:-1] if path.stat().st_ino == self.position.inode]
-        return [*old, *there[-1:]]
+        self._held = len(rest) + (0 if whole or self.skipped else self._held)
+        return self.lines.feed(data)
 
 
 def tail_of(place: Path, *, is_over: bool) -> tuple[list[str], LogPosition, int]:
@@ -120,8 +79,8 @@ def tail_of(place: Path, *, is_over: bool) -> tuple[list[str], LogPosition, int]
     try:
         with open_left(log) as file:
             status = os.fstat(file.fileno())
-            first = max(0, status.st_size - SHOWN_BYTES)
-            data = os.pread(file.fileno(), SHOWN_BYTES, first)
+            first = max(0, status.st_size - TAIL_BYTES)
+            data = os.pread(file.fileno(), TAIL_BYTES, first)
     except OSError:
         return [], LogPosition(), 0
     end = len(data) if is_over else data.rfind(b"\n") + 1
@@ -245,9 +204,9 @@ async def log_stream(
     while not feed.is_closed:
         # Before the log is read: what was written last is then in it.
         is_over = await readers.ask(lambda thread: _is_over(thread.store, found))
-        lines = await asyncio.to_thread(tail.read)
+        lines = await asyncio.to_thread(tail.new_lines)
         if is_over and not lines:
-            lines = tail.rest()
+            lines = tail.lines.flush()
         if lines or tail.skipped:
             yield _news(tail, lines)
             silent = 0

@@ -31,17 +31,12 @@ MOST_BYTES = 1_000_000
 _NEVER_CHANGES = (1980, 1, 1, 0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """The contents of a ConfigMap."""
+def deliver(
+    job: Submission, choice: KubernetesConfig, code: Path | None
+) -> tuple[str, dict[str, bytes]]:
+    """Return the order of a task, and by name what else its pods need, for a ConfigMap.
 
-    order: str
-    parts: Mapping[str, bytes]
-
-
-def deliver(job: Submission, choice: KubernetesConfig, code: Path | None) -> Delivery:
-    """Pack what the pods of a task need; `code` is a folder with a copy of people's code.
-
+    `code` is a folder with a copy of people's code.
     ComputeFailure: it is too much for a ConfigMap.
     """
     order = json.dumps(pod_order(job, choice).data(), separators=(",", ":"))
@@ -52,7 +47,7 @@ def deliver(job: Submission, choice: KubernetesConfig, code: Path | None) -> Del
     total = len(order.encode()) + sum(map(len, parts.values()))
     if total > MOST_BYTES:
         raise ComputeFailure(_too_much(job, len(packed), total))
-    return Delivery(order=order, parts=parts)
+    return order, parts
 
 
 def _too_much(job: Submission, packed: int, total: int) -> str:
@@ -178,7 +173,7 @@ def package_for(job: Submission, choice: ComputeConfig) -> PodPackage:
     attempt, site = job.attempt, choice.kubernetes
     try:
         code = copy_of_code(job, site)
-        delivery = deliver(job, site, code)
+        order, parts = deliver(job, site, code)
         # Beside the records as well: checks find files by it.
         nodes = _nodes(job, f"{attempt.folder}/nodes/node%d")
         make_order(job, nodes).write(attempt.folder)
@@ -193,8 +188,8 @@ def package_for(job: Submission, choice: ComputeConfig) -> PodPackage:
         run=attempt.label.partition("/")[0],
         attempt=attempt.marker,
         head_address=_UNKNOWN_ADDRESS,
-        order=delivery.order,
-        parts=delivery.parts,
+        order=order,
+        parts=parts,
         secrets={"key": secrets.token_hex(_KEY_BYTES), **values},
         has_frames=True,
     )
