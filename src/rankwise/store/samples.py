@@ -49,8 +49,6 @@ class SampleRow:
 
     series: int
     run: str
-    run_serial: int
-    """Newer runs have greater ones."""
     created: float
     """When the run was."""
     tags: Mapping[str, str]
@@ -72,7 +70,7 @@ _SAMPLES = Table(
     "samples",
     SampleRow,
     select="""
-    SELECT samples.series, runs.id, runs.serial, runs.created, runs.tags, samples.task,
+    SELECT samples.series, runs.id, runs.created, runs.tags, samples.task,
            samples.attempt, samples.trial, samples.value, samples.raw
     FROM samples JOIN runs ON runs.serial = samples.run_serial
     """,

@@ -247,12 +247,10 @@ async def log_file(found: LogOnPage) -> AsyncGenerator[bytes, None]:
 
 
 def _piece(path: Path, offset: int) -> bytes:
-    try:
-        with open_left(path) as file:
-            file.seek(offset)
-            return file.read(_CHUNK_BYTES)
-    except OSError:
-        return b""
+    with contextlib.suppress(OSError), open_left(path) as file:
+        file.seek(offset)
+        return file.read(_CHUNK_BYTES)
+    return b""
 
 
 environment().globals.update(line_markup=line_markup)

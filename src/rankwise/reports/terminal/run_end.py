@@ -21,6 +21,8 @@ from rankwise.store.rows import RED
 from rankwise.wording import counted, duration, fold, label, listed, short_path
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.text import Text
 
@@ -224,7 +226,14 @@ def show_last(store: Store, run: RunRow, console: Console, sections: consoles.Se
         _show_failed(store, run, console, sections)
     with sections.inert():
         if run.kind == _SUITE:
-            _show_suite_end(store, run, console)
+            show_suite_end(
+                console,
+                run,
+                cases=failures.results_of(store, run.id),
+                repeated=failures.repeated_of(store, run.id),
+                explained=failures.explain_run(store, run.id, most=_MOST_TESTS_EXPLAINED, lines=10),
+                folder=store.run_folder(run.id),
+            )
         else:
             _show_other_end(store, run, console, counts)
 
@@ -333,16 +342,22 @@ _MOST_FLAKY = 3
 _LONGEST_REASON = 120
 
 
-def _show_suite_end(store: Store, run: RunRow, console: Console) -> None:
+def show_suite_end(
+    console: Console,
+    run: RunRow,
+    *,
+    cases: Sequence[CaseResult],
+    repeated: Sequence[failures.Repeated],
+    explained: RunExplanation,
+    folder: Path,
+) -> None:
     """Say how a suite ended, why, and where to look."""
     console.print()
-    cases = failures.results_of(store, run.id)
-    explained = failures.explain_run(store, run.id, most=_MOST_TESTS_EXPLAINED, lines=10)
     # What failed first is the cause more often than what failed last.
     order = [one.task for one in explained.first]
     red = [case for case in cases if not case.state.is_green]
     red.sort(key=lambda one: order.index(one.task) if one.task in order else len(order))
-    flaky = [one for one in failures.repeated_of(store, run.id) if one.is_flaky]
+    flaky = [one for one in repeated if one.is_flaky]
     not_run = [case for case in red if case.state is State.NOT_RUN]
     # One more than other ends have: how to run again what is not green.
     room = room_on(console) - LINES_OF_END - 1 - min(len(flaky), _MOST_FLAKY + 1) - bool(not_run)
@@ -364,7 +379,7 @@ def _show_suite_end(store: Store, run: RunRow, console: Console) -> None:
         console.print(f"  {who} did not run, which the suite requires: {why}")
     steps = {}
     if explained:
-        steps["logs"] = short_path(str(store.run_folder(run.id)))
+        steps["logs"] = short_path(str(folder))
         steps["again"] = shlex.join(
             ["rankwise", "run", *map(short_path, run.documents), "--failed"]
         )
