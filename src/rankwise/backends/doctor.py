@@ -107,10 +107,8 @@ def check_kubernetes(choice: ComputeConfig) -> Iterator[Finding]:
     if choice.kubernetes.image:
         yield from _trial_of_pod(choice)
     else:
-        yield hint(
-            "no image is set, so no task was tried",
-            'write image = "…", for tasks whose environment is no image',
-        )
+        remedy = 'write image = "…", for tasks whose environment is no image'
+        yield hint("no image is set, so no task was tried", remedy)
 
 
 def _permissions(cluster: ApiClient) -> Finding:
@@ -122,10 +120,8 @@ def _permissions(cluster: ApiClient) -> Finding:
         remedy = "apply the Role of the documentation (Kubernetes, what must be allowed)"
         return fault(f"not allowed: {missing}", remedy)
     if wanted:
-        return hint(
-            f"all required permissions granted, but not {wanted}",
-            "without it, the reason why a quota holds pods back is not shown",
-        )
+        remedy = "without it, the reason why a quota holds pods back is not shown"
+        return hint(f"all required permissions granted, but not {wanted}", remedy)
     return Finding("all required permissions granted")
 
 
@@ -162,10 +158,8 @@ def _trial_of_pod(choice: ComputeConfig) -> Iterator[Finding]:
             return
         took = time.monotonic() - begun
     if end is None:
-        yield hint(
-            f"a task has not run within {_POD_TRIAL_SECONDS:g} s",
-            "the cluster is busy, or will never run it: `kubectl get events` says more",
-        )
+        remedy = "the cluster is busy, or will never run it: `kubectl get events` says more"
+        yield hint(f"a task has not run within {_POD_TRIAL_SECONDS:g} s", remedy)
     elif end.outcome == State.PASSED:
         yield Finding(f"a task ran in {image}, and was back after {took:.0f} s")
     else:
@@ -229,19 +223,15 @@ def check_provider(choice: ComputeConfig, tracked: Tracked) -> Iterator[Finding]
             return
     yield _list_of(choice)
     if left := list(tracked.entries(compute=choice.name)):
-        yield hint(
-            f"{len(left)} instances are recorded in {FOLDER} as not yet deleted",
-            "rankwise clean --list  shows them;  rankwise clean  deletes those not in use",
-        )
+        remedy = "rankwise clean --list  shows them;  rankwise clean  deletes those not in use"
+        yield hint(f"{len(left)} instances are recorded in {FOLDER} as not yet deleted", remedy)
 
 
 def _list_of(choice: ComputeConfig) -> Finding:
     """Try `list`, which creates nothing and shows whether we are logged in."""
     if not choice.command.list:
-        return hint(
-            "there is no `list`: an instance whose id was lost cannot be found",
-            "write how to list instances, with their names",
-        )
+        remedy = "write how to list instances, with their names"
+        return hint("there is no `list`: an instance whose id was lost cannot be found", remedy)
     answer = exchange(fill(choice.command.list, {"name": new_name()}), seconds=_LIST_SECONDS)
     if answer.exit_code:
         return fault(f"`list` fails: {answer.last_line}", "log in to the provider")
@@ -303,10 +293,8 @@ def _accounting(settings: dict[str, str]) -> Finding:
     if is_accounting_on(settings):
         return Finding("accounting is on: sacct knows jobs that slurmctld has forgotten")
     age = settings.get("MinJobAge", "an unknown time")
-    return hint(
-        f"accounting is off: Slurm knows how a job ended for {age} after its end",
-        "nothing to do: the runner's own files keep how a job ended",
-    )
+    remedy = "nothing to do: the runner's own files keep how a job ended"
+    return hint(f"accounting is off: Slurm knows how a job ended for {age} after its end", remedy)
 
 
 def _plugins(system: Slurm, choice: SlurmConfig) -> Finding:
@@ -369,10 +357,8 @@ def _send_trial(system: BatchSystem, settings: BatchConfig, place: Path, remedy:
         with contextlib.suppress(ComputeFailure):
             system.cancel(job, batch.Ending.NOW)
         why = f": {state.reason}" if state is not None and state.reason else ""
-        return hint(
-            f"a job has not run within {_JOB_TRIAL_SECONDS:g} s{why}",
-            "the cluster is busy, or will never run it: look at its queue",
-        )
+        remedy = "the cluster is busy, or will never run it: look at its queue"
+        return hint(f"a job has not run within {_JOB_TRIAL_SECONDS:g} s{why}", remedy)
     if log.exists():
         lines = log.read_text(errors="replace").strip().splitlines()
         return fault(

@@ -75,10 +75,8 @@ def _cores() -> Iterator[Finding]:
     there = os.cpu_count() or 1
     if len(allowed) < there:
         listed = ", ".join(map(str, allowed[:8])) + (", …" if len(allowed) > 8 else "")
-        yield hint(
-            f"this process may use {len(allowed)} of {there} cores: {listed}",
-            "a batch system, taskset or a container has bound it; ranks are bound to these",
-        )
+        remedy = "a batch system, taskset or a container has bound it; ranks are bound to these"
+        yield hint(f"this process may use {len(allowed)} of {there} cores: {listed}", remedy)
     gpus = visible_gpus()
     yield Finding(f"{len(gpus)} GPUs: {', '.join(gpus)}" if gpus else "no GPU")
 
@@ -114,14 +112,10 @@ def _trial(place: str, named: str) -> Finding:
     if counts == ["2"]:
         return Finding(f"{named}: two ranks found each other, {library}")
     if counts and set(counts) == {"1"}:
-        return hint(
-            f"{named} and mpi4py ({library}) are of different MPIs",
-            "put the mpiexec of that MPI first on PATH, or install mpi4py with this one",
-        )
-    return hint(
-        f"{named} could not start two ranks: {text[-200:]}",
-        "try it by hand: mpiexec -n 2 python -m mpi4py.bench helloworld",
-    )
+        remedy = "put the mpiexec of that MPI first on PATH, or install mpi4py with this one"
+        return hint(f"{named} and mpi4py ({library}) are of different MPIs", remedy)
+    remedy = "try it by hand: mpiexec -n 2 python -m mpi4py.bench helloworld"
+    return hint(f"{named} could not start two ranks: {text[-200:]}", remedy)
 
 
 def _writable(store: Path) -> Finding:
@@ -139,10 +133,8 @@ def _extras() -> Iterator[Finding]:
             remedy = f"if you want it: pip install 'rankwise[{extra}]'"
             yield hint(f"not installed: {purpose}", remedy)
     if find_uv() is None:
-        yield hint(
-            "no uv: environments that documents ask for cannot be made",
-            "if you want them: pip install 'rankwise[uv]'",
-        )
+        remedy = "if you want them: pip install 'rankwise[uv]'"
+        yield hint("no uv: environments that documents ask for cannot be made", remedy)
 
 
 def _programs() -> Iterator[Finding]:

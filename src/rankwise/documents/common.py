@@ -13,15 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    ValidationInfo,
-    model_validator,
-)
+import pydantic
+from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -86,11 +79,11 @@ def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
     }
 
 
-class Model(BaseModel):
+class Model(pydantic.BaseModel):
     """A mapping with known fields. A field that is there but empty counts as left out."""
 
     # Built when they are used: a command needs one type of document, or none.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     short_form: ClassVar[str] = ""
     """The field that is meant if there is only a text instead of a mapping."""
@@ -144,9 +137,9 @@ class Model(BaseModel):
                 (), f"{what} needs {one_of}{alternatives([code(name) for name in names])}"
             )
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
-    def _look_over(cls, contents: Any, info: ValidationInfo) -> Any:
+    def _look_over(cls, contents: Any, info: pydantic.ValidationInfo) -> Any:
         if cls.short_form and isinstance(contents, str):
             return {cls.short_form: contents}
         if not isinstance(contents, Mapping):
@@ -173,7 +166,7 @@ class Model(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+        cls, core_schema: CoreSchema, handler: pydantic.GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         schema = handler(core_schema)
         # The schema may be a `$ref`: the definition behind it is what has the fields.
@@ -247,7 +240,7 @@ class RestartPolicy(Model):
 
 Wanted = Annotated[
     tuple[values.Written, ...],
-    BeforeValidator(one_or_more),
+    pydantic.BeforeValidator(one_or_more),
     listed_schema({"type": ["string", "number", "boolean"]}),
 ]
 Condition = dict[values.Name, Wanted]

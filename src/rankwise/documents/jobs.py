@@ -170,10 +170,8 @@ class JobModel(DocumentModel):
         secrets = entries_in(contents, "secrets")
         for index, name in enumerate(secrets):
             if isinstance(name, str) and name in mapping_in(contents, "environment_variables"):
-                yield Conflict(
-                    ("environment_variables", name),
-                    f"{code(name)} is one of `secrets` too; leave its value out here",
-                )
+                why = f"{code(name)} is one of `secrets` too; leave its value out here"
+                yield Conflict(("environment_variables", name), why)
             if name in secrets[:index]:
                 yield Conflict(("secrets", index), "this name is in `secrets` already")
 
@@ -385,15 +383,11 @@ class CommandJob(JobModel):
         yield from common.unknown_references(contents.get("command"), ("command",), known)
         nodes = number_in(resources.get("instance_count"))
         if contents.get("distribution") is None and nodes is not None and nodes > 1:
-            yield Conflict(
-                ("resources", "instance_count"),
-                f"{nodes} nodes need a `distribution` that says how they work together",
-            )
+            why = f"{nodes} nodes need a `distribution` that says how they work together"
+            yield Conflict(("resources", "instance_count"), why)
         if compute.get("instance_count") is not None:
-            yield Conflict(
-                ("compute", "instance_count"),
-                "in a command job the number of nodes is `resources.instance_count`",
-            )
+            why = "in a command job the number of nodes is `resources.instance_count`"
+            yield Conflict(("compute", "instance_count"), why)
 
     def without_effect(self) -> tuple[str, ...]:
         """Name the fields that were given but are only read."""

@@ -11,17 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_type_hints
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationInfo,
-    WithJsonSchema,
-    create_model,
-)
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from rankwise.checks.json_path import steps_of
 from rankwise.documents import common, site_models, values
@@ -58,7 +49,7 @@ def _is_folder(value: str) -> bool:
     return value.startswith("/") and bool(value.strip("/")) and ":" not in value
 
 
-def _file_path(path: str, info: ValidationInfo) -> str:
+def _file_path(path: str, info: pydantic.ValidationInfo) -> str:
     return common.complete(
         path, info.context.folder if isinstance(info.context, common.ValidationContext) else Path()
     )
@@ -304,7 +295,7 @@ def _notifier(name: str) -> str:
 class NotifierTable(SiteTable):
     """The notifier of another package, which has keys of its own."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = pydantic.ConfigDict(extra="allow")
 
     kind: Annotated[values.Text, AfterValidator(_notifier)]
     """Name of the notifier."""
@@ -357,7 +348,7 @@ class BatchTable(SiteTable):
 class UnreadTable(SiteTable):
     """A table of a batch system that is not loaded: whatever is in it."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = pydantic.ConfigDict(extra="ignore")
 
 
 CONFIGS: Mapping[type, type] = {
@@ -415,7 +406,7 @@ def _model(base: type[SiteTable], config: Any = None, **more: Any) -> Any:
     # `name` and `place` come from where the table stands, not from a key.
     keys = _keys(config, base.needed) if config else {}
     own = {name: key for name, key in keys.items() if name not in ("name", "place", *more)}
-    return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **more, **own)
+    return pydantic.create_model(base.__name__, __base__=base, __doc__=base.__doc__, **more, **own)
 
 
 def compute_model(backend: str, table: type[SiteTable] | None = None, config: Any = None) -> Any:
@@ -456,10 +447,10 @@ if TYPE_CHECKING:
 else:
     AnyCompute = any_compute()
     AnyNotify = Annotated[
-        Annotated[_model(MailTable), Tag("mail")]
-        | Annotated[_model(WebhookTable), Tag("webhook")]
-        | Annotated[NotifierTable, Tag("other")],
-        Discriminator(
+        Annotated[_model(MailTable), pydantic.Tag("mail")]
+        | Annotated[_model(WebhookTable), pydantic.Tag("webhook")]
+        | Annotated[NotifierTable, pydantic.Tag("other")],
+        pydantic.Discriminator(
             _notify_kind,
             custom_error_type=OWN_WORDS,
             custom_error_message="{message}",
@@ -485,7 +476,5 @@ class SiteFile(Model):
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         if mapping_in(contents, "compute", LOCAL).get("backend", LOCAL) != LOCAL:
-            yield Conflict(
-                ("compute", LOCAL, "backend"),
-                f'the compute "{LOCAL}" is always this machine; take another name',
-            )
+            why = f'the compute "{LOCAL}" is always this machine; take another name'
+            yield Conflict(("compute", LOCAL, "backend"), why)

@@ -7,15 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationError,
-    WithJsonSchema,
-)
+import pydantic
+from pydantic import Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from rankwise.documents import common, values
@@ -117,7 +110,7 @@ def _shape(given: Any) -> str:
 Values = Annotated[
     Annotated[list[values.Written], Tag("list")]
     | Annotated[Range, Tag("range")]
-    | Annotated[dict[values.Name, values.Written], Tag("names"), WithJsonSchema(_NAMES)],
+    | Annotated[dict[values.Name, values.Written], Tag("names"), pydantic.WithJsonSchema(_NAMES)],
     Discriminator(_shape),
 ]
 """Values as they are, numbers of a range, or values with names by which cases are known."""
@@ -131,8 +124,8 @@ def _not_empty(counts: list[int]) -> list[int]:
 
 Counts = Annotated[
     list[values.PositiveInt],
-    BeforeValidator(one_or_more),
-    AfterValidator(_not_empty),
+    pydantic.BeforeValidator(one_or_more),
+    pydantic.AfterValidator(_not_empty),
     listed_schema({"type": "integer", "minimum": 1}),
 ]
 
@@ -270,10 +263,8 @@ class Sweep(DocumentModel):
                 yield Conflict(("metrics", index), conflict.message)
         budget = mapping_in(contents, "budget")
         if budget.get("max_core_hours") is not None and contents.get("timeout") is None:
-            yield Conflict(
-                ("budget", "max_core_hours"),
-                "it cannot be told how long cases take: give them a `timeout`",
-            )
+            why = "it cannot be told how long cases take: give them a `timeout`"
+            yield Conflict(("budget", "max_core_hours"), why)
 
 
 def _names(contents: Mapping[str, Any]) -> list[str]:
@@ -343,5 +334,5 @@ def _size(given: Any) -> int | None:
         return len(given) if isinstance(given, list | Mapping) else None
     try:
         return len(Range.model_validate(given).numbers())
-    except ValidationError:
+    except pydantic.ValidationError:
         return None

@@ -202,10 +202,8 @@ def _of_command_job(
 def _losses(job: ExportJob) -> Iterator[str]:
     for role in job.request.roles:
         if role.resources != Resources():
-            yield job.loss(
-                job.limits_field(role.name),
-                f"`{job.request.compute}` decides how large its machines are",
-            )
+            why = f"`{job.request.compute}` decides how large its machines are"
+            yield job.loss(job.limits_field(role.name), why)
     if job.request.secrets:
         names = ", ".join(job.request.secrets)
         yield job.loss("secrets", f"{names}: have the program ask the workspace's key vault")
