@@ -361,10 +361,9 @@ def _send_trial(system: BatchSystem, settings: BatchConfig, place: Path, remedy:
         return hint(f"a job has not run within {_JOB_TRIAL_SECONDS:g} s{why}", remedy)
     if log.exists():
         lines = log.read_text(errors="replace").strip().splitlines()
-        return fault(
-            f"a job ended as {state.word}: {lines[-1] if lines else 'it wrote nothing'}",
-            f"modules, init and python of the site file must work there ({python})",
-        )
+        said = lines[-1] if lines else "it wrote nothing"
+        remedy = f"modules, init and python of the site file must work there ({python})"
+        return fault(f"a job ended as {state.word}: {said}", remedy)
     return fault(f"a job ended as {state.word}, and left nothing in {place.parent}", remedy)
 
 

@@ -144,11 +144,8 @@ def _over(metric: str, unit: str, group: LineGroup) -> Figure:
     spoken = [_band(rows), *_left_out(left_out, rows)]
     if len(lines) > len(shown):
         spoken.append(f"{len(shown)} of {len(lines)} lines are drawn; the table has all.")
-    return Figure(
-        title=f"{_capital(_worded(metric))} against {_worded(across)}",
-        note=" ".join(spoken),
-        svg=plot,
-    )
+    title = f"{_capital(_worded(metric))} against {_worded(across)}"
+    return Figure(title=title, note=" ".join(spoken), svg=plot)
 
 
 def _lines(group: LineGroup, words: Words) -> list[Series]:
@@ -279,11 +276,8 @@ def _compared(metric: str, unit: str, rows: Sequence[Measure], varied: Sequence[
     spoken = [_band(rows)]
     if len(rows) > len(bars):
         spoken.append(f"{len(bars)} of {len(rows)} are drawn; the table has all.")
-    return Figure(
-        title=_capital(_worded(metric)),
-        note=" ".join(spoken),
-        svg=charts.bar_plot(bars, _worded(metric)),
-    )
+    plot = charts.bar_plot(bars, _worded(metric))
+    return Figure(title=_capital(_worded(metric)), note=" ".join(spoken), svg=plot)
 
 
 def _trend(one: Measure, trend: Trend) -> Figure:
@@ -301,11 +295,8 @@ def _trend(one: Measure, trend: Trend) -> Figure:
         spoken.append(trend.trouble)
     # The parameters of one case alone: nothing beside it says which it is.
     case = _name(one, one.parameters)
-    return Figure(
-        title=f"{_capital(_worded(one.metric))} over runs{f' ({case})' if case else ''}",
-        note=" ".join(spoken),
-        svg=plot,
-    )
+    title = f"{_capital(_worded(one.metric))} over runs{f' ({case})' if case else ''}"
+    return Figure(title=title, note=" ".join(spoken), svg=plot)
 
 
 def _slowest(times: Sequence[tuple[str, float]]) -> Figure:

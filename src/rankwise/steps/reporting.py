@@ -96,10 +96,8 @@ def _deliver(store: Store, run: str, names: list[str]) -> None:
 def report_main() -> None:
     """Do what the command line says."""
     parser = parser_about_run("report", "Write the report of a run.")
-    parser.add_argument(
-        "to",
-        help="the file; .html, .pdf, .json and formats of other packages get that, others Markdown",
-    )
+    formats = ".html, .pdf, .json and formats of other packages get that, others Markdown"
+    parser.add_argument("to", help=f"the file; {formats}")
     given = parser.parse_args()
     place = Path(expanded(given.to))
     with Store.open(Path(given.store), read_only=True) as store:

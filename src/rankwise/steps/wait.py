@@ -58,12 +58,8 @@ def main() -> None:
     parser.add_argument("--failed", default="", help="what it is like after a failure")
     parser.add_argument("--cancel", default="", help="the line that ends $JOB")
     parser.add_argument("--interval", type=float, default=5.0, help="seconds between two looks")
-    parser.add_argument(
-        "--gone",
-        action="store_true",
-        dest="is_done_when_gone",
-        help="no answer any more means done",
-    )
+    about = "no answer any more means done"
+    parser.add_argument("--gone", action="store_true", dest="is_done_when_gone", help=about)
     submit_and_wait(BatchCommands(**vars(parser.parse_args())))
 
 

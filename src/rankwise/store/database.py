@@ -373,11 +373,9 @@ class Changes:
 
     def _refuse_open(self, table: str, column: str, which: Mapping[str, Any], what: str) -> None:
         """Raise StoreFailure if a row is not over; `what` cannot be done then."""
-        found = self._database.row(
-            f"SELECT {column} FROM {table} WHERE {where_all(which)} AND {_IS_OPEN} LIMIT 1",
-            tuple(which.values()),
-        )
-        if found:
+        where = f"WHERE {where_all(which)} AND {_IS_OPEN}"
+        query = f"SELECT {column} FROM {table} {where} LIMIT 1"
+        if found := self._database.row(query, tuple(which.values())):
             raise StoreFailure(
                 f"{self._database.path}: {what}: its {table.removesuffix('s')} {found[0]} is not "
                 "over. Another rankwise may drive this run."
@@ -387,7 +385,5 @@ class Changes:
         """Add rows that have the same columns, in the same order."""
         if rows:
             marks = ", ".join("?" * len(rows[0]))
-            self._database.change_many(
-                f"INSERT INTO {table} ({', '.join(rows[0])}) VALUES ({marks})",
-                [tuple(row.values()) for row in rows],
-            )
+            insert = f"INSERT INTO {table} ({', '.join(rows[0])}) VALUES ({marks})"
+            self._database.change_many(insert, [tuple(row.values()) for row in rows])

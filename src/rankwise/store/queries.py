@@ -245,11 +245,8 @@ class Queries:
 
     def passed_with(self, digest: str) -> TaskRow | None:
         """Return the newest task that has passed and depends on exactly this."""
-        return self._database.first(
-            TASKS,
-            "WHERE digest = ? AND digest != '' AND state = ? ORDER BY rowid DESC",
-            (digest, State.PASSED),
-        )
+        rest = "WHERE digest = ? AND digest != '' AND state = ? ORDER BY rowid DESC"
+        return self._database.first(TASKS, rest, (digest, State.PASSED))
 
     def passed_before(self, source: str, key: str) -> TaskRow | None:
         """Return the newest task of that key that has passed in a run of a document."""
@@ -308,12 +305,10 @@ class Queries:
         table = TASKS_WITH_BODIES if bodies else TASKS
         # By position, not OFFSET: rows that change meanwhile are neither skipped nor read twice.
         last, is_more = -1, True
+        rest = f"WHERE {where} AND position > ? ORDER BY position LIMIT ?"
         while is_more:
-            found = self._database.rows(
-                f"{table.select} WHERE {where} AND position > ? ORDER BY position LIMIT ?",
-                (*values, last, _PAGE),
-            )
-            for row in map(table.read, found):
+            found = self._database.all(table, rest, (*values, last, _PAGE))
+            for row in found:
                 last = row.position
                 yield row
             is_more = len(found) == _PAGE
@@ -370,11 +365,8 @@ class Queries:
             with_value = " AND value = ?" if separator else ""
             tag = f"EXISTS (SELECT 1 FROM json_each(tags) WHERE key = ?{with_value})"
             where.add(tag, name.strip(), *([value.strip()] if separator else []))
-        rows = self._database.all(
-            RUNS,
-            f"WHERE {where} ORDER BY serial DESC LIMIT ? OFFSET ?",
-            (*where.values, limit, offset),
-        )
+        rest = f"WHERE {where} ORDER BY serial DESC LIMIT ? OFFSET ?"
+        rows = self._database.all(RUNS, rest, (*where.values, limit, offset))
         total = self._database.number(f"SELECT count(*) FROM runs WHERE {where}", where.values)
         return RowPage(rows, total)
 
@@ -408,12 +400,9 @@ class Queries:
             # Positions have no gaps: none has to be skipped one by one.
             where.add("position >= ?", offset)
             offset = 0
-        rows = self._database.all(
-            TASKS,
-            f"WHERE {where} ORDER BY {by} LIMIT ? OFFSET ?",
-            (*where.values, *[now] * by.count("?"), limit, offset),
-        )
-        return RowPage(rows, total)
+        rest = f"WHERE {where} ORDER BY {by} LIMIT ? OFFSET ?"
+        values = (*where.values, *[now] * by.count("?"), limit, offset)
+        return RowPage(self._database.all(TASKS, rest, values), total)
 
     def result_page(
         self, run: str, wanted: TaskFilter, *, order: str, limit: int, offset: int = 0
@@ -472,10 +461,8 @@ class Queries:
             "FROM tasks a JOIN tasks b ON b.run = ? AND b.key = a.key "
             "WHERE a.run = ? AND a.state != b.state"
         )
-        rows = self._database.rows(
-            f"SELECT a.key, a.state, b.state {source} ORDER BY a.position LIMIT ?",
-            (after, before, limit),
-        )
+        query = f"SELECT a.key, a.state, b.state {source} ORDER BY a.position LIMIT ?"
+        rows = self._database.rows(query, (after, before, limit))
         found = [Difference(str(key), State(old), State(new)) for key, old, new in rows]
         total = self._database.number(f"SELECT count(*) {source}", (after, before))
         return RowPage(found, total)

@@ -99,9 +99,8 @@ class SampleWrites(Changes):
     ) -> None:
         """Keep what an attempt has measured, in place of what it may have before."""
         with self._database.together():
-            [(serial, name)] = self._database.rows(
-                "SELECT serial, name FROM runs WHERE id = ?", (run,)
-            )
+            query = "SELECT serial, name FROM runs WHERE id = ?"
+            [(serial, name)] = self._database.rows(query, (run,))
             # A restart is another attempt: what the first one measured stays.
             key = (serial, task, attempt)
             where = "WHERE run_serial = ? AND task = ? AND attempt = ?"
@@ -112,15 +111,11 @@ class SampleWrites(Changes):
                 series = self._series_of(name, case, sample)
                 # Most samples are a single value, and have no list of raw ones beside it.
                 raw = json.dumps(list(sample.raw)) if sample.raw else None
-                self._database.change(
-                    "INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (series, serial, task, attempt, trial, sample.value, raw),
-                )
+                row = (series, *key, trial, sample.value, raw)
+                self._database.change("INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             if conditions is not None:
-                self._database.change(
-                    "INSERT INTO conditions VALUES (?, ?, ?, ?)",
-                    (*key, json.dumps(self.redact_in(conditions))),
-                )
+                body = json.dumps(self.redact_in(conditions))
+                self._database.change("INSERT INTO conditions VALUES (?, ?, ?, ?)", (*key, body))
 
     def _series_of(self, name: str, case: str, sample: Sample) -> int:
         # Sorted, because the text is the identity of the point: one order, one series.
@@ -158,10 +153,8 @@ class SampleQueries:
         newest = "SELECT DISTINCT run_serial FROM samples WHERE series = ? ORDER BY 1 DESC LIMIT ?"
         # To SQLite, a negative limit is none.
         limit = -1 if last_runs is None else last_runs
-        return self._samples(
-            f"WHERE samples.series = ? AND samples.run_serial IN ({newest})",
-            (series, series, limit),
-        )
+        where = f"WHERE samples.series = ? AND samples.run_serial IN ({newest})"
+        return self._samples(where, (series, series, limit))
 
     def samples_of_run(self, run: str) -> list[SampleRow]:
         """Return all samples of a run."""

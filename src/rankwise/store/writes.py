@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rankwise.errors import StoreFailure
 from rankwise.plan import Plan, body_of
-from rankwise.store.database import Changes
+from rankwise.store.database import Changes, where_all
 from rankwise.store.rows import Outcome, ProcessRow, ResultRow, State, TaskRow
 
 _NOT_STARTED = "started IS NULL"
@@ -250,8 +250,6 @@ class Writes(Changes):
         ]
         with self.together():
             # A client that was killed may have stored some of them.
-            self._database.change(
-                "DELETE FROM results WHERE run = ? AND task = ? AND attempt = ?",
-                (run, task, attempt),
-            )
+            of_it = f"WHERE {where_all(of_attempt)}"
+            self._database.change(f"DELETE FROM results {of_it}", (run, task, attempt))
             self._insert("results", rows)
