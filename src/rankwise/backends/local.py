@@ -161,9 +161,8 @@ class LocalBackend:
             order.write(attempt.folder)
             pid = self._start_runner(attempt.folder, job.secrets)
         except OSError as error:
-            raise ComputeFailure(
-                f"{attempt.label} could not be started in {attempt.folder}: {error.strerror}"
-            ) from error
+            why = f"{attempt.label} could not be started in {attempt.folder}: {error.strerror}"
+            raise ComputeFailure(why) from error
         # Before it is watched: its end must be the last update.
         self._tell(Update(attempt=attempt, job_id=str(pid), has_started=True))
         self._watch(_Started(attempt=attempt, pid=pid, handle=_handle(pid), gpus=gpus))

@@ -232,9 +232,8 @@ def _data(check: Check, texts: list[CheckedText], redact: Callable[[str], str]) 
             except (ValueError, RecursionError):
                 continue
     names = ", ".join(source.name for source in texts)
-    raise Missing(
-        f"there is no JSON in {names}:{sources.quote(map(redact, sources.last_lines(texts)))}"
-    )
+    why = f"there is no JSON in {names}:{sources.quote(map(redact, sources.last_lines(texts)))}"
+    raise Missing(why)
 
 
 def _is_right(check: Check, value: Any) -> bool:

@@ -171,9 +171,8 @@ def _write_new(file: Path, text: str) -> None:
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
     except FileExistsError:
-        raise InputError(
-            f"{file}: the file exists; remove it first, or choose another name"
-        ) from None
+        why = f"{file}: the file exists; remove it first, or choose another name"
+        raise InputError(why) from None
     except OSError as error:
         raise InputError(f"{file}: cannot be written: {error.strerror}") from error
 

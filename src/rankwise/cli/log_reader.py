@@ -118,9 +118,8 @@ class Reader:
         wanted = [attempt for attempt in found if attempt.number == self._choice.attempt]
         if found and not wanted:
             most = max(attempt.number for attempt in found)
-            raise InputError(
-                f"{self._run.id}: there is no attempt {self._choice.attempt}; the last is {most}"
-            )
+            why = f"{self._run.id}: there is no attempt {self._choice.attempt}; the last is {most}"
+            raise InputError(why)
         return wanted
 
     def _take(self, event: EventRow) -> None:

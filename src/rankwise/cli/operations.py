@@ -49,9 +49,8 @@ def clean_command(
         names = {entry.name for entry in entries}
         # Before anything is dropped: a misspelt name must not leave half of them forgotten.
         if unknown := [name for name in forget if name not in names]:
-            raise InputError(
-                f"--forget {unknown[0]}: there is no such record: rankwise clean --list"
-            )
+            why = f"--forget {unknown[0]}: there is no such record: rankwise clean --list"
+            raise InputError(why)
         for name in forget:
             tracked.drop(name)
             print(f"forgotten: {name}")

@@ -133,9 +133,8 @@ class Model(pydantic.BaseModel):
             yield Conflict((given[1],), f"{what} has `{given[0]}` or `{given[1]}`, not both")
         elif not given and not cls.has_misspelt(contents, names):
             one_of = "one of " if len(names) > 2 else ""
-            yield Conflict(
-                (), f"{what} needs {one_of}{alternatives([code(name) for name in names])}"
-            )
+            why = f"{what} needs {one_of}{alternatives([code(name) for name in names])}"
+            yield Conflict((), why)
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -393,6 +392,5 @@ def _requirements(contents: Mapping[str, Any], *, has_lock: bool) -> Iterator[Co
             yield Conflict(path, f"{code(one)} is an option: {remedy}")
         elif one.startswith((".", "/", "~")):
             # What is made of it is kept, and would not follow the changes in the folder.
-            yield Conflict(
-                path, f"{code(one)} is a path: make an environment for it, and give its `python`"
-            )
+            why = f"{code(one)} is a path: make an environment for it, and give its `python`"
+            yield Conflict(path, why)

@@ -89,9 +89,8 @@ class Role(Model):
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         within = mapping_in(contents, "spec").get("resource_limits")
         if within is not None and contents.get("resource_limits") is not None:
-            yield Conflict(
-                ("resource_limits",), "`resource_limits` stands in `spec` as well; keep one of them"
-            )
+            why = "`resource_limits` stands in `spec` as well; keep one of them"
+            yield Conflict(("resource_limits",), why)
 
 
 class Replicas(Role):

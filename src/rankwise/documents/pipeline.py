@@ -148,9 +148,8 @@ def _misplaced(contents: Mapping[str, Any], step: str) -> Iterator[Conflict]:
             names = alternatives([f"`{each}`" for each in _DETACHED])
             yield Conflict(("detach",), f"`detach` goes with {names}, not with `{step}`")
         for name in given_in(contents, ("artifacts", "inputs", "outputs")):
-            yield Conflict(
-                (name,), f"`{name}` does not go with `detach`: the pipeline does not wait for it"
-            )
+            why = f"`{name}` does not go with `detach`: the pipeline does not wait for it"
+            yield Conflict((name,), why)
 
 
 class Pipeline(DocumentModel):
@@ -247,9 +246,8 @@ def _unknown_needs(stages: Mapping[str, Any]) -> Iterator[Conflict]:
     for name, stage in stages.items():
         when = _when(stage)
         if when in ("failed", "always") and not needs_of(stages)[name]:
-            yield Conflict(
-                ("stages", name, "when"), f"`when: {when}` needs stages to come after: `needs`"
-            )
+            why = f"`when: {when}` needs stages to come after: `needs`"
+            yield Conflict(("stages", name, "when"), why)
 
 
 def _cycles(stages: Mapping[str, Any]) -> Iterator[Conflict]:

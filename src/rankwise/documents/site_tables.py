@@ -215,9 +215,8 @@ class KubernetesTable(SiteTable):
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         way = contents.get("code")
         if way in ("image", "claim") and not str(contents.get("code_path", "")).startswith("/"):
-            yield Conflict(
-                ("code",), f'code = "{way}" needs code_path: the folder in pods, such as "/code"'
-            )
+            why = f'code = "{way}" needs code_path: the folder in pods, such as "/code"'
+            yield Conflict(("code",), why)
         if way == "claim" and not contents.get("claims"):
             yield Conflict(("code",), 'code = "claim" needs claims, such as { "data" = "/data" }')
 
@@ -273,9 +272,8 @@ class MailTable(SiteTable):
             yield Conflict((), "`user` and `password_secret` go together")
         is_here = contents.get("host") in ("localhost", "127.0.0.1", "::1")
         if contents.get("security") == "none" and "user" in contents and not is_here:
-            yield Conflict(
-                ("security",), "without security, others can read the password on its way"
-            )
+            why = "without security, others can read the password on its way"
+            yield Conflict(("security",), why)
 
 
 class WebhookTable(SiteTable):

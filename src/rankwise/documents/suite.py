@@ -110,9 +110,8 @@ def repeated_names(contents: Any, path: tuple[str, ...], seen: set[str]) -> Iter
         name = mapping_in(test).get("name")
         if isinstance(name, str):
             if name in seen:
-                yield Conflict(
-                    (*path, "tests", index, "name"), f"a test is called {code(name)} already"
-                )
+                why = f"a test is called {code(name)} already"
+                yield Conflict((*path, "tests", index, "name"), why)
             seen.add(name)
 
 

@@ -323,9 +323,8 @@ def _uneven(groups: Sequence[Any]) -> Iterator[Conflict]:
         sizes = {name: _size(value) for name, value in mapping_in(group).items()}
         if None not in sizes.values() and len(set(sizes.values())) > 1:
             told = ", ".join(f"{code(name)} has {size}" for name, size in sizes.items())
-            yield Conflict(
-                ("zip", index), f"parameters that go together need as many values: {told}"
-            )
+            why = f"parameters that go together need as many values: {told}"
+            yield Conflict(("zip", index), why)
 
 
 def _size(given: Any) -> int | None:

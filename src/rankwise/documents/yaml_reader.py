@@ -69,9 +69,8 @@ class Composer:
         next(self._events)
         extra = next(self._events)
         if isinstance(extra, events.DocumentStartEvent):
-            raise Unreadable(
-                _start(extra), "a second document begins here; put each into a file of its own"
-            )
+            why = "a second document begins here; put each into a file of its own"
+            raise Unreadable(_start(extra), why)
         return root, _start(first)
 
     def _node(self, event: events.Event) -> Any:
@@ -103,9 +102,8 @@ class Composer:
             (self._characters, MOST_CHARACTERS, "characters"),
         ):
             if count > most:
-                raise Unreadable(
-                    at, f"the document has more than {most} {what}, aliases filled in; split it"
-                )
+                why = f"the document has more than {most} {what}, aliases filled in; split it"
+                raise Unreadable(at, why)
 
     def _alias(self, event: events.AliasEvent) -> Any:
         at, name = _start(event), event.anchor

@@ -338,9 +338,8 @@ class Drive:
     def _submit(self, attempt: Attempt, task: Task, facts: base.BackendFacts) -> None:
         missing = [name for name in task.secrets if name not in self._secrets]
         if missing:
-            raise ComputeFailure(
-                f"no value for the secret {missing[0]}: set it in the environment, and resume"
-            )
+            why = f"no value for the secret {missing[0]}: set it in the environment, and resume"
+            raise ComputeFailure(why)
         try:
             attempt.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

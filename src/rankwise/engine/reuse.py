@@ -141,9 +141,8 @@ class EarlierTasks:
             if found is None or not self._is_still_there(found, reuse):
                 return digest, None
         except OSError as error:
-            raise InputError(
-                f"`inputs` and `outputs` cannot be looked for: {error.filename}: {error.strerror}"
-            ) from error
+            why = f"`inputs` and `outputs` cannot be looked for: {error.filename}: {error.strerror}"
+            raise InputError(why) from error
         return digest, found
 
     def note_outputs(self, reuse: Reuse, folder: Path) -> None:

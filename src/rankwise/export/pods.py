@@ -239,9 +239,8 @@ def common_losses(job: ExportJob, code: CodeMap | None) -> Iterator[str]:
         yield job.loss(field, "it counts for all attempts together, not for each")
     yield from losses_of_data(job)
     if code is None and not job.code_in_image:
-        yield job.loss(
-            job.code_field, "none is given: commands run in the working folder of the image"
-        )
+        why = "none is given: commands run in the working folder of the image"
+        yield job.loss(job.code_field, why)
 
 
 def losses_of_data(job: ExportJob) -> Iterator[str]:
@@ -249,9 +248,8 @@ def losses_of_data(job: ExportJob) -> Iterator[str]:
     model = job.model
     for name, said in model.inputs.items():
         if said.path and "://" not in said.path and not said.path.startswith("azureml:"):
-            yield job.loss(
-                f"inputs.{name}", f"`{said.path}` is a path here: have it in the image or a volume"
-            )
+            why = f"`{said.path}` is a path here: have it in the image or a volume"
+            yield job.loss(f"inputs.{name}", why)
         elif said.path:
             yield job.loss(f"inputs.{name}", f"`{said.path}` is not fetched there")
     if isinstance(model, CommandJob):

@@ -256,9 +256,8 @@ def _set(text: str, inputs: dict[str, str], kind: Literal["pdf", "png"]) -> byte
         # Late: it is an extra, and a large library to load.
         import typst
     except ImportError as error:
-        raise InputError(
-            "typst is not installed, which makes PDF and PNG: pip install 'rankwise[report]'"
-        ) from error
+        why = "typst is not installed, which makes PDF and PNG: pip install 'rankwise[report]'"
+        raise InputError(why) from error
     made = typst.compile(
         text.encode(),
         format=kind,

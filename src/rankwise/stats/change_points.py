@@ -193,6 +193,5 @@ def _numpy() -> Any:
     try:
         return importlib.import_module("numpy")
     except ImportError:
-        raise InputError(
-            "To find changes, numpy is needed: pip install 'rankwise[measure]'"
-        ) from None
+        why = "To find changes, numpy is needed: pip install 'rankwise[measure]'"
+        raise InputError(why) from None

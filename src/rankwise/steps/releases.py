@@ -72,9 +72,8 @@ def deploy(source: Path, folder: Path, name: str, *, keep: int) -> Release:
                 raise InputError(f"{place} is there, but no release of rankwise's: move it away")
             _copy(source, folder, name)
         elif _contents(place) != _contents(source):
-            raise InputError(
-                f"{place} is a release of another build: choose another name, or remove it"
-            )
+            why = f"{place} is a release of another build: choose another name, or remove it"
+            raise InputError(why)
         _switch(folder, name)
         _remove_old(folder, keep)
     return next(one for one in releases_in(folder) if one.name == name)

@@ -178,9 +178,8 @@ def package_for(job: Submission, choice: ComputeConfig) -> PodPackage:
         nodes = _nodes(job, f"{attempt.folder}/nodes/node%d")
         make_order(job, nodes).write(attempt.folder)
     except OSError as error:
-        raise ComputeFailure(
-            f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"
-        ) from error
+        why = f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"
+        raise ComputeFailure(why) from error
     values = {f"secret.{name}": value for name, value in job.secrets.items()}
     made = objects.objects_for(
         job.task,

@@ -302,9 +302,8 @@ def _typeset(notebook: Any) -> bytes:
     try:
         import typst
     except ImportError:
-        raise NotebookFailure(
-            Ended.CANNOT_WRITE, "PDF needs chromium, or pip install 'rankwise[report]'"
-        ) from None
+        why = "PDF needs chromium, or pip install 'rankwise[report]'"
+        raise NotebookFailure(Ended.CANNOT_WRITE, why) from None
     with tempfile.TemporaryDirectory(prefix="rankwise-pdf-") as folder:
         cells: list[dict[str, str]] = []
         pictures: dict[int, list[str]] = {}
