@@ -69,9 +69,8 @@ def compare_command(
     threshold_of = thresholds(threshold or ())
     with options.open_for_reading(options.store_folder(store)) as opened:
         before, after = (Side(given=one, runs=runs_of(opened, one, last=last)) for one in (a, b))
-        compared = compare_sides(
-            opened, before, after, metrics=metric or (), threshold_of=threshold_of
-        )
+        metrics = metric or ()
+        compared = compare_sides(opened, before, after, metrics=metrics, threshold_of=threshold_of)
     if json_:
         print(json.dumps(compared_data(compared), indent=2))
     else:

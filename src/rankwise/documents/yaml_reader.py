@@ -317,9 +317,8 @@ def read_text(text: str, name: str) -> DocumentSource:
             "`rankwise init` writes one to start from"
         )
         raise written.as_error(name, [*composer.problems, Problem(at, message)])
-    return DocumentSource(
-        name=name, text=text, contents=contents, problems=tuple(composer.problems)
-    )
+    problems = tuple(composer.problems)
+    return DocumentSource(name=name, text=text, contents=contents, problems=problems)
 
 
 def _bytes_of(path: Path, name: str) -> bytes:

@@ -52,13 +52,11 @@ def measure(
     # All of them, also after a fault: people mend all mistakes at once.
     found = read_all(task.measuring.metrics, text_of)
     if found.faults:
-        end = dataclasses.replace(
-            end, outcome="failed", exit_code=1, reason="; ".join(map(redact, found.faults))
-        )
+        reason = "; ".join(map(redact, found.faults))
+        end = dataclasses.replace(end, outcome="failed", exit_code=1, reason=reason)
         return Measured(end=end)
-    return Measured(
-        end=end, samples=found.samples, conditions=_conditions(task, folder), remarks=found.remarks
-    )
+    conditions = _conditions(task, folder)
+    return Measured(end=end, samples=found.samples, conditions=conditions, remarks=found.remarks)
 
 
 def _conditions(task: Task, folder: Path) -> dict[str, Any] | None:

@@ -107,9 +107,8 @@ def _tensorflow(job: ExportJob) -> AzureCommand:
     }
     if "parameter_server" in replicas:
         distribution["parameter_server_count"] = replicas["parameter_server"] or 1
-    return AzureCommand(
-        command=with_dollars(_written(job), ("TF_CONFIG",)), distribution=distribution
-    )
+    command = with_dollars(_written(job), ("TF_CONFIG",))
+    return AzureCommand(command=command, distribution=distribution)
 
 
 # Fields of Azure ML that mean nothing here, and go back to it as they were read.

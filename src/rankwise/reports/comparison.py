@@ -191,9 +191,8 @@ def _key(series: SeriesRow, *, is_named: bool) -> _Key:
 
 
 def _trials(gathered: _Gathered, key: _Key) -> stats.Trials:
-    return stats.Trials(
-        values=gathered.values[key], noisy=gathered.noisy[key], noise=gathered.noise.get(key, ())
-    )
+    values = gathered.values[key]
+    return stats.Trials(values=values, noisy=gathered.noisy[key], noise=gathered.noise.get(key, ()))
 
 
 def _gone(

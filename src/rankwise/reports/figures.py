@@ -303,9 +303,8 @@ def _slowest(times: Sequence[tuple[str, float]]) -> Figure:
     longest = sorted(times, key=lambda one: -one[1])[:_MOST_BARS]
     bars = [Bar(name=name, value=seconds, said=duration(seconds)) for name, seconds in longest]
     which = f"The {len(bars)} longest of {len(times)}." if len(times) > len(bars) else ""
-    return Figure(
-        title="Where the time went", note=which, svg=charts.bar_plot(bars, "time of cases")
-    )
+    svg = charts.bar_plot(bars, "time of cases")
+    return Figure(title="Where the time went", note=which, svg=svg)
 
 
 def _band(rows: Sequence[Measure]) -> str:

@@ -13,18 +13,9 @@ from typing import Any
 
 from rankwise.errors import InputError
 from rankwise.plugins import REPORT_FORMATS
+from rankwise.reports import failures as faults
 from rankwise.reports.comparison import judged
-from rankwise.reports.failures import (
-    CaseResult,
-    FailureExplanation,
-    FailureGroup,
-    Repeated,
-    RunExplanation,
-    explain_run,
-    repeated_of,
-    results_of,
-    seconds_of,
-)
+from rankwise.reports.failures import CaseResult, FailureExplanation, seconds_of
 from rankwise.reports.figures import Figure, figures_of
 from rankwise.reports.lanes import Timeline
 from rankwise.reports.matrix import CellVerdict, MatrixResult, Used, matrix_of, used_in
@@ -173,11 +164,11 @@ class ReportData:
     @cached_property
     def results(self) -> Sequence[CaseResult]:
         """Everything that was tested, with what it said, as a CI wants it."""
-        return results_of(self.store, self.run.id)
+        return faults.results_of(self.store, self.run.id)
 
     @cached_property
-    def repeated(self) -> Sequence[Repeated]:
-        return repeated_of(self.store, self.run.id)
+    def repeated(self) -> Sequence[faults.Repeated]:
+        return faults.repeated_of(self.store, self.run.id)
 
     @cached_property
     def tests(self) -> Sequence[SingleTest]:
@@ -195,15 +186,15 @@ class ReportData:
 
     # The failures in detail, and the others by their reasons.
     @cached_property
-    def _explained(self) -> RunExplanation:
-        return explain_run(self.store, self.run.id, most=_MOST_FAILURES, lines=_LINES)
+    def _explained(self) -> faults.RunExplanation:
+        return faults.explain_run(self.store, self.run.id, most=_MOST_FAILURES, lines=_LINES)
 
     @property
     def failures(self) -> Sequence[FailureExplanation]:
         return self._explained.first
 
     @property
-    def others(self) -> Sequence[FailureGroup]:
+    def others(self) -> Sequence[faults.FailureGroup]:
         """What else is not green, by its reasons."""
         return self._explained.others
 

@@ -180,9 +180,8 @@ class ApiClient:
         """Return whether we may do something in the namespace."""
         name, _, part = resource.partition("/")
         what = {"verb": verb, "group": group, "resource": name, "subresource": part}
-        review = kind("SelfSubjectAccessReview")(
-            metadata={}, spec={"resourceAttributes": {**what, "namespace": self.namespace}}
-        )
+        spec = {"resourceAttributes": {**what, "namespace": self.namespace}}
+        review = kind("SelfSubjectAccessReview")(metadata={}, spec=spec)
         answer = self._ask(lambda client: client.create(review))
         return bool((answer.get("status") or {}).get("allowed"))
 

@@ -15,18 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from . import notebook_results as results
 from .artifacts import can_make_pdf, sources_of_failed, write_artifacts
 from .execution import NotebookRun, run_script
 from .kernels import Kernel, KernelChoice, KernelSupervisor
-from .notebook_results import (
-    RAN_TO_THE_END,
-    Ended,
-    NotebookFailure,
-    NotebookOrder,
-    NotebookResult,
-    internal_error,
-    say,
-)
+from .notebook_results import Ended, NotebookFailure, NotebookOrder, NotebookResult
 
 
 class NotebookRunner:
@@ -59,14 +52,16 @@ class NotebookRunner:
             choice = run.read()
             if choice is not None:
                 await (self._in_shared(run, choice) if reuse_kernel else self._in_own(run, choice))
-            if order.as_script and run.result.outcome in RAN_TO_THE_END:
+            if order.as_script and run.result.outcome in results.RAN_TO_THE_END:
                 await run_script(run)
         except asyncio.CancelledError:
             run.blame(NotebookFailure(Ended.CANCELLED, "it was cancelled"))
             write_artifacts(run)
             raise
         except Exception as error:
-            run.blame(error if isinstance(error, NotebookFailure) else internal_error(error))
+            run.blame(
+                error if isinstance(error, NotebookFailure) else results.internal_error(error)
+            )
         write_artifacts(run)
         return run.result
 
@@ -95,7 +90,7 @@ class NotebookRunner:
                 kernel = self._shared = await run.warm_up(choice)
             if kernel is not None:
                 await run.execute(kernel)
-                if run.result.outcome not in (*RAN_TO_THE_END, Ended.NEEDS_INPUT):
+                if run.result.outcome not in (*results.RAN_TO_THE_END, Ended.NEEDS_INPUT):
                     await self._end_shared()
 
     async def _end_shared(self) -> None:
@@ -154,21 +149,21 @@ async def run_all(
 ) -> int:
     """Run the notebooks of the command line; returns the exit code."""
     tasks = [runner.start(order, reuse_kernel=reuse_kernel) for order in orders]
-    results = []
+    ended = []
     for task in tasks:
-        results.append(await task)
-        report(results[-1])
-    return int(any(result.outcome != Ended.PASSED for result in results))
+        ended.append(await task)
+        report(ended[-1])
+    return int(any(result.outcome != Ended.PASSED for result in ended))
 
 
 def report(result: NotebookResult) -> None:
     """Write the result of a notebook to the log."""
     reason = f": {result.reason}" if result.reason else ""
     if result.details:
-        say(result.details)
+        results.say(result.details)
     for note in result.notes:
-        say(f"note: {note}")
-    say(f"{result.order.notebook}: {result.outcome} after {result.seconds:.2f} s{reason}")
+        results.say(f"note: {note}")
+    results.say(f"{result.order.notebook}: {result.outcome} after {result.seconds:.2f} s{reason}")
 
 
 async def serve(runner: NotebookRunner) -> int:
@@ -184,7 +179,7 @@ async def serve(runner: NotebookRunner) -> int:
             return
         result = task.result()
         source = sources_of_failed(result).get(result.cell or 0, "")
-        say(json.dumps({"id": identity, "source": source, **result.as_dict()}))
+        results.say(json.dumps({"id": identity, "source": source, **result.as_dict()}))
 
     # The pipe is closed when pytest ends, in whatever way.
     while line := await lines.readline():
