@@ -162,23 +162,14 @@ def _described(
 
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="YAML documents.")]
-Run = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="A run's id, how it begins, or its name (the newest of that name); "
-        "without it, the newest of all.",
-    ),
-]
-StoreFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--store",
-        metavar="FOLDER",
-        envvar="RANKWISE_STORE",
-        help="Where runs and their logs are kept; otherwise .rankwise in this folder.",
-    ),
-]
+_RUN = (
+    "A run's id, how it begins, or its name (the newest of that name); "
+    "without it, the newest of all."
+)
+Run = Annotated[str | None, typer.Argument(metavar="RUN", help=_RUN)]
+_STORE = "Where runs and their logs are kept; otherwise .rankwise in this folder."
+_STORE_OPTION = typer.Option("--store", metavar="FOLDER", envvar="RANKWISE_STORE", help=_STORE)
+StoreFolder = Annotated[Path | None, _STORE_OPTION]
 _STRICT = "Take names that rankwise.toml does not know for errors."
 Strict = Annotated[bool, typer.Option("--strict", help=_STRICT)]
 _ON = "Run on this compute, whatever documents say."

@@ -190,20 +190,10 @@ class Model(pydantic.BaseModel):
         return schema
 
 
-TestFolder = Annotated[
-    values.Text,
-    Field(
-        description="Where tests run, from the folder of the document; none given: there.",
-        examples=["../tests"],
-    ),
-]
-TestCode = Annotated[
-    values.Text,
-    Field(
-        description="A folder instead, of which each test gets a copy to work in.",
-        examples=["./src"],
-    ),
-]
+_FOLDER = "Where tests run, from the folder of the document; none given: there."
+TestFolder = Annotated[values.Text, Field(description=_FOLDER, examples=["../tests"])]
+_CODE = "A folder instead, of which each test gets a copy to work in."
+TestCode = Annotated[values.Text, Field(description=_CODE, examples=["./src"])]
 
 
 class ComputeRef(Model):

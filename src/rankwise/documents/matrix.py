@@ -28,13 +28,12 @@ COMPARISON = re.compile(
 )
 
 
-_Feature = Annotated[
-    str,
-    check_that(
-        lambda value: FEATURE.fullmatch(value) or COMPARISON.fullmatch(value),
-        "must be a word such as gpu or -avx512, or such as mem>=64, cores>=8, gpus>=2",
-    ),
-]
+def _is_feature(value: str) -> bool:
+    return bool(FEATURE.fullmatch(value) or COMPARISON.fullmatch(value))
+
+
+_FEATURES = "must be a word such as gpu or -avx512, or such as mem>=64, cores>=8, gpus>=2"
+_Feature = Annotated[str, check_that(_is_feature, _FEATURES)]
 Features = Annotated[
     tuple[_Feature, ...], BeforeValidator(one_or_more), listed_schema({"type": "string"})
 ]

@@ -49,6 +49,10 @@ def _is_folder(value: str) -> bool:
     return value.startswith("/") and bool(value.strip("/")) and ":" not in value
 
 
+def _is_address(value: str) -> bool:
+    return "@" in value and not any(ord(letter) < 32 for letter in value)
+
+
 def _file_path(path: str, info: pydantic.ValidationInfo) -> str:
     return common.complete(
         path, info.context.folder if isinstance(info.context, common.ValidationContext) else Path()
@@ -174,13 +178,7 @@ CommandLine = Annotated[
 Captures = Annotated[
     tuple[tuple[str, str], ...], BeforeValidator(_captures), WithJsonSchema({"type": "object"})
 ]
-_Address = Annotated[
-    str,
-    check_that(
-        lambda value: "@" in value and not any(ord(letter) < 32 for letter in value),
-        'must be an address such as "me@example.org"',
-    ),
-]
+_Address = Annotated[str, check_that(_is_address, 'must be an address such as "me@example.org"')]
 Address = Annotated[_Address, Field(alias="from")]
 Addresses = Annotated[
     tuple[_Address, ...], check_that(bool, 'must be addresses such as "me@example.org"'), *_LISTED

@@ -272,13 +272,5 @@ def _tabs(store: Store, run: RunRow) -> dict[str, str]:
 
 
 # What templates of pages may call beside what those of reports may.
-environment().globals.update(
-    address=address,
-    by_urgency=by_urgency,
-    elapsed=elapsed,
-    in_words=in_words,
-    progress_of=progress_of,
-    run_address=run_address,
-    spans_of=spans_of,
-    static=_static,
-)
+_CALLED = (address, by_urgency, elapsed, in_words, progress_of, run_address, spans_of)
+environment().globals.update({one.__name__: one for one in _CALLED}, static=_static)
