@@ -27,7 +27,7 @@ from rankwise.node.agent import FETCHED
 from rankwise.node.mirror import news_of
 from rankwise.plan import Process, Task
 from rankwise.runtimes.base import PreparedRuntime
-from rankwise.steps.keeping import restore, save
+from rankwise.steps.keeping import restore_cache, save_cache
 
 _LOG = "processes/worker-0/output.log"
 
@@ -296,9 +296,9 @@ def test_a_cache_is_put_back_with_its_links_and_modes(tmp_path: Path) -> None:
     (made / "python").symlink_to("/usr/bin/python3")
     (made / "shared").write_text("x")
     (made / "shared").chmod(0o666)
-    assert save(tmp_path / "cache.tar", ["made"], tmp_path)
+    assert save_cache(tmp_path / "cache.tar", ["made"], tmp_path)
     made.rename(tmp_path / "gone")
-    assert restore(tmp_path / "cache.tar", ["made"], tmp_path)
+    assert restore_cache(tmp_path / "cache.tar", ["made"], tmp_path)
     assert (made / "python").readlink() == Path("/usr/bin/python3")
     assert (made / "shared").stat().st_mode & 0o777 == 0o666
 

@@ -92,7 +92,8 @@ def test_a_stage_is_where_and_what_it_says(tmp_path: Path) -> None:
     assert two.inherits == ("one.7",)
     # What deals with folders of this machine stays here.
     assert three.compute == "local"
-    assert three.processes[0].command[-5:] == ("--name=v1", "--keep=3", "--", "out", "there")
+    options = ("--source=out", "--to=there", "--name=v1", "--keep=3")
+    assert three.processes[0].command[-5:] == ("deploy", *options)
     for task in plan.tasks:
         assert task_from_data(to_data(task)) == task
 

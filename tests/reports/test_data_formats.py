@@ -382,9 +382,9 @@ def test_a_format_of_another_package_is_written(store: Store, folder: Path) -> N
 
 def test_a_step_writes_the_format_that_its_file_is_named_after(store: Store, folder: Path) -> None:
     run = passed_run(store)
-    base = ("rankwise.steps", "report", "--store", str(store.folder), "--run", run)
+    base = ("rankwise.steps", "report", "--store", str(store.folder), "--run-id", run)
     for name, first in (("a.lines", f"{run} passed\n"), ("a.junit", f"# {run}"), ("a", f"# {run}")):
-        done = run_python(folder, *base, str(folder / name))
+        done = run_python(folder, *base, "--to", str(folder / name))
         assert done.returncode == 0, done
         assert (folder / name).read_text().startswith(first)
 

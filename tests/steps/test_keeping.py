@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from rankwise.files import digest_of_files, matching
 from rankwise.plan import Plan, fill_in
 from rankwise.planning.stage_commands import cache_lines, detach_line, keep_line
 from rankwise.steps import detach
-from rankwise.steps.keeping import artifacts_main, cache_main, keep, key_of, restore, save
+from rankwise.steps.__main__ import main
+from rankwise.steps.keeping import keep, key_of, restore_cache, save_cache
 from rankwise.steps.wait import BatchCommands, submit_and_wait
 from rankwise.store import Store
 
@@ -71,12 +72,12 @@ def test_a_cache_is_put_back_by_a_python_without_filters(
 ) -> None:
     """Debian 12 has such a one: 3.11.2."""
     (tmp_path / "made").write_text("made")
-    assert save(tmp_path / "cache.tar", ["made"], tmp_path)
+    assert save_cache(tmp_path / "cache.tar", ["made"], tmp_path)
     (tmp_path / "made").unlink()
     into: list[Path] = []
     monkeypatch.delattr(tarfile, "fully_trusted_filter", raising=False)
     monkeypatch.setattr(tarfile.TarFile, "extractall", lambda _, path: into.append(path))
-    assert restore(tmp_path / "cache.tar", ["made"], tmp_path)
+    assert restore_cache(tmp_path / "cache.tar", ["made"], tmp_path)
     assert into == [tmp_path]
 
 
@@ -90,17 +91,17 @@ def test_a_cache_is_put_back_while_its_key_is_the_same(tmp_path: Path) -> None:
         return tmp_path / "store" / f"{key_of(['key.txt'], 'make', ['made'], tmp_path)}.tar"
 
     first = cache()
-    assert save(first, ["made"], tmp_path)
-    assert not save(first, ["made"], tmp_path)
-    assert not restore(first, ["made"], tmp_path)
+    assert save_cache(first, ["made"], tmp_path)
+    assert not save_cache(first, ["made"], tmp_path)
+    assert not restore_cache(first, ["made"], tmp_path)
     (tmp_path / "made").rename(tmp_path / "gone")
-    assert restore(first, ["made"], tmp_path)
+    assert restore_cache(first, ["made"], tmp_path)
     assert (tmp_path / "made" / "link").read_text() == "made"
     (tmp_path / "key.txt").write_text("2")
     assert cache() != first
-    assert not restore(cache(), ["other"], tmp_path)
+    assert not restore_cache(cache(), ["other"], tmp_path)
     with pytest.raises(InputError, match="has not made 'other'"):
-        save(cache(), ["other"], tmp_path)
+        save_cache(cache(), ["other"], tmp_path)
     with pytest.raises(InputError, match="the key of the cache is wrong"):
         key_of(["nothing"], "", [], tmp_path)
 
@@ -123,9 +124,9 @@ def test_a_cache_of_an_absolute_path_is_put_back_there(tmp_path: Path) -> None:
     outside.mkdir()
     (outside / "file").write_text("kept")
     cache = tmp_path / "caches" / "1.tar"
-    assert save(cache, [str(outside)], work)
+    assert save_cache(cache, [str(outside)], work)
     shutil.rmtree(outside)
-    assert restore(cache, [str(outside)], work)
+    assert restore_cache(cache, [str(outside)], work)
     assert (outside / "file").read_text() == "kept"
 
 
@@ -135,11 +136,11 @@ def test_a_damaged_cache_leaves_nothing_behind(tmp_path: Path) -> None:
     for number in range(3):
         (work / "made" / str(number)).write_bytes(bytes(100_000))
     cache = tmp_path / "caches" / "1.tar"
-    save(cache, ["made"], work)
+    save_cache(cache, ["made"], work)
     shutil.rmtree(work / "made")
     cache.write_bytes(cache.read_bytes()[:200_000])
     with pytest.raises(ComputeFailure, match="is damaged"):
-        restore(cache, ["made"], work)
+        restore_cache(cache, ["made"], work)
     assert not (work / "made").exists()
 
 
@@ -148,7 +149,7 @@ def test_a_cache_that_another_process_removes_meanwhile_is_no_failure(tmp_path: 
     caches = tmp_path / "caches"
     caches.mkdir()
     (caches / "gone.tar").symlink_to("nowhere")
-    assert save(caches / "1.tar", ["made"], tmp_path)
+    assert save_cache(caches / "1.tar", ["made"], tmp_path)
 
 
 def test_values_that_begin_with_a_dash_are_no_options(
@@ -159,16 +160,16 @@ def test_values_that_begin_with_a_dash_are_no_options(
     (tmp_path / "-made").write_text("2")
     restoring, saving = cache_lines(Cache(key=("-lock",), paths=("-made",)), "-x make")
 
-    def run(act: Callable[[], None], line: Sequence[str]) -> None:
+    def run(line: Sequence[str]) -> None:
         words = [fill_in(word, lambda _: str(tmp_path / "store")) for word in line]
-        monkeypatch.setattr(sys, "argv", words[words.index("rankwise.steps") + 1 :])
-        act()
+        monkeypatch.setattr(sys, "argv", words[words.index("rankwise.steps") :])
+        assert main() == 0
 
-    run(cache_main, saving)
+    run(saving)
     (tmp_path / "-made").unlink()
-    run(cache_main, restoring)
+    run(restoring)
     assert (tmp_path / "-made").read_text() == "2"
-    run(artifacts_main, keep_line("build", "", ["-made"]))
+    run(keep_line("build", "", ["-made"]))
     assert (tmp_path / "store" / "-made").read_text() == "2"
 
 
@@ -190,8 +191,8 @@ def test_a_detached_stage_is_forced_if_its_pipeline_is(
     line = detach_line("p.yaml", "b", on=None, is_forced=is_forced)
     known = {"store": str(tmp_path), "run": run}
     words = [fill_in(word, known.__getitem__) for word in line]
-    monkeypatch.setattr(sys, "argv", words[words.index("rankwise.steps") + 1 :])
-    detach.main()
+    monkeypatch.setattr(sys, "argv", words[words.index("rankwise.steps") :])
+    assert main() == 0
     assert [choice["force"] for choice in choices] == [is_forced]
 
 
@@ -206,7 +207,7 @@ def wish(state: str, *, gone: bool = True) -> BatchCommands:
         done="COMPLETED",
         failed="FAILED",
         interval=0.001,
-        is_done_when_gone=gone,
+        gone=gone,
     )
 
 

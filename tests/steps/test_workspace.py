@@ -164,7 +164,7 @@ def test_a_token_in_an_address_is_in_no_file_and_in_no_list_of_processes(
     with guarded(served, user, password) as host:
         line = [sys.executable, "-P", "-m", "rankwise.steps", "checkout"]
         done = subprocess.run(
-            [*line, f"http://{login}@{host}/origin.git", "--into", str(tmp_path / "copy")],
+            [*line, f"--repository=http://{login}@{host}/origin.git", f"--into={tmp_path}/copy"],
             env={
                 **os.environ,
                 "HOME": str(home),
@@ -213,7 +213,8 @@ def test_words_that_the_terminal_cannot_show_are_no_failure(
     tmp_path: Path, repository: Path
 ) -> None:
     commit(repository, "größer")
-    line = [sys.executable, "-m", "rankwise.steps", "checkout", str(repository), "--into", "here"]
+    line = [sys.executable, "-m", "rankwise.steps", "checkout", "--into=here"]
+    line.append(f"--repository={repository}")
     variables = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
         line, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,19 +26,6 @@ def guarded(act: Callable[[], None]) -> int:
         print(f"rankwise: {where}{error.strerror or error}", file=sys.stderr)
         return _FAILED
     return 0
-
-
-def parser_of(step: str, about: str) -> ArgumentParser:
-    """Return the parser of a step's command line, which has no arguments yet."""
-    return ArgumentParser(prog=f"rankwise.steps {step}", description=about)
-
-
-def parser_about_run(step: str, about: str) -> ArgumentParser:
-    """Return the parser of a step that tells of a run in a store."""
-    parser = parser_of(step, about)
-    parser.add_argument("--store", required=True, help="folder of the store")
-    parser.add_argument("--run", required=True, help="id of the run")
-    return parser
 
 
 def expanded(text: str) -> str:

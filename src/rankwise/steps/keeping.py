@@ -13,18 +13,12 @@ from pathlib import Path
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.files import digest_of_files, matching
 from rankwise.node.files import Beside, discard
-from rankwise.steps import parser_of
 
 
-def artifacts_main() -> None:
-    """Do what the command line says."""
-    parser = parser_of("artifacts", "Keep files of a stage as artifacts.")
-    parser.add_argument("patterns", nargs="+", help="files, in this folder")
-    parser.add_argument("--into", required=True, help="where they are to be found")
-    parser.add_argument("--objects", required=True, help="where each different file is kept")
-    given = parser.parse_args()
-    kept = keep(given.patterns, Path.cwd(), Path(given.into), Path(given.objects))
-    print(f"{len(kept)} artifact{'s' * (len(kept) != 1)} kept in {given.into}")
+def artifacts_step(*, into: str, objects: str, patterns: Sequence[str]) -> None:
+    """Keep files of this folder, to be found in `into`; each different one is in `objects`."""
+    kept = keep(patterns, Path.cwd(), Path(into), Path(objects))
+    print(f"{len(kept)} artifact{'s' * (len(kept) != 1)} kept in {into}")
 
 
 def keep(patterns: Sequence[str], folder: Path, into: Path, objects: Path) -> list[str]:
@@ -77,21 +71,13 @@ _KEPT = 10
 """So many caches stay; those that were not used for the longest time go first."""
 
 
-def cache_main() -> None:
-    """Do what the command line says."""
-    parser = parser_of("cache", "Restore files from the cache, or keep them there.")
-    parser.add_argument("what", choices=("restore", "save"))
-    parser.add_argument("paths", nargs="+", help="what is kept, from this folder")
-    parser.add_argument("--store", required=True, help="where caches are kept")
-    parser.add_argument("--key", action="append", default=[], help="files that say which version")
-    parser.add_argument("--command", default="", help="what makes it")
-    given = parser.parse_args()
-    folder, store = Path.cwd(), Path(given.store)
-    name = f"{key_of(given.key, given.command, given.paths, folder)}.tar"
-    if given.what == "restore":
-        restore(store / name, given.paths, folder)
-    else:
-        save(store / name, given.paths, folder)
+def cache_step(
+    *, store: str, command: str, paths: Sequence[str], key: Sequence[str] = (), save: bool = False
+) -> None:
+    """Put back what a folder of caches has for these files and this command, or keep it there."""
+    folder = Path.cwd()
+    cache = Path(store, f"{key_of(key, command, paths, folder)}.tar")
+    (save_cache if save else restore_cache)(cache, paths, folder)
 
 
 def key_of(files: Sequence[str], command: str, paths: Sequence[str], folder: Path) -> str:
@@ -106,7 +92,7 @@ def key_of(files: Sequence[str], command: str, paths: Sequence[str], folder: Pat
     return digest.hexdigest()
 
 
-def restore(cache: Path, paths: Sequence[str], folder: Path) -> bool:
+def restore_cache(cache: Path, paths: Sequence[str], folder: Path) -> bool:
     """Put back what was kept; False: there is nothing."""
     present = [path for path in paths if (folder / path).exists()]
     if present:
@@ -133,7 +119,7 @@ def restore(cache: Path, paths: Sequence[str], folder: Path) -> bool:
     return True
 
 
-def save(cache: Path, paths: Sequence[str], folder: Path) -> bool:
+def save_cache(cache: Path, paths: Sequence[str], folder: Path) -> bool:
     """Keep it, all or nothing; False: it is kept already."""
     if cache.exists():
         return False

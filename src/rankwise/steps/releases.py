@@ -15,7 +15,7 @@ from pathlib import Path
 from rankwise.errors import InputError
 from rankwise.files import digest_of_file, matching
 from rankwise.node.files import Locked, rename
-from rankwise.steps import expanded, parser_of
+from rankwise.steps import expanded
 
 CURRENT = "current"
 _STAGING, _REMOVING, _LINK = ".staging-", ".removing-", ".current-"
@@ -201,18 +201,10 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def deploy_main() -> None:
-    """Do what the command line says."""
-    parser = parser_of("deploy", "Copy a build to where it stays: all of it or nothing.")
-    parser.add_argument("source", help="folder of the build")
-    parser.add_argument("to", help="folder of the releases")
-    parser.add_argument("--name", required=True, help="name of the release")
-    parser.add_argument("--keep", type=int, default=3, help="how many stay")
-    given = parser.parse_args()
-    folder = Path(expanded(given.to)).absolute()
+def deploy_step(*, source: str, to: str, name: str, keep: int) -> None:
+    """Copy a build to where it stays: all of it or nothing."""
+    folder = Path(expanded(to)).absolute()
     before = current_in(folder)
-    release = deploy(
-        Path(expanded(given.source)).absolute(), folder, expanded(given.name), keep=given.keep
-    )
+    release = deploy(Path(expanded(source)).absolute(), folder, expanded(name), keep=keep)
     was = f", before it {before}" if before and before != release.name else ""
     print(f"{folder}: {release.name} is in use{was}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rankwise.errors import ComputeFailure
@@ -13,7 +14,7 @@ from rankwise.notify.delivery import notify
 from rankwise.plugins import REPORT_FORMATS
 from rankwise.reports.model import ReportData, write_report
 from rankwise.reports.rendering import render_markdown
-from rankwise.steps import expanded, parser_about_run
+from rankwise.steps import expanded
 from rankwise.store import State, Store, TaskRow
 
 # The other formats of ours are for a CI, and were Markdown here before they were there.
@@ -65,45 +66,38 @@ def _artifacts(folder: Path) -> list[str]:
     )
 
 
-def notify_main() -> None:
-    """Do what the command line says."""
-    parser = parser_about_run("notify", "Send a message about a run.")
-    parser.add_argument("--to", action="append", default=[], help="a name in rankwise.toml")
-    parser.add_argument("--command", default="", help="a line that has the message as its input")
-    parser.add_argument("--file", default="", help="a file to which the message is added")
-    given = parser.parse_args()
-    with Store.open(Path(given.store), read_only=True) as store:
-        message = standing(store, given.run)
+def notify_step(
+    *, store: str, run_id: str, to: Sequence[str] = (), run: str = "", file: str = ""
+) -> None:
+    """Send how a run stands: to names in rankwise.toml, to a command `run`, to a file."""
+    with Store.open(Path(store), read_only=True) as opened:
+        message = standing(opened, run_id)
         print(message, flush=True)
-        if given.to:
-            _deliver(store, given.run, given.to)
+        if to:
+            _deliver(opened, run_id, to)
     said = f"{message}\n".encode(errors="backslashreplace")
-    if given.file:
-        with Path(expanded(given.file)).open("ab") as file:
-            file.write(time.strftime("%Y-%m-%d %H:%M:%S ").encode() + said)
-    if given.command:
-        done = subprocess.run(["/bin/sh", "-c", given.command], input=said, check=False)
+    if file:
+        with Path(expanded(file)).open("ab") as news:
+            news.write(time.strftime("%Y-%m-%d %H:%M:%S ").encode() + said)
+    if run:
+        done = subprocess.run(["/bin/sh", "-c", run], input=said, check=False)
         if done.returncode:
             raise ComputeFailure(f"the command of `notify` failed: exit code {done.returncode}")
 
 
-def _deliver(store: Store, run: str, names: list[str]) -> None:
+def _deliver(store: Store, run: str, names: Sequence[str]) -> None:
     data = ReportData(store=store, run=store.run(run), now=time.time())
     if not notify(data, names, say=print):
         raise ComputeFailure("not all messages were sent: rankwise notify --retry tries again")
 
 
-def report_main() -> None:
-    """Do what the command line says."""
-    parser = parser_about_run("report", "Write the report of a run.")
-    formats = ".html, .pdf, .json and formats of other packages get that, others Markdown"
-    parser.add_argument("to", help=f"the file; {formats}")
-    given = parser.parse_args()
-    place = Path(expanded(given.to))
-    with Store.open(Path(given.store), read_only=True) as store:
+def report_step(*, store: str, run_id: str, to: str) -> None:
+    """Write the report of a run: the ending of the file says which, Markdown if none is known."""
+    place = Path(expanded(to))
+    with Store.open(Path(store), read_only=True) as opened:
         # Into the log of the stage as well, where it is seen without a browser.
-        print(page(store, given.run))
-        content = _content(store, given.run, place)
+        print(page(opened, run_id))
+        content = _content(opened, run_id, place)
     place.parent.mkdir(parents=True, exist_ok=True)
     write_whole(place, content)
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.node.equipment import run
-from rankwise.steps import attempt_folder, parser_of
+from rankwise.steps import attempt_folder
 
 _JOB = "JOB"
 # A batch system that is restarted does not answer for a while.
@@ -37,7 +37,8 @@ class BatchCommands:
     failed: str = ""
     cancel: str = ""
     interval: float = 5.0
-    is_done_when_gone: bool = False
+    gone: bool = False
+    """Whether no answer any more means that it is done."""
 
     def fate(self, answer: str | None) -> Fate:
         """Return what an answer means; None: there was none."""
@@ -48,19 +49,20 @@ class BatchCommands:
         return "done" if re.search(self.done, answer) else "goes on"
 
 
-def main() -> None:
-    """Do what the command line says."""
-    parser = parser_of("wait", "Wait for jobs of a batch system.")
-    parser.add_argument("--submit", required=True, help="the line that submits")
-    parser.add_argument("--state", required=True, help="the line that tells the state of $JOB")
-    parser.add_argument("--job", default="[0-9]+", help="where the number is in what submit says")
-    parser.add_argument("--done", required=True, help="what the state is like when all is well")
-    parser.add_argument("--failed", default="", help="what it is like after a failure")
-    parser.add_argument("--cancel", default="", help="the line that ends $JOB")
-    parser.add_argument("--interval", type=float, default=5.0, help="seconds between two looks")
-    about = "no answer any more means done"
-    parser.add_argument("--gone", action="store_true", dest="is_done_when_gone", help=about)
-    submit_and_wait(BatchCommands(**vars(parser.parse_args())))
+def wait_step(
+    *,
+    submit: str,
+    state: str,
+    job: str,
+    done: str,
+    interval: float,
+    failed: str = "",
+    cancel: str = "",
+    gone: bool = False,
+) -> None:
+    """Submit something, and wait for its end; $JOB in `state` and `cancel` is its number."""
+    # The parameters are its fields, under the same names.
+    submit_and_wait(BatchCommands(**locals()))
 
 
 def submit_and_wait(wish: BatchCommands) -> None:
@@ -117,14 +119,14 @@ def _wait(wish: BatchCommands, job: str) -> None:
             print(shown, flush=True)
             last = shown
         silences = silences + 1 if fate == "unknown" else 0
-        if fate == "done" or (wish.is_done_when_gone and silences >= _GONE and can_ask):
+        if fate == "done" or (wish.gone and silences >= _GONE and can_ask):
             return
         if fate == "failed":
             raise ComputeFailure(f"{job} has failed")
         if silences >= _MOST_SILENCES:
             raise ComputeFailure(f"the state of {job} cannot be read: {wish.state}")
         # Soon again: a job that is gone should not be waited for longer and longer.
-        if silences and wish.is_done_when_gone:
+        if silences and wish.gone:
             time.sleep(wish.interval)
             continue
         time.sleep(interval)

@@ -15,23 +15,17 @@ from rankwise.errors import ComputeFailure, InputError, RankwiseError
 from rankwise.git import changes_in, folder_for, git, without_login
 from rankwise.node.equipment import run
 from rankwise.runtimes.uv import texts_of
-from rankwise.steps import expanded, identity_at, leave, note_identity, parser_of, refuse_secrets
+from rankwise.steps import expanded, identity_at, leave, note_identity, refuse_secrets
 
 _NOTE = "rankwise-identity"
 
 
-def checkout_main() -> None:
-    """Do what the command line says."""
-    parser = parser_of("checkout", "Check out a commit.")
-    parser.add_argument("repository", help="its address, or a folder")
-    parser.add_argument("--ref", default="", help="branch, tag or commit")
-    parser.add_argument("--into", default="", help="the folder")
-    parser.add_argument("--clean", action="store_true", help="throw away what was changed there")
-    given = parser.parse_args()
-    repository = expanded(given.repository)
-    folder = Path(expanded(given.into or folder_for(repository))).absolute()
+def checkout_step(*, repository: str, ref: str = "", into: str = "", clean: bool = False) -> None:
+    """Check out a commit of a repository; with `clean`, throw away what was changed there."""
+    repository = expanded(repository)
+    folder = Path(expanded(into or folder_for(repository))).absolute()
     is_there = (folder / ".git").exists()
-    commit, is_changed = check_out(repository, folder, expanded(given.ref), clean=given.clean)
+    commit, is_changed = check_out(repository, folder, expanded(ref), clean=clean)
     print(f"{folder}: {git('log', '-1', '--format=%h %s', folder=folder).strip()}")
     is_new = is_changed or not is_there
     note_identity(identity_at(folder / ".git" / _NOTE, commit, is_new=is_new))
@@ -97,22 +91,22 @@ def _commit(folder: Path, ref: str) -> str:
 _STAMP = ".rankwise-runtime"
 
 
-def runtime_main() -> None:
-    """Do what the command line says."""
-    parser = parser_of("runtime", "Make the environment of a stage.")
-    parser.add_argument("into", help="its folder")
-    parser.add_argument("--python", default="", help="the Python to make it from")
-    parser.add_argument("--requirements", action="append", default=[], help="file of packages")
-    parser.add_argument("--package", action="append", default=[], help="a package")
-    parser.add_argument("--site-packages", action="store_true", help="see those of that Python")
-    given = parser.parse_args()
-    folder = Path(expanded(given.into)).absolute()
+def runtime_step(
+    *,
+    into: str,
+    python: str = "",
+    packages: Sequence[str] = (),
+    requirements: Sequence[str] = (),
+    site_packages: bool = False,
+) -> None:
+    """Make the environment of all later stages; `site_packages`: it sees those of that Python."""
+    folder = Path(expanded(into)).absolute()
     identity = make(
         folder,
-        _interpreter(expanded(given.python)),
-        packages=given.package,
-        requirements=[Path(expanded(name)) for name in given.requirements],
-        with_site=given.site_packages,
+        _interpreter(expanded(python)),
+        packages=packages,
+        requirements=[Path(expanded(name)) for name in requirements],
+        with_site=site_packages,
     )
     note_identity(identity)
     leave(
