@@ -77,6 +77,32 @@ _SIZES = {
     """,
 }
 
+_SIZE_AT_IMPORT = {
+    "conftest.py": """
+    from mpi4py import MPI
+
+    SIZE = MPI.COMM_WORLD.Get_size()
+    """,
+    "test_imported.py": """
+    import unittest
+    import pytest
+    from conftest import SIZE
+    from mpi4py import MPI
+
+    def test_sizes():
+        assert SIZE == MPI.COMM_WORLD.Get_size() == 1
+
+    @pytest.mark.skipif(MPI.COMM_WORLD.Get_size() < 2, reason="needs two")
+    def test_pair():
+        assert MPI.COMM_WORLD.allreduce(1) == 2
+
+    @unittest.skipIf(MPI.COMM_WORLD.Get_size() < 2, "needs two")
+    class TestPairs(unittest.TestCase):
+        def test_two(self):
+            assert MPI.COMM_WORLD.Get_size() == 2
+    """,
+}
+
 # What one test leaves in its COMM_WORLD, and a later one that must not find it.
 _LEFT_BEHIND = {
     "test_left_behind.py": """
@@ -189,6 +215,15 @@ _FIXTURES = {
             assert MPI.COMM_WORLD.size == 2
     """,
 }
+
+
+def test_imports_of_an_unmarked_suite_see_one_rank_as_in_plain_pytest(
+    project_on_both: Project, temporary: Path
+) -> None:
+    project_on_both.write(_SIZE_AT_IMPORT)
+    plain = run_pytest(project_on_both, ranks=None)
+    assert plain.counts() == {"passed": 1, "skipped": 2}
+    assert run_pool(project_on_both, temporary).counts() == plain.counts()
 
 
 def test_unmarked_tests_do_not_answer_each_other(project_on_both: Project, temporary: Path) -> None:

@@ -38,7 +38,7 @@ from rankwise.pytest_plugin.workers.debugger import lend_terminal
 from rankwise.pytest_plugin.workers.place import RunOptions, Workplace
 from rankwise.pytest_plugin.workers.pool import Pool, PoolFailure, RankBroken
 from rankwise.pytest_plugin.workers.supervisor import NODE_SUPERVISORS, read_log
-from rankwise.pytest_plugin.workers.worlds import Binding, Worlds
+from rankwise.pytest_plugin.workers.worlds import Binding, World, Worlds, WorldState
 
 if TYPE_CHECKING:
     from rankwise.pytest_plugin.live_view import LiveView
@@ -94,6 +94,7 @@ class ControllerSession:
             ),
         )
         self._worlds.warm = options.warm
+        self._imports_may_use_mpi = not options.warm
         self._collections: dict[Name, tuple[Header, bytes]] = {}
         self._tests: list[ListedTest] = []
         self._refused = ""
@@ -253,8 +254,25 @@ class ControllerSession:
         """Return the first rank, once all ranks of a world have collected."""
         for world in self._worlds.alive.values():
             if all(worker in self._collections for worker in world.workers):
-                return world.workers[0]
+                source = world.workers[0]
+                return source if self._worlds.ranks_are_alone or not self._isolate(world) else None
         return None
+
+    def _isolate(self, world: World) -> bool:
+        """Replace a world in which imports saw several ranks, if no test has more than one.
+
+        Modules that ask MPI.COMM_WORLD for its size then get the answer of plain pytest.
+        """
+        _, body = self._collections[world.workers[0]]
+        sizes = {test["size"] for test in json.loads(body)["tests"]["tests"]}
+        if not self._imports_may_use_mpi or world.size == 1 or sizes != {1}:
+            return False
+        if world.state is WorldState.READY:
+            self._collections.clear()
+            self._worlds.ranks_are_alone = True
+            self._worlds.dismiss(world)
+            self._start_first_world()
+        return True
 
     def _compare(self, first: Mapping[str, Any]) -> None:
         """Make sure that all ranks have the same tests; an error may be why they have not."""
@@ -370,6 +388,7 @@ class ControllerSession:
             with contextlib.suppress(OSError, ValueError):
                 note = (self._folder / "importing").read_bytes()
                 module = os.path.relpath(os.fsdecode(note))
+            self._imports_may_use_mpi = True
             self._go_cold(f"{module} uses MPI, or ends the process, when it is imported")
 
     def _go_cold(self, why: str) -> None:
