@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from rankwise.plan import (
     Check,
     Process,
@@ -11,11 +9,11 @@ from rankwise.plan import (
     Restart,
     RuntimeChoice,
     Task,
+    body_of,
     fill_in,
     later,
     show,
-    task_from_data,
-    to_data,
+    task_of,
 )
 
 TASK = Task(
@@ -44,7 +42,7 @@ TASK = Task(
 
 
 def test_a_task_survives_json() -> None:
-    assert task_from_data(json.loads(json.dumps(to_data(TASK)))) == TASK
+    assert task_of(body_of(TASK)) == TASK
 
 
 def test_marks_are_filled_in_where_they_stand() -> None:

@@ -1,4 +1,4 @@
-"""What this machine has, as far as this process may use it: cores, memory and GPUs."""
+"""What this machine has, as far as this process may use it, and what is lacking for a task."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.plan import Resources
+from rankwise.wording import size
 
 _NVML = "libnvidia-ml.so.1"
 
@@ -133,3 +134,23 @@ def _numbers(file: Path, count: int) -> list[int | None]:
         words = []
     found = [int(word) if word.lstrip("-").isdecimal() else None for word in words[:count]]
     return [*found, *[None] * (count - len(found))]
+
+
+# Sums of fractions of cores are not exact.
+_CORE_DUST = 1e-9
+
+
+def shortfall(claim: Resources, capacity: Resources) -> str | None:
+    """Say what a task needs more of than there is, or None if there is enough."""
+    amounts = (("GPU", claim.gpus, capacity.gpus), ("core", claim.cores, capacity.cores))
+    lacks = [
+        f"needs {round(need, 2):.10g} {noun}{'s' * (need != 1)}, found {round(found, 2):.10g}"
+        for noun, need, found in amounts
+        if need > found + _CORE_DUST
+    ]
+    if claim.memory > capacity.memory:
+        needed, found = size(claim.memory), size(capacity.memory)
+        if needed == found:
+            needed, found = f"{claim.memory} bytes", f"{capacity.memory} bytes"
+        lacks.append(f"needs {needed} of memory, found {found}")
+    return "; ".join(lacks) or None

@@ -13,9 +13,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
-
-_Kind = TypeVar("_Kind")
+from typing import Any, Literal
 
 # Private characters: what people write does not have them, and needs no escapes.
 _OPEN, _CLOSE = "\ue000", "\ue001"
@@ -387,90 +385,40 @@ def filled_in(task: Task, value_of: Callable[[str], str]) -> Task:
     return with_texts(task, lambda text: fill_in(text, value_of))
 
 
-def to_data(value: Task | Plan) -> dict[str, Any]:
-    """Make plain data of it, for JSON."""
-    return dataclasses.asdict(value)
+# What stands in plain data under these names is an object again, or a list of some.
+_PARTS: Mapping[str, Callable[..., Any]] = {
+    "checks": Check,
+    "measuring": Measuring,
+    "metrics": Metric,
+    "processes": Process,
+    "resources": Resources,
+    "restart": Restart,
+    "reuse": Reuse,
+    "runtime": RuntimeChoice,
+}
 
 
-def task_from_data(data: Mapping[str, Any]) -> Task:
-    """Make a task of what `to_data` gave, with or without a detour through JSON."""
-    return _made(
-        Task,
-        data,
-        processes=tuple(
-            _made(Process, one, resources=Resources(**one["resources"]))
-            for one in data["processes"]
-        ),
-        resources=Resources(**data["resources"]),
-        restart=_made(Restart, data["restart"]),
-        runtime=_made(RuntimeChoice, data["runtime"]),
-        checks=tuple(_made(Check, one) for one in data.get("checks", ())),
-        reuse=_made(Reuse, data["reuse"]) if data.get("reuse") else None,
-        measuring=_measuring(data["measuring"]) if data.get("measuring") else None,
-    )
-
-
-def _measuring(data: Mapping[str, Any]) -> Measuring:
-    return _made(Measuring, data, metrics=tuple(_made(Metric, one) for one in data["metrics"]))
-
-
-def _made(kind: Callable[..., _Kind], data: Mapping[str, Any], **parts: Any) -> _Kind:
+def _made(kind: Callable[..., Any], data: Mapping[str, Any]) -> Any:
     """Make an object of plain data; JSON has lists where a plan has tuples."""
-    flat = {name: tuple(one) if isinstance(one, list) else one for name, one in data.items()}
-    return kind(**{**flat, **parts})
-
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-# Sums of fractions of cores are not exact.
-_CORE_DUST = 1e-9
-
-
-def shortfall(claim: Resources, capacity: Resources) -> str | None:
-    """Say what a task needs more of than there is, or None if there is enough."""
-    lacks = []
-    if claim.gpus > capacity.gpus:
-        lacks.append(f"needs {_plural(claim.gpus, 'GPU')}, found {capacity.gpus}")
-    if claim.cores > capacity.cores + _CORE_DUST:
-        lacks.append(f"needs {_plural(claim.cores, 'core')}, found {_number(capacity.cores)}")
-    if claim.memory > capacity.memory:
-        needed, found = _sizes(claim.memory, capacity.memory)
-        lacks.append(f"needs {needed} of memory, found {found}")
-    return "; ".join(lacks) or None
-
-
-def _plural(count: float, noun: str) -> str:
-    return f"{_number(count)} {noun if count == 1 else f'{noun}s'}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def _sizes(*sizes: int) -> list[str]:
-    """Write sizes with as many digits as it takes to tell them apart."""
-    for digits in range(16):
-        written = [_size(size, digits) for size in sizes]
-        if len(set(written)) == len(written):
-            return written
-    return [f"{size} bytes" for size in sizes]
-
-
-def _size(size: int, more_digits: int) -> str:
-    value, unit = float(max(size, 0)), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    digits = more_digits + (1 if value < 9.95 and unit else 0)
-    return f"{value:.{digits}f} {_UNITS[unit]}"
+    found = {}
+    for name, value in data.items():
+        part = _PARTS.get(name)
+        if isinstance(value, list | tuple):
+            found[name] = tuple(_made(part, one) if part else one for one in value)
+        else:
+            found[name] = _made(part, value) if part and value is not None else value
+    return kind(**found)
 
 
 def body_of(task: Task) -> str:
-    """Write a task as JSON: the same as `to_data` gives, without the copies."""
+    """Write a task as JSON."""
     return _encode(task)
 
 
 def task_of(body: str) -> Task:
     """Read a task that `body_of` has written."""
-    return task_from_data(json.loads(body))
+    task: Task = _made(Task, json.loads(body))
+    return task
 
 
 def _fields(value: Any) -> dict[str, Any]:

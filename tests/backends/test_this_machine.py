@@ -14,8 +14,8 @@ import pytest
 
 from rankwise.backends.doctor import Finding
 from rankwise.backends.this_machine import check_machine
-from rankwise.machine import machine, visible_gpus
-from rankwise.plan import Resources, shortfall
+from rankwise.machine import machine, shortfall, visible_gpus
+from rankwise.plan import Resources
 
 GIB = 1 << 30
 
@@ -220,13 +220,13 @@ def test_a_driver_in_trouble_has_no_gpus() -> None:
         (
             Resources(memory=2 << 40),
             Resources(memory=23 * GIB),
-            "needs 2.0 TiB of memory, found 23 GiB",
+            "needs 2 TiB of memory, found 23 GiB",
         ),
         (Resources(memory=700), Resources(memory=5), "needs 700 B of memory, found 5 B"),
         (
             Resources(memory=23 * GIB + 400_000_000),
             Resources(memory=23 * GIB),
-            "needs 23.4 GiB of memory, found 23.0 GiB",
+            "needs 23.4 GiB of memory, found 23 GiB",
         ),
         (
             Resources(memory=(1 << 60) + 1),
@@ -236,7 +236,7 @@ def test_a_driver_in_trouble_has_no_gpus() -> None:
         (
             Resources(cores=2, memory=2 * GIB, gpus=2),
             Resources(cores=1, memory=GIB, gpus=1),
-            "needs 2 GPUs, found 1; needs 2 cores, found 1; needs 2.0 GiB of memory, found 1.0 GiB",
+            "needs 2 GPUs, found 1; needs 2 cores, found 1; needs 2 GiB of memory, found 1 GiB",
         ),
     ],
 )

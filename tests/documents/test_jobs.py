@@ -352,7 +352,7 @@ def test_references_to_inputs_are_known(command: str) -> None:
         ("${{inputs.rat}}", "`${{inputs.rat}}`: `inputs` has no `rat`; did you mean `rate`?"),
         ("${{inputs.xyz}}", "`${{inputs.xyz}}`: `inputs` has no `xyz`; add it to `inputs`"),
         ("${{inputs}}", "`${{inputs}}`: `inputs` has no ``; add it to `inputs`"),
-        ("${{outputs.x}}", "`${{outputs.x}}` is unknown; there is `${{inputs.NAME}}`"),
+        ("${{outputs.x}}", "`${{outputs.x}}` is unknown here; there is `${{inputs.NAME}}`"),
     ],
 )
 def test_a_reference_to_nothing_is_a_mistake(command: str, message: str) -> None:

@@ -86,11 +86,14 @@ def test_stages_for_failures_in_the_middle_are_not_what_the_rest_depends_on() ->
         ("{wait: {submit: x}}", "`state` is missing"),
         ("{run: x, timeout: soon}", "`stages.a.timeout` must be a time"),
         ("{run: x, when: maybe}", "`stages.a.when` must be `passed`, `failed` or `always`"),
-        ("{run: 'echo ${{matrx.n}}'}", "is unknown; there is `${{matrix.NAME}}`"),
+        ("{run: 'echo ${{matrx.n}}'}", "is unknown here; there is `${{matrix.NAME}}`"),
         (
             "{run: x, checks: [{absent: '${{run.id}}'}]}",
-            "`${{run.id}}` is unknown; there is `${{matrix.NAME}}`",
+            "`${{run.id}}` is unknown here; there is `${{matrix.NAME}}`",
         ),
+        ("{run: x, folder: 'out-${{run.id}}'}", "`${{run.id}}` is unknown here; there is"),
+        ("{run: x, inputs: '${{run.id}}/x'}", "`${{run.id}}` is unknown here; there is"),
+        ("{suite: '${{run.id}}.yaml'}", "`${{run.id}}` is unknown here; there is"),
     ],
 )
 def test_what_is_wrong_with_a_stage_is_said_in_words(

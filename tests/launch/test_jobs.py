@@ -19,7 +19,7 @@ from rankwise.launch.jobs import (
     with_inputs,
 )
 from rankwise.launch.mpiexec import Family
-from rankwise.plan import Resources, Restart, RuntimeChoice, task_from_data, to_data
+from rankwise.plan import Resources, Restart, RuntimeChoice, body_of, task_of
 from tests.launch.samples import (
     TORCH_LAUNCH,
     command_of,
@@ -54,7 +54,7 @@ REQUESTS = st.builds(
 
 def test_a_task_goes_through_data_and_back() -> None:
     task = task_for(torch_job(TORCH_LAUNCH, instance_count=4), facts())
-    assert task_from_data(to_data(task)) == task
+    assert task_of(body_of(task)) == task
 
 
 def test_the_same_request_gives_the_same_task() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankwise.errors import InputError
-from rankwise.plan import Plan, fill_in, show, task_from_data, to_data
+from rankwise.plan import Plan, body_of, fill_in, show, task_of
 from rankwise.planning import plan_from
 
 
@@ -95,7 +95,7 @@ def test_a_stage_is_where_and_what_it_says(tmp_path: Path) -> None:
     options = ("--source=out", "--to=there", "--name=v1", "--keep=3")
     assert three.processes[0].command[-5:] == ("deploy", *options)
     for task in plan.tasks:
-        assert task_from_data(to_data(task)) == task
+        assert task_of(body_of(task)) == task
 
 
 def test_what_is_forced_is_noted_but_not_taken_over(tmp_path: Path) -> None:

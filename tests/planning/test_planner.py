@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from rankwise.documents.load import TYPES
-from rankwise.plan import DOCUMENTS, later, to_data
+from rankwise.plan import DOCUMENTS, later
 from rankwise.planning import plan_from
 from rankwise.planning.planner import PLANNERS
 
@@ -30,7 +31,7 @@ def test_documents_of_one_run_keep_their_variables_to_themselves(tmp_path: Path)
         "test-2.3.11": ("build-2",),
     }
     for task in plan.tasks[2:]:
-        text = json.dumps(to_data(task), ensure_ascii=False)
+        text = json.dumps(asdict(task), ensure_ascii=False)
         assert later("artifacts:build-2") in text
         assert later("artifacts:build") not in text
     assert plan.tags[DOCUMENTS].splitlines() == list(map(str, paths))
@@ -50,6 +51,6 @@ def test_stages_of_one_name_in_two_documents_keep_their_artifacts_apart(tmp_path
         "build-2.3.12",
         "use-two",
     ]
-    last = json.dumps(to_data(plan.tasks[-1]), ensure_ascii=False)
+    last = json.dumps(asdict(plan.tasks[-1]), ensure_ascii=False)
     assert later("artifacts:build-2") in last
     assert later("artifacts:build") not in last

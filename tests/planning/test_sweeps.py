@@ -14,7 +14,7 @@ from rankwise.documents.load import load
 from rankwise.documents.site_models import SlurmConfig
 from rankwise.documents.sweep import Range, Sweep
 from rankwise.errors import InputError
-from rankwise.plan import Resources, Task, claim_of
+from rankwise.plan import Resources, Task, claim_of, show
 from rankwise.planning import plan_from
 from rankwise.planning.selection import is_met
 from rankwise.planning.sweeps import SweepCase, cases_of
@@ -352,3 +352,18 @@ def test_what_is_measured_in_one_stream_has_it_kept_apart(tmp_path: Path, on: st
     path.write_text(f"type: Sweep\ncommand: run\nparameters: {{a: [1]}}\nmetrics: [{wish}]\n")
     task = plan_from([path])[0].tasks[0]
     assert (task.environment.get("RANKWISE_STREAMS") == "apart") is (on != "output")
+
+
+def test_a_parameter_that_is_called_like_a_value_of_the_runner_takes_its_place_nowhere(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(
+        "type: Sweep\ncommand: echo ${{folder}}\nparameters: {folder: [here]}\n"
+        "ranks_per_node: [2]\ntrials: 1\n"
+    )
+    (task,) = plan_from([path])[0].tasks
+    (launcher,) = task.processes
+    words = show(str(launcher.command))
+    assert "<folder of the attempt>/hostfile" in words
+    assert words.endswith("echo here")

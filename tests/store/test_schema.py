@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from rankwise import store
 from rankwise.errors import StoreFailure
-from rankwise.plan import Task, body_of, task_of, to_data
+from rankwise.plan import Task, body_of, task_of
 from rankwise.store import schema
 from rankwise.store.database import Database
 from rankwise.store.rows import RunRow, State
@@ -213,7 +214,7 @@ def test_a_task_comes_back_as_it_was(task: Task) -> None:
 
 @tasks
 def test_a_body_is_what_the_plan_calls_plain_data(task: Task) -> None:
-    assert json.loads(body_of(task)) == json.loads(json.dumps(to_data(task)))
+    assert json.loads(body_of(task)) == json.loads(json.dumps(asdict(task)))
 
 
 # The states

@@ -23,8 +23,9 @@ from rankwise.backends.remote.packing import HostPolicy
 from rankwise.backends.remote.tracked import Tracked
 from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure, RankwiseError
+from rankwise.machine import shortfall
 from rankwise.node.equipment import run
-from rankwise.plan import Resources, Task, claim_of, shortfall
+from rankwise.plan import Resources, Task, claim_of
 
 CONNECT_SECONDS = 15
 # The shared connection stays open between two calls, and ends by itself if the client was killed.

@@ -308,7 +308,7 @@ def unknown_references(
         shown = code("${{" + reference + "}}")
         if kind not in known:
             kinds = " or ".join(f"`${{{{{each}.NAME}}}}`" for each in known)
-            yield Conflict(path, f"{shown} is unknown; there is {kinds}")
+            yield Conflict(path, f"{shown} is unknown here; there is {kinds}")
         elif name not in known[kind]:
             remedy = hint(name, known[kind], f"add it to `{kind}`")
             yield Conflict(path, f"{shown}: `{kind}` has no {code(name)}; {remedy}")

@@ -24,6 +24,9 @@ STEPS = ("run", *PROGRAMS, *INCLUDED)
 # Included documents say these themselves, and rankwise's own steps are one process here.
 _OF_SCRIPTS = ("ranks", "nodes", "environment", "artifacts", "cache", "checks")
 _DETACHED = ("run", *INCLUDED)
+# What the client looks at before the stage starts or when it is over: it knows the plan, and no
+# run, artifacts or variables of the stage.
+_OF_CLIENT = (*INCLUDED, "on", "environment", "folder", "inputs", "outputs", "checks")
 
 
 class Stage(Model):
@@ -276,12 +279,10 @@ def _references(name: str, stage: Any, stages: Mapping[str, Any]) -> Iterator[Co
         "artifacts": [each for each in stages if given_in(mapping_in(stages, each), ["artifacts"])],
         "run": ["id"],
     }
-    # Checks are applied when the stage is over, by the client: it knows the plan, and has no
-    # variables or folders of the stage.
-    known_to_checks = {"matrix": known["matrix"]}
+    planned = {"matrix": known["matrix"]}
     for path, text in _texts(stage, ("stages", name)):
-        is_check = path[2:3] == ("checks",)
-        yield from unknown_references(text, path, known_to_checks if is_check else known)
+        is_planned = path[2:3] and path[2] in _OF_CLIENT
+        yield from unknown_references(text, path, planned if is_planned else known)
 
 
 def _texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -18,7 +18,8 @@ from rankwise.engine.reuse import EarlierTasks
 from rankwise.engine.runs import has_submitted, start_children, start_submitted
 from rankwise.engine.verdict import CANCELLED_CODE, FAILURES, Functions, RunEnd, RunVerdict, measure
 from rankwise.errors import ComputeFailure, InputError
-from rankwise.plan import Resources, RuntimeChoice, Task, claim_of, shortfall
+from rankwise.machine import shortfall
+from rankwise.plan import Resources, RuntimeChoice, Task, claim_of
 from rankwise.records import AttemptEnd, read_processes
 from rankwise.runtimes.base import PreparedRuntime
 from rankwise.runtimes.preparing import SLOW_KINDS, Preparing

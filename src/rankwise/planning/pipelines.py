@@ -26,7 +26,7 @@ from rankwise.errors import InputError
 from rankwise.git import changes_in, folder_for
 from rankwise.launch.jobs import JobRequest, RoleRequest
 from rankwise.launch.rewriting import in_shell
-from rankwise.plan import Process, Resources, Restart, Reuse, Task, later, to_data
+from rankwise.plan import Process, Resources, Restart, Reuse, Task, later
 from rankwise.planning import stage_commands
 from rankwise.planning.jobs import task_of
 from rankwise.planning.planner import Planned, PlanOptions, free_name, planner_for, together
@@ -93,17 +93,16 @@ def _cells(stage: Stage) -> Iterator[tuple[str, Stage]]:
 
 
 def _filled(stage: Stage, matrix: Mapping[str, str]) -> Stage:
-    """Return a stage with values for `${{…}}`; checks get those of the matrix only."""
-
-    def of_matrix(found: re.Match[str]) -> str:
-        return matrix[found[2]] if found[1] == "matrix" else found[0]
+    """Return a stage with values for `${{…}}`; what is known only later is a mark."""
 
     def value(found: re.Match[str]) -> str:
-        marks = {"artifacts": f"artifacts:{found[2]}", "run": "run"}
-        return later(marks[found[1]]) if found[1] in marks else of_matrix(found)
+        kind, name = found.groups()
+        if kind == "matrix":
+            return matrix[name]
+        return later("run" if kind == "run" else f"artifacts:{name}")
 
     filled: Stage = _replaced(stage, value)
-    return filled.model_copy(update={"checks": _replaced(stage.checks, of_matrix)})
+    return filled
 
 
 def _replaced(data: Any, value_of: Callable[[re.Match[str]], str]) -> Any:
@@ -414,7 +413,7 @@ def _reuse(context: PipelineContext, task: Task, stage: Stage, *, is_taken: bool
         return Reuse(definition="", is_taken=True)
     if stage.inputs is None:
         return None
-    said = {"source": str(context.document.path.absolute()), "task": to_data(task)}
+    said = {"source": str(context.document.path.absolute()), "task": dataclasses.asdict(task)}
     # Everything that is known of the task before it runs; files are compared when it would start.
     digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode())
     return Reuse(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import pkgutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,9 +22,8 @@ from rankwise.plan import (
     Plan,
     RuntimeChoice,
     Task,
+    filled_in,
     later,
-    task_from_data,
-    to_data,
 )
 from rankwise.planning.selection import Selection, select
 
@@ -274,12 +272,9 @@ def _renamed(tasks: Sequence[Task], taken: set[str], *, has_stages: bool) -> lis
 
 
 def _with_keys(task: Task, keys: Mapping[str, str], names: Mapping[str, str]) -> Task:
-    # Marks of artifacts may be anywhere in a task: in commands, variables and files.
-    text = json.dumps(to_data(task), ensure_ascii=False)
-    for old, new in names.items():
-        text = text.replace(later(f"artifacts:{old}"), later(f"artifacts:{new}"))
+    marks = {f"artifacts:{old}": f"artifacts:{new}" for old, new in names.items()}
     return dataclasses.replace(
-        task_from_data(json.loads(text)),
+        filled_in(task, lambda what: later(marks.get(what, what))),
         key=keys[task.key],
         needs=tuple(keys[need] for need in task.needs),
         inherits=tuple(keys[one] for one in task.inherits),

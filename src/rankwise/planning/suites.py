@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from rankwise.errors import InputError
 from rankwise.launch.commandline import read_command
 from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, task_for
 from rankwise.launch.rewriting import NAMES, in_shell
-from rankwise.plan import Resources, Task, fill_in, later
+from rankwise.plan import Resources, Task, filled_in, later
 from rankwise.planning.jobs import facts_for, launchers_in, restart_of
 from rankwise.planning.planner import Planned, PlanOptions, free_name
 from rankwise.wording import code, nearest
@@ -97,7 +97,7 @@ _LAUNCHERS = re.compile(r"\b(?:mpirun|mpiexec|srun|torchrun|horovodrun|distribut
 # What makes a line more than words for the shell: its plan depends on more than its text.
 _MEANINGFUL = re.compile(rf"\$\{{\{{|{'|'.join(NAMES)}|{_LAUNCHERS.pattern}")
 _PLAIN = re.compile(r"[\w./+-]+")
-_SCRIPT = "script"
+_TEXT = "text"
 _BARE = "bare"
 
 
@@ -260,34 +260,22 @@ class SuitePlanner:
         if _MEANINGFUL.search(case.command):
             return self._planned(case, key)
         if case.is_bare:
-            return self._like(_BARE, case, key, {})
+            return self._like(_BARE, case, key, later(_TEXT), case.command)
         if case.script.endswith(".py") and _PLAIN.fullmatch(case.script):
             # All scripts that one pattern finds and that have the same header are alike.
-            return self._like((case.index, case.header), case, key, {_SCRIPT: case.script[:-3]})
+            kind, command = (case.index, case.header), f"python {later(_TEXT)}"
+            return self._like(kind, case, key, command, case.script)
         return self._planned(case, key)
 
-    def _like(self, kind: object, case: _Case, key: str, values: Mapping[str, str]) -> Task:
+    def _like(self, kind: object, case: _Case, key: str, command: str, text: str) -> Task:
         """Plan a test from a pattern of its kind: that is faster, and there may be thousands."""
         if kind not in self._patterns:
-            command = f"python {later(_SCRIPT)}.py" if values else case.command
             self._patterns[kind] = self._planned(dataclasses.replace(case, command=command), key)
-        pattern = self._patterns[kind]
-
-        def filled(command: Any) -> str:
-            if not values:
-                return case.command
-            # Other marks are for the runner, and stay.
-            return fill_in(command, lambda what: values.get(what) or later(what))
-
-        return dataclasses.replace(
-            pattern,
-            key=key,
-            processes=tuple(
-                dataclasses.replace(process, command=filled(process.command))
-                for process in pattern.processes
-            ),
-            place=self._place(case.index),
+        # Other marks are for the runner, and stay.
+        filled = filled_in(
+            self._patterns[kind], lambda what: text if what == _TEXT else later(what)
         )
+        return dataclasses.replace(filled, key=key, place=self._place(case.index))
 
     def _planned(self, case: _Case, key: str) -> Task:
         request = self._request(case, key)

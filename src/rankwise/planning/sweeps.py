@@ -15,7 +15,7 @@ from rankwise.documents.sweep import Range, Sweep, Values
 from rankwise.documents.values import fit_name
 from rankwise.errors import InputError
 from rankwise.launch.jobs import JobRequest, RoleRequest
-from rankwise.plan import Measuring, Metric, Task, fill_in, later
+from rankwise.plan import Measuring, Metric, Task, filled_in, later
 from rankwise.planning.jobs import check_code, missing_mpi, task_of
 from rankwise.planning.planner import Planned, PlanOptions
 from rankwise.planning.selection import fits
@@ -284,18 +284,9 @@ class _Templates:
 
 
 def _filled(task: Task, values: Mapping[str, str]) -> Task:
-    """Return a pattern with values in its commands; marks of the runner stay."""
-
-    def value_of(what: str) -> str:
-        return values.get(what.removeprefix(_MARK), later(what))
-
-    def command(given: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        if isinstance(given, str):
-            return fill_in(given, value_of)
-        return tuple(fill_in(word, value_of) for word in given)
-
-    processes = (dataclasses.replace(one, command=command(one.command)) for one in task.processes)
-    return dataclasses.replace(task, processes=tuple(processes))
+    """Return a pattern with its values; marks of the runner stay."""
+    marked = {_MARK + name: value for name, value in values.items()}
+    return filled_in(task, lambda what: marked.get(what, later(what)))
 
 
 def _trial(single: Task, case: SweepCase, model: Sweep, key: str, trial: int) -> Task:

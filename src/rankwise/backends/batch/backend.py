@@ -29,7 +29,8 @@ from rankwise.backends.batch.system import (
 from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure
 from rankwise.files import open_left
-from rankwise.plan import Resources, shortfall
+from rankwise.machine import shortfall
+from rankwise.plan import Resources
 from rankwise.records import AttemptEnd
 
 # Of files: often at first, as short tasks end soon, and then more and more rarely.

@@ -20,7 +20,8 @@ from rankwise.backends.kubernetes.states import Pods, PodState
 from rankwise.backends.kubernetes.watch import LogStream, PodWatch
 from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure
-from rankwise.plan import Resources, shortfall
+from rankwise.machine import shortfall
+from rankwise.plan import Resources
 from rankwise.records import AttemptEnd
 from rankwise.wording import grouped
 

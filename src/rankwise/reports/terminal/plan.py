@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rankwise.checks.sources import describe
-from rankwise.plan import Plan, Process, Resources, RuntimeChoice, Task, show, to_data
+from rankwise.plan import Plan, Process, Resources, RuntimeChoice, Task, show
 from rankwise.reports.terminal.console import show_notices, styled
 from rankwise.safe_text import clip
 from rankwise.wording import counted, duration, fold, grouped, label, listed, size
@@ -38,7 +39,7 @@ def show_plan(console: Console, plan: Plan, *, only: str = "") -> None:
 
 def plan_data(plan: Plan) -> dict[str, Any]:
     """Make plain data of a plan, for JSON; what is known only at the start is said in words."""
-    data: dict[str, Any] = _readable(to_data(plan))
+    data: dict[str, Any] = _readable(asdict(plan))
     return data
 
 
