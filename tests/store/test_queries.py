@@ -363,7 +363,7 @@ def test_runs_differ_in_what_came_out_otherwise(store: Store) -> None:
         run_task(store, run, "a", 1.0, state)
         run_task(store, run, "b", 1.0, State.PASSED)
     found = store.differences(first, second, limit=9)
-    assert found == ([("a", State.PASSED, State.FAILED)], 1)
+    assert found == ([("a", State.PASSED, State.FAILED, 1.0, 1.0)], 1)
     assert store.differences(first, second, limit=0).total == 1
 
 

@@ -234,6 +234,38 @@ def test_two_runs_are_compared_in_outcomes_and_measures(visitor: TestClient) -> 
     assert "there is no run" in visitor.get("/compare?a=nothing&b=osu-1").text
 
 
+def test_tasks_that_came_out_otherwise_have_their_outcomes_and_times(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        for state, took in ((State.PASSED, 2.0), (State.FAILED, 3.0)):
+            run = served_runs.make_run(store, "job", "Suite", [served_runs.task("halo")], at=1e9)
+            served_runs.begin(store, run, "halo", at=1e9, logs={})
+            served_runs.end(store, run, "halo", at=1e9 + took, state=state)
+    with client(tmp_path) as visitor:
+        visitor.cookies.set(KEYS.name, KEYS.cookie)
+        text = visitor.get("/compare?a=job-1&b=job-2").text
+    assert row_widths(text) == {5}
+    assert re.findall(r'<td class="(?:n|o [a-z]+)">([^<]*)', text) == [
+        *("passed", "failed", "2.0 s", "3.0 s"),
+    ]
+
+
+def row_widths(text: str) -> set[int]:
+    """Return how many cells rows have; AssertionError where they are not as many as the heads."""
+    widths = set()
+    for table in re.findall(r"<table.*?</table>", text, re.DOTALL):
+        head, _, body = table.partition("<tbody>")
+        heads = len(re.findall(r"<t[hd][ >]", head))
+        found = {len(re.findall(r"<t[hd][ >]", row)) for row in re.findall("<tr>.*?</tr>", body)}
+        assert found <= {heads}, table[:1000]
+        widths |= found
+    return widths
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
+def test_rows_have_a_cell_below_each_head(visitor: TestClient, path: str) -> None:
+    row_widths(visitor.get(path).text)
+
+
 def test_what_is_not_there_is_said_in_words(visitor: TestClient) -> None:
     for path in ("/runs/nothing-1", "/runs/checks-1/task?task=halos", "/nothing", "/runs/"):
         answer = visitor.get(path)

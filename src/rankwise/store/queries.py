@@ -68,6 +68,8 @@ class Difference(NamedTuple):
     key: str
     before: State
     after: State
+    took_before: float | None
+    took_after: float | None
 
 
 class TaskNode(NamedTuple):
@@ -461,8 +463,9 @@ class Queries:
             "FROM tasks a JOIN tasks b ON b.run = ? AND b.key = a.key "
             "WHERE a.run = ? AND a.state != b.state"
         )
-        query = f"SELECT a.key, a.state, b.state {source} ORDER BY a.position LIMIT ?"
+        columns = "a.key, a.state, b.state, a.ended - a.started, b.ended - b.started"
+        query = f"SELECT {columns} {source} ORDER BY a.position LIMIT ?"
         rows = self._database.rows(query, (after, before, limit))
-        found = [Difference(str(key), State(old), State(new)) for key, old, new in rows]
+        found = [Difference(key, State(old), State(new), *took) for key, old, new, *took in rows]
         total = self._database.number(f"SELECT count(*) {source}", (after, before))
         return RowPage(found, total)
