@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankwise.reports.pdf import standalone
 from rankwise.reports.plots.axes import axis_for, labelled, number_text
 from rankwise.reports.plots.charts import Bar, Dot, Series, Words, bar_plot, heatmap, line_plot
-from rankwise.reports.plots.svg import standalone, width_of
+from rankwise.reports.plots.svg import width_of
 
 WORDS = Words(x="message size", y="latency", x_unit="B", y_unit="us")
 any_number = st.floats(allow_nan=True, allow_infinity=True)

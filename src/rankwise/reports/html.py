@@ -81,8 +81,7 @@ def _cases(data: ReportData) -> Markup:
     shown = data.cases if len(data.cases) <= _MOST_CASES else _first(data.cases)
     # The names of a matrix's cases say it all.
     names = [] if data.matrix else _varied(case.parameters for case in shown)
-    table: Markup = macros("reports/report").cases(data, shown, names, _used(data, shown))
-    return table
+    return macros("reports/report").cases(data, shown, names, _used(data, shown))
 
 
 def _used(data: ReportData, cases: Sequence[TaskResult]) -> dict[str, Markup]:
@@ -124,8 +123,7 @@ def timeline_section(
     """
     found = findings(timeline)
     drawing = _draw(timeline, found, most)
-    shown: Markup = macros("reports/timeline").section(timeline, found, drawing, has_table)
-    return shown
+    return macros("reports/timeline").section(timeline, found, drawing, has_table)
 
 
 def _draw(timeline: Timeline, found: Findings, most: int) -> Markup:

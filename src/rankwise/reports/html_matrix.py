@@ -44,8 +44,7 @@ def matrix_section(matrix: MatrixResult, *, folder: Path, room: int) -> Markup:
     panels = _Panels(matrix, folder, left, pictures=room // 3)
     # Panels last: they are made while the page is, as long as there is room.
     counts = matrices.counts_in_order(matrix)
-    shown: Markup = made.whole(matrix, counts, table, panels.all(), environments, hidden)
-    return shown
+    return made.whole(matrix, counts, table, panels.all(), environments, hidden)
 
 
 def _numbers(matrix: MatrixResult) -> dict[tuple[str, str], int]:
@@ -149,8 +148,7 @@ class _Panels:
         shown = [one for one in order if one not in brief][:_MOST_TESTS]
         del brief[_MOST_TESTS:]
         left = len(cell.tests) - len(shown) - len(brief)
-        table: Markup = self._made.tests(shown, brief, left, self)
-        return table
+        return self._made.tests(shown, brief, left, self)
 
     def _pictures(
         self, cell: Cell

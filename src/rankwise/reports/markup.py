@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from rankwise.safe_text import clean, fit
-
-_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"})
 
 
 def escaped(text: str) -> Markup:
     """Make markup of a text: every character stands for itself."""
-    return text if isinstance(text, Markup) else Markup(fit(text).translate(_ENTITIES))
-
-
-def joined(parts: Iterable[str]) -> Markup:
-    """Put parts together, one after the other."""
-    return Markup("".join(map(escaped, parts)))
-
-
-def tag(name: str, *content: str, **given: str | bool | None) -> Markup:
-    """Make an element of what is drawn; for pages, there are templates."""
-    return Markup(f"<{name}{attributes(**given)}>{joined(content)}</{name}>")
+    return text if isinstance(text, Markup) else escape(fit(text))
 
 
 def attributes(**given: str | bool | None) -> Markup:
@@ -63,7 +50,9 @@ def as_markup(line: str, *, most: int = _MOST_LETTERS) -> Markup:
         if shown:
             text = escaped(shown)
             names = " ".join(sorted(classes))
-            parts.append(tag("span", text, class_=names) if names else text)
+            parts.append(
+                Markup('<span class="{}">{}</span>').format(names, text) if names else text
+            )
         if len(shown) < len(piece):
             parts.append(escaped(" …"))
             break

@@ -22,7 +22,6 @@ from rankwise.reports.matrix import Cell, Contrast, MatrixResult
 from rankwise.reports.model import ReportData
 from rankwise.reports.palette import INKS, TONES
 from rankwise.reports.plots.axes import number_text
-from rankwise.reports.plots.svg import standalone
 from rankwise.reports.plots.timeline import draw, tones_of
 from rankwise.reports.rendering import template_text
 from rankwise.reports.timeline import findings, timeline_cards, visible_causes, with_options
@@ -244,6 +243,13 @@ _ONE_FIGURE = """
 def pdf_report(data: ReportData) -> bytes:
     """Write a report of a run as PDF; raises InputError if typst is not installed."""
     return _set(template_text("report.typ"), {"data": json.dumps(_content(data))}, "pdf")
+
+
+def standalone(svg: str) -> str:
+    """Return a drawing with its own colours and size, to be shown outside of a page."""
+    head, separator, rest = svg.partition(">")
+    tones = "".join(f".{tone}{{fill:{ink}}}" for tone, ink in INKS.items() if tone != "idle")
+    return f"{head}{separator}<style>{template_text('plots.css')}{tones}</style>{rest}"
 
 
 def png_of(svg: str) -> bytes:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from markupsafe import Markup
 
 from rankwise import __version__
 from rankwise.reports.markup import as_markup
 from rankwise.reports.palette import EMOJI, TONES
+from rankwise.reports.plots.svg import coordinate
 from rankwise.safe_text import cut, fit, one_line
 from rankwise.wording import counted, duration
 
@@ -32,7 +34,8 @@ _FUNCTIONS = {
     "reports.matrix": "about_machine about_runtime gist machine_words marks_of",
     "reports.measurements": "as_number",
     "reports.plots.axes": "number_text",
-    "reports.plots.charts": "sparkline",
+    "reports.plots.charts": "outline",
+    "reports.plots.svg": "corners",
     "reports.plots.timeline": "tones_of",
     "reports.timeline": "visible_causes timeline_cards with_options",
 }
@@ -71,11 +74,19 @@ def render_markdown(template: str, **content: Any) -> str:
     return _markdown().get_template(template).render(content)
 
 
-def macros(template: str) -> Any:
-    """Return the macros of a template, which are functions that return markup."""
-    return environment().get_template(template).module
+class Macros(Protocol):
+    """The macros of a template."""
+
+    def __getattr__(self, name: str) -> Callable[..., Markup]: ...
 
 
+def macros(template: str) -> Macros:
+    """Return the macros of a template."""
+    made: Any = environment().get_template(template).module
+    return made  # type: ignore[no-any-return]  # Jinja does not know what is in a template
+
+
+@cache
 def template_text(name: str) -> str:
     """Return a style sheet, script or other text from reports/templates."""
     return (resources.files("rankwise.reports") / "templates" / name).read_text(encoding="utf-8")
@@ -99,7 +110,7 @@ def environment() -> Environment:
         loaded = importlib.import_module(f"rankwise.{module}")
         made.globals.update({name: getattr(loaded, name) for name in names.split()})
     made.globals.update(sort_value=_sort_value, tones=TONES, version=__version__)
-    made.filters.update(commas="{:,}".format, cut=cut, ansi_lines=_ansi_lines)
+    made.filters.update(commas="{:,}".format, cut=cut, ansi_lines=_ansi_lines, px=coordinate)
     return made
 
 

@@ -119,18 +119,14 @@ def draw_graph(run: str, nodes: Sequence[TaskNode]) -> Markup:
     lines = [
         _line(layout, key, node.key) for node in nodes for key in node.needs if key in layout.places
     ]
-    boxes = []
-    for node in nodes:
-        left, top = _place(layout.places[node.key])
-        boxes.append((node, *map(coordinate, (left, top, left + 12, top + 19, top + 36))))
     return render(
         "web/drawing",
         run=run,
         lines=lines,
-        boxes=boxes,
-        box=(coordinate(_WIDTH), coordinate(_HEIGHT)),
-        width=coordinate(2 * _EDGE + layout.layers * (_WIDTH + _ACROSS) - _ACROSS),
-        height=coordinate(2 * _EDGE + layout.rows * (_HEIGHT + _DOWN) - _DOWN),
+        boxes=[(node, *_place(layout.places[node.key])) for node in nodes],
+        box=(_WIDTH, _HEIGHT),
+        width=2 * _EDGE + layout.layers * (_WIDTH + _ACROSS) - _ACROSS,
+        height=2 * _EDGE + layout.rows * (_HEIGHT + _DOWN) - _DOWN,
     )
 
 

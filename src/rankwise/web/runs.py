@@ -5,27 +5,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from itertools import islice
-from urllib.parse import quote_plus
-
-from markupsafe import Markup
 
 from rankwise.plan import Task, show
 from rankwise.reports.failures import explain_run, processes_of
 from rankwise.reports.html import timeline_section
-from rankwise.reports.markup import escaped
 from rankwise.reports.matrix import matrix_of
 from rankwise.reports.model import repeat_command
-from rankwise.reports.palette import TONES
 from rankwise.reports.rendering import render
 from rankwise.reports.timeline import timeline_of_run
 from rankwise.safe_text import cut
-from rankwise.store import State, Store, TaskRow
+from rankwise.store import State, Store
 from rankwise.store.queries import RESULT_ORDERS, TASK_ORDERS, RunFilter, TaskFilter
 from rankwise.web import pages
 from rankwise.web.pages import PageContent, PageRequest
 from rankwise.wording import counted, duration, moment
-
-_LONGEST_NAME = 200
 
 
 def run_list(store: Store, ask: PageRequest) -> PageContent:
@@ -70,40 +63,16 @@ def tasks_page(store: Store, ask: PageRequest) -> PageContent:
         # Without words it is known already, and the store need not count again.
         total=None if words else sum(counts[state] for state in states or State),
     )
-    # By hand and not by a template, for speed: this page is asked for every second.
-    task, log = (escaped(pages.run_address(run.id, part)) for part in ("task", "logs"))
-    rows = Markup().join(_task_row(row, task, log, ask.now) for row in found.rows)
     return pages.framed(
         store,
         ask,
         "",
         "tasks",
-        rows=rows,
+        rows=found.rows,
         total=found.total,
         order=order,
         choices=pages.CHOICES,
         children=store.children(run.id),
-    )
-
-
-def _task_row(row: TaskRow, task: str, log: str, now: float) -> Markup:
-    """Make the row of a task; the addresses of its pages are those of no task yet.
-
-    Not by a template, which takes three times as long: many browsers ask for many rows, again and
-    again.
-    """
-    state, asked = row.state, quote_plus(row.key, errors="replace")
-    link = f'<a href="{log}?task={asked}">log</a>' if row.attempts else ""
-    reason = f'<td class="w">{escaped(cut(row.reason))}' if row.reason else "<td>"
-    took = pages.elapsed(row)
-    if row.started is not None and not state.is_over:
-        so_far = duration(max(0.0, now - row.started))
-        took = f'<span data-since="{row.started:.3f}">{so_far}</span>'
-    return Markup(
-        f'<tr><th scope="row" class="k"><a href="{task}?task={asked}">'
-        f"{escaped(cut(row.key, _LONGEST_NAME))}</a></th>"
-        f'<td class="o {TONES[state]}">{state}</td><td class="n">{took}</td>'
-        f'<td class="n">{row.attempts or ""}</td>{reason}</td><td>{link}</td></tr>'
     )
 
 

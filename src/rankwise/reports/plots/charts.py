@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from markupsafe import Markup
 
-from rankwise.reports.markup import tag
 from rankwise.reports.measurements import Spread
 from rankwise.reports.plots import svg
 from rankwise.reports.plots.axes import BYTES, Axis, axis_for, labelled, number_text
+from rankwise.reports.plots.svg import Point
+from rankwise.reports.rendering import macros
 
 _WIDTH = 560.0
 _ROW, _BARS_TOP, _BARS_BOTTOM = 26.0, 8.0, 10.0
@@ -37,21 +39,17 @@ def bar_plot(bars: Sequence[Bar], label: str) -> Markup:
     names = svg.fitted([bar.name for bar in drawn], _FOR_BAR_NAMES)
     left = 12 + max(map(svg.width_of, names), default=0)
     room = _WIDTH - left - _FOR_NUMBERS
-    parts = []
+
+    def place(value: float) -> float:
+        return left + room * max(0.0, axis.at(value))
+
+    rows = []
     for row, (bar, name) in enumerate(zip(drawn, names, strict=True)):
-        middle = _BARS_TOP + (row + 0.5) * _ROW
-        end = left + room * max(0.0, axis.at(bar.value))
-        parts.append(svg.text(left - 8, middle + 4, name, anchor="end"))
-        wide, title = max(1.0, end - left), f"{bar.name}: {bar.said}"
-        parts.append(svg.rectangle(left, middle - 8, wide, 16, "f0", opacity=0.85, title=title))
-        furthest = end
-        if bar.low is not None and bar.high is not None and bar.high > bar.low:
-            low, furthest = (left + room * max(0.0, axis.at(one)) for one in (bar.low, bar.high))
-            parts.append(svg.line(low, middle, furthest, middle, "axis"))
-            parts += [svg.line(one, middle - 4, one, middle + 4, "axis") for one in (low, furthest)]
-        parts.append(svg.text(max(end, furthest) + 8, middle + 4, bar.said, kind="strong"))
+        is_range = bar.low is not None and bar.high is not None and bar.high > bar.low
+        ends = [place(one) for one in (bar.low, bar.high) if one is not None and is_range]
+        rows.append((bar, name, _BARS_TOP + (row + 0.5) * _ROW, place(bar.value), ends))
     height = _BARS_TOP + len(drawn) * _ROW + _BARS_BOTTOM
-    return svg.drawing(_WIDTH, height, label, parts)
+    return macros("reports/plots").bars(_WIDTH, height, label, left, rows)
 
 
 _HEATMAP_TOP, _HEATMAP_BOTTOM = 34.0, 46.0
@@ -60,8 +58,7 @@ _TALLEST, _LOWEST = 52.0, 20.0
 _HEATMAP_HEIGHT = 220.0
 _FOR_TICK_NAMES = 140.0
 _PALEST, _STRONGEST = 0.07, 0.95
-# Above this, letters are set in the colour that stands out against a dark field.
-_DARK = 0.55
+_KEY_STEPS = 12
 
 
 def heatmap(
@@ -85,56 +82,42 @@ def heatmap(
     tall = min(_TALLEST, max(_LOWEST, _HEATMAP_HEIGHT / max(1, len(down))))
     # Narrower fields have no room for three digits.
     is_written = wide >= 38
-    parts = []
-    for row, name in enumerate(down):
-        top = _HEATMAP_TOP + row * tall
-        middle = top + tall / 2
-        parts.append(svg.text(left - 8, middle + 4, rows[row], anchor="end", kind="faint"))
-        for column, other in enumerate(across):
-            value = finite.get((other, name))
-            if value is None:
-                continue
-            share = 0.5 if high == low else 0.0
-            if high > low and axis.shows(value):
-                share = (axis.at(value) - low) / (high - low)
-            opacity = _opacity(share)
-            x = left + column * wide
-            title = f"{words[0]} {other}, {words[1]} {name}: {number_text(value)} {unit}".rstrip()
-            field = (x + 1, top + 1, wide - 2, tall - 2)
-            parts.append(svg.rectangle(*field, "heat", opacity=opacity, title=title))
-            if is_written:
-                # The number says it, too: shades alone are hard to compare.
-                kind = "on cell" if opacity > _DARK else "strong cell"
-                place, said = (x + wide / 2, middle + 4), number_text(value, 3)
-                parts.append(svg.text(*place, said, anchor="middle", kind=kind))
+    fields = []
+    for (row, name), (column, other) in product(enumerate(down), enumerate(across)):
+        if (value := finite.get((other, name))) is None:
+            continue
+        share = 0.5 if high == low else 0.0
+        if high > low and axis.shows(value):
+            share = (axis.at(value) - low) / (high - low)
+        x, y = left + column * wide, _HEATMAP_TOP + row * tall
+        title = f"{words[0]} {other}, {words[1]} {name}: {number_text(value)} {unit}".rstrip()
+        said = number_text(value, 3) if is_written else ""
+        fields.append((x, y, wide, tall, _opacity(share), title, said))
     bottom = _HEATMAP_TOP + len(down) * tall
     # Only as many names as do not run into each other.
     step = max(1, math.ceil(max((svg.width_of(one) + 8 for one in names), default=1) / wide))
-    for column in range(0, len(names), step):
-        middle = left + (column + 0.5) * wide
-        parts.append(svg.text(middle, bottom + 16, names[column], anchor="middle", kind="faint"))
-    parts.append(svg.text((left + _WIDTH) / 2, bottom + 36, words[0], anchor="middle"))
-    parts.append(svg.text(14, (_HEATMAP_TOP + bottom) / 2, words[1], anchor="middle", turn=True))
-    parts += _key(least, greatest, unit, is_log=axis.is_log)
-    return svg.drawing(_WIDTH, bottom + _HEATMAP_BOTTOM, f"{words[1]} against {words[0]}", parts)
+    last = f"{number_text(greatest, 3)} {unit}{', logarithmic' if axis.is_log else ''}".strip()
+    return macros("reports/plots").heatmap(
+        _WIDTH,
+        bottom + _HEATMAP_BOTTOM,
+        words,
+        left - 8,
+        ((left + _WIDTH) / 2, (_HEATMAP_TOP + bottom) / 2),
+        bottom,
+        fields,
+        [(_HEATMAP_TOP + (row + 0.5) * tall + 4, name) for row, name in enumerate(rows)],
+        [(left + (at + 0.5) * wide, names[at]) for at in range(0, len(names), step)],
+        {
+            "first": number_text(least, 3),
+            "last": last,
+            "right": _WIDTH - 14 - svg.width_of(last),
+            "shades": [_opacity(step / (_KEY_STEPS - 1)) for step in range(_KEY_STEPS)],
+        },
+    )
 
 
 def _opacity(share: float) -> float:
     return _PALEST + (_STRONGEST - _PALEST) * share
-
-
-def _key(least: float, greatest: float, unit: str, *, is_log: bool) -> list[Markup]:
-    """Say what pale and strong mean."""
-    steps = 12
-    last = f"{number_text(greatest, 3)} {unit}{', logarithmic' if is_log else ''}".strip()
-    right = _WIDTH - 14 - svg.width_of(last)
-    parts = [svg.text(right + 6, 16, last, kind="faint")]
-    for step in range(steps):
-        opacity = _opacity(step / (steps - 1))
-        parts.append(svg.rectangle(right - (steps - step) * 9, 6, 9, 12, "heat", opacity=opacity))
-    first = number_text(least, 3)
-    parts.append(svg.text(right - steps * 9 - 6, 16, first, anchor="end", kind="faint"))
-    return parts
 
 
 WIDTH, HEIGHT = 560.0, 330.0
@@ -185,7 +168,7 @@ class _Area:
     def bottom(self) -> float:
         return HEIGHT - _BOTTOM + self.top - _TOP
 
-    def place(self, x: float, y: float) -> tuple[float, float]:
+    def place(self, x: float, y: float) -> Point:
         across = _LEFT + self.x.at(x) * (WIDTH - _LEFT - _RIGHT)
         return across, self.bottom - self.y.at(y) * (self.bottom - self.top)
 
@@ -217,22 +200,24 @@ def line_plot(
         x = Axis(low=min(ends), high=max(ends), ticks=_thinned(x_labels))
     seen = [value for dot in all_dots for value in (dot.low, dot.y, dot.high)]
     y = axis_for([*seen, *(b for _, b in ideal)], in_bytes=words.y_unit == BYTES, is_log=y_is_log)
-    legend, rows = _legend([one.name for one in series])
-    area = _Area(x=x, y=y, top=_TOP + rows * _LEGEND_ROW)
-    parts = [*legend, *_axes(area, words)]
-    if len(ideal) > 1:
-        shown = [area.place(a, b) for a, b in ideal if x.shows(a) and y.shows(b)]
-        parts.append(svg.path(shown, "ideal", ' fill="none"'))
-    for place in changes:
-        across, _ = area.place(place, y.low)
-        parts.append(svg.line(across, area.top, across, area.bottom, "change"))
-    left_out = 0
-    for number, one in enumerate(series):
-        fits = [dot for dot in one.dots if x.shows(dot.x) and y.shows(dot.y)]
-        left_out += len(one.dots) - len(fits)
-        parts += _drawn(area, fits, number)
-    height = area.bottom + _BOTTOM
-    return svg.drawing(WIDTH, height, f"{words.y} against {words.x}", parts), left_out
+    legend = _legend([one.name for one in series])
+    area = _Area(x=x, y=y, top=legend[-1][1] + _LEGEND_ROW if legend else _TOP)
+    shown = [area.place(a, b) for a, b in ideal if x.shows(a) and y.shows(b)]
+    fitting = [[dot for dot in one.dots if x.shows(dot.x) and y.shows(dot.y)] for one in series]
+    drawn = macros("reports/plots").lines(
+        WIDTH,
+        area.bottom + _BOTTOM,
+        f"{words.y} against {words.x}",
+        words,
+        (_LEFT, WIDTH - _RIGHT, area.top, area.bottom),
+        legend,
+        [(area.place(value, y.low)[0], label) for value, label in x.ticks],
+        [(area.place(x.low, value)[1], label) for value, label in y.ticks],
+        svg.path(shown) if len(ideal) > 1 else "",
+        [area.place(one, y.low)[0] for one in changes],
+        [_drawn(area, dots) for dots in fitting],
+    )
+    return drawn, sum(len(one.dots) for one in series) - sum(map(len, fitting))
 
 
 def history_plot(
@@ -257,63 +242,39 @@ def _thinned(labels: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ..
     return tuple(reversed(labels[::-1][::step]))
 
 
-def _legend(names: Sequence[str]) -> tuple[list[Markup], int]:
-    """Name the lines above the plot, in as many rows as it takes; one alone needs no name."""
+def _legend(names: Sequence[str]) -> list[tuple[float, float, str, str]]:
+    """Return where the names of lines are above the plot, and a piece of each line."""
+    # One alone needs no name.
     if len(names) < 2:
-        return [], 0
-    parts: list[Markup] = []
-    across, row = _LEFT, 0
-    for number, short in enumerate(svg.fitted(names, _FOR_NAMES)):
+        return []
+    parts = []
+    across, middle = _LEFT, _TOP
+    for short in svg.fitted(names, _FOR_NAMES):
         needed = 34 + svg.width_of(short) + 14
         if across > _LEFT and across + needed > WIDTH - _RIGHT:
-            across, row = _LEFT, row + 1
-        middle = _TOP + row * _LEGEND_ROW
-        parts.append(_stroke([(across, middle), (across + 26, middle)], number))
-        parts.append(svg.mark(across + 13, middle, number))
-        parts.append(svg.text(across + 32, middle + 4, short))
+            across, middle = _LEFT, middle + _LEGEND_ROW
+        piece = svg.path([(across, middle), (across + 26, middle)])
+        parts.append((across, middle, short, piece))
         across += needed
-    return parts, row + 1
+    return parts
 
 
-def _axes(area: _Area, words: Words) -> Iterator[Markup]:
-    for value, label in area.y.ticks:
-        _, down = area.place(area.x.low, value)
-        yield svg.line(_LEFT, down, WIDTH - _RIGHT, down, "grid")
-        yield svg.text(_LEFT - 8, down + 4, label, anchor="end", kind="faint")
-    for value, label in area.x.ticks:
-        across, _ = area.place(value, area.y.low)
-        yield svg.line(across, area.bottom, across, area.bottom + 4, "axis")
-        yield svg.text(across, area.bottom + 18, label, anchor="middle", kind="faint")
-    yield svg.line(_LEFT, area.bottom, WIDTH - _RIGHT, area.bottom, "axis")
-    middle = (area.top + area.bottom) / 2
-    yield svg.text((_LEFT + WIDTH - _RIGHT) / 2, area.bottom + 38, words.x, anchor="middle")
-    named = f"{words.y} ({words.y_unit})" if words.y_unit else words.y
-    yield svg.text(14, middle, named, anchor="middle", turn=True)
-
-
-def _drawn(area: _Area, dots: Sequence[Dot], number: int) -> Iterator[Markup]:
-    kind = number % svg.SERIES
+def _drawn(area: _Area, dots: Sequence[Dot]) -> tuple[str, Sequence[float], str, list[object]]:
+    """Return the band of a line, or what one dot varies between; its way; and its dots."""
     shown = [dot for dot in dots if area.y.shows(dot.high)]
     upper = [area.place(dot.x, dot.high) for dot in shown]
     # What a logarithmic axis has no place for is at its end.
     lows = (dot.low if area.y.shows(dot.low) else area.y.low for dot in shown)
     lower = [area.place(dot.x, low) for dot, low in zip(shown, lows, strict=True)]
     # A band of no height would be a hairline.
-    if len(upper) > 1 and upper != lower:
-        yield svg.path([*upper, *reversed(lower)], f"f{kind}", ' fill-opacity=".16"')
+    has_band = upper != lower
     places = [area.place(dot.x, dot.y) for dot in dots]
-    if len(upper) == 1 and upper != lower:
-        yield svg.line(*upper[0], *lower[0], f"s{kind}")
-    if len(places) > 1:
-        yield _stroke(places, number)
-    for (across, down), dot in zip(places, dots, strict=True):
-        yield svg.mark(across, down, number, dot.note)
-
-
-def _stroke(places: Sequence[tuple[float, float]], number: int) -> Markup:
-    kind = number % svg.SERIES
-    dash = f' stroke-dasharray="{svg.DASHES[kind]}"' if svg.DASHES[kind] else ""
-    return svg.path(places, f"s{kind}", f' fill="none" stroke-width="2"{dash}')
+    return (
+        svg.path([*upper, *reversed(lower)]) if has_band and len(upper) > 1 else "",
+        (*upper[0], *lower[0]) if has_band and len(upper) == 1 else (),
+        svg.path(places) if len(places) > 1 else "",
+        [(*place, dot.note) for place, dot in zip(places, dots, strict=True)],
+    )
 
 
 def note_for(words: Words, place: float, one: Spread) -> str:
@@ -330,13 +291,8 @@ _SPARKLINE_WIDTH, _SPARKLINE_HEIGHT = 120, 28
 _MOST_POINTS = 32
 
 
-def sparkline(
-    times: Sequence[float], values: Sequence[float], *, series: int, least: float = 0.0
-) -> Markup:
-    """Draw values over time, from zero to the highest of them, or to `least` if that is higher.
-
-    It says nothing by itself: the words beside it do.
-    """
+def outline(times: Sequence[float], values: Sequence[float], least: float) -> str:
+    """Draw values over time, from zero to the highest of them, or to `least` if that is higher."""
     points = _highest_points(
         [(time, max(0.0, value)) for time, value in zip(times, values, strict=True)]
     )
@@ -350,9 +306,7 @@ def sparkline(
     # From the left edge on: the first sample is taken some time after the start.
     places = zip([0, *across], [*down[:1], *down], strict=True)
     drawn = "L".join(f"{x} {y}" for x, y in places) if points else "0 0"
-    area = Markup(f'<path d="M{drawn}V{_SPARKLINE_HEIGHT}H0Z" class="s{series} f{series}"/>')
-    size = f"0 0 {_SPARKLINE_WIDTH} {_SPARKLINE_HEIGHT}"
-    return tag("svg", area, viewBox=size, class_="spark", aria_hidden="true")
+    return f"M{drawn}V{_SPARKLINE_HEIGHT}H0Z"
 
 
 def _highest_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

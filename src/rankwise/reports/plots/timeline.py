@@ -13,6 +13,7 @@ from rankwise.reports.lanes import COLOURS, Gap, Span, Timeline, TimelineBar, la
 from rankwise.reports.palette import TONES
 from rankwise.reports.plots import svg
 from rankwise.reports.plots.axes import axis_for
+from rankwise.reports.rendering import macros
 from rankwise.safe_text import clip, clip_middle, cut
 from rankwise.wording import counted, duration
 
@@ -95,6 +96,20 @@ class _Piece:
     wide: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """A rectangle for a bar or several, with what a pointer that rests on it is shown."""
+
+    x: float
+    y: float
+    wide: float
+    tall: float
+    tone: str
+    title: str
+    opacity: float = 1.0
+    name: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class _Sheet:
     """Where lanes and times are on the drawing."""
@@ -148,17 +163,23 @@ def draw(
     while len(shapes) > most and narrowest < 2 * _WIDTH:
         narrowest *= 2
         shapes = _shapes(pieces, timeline, sheet, narrowest)
-    # In this order, since what comes later covers what was before.
-    parts = [*_ground(timeline, sheet), *_gaps(gaps, sheet), *shapes]
-    parts += _marks(timeline, sheet, bound)
-    middle = (sheet.left + _WIDTH) / 2
-    parts.append(svg.text(middle, sheet.bottom + 34, unit_name, anchor="middle", kind="faint"))
     label = (
         f"Timeline of {timeline.title}: {counted(len(timeline.bars), timeline.noun)} on "
         f"{counted(len(timeline.lanes), timeline.lane_noun)} in {duration(timeline.end)}. "
         "The table has the same in words."
     )
-    return svg.drawing(_WIDTH, sheet.bottom + _BOTTOM, label, parts)
+    return macros("reports/plots").timeline(
+        _WIDTH,
+        sheet.bottom + _BOTTOM,
+        label,
+        sheet,
+        _WIDTH - _RIGHT,
+        list(_lanes(timeline, sheet)),
+        list(_gaps(gaps, sheet)),
+        shapes,
+        list(_marks(timeline, sheet, bound)),
+        unit_name,
+    )
 
 
 def _sheet(timeline: Timeline) -> tuple[_Sheet, str]:
@@ -183,57 +204,45 @@ def _sheet(timeline: Timeline) -> tuple[_Sheet, str]:
     return sheet, unit_name
 
 
-def _ground(timeline: Timeline, sheet: _Sheet) -> Iterator[Markup]:
-    """Draw the lanes, on which what nothing covers is waiting, and the times below."""
-    wide = _WIDTH - sheet.left - _RIGHT
+def _lanes(timeline: Timeline, sheet: _Sheet) -> Iterator[tuple[float, str | None]]:
+    """Return where lanes are, and their names as far as there is room for them."""
     step = math.ceil(sheet.rows / _NAMED_ROWS)
     for row in range(sheet.rows):
-        yield svg.rectangle(sheet.left, sheet.y(row), wide, sheet.tall - sheet.gap, "lane")
-        if row % step == 0:
-            lane = row if sheet.rows == sheet.lanes else row * sheet.lanes // sheet.rows
-            middle = sheet.y(row) + (sheet.tall - sheet.gap) / 2 + 4
-            name = clip(timeline.lanes[lane], _LONGEST_NAME) if lane < len(timeline.lanes) else ""
-            yield svg.text(sheet.left - 8, middle, name, anchor="end", kind="faint")
-    for place, words in sheet.ticks:
-        x = sheet.x(place * sheet.unit)
-        yield svg.line(x, sheet.bottom, x, sheet.bottom + 4, "axis")
-        yield svg.text(x, sheet.bottom + 17, words, anchor="middle", kind="faint")
+        lane = row if sheet.rows == sheet.lanes else row * sheet.lanes // sheet.rows
+        name = clip(timeline.lanes[lane], _LONGEST_NAME) if lane < len(timeline.lanes) else ""
+        yield sheet.y(row), name if row % step == 0 else None
 
 
-def _marks(timeline: Timeline, sheet: _Sheet, bound: float) -> Iterator[Markup]:
-    """Draw lines at moments that explain what is left and right of them."""
+def _marks(
+    timeline: Timeline, sheet: _Sheet, bound: float
+) -> Iterator[tuple[float, str, str, str]]:
+    """Return lines at moments that explain what is left and right of them."""
     moments = [(when, words, "axis") for when, words in timeline.milestones]
     if bound > 0:
         moments.append((bound, f"lower bound {duration(bound)}", "ideal"))
     last = -math.inf
     for when, words, kind in sorted(moments):
-        x = sheet.x(when)
-        yield svg.line(x, _TOP - 6, x, sheet.bottom, kind)
-        wide = svg.width_of(words)
+        x, wide = sheet.x(when), svg.width_of(words)
         is_left = x + wide > _WIDTH - _RIGHT
         first = x - wide if is_left else x
         # Two moments that are close would be written over each other.
-        if first > last:
-            yield svg.text(x, _TOP - 10, words, anchor="end" if is_left else "", kind="faint")
-            last = first + wide
+        yield x, kind, words if first > last else "", "end" if is_left else ""
+        last = first + wide if first > last else last
 
 
-def _gaps(gaps: Sequence[Gap], sheet: _Sheet) -> Iterator[Markup]:
+def _gaps(gaps: Sequence[Gap], sheet: _Sheet) -> Iterator[tuple[float, float, str, str]]:
     """Tint the time in which lanes were idle by the cause: bars cover what was busy."""
     for gap in gaps:
-        x, end = sheet.x(gap.start), sheet.x(gap.end)
-        if end - x >= _NARROWEST:
-            tall = sheet.bottom - sheet.gap - _TOP
-            title = f"{gap.cause}: {duration(gap.seconds)} lost"
-            kind = f"g {COLOURS[gap.cause]}"
-            yield svg.rectangle(x, _TOP, end - x, tall, kind, title=title)
+        x, wide = sheet.x(gap.start), (gap.end - gap.start) * sheet.scale
+        if wide >= _NARROWEST:
+            yield x, wide, f"g {COLOURS[gap.cause]}", f"{gap.cause}: {duration(gap.seconds)} lost"
 
 
 def _shapes(
     pieces: Sequence[_Piece], timeline: Timeline, sheet: _Sheet, narrowest: float
-) -> list[Markup]:
+) -> list[_Shape]:
     """Draw the bars; what is narrower than that is drawn together, row by row."""
-    shapes: list[tuple[int, Markup]] = []
+    shapes: list[_Shape] = []
     clusters: dict[tuple[int, int], BarCluster] = {}
     for piece in pieces:
         if piece.wide < narrowest:
@@ -241,13 +250,11 @@ def _shapes(
             for row in piece.rows:
                 gather(clusters, (row, column), piece.span, piece.bar)
         else:
-            weight = WEIGHTS[TONES[piece.bar.state]]
-            shapes += [(weight, one) for one in _shape(piece, timeline, sheet)]
+            shapes.append(_shape(piece, timeline, sheet))
     for row, cluster in joined(clusters, narrowest / sheet.scale):
-        shapes.append((WEIGHTS[cluster.tone], _together(row, cluster, timeline, sheet)))
+        shapes.append(_together(row, cluster, timeline, sheet))
     # What is wrong is drawn last, on top of all.
-    shapes.sort(key=lambda one: one[0])
-    return [shape for _, shape in shapes]
+    return sorted(shapes, key=lambda one: WEIGHTS[one.tone])
 
 
 def _runs(bar: TimelineBar, sheet: _Sheet) -> list[tuple[range, Span]]:
@@ -265,17 +272,21 @@ def _runs(bar: TimelineBar, sheet: _Sheet) -> list[tuple[range, Span]]:
     return runs
 
 
-def _shape(piece: _Piece, timeline: Timeline, sheet: _Sheet) -> Iterator[Markup]:
-    bar = piece.bar
-    x, y = sheet.x(piece.span[0]), sheet.y(piece.rows.start)
+def _shape(piece: _Piece, timeline: Timeline, sheet: _Sheet) -> _Shape:
+    bar, tone = piece.bar, TONES[piece.bar.state]
     tall = len(piece.rows) * sheet.tall - sheet.gap
     # A hair is left free, so that two that follow on each other are two.
     wide = piece.wide - (0.8 if piece.wide > 4 else 0.0)
-    tone = TONES[bar.state]
-    yield svg.rectangle(x, y, max(1.0, wide), tall, f"b {tone}", title=title_of(bar, timeline))
     name = _name_in(bar, int((wide - 8) / _LETTER), _MARKS.get(tone, ""))
-    if name and tall >= _TALL_ENOUGH:
-        yield svg.text(x + 4, y + tall / 2 + 3.5, name, kind="on cell")
+    return _Shape(
+        x=sheet.x(piece.span[0]),
+        y=sheet.y(piece.rows.start),
+        wide=max(1.0, wide),
+        tall=tall,
+        tone=tone,
+        title=title_of(bar, timeline),
+        name=name if tall >= _TALL_ENOUGH else "",
+    )
 
 
 def _name_in(bar: TimelineBar, room: int, mark: str) -> str:
@@ -295,8 +306,7 @@ def title_of(bar: TimelineBar, timeline: Timeline) -> str:
     return f"{cut(bar.name, _LONGEST_TITLE)}: {state}, {where}"
 
 
-def _together(row: int, cluster: BarCluster, timeline: Timeline, sheet: _Sheet) -> Markup:
-    x, end = sheet.x(cluster.start), sheet.x(cluster.end)
+def _together(row: int, cluster: BarCluster, timeline: Timeline, sheet: _Sheet) -> _Shape:
     length = cluster.end - cluster.start
     # As pale as there was waiting in between.
     share = min(1.0, cluster.busy / length) if length > 0 else 1.0
@@ -304,14 +314,14 @@ def _together(row: int, cluster: BarCluster, timeline: Timeline, sheet: _Sheet) 
     words = [next(iter(cluster.names)) if count == 1 else counted(count, timeline.noun)]
     words += ["not all of them green"] * (cluster.tone in ("bad", "warn") and count > 1)
     title = ", ".join([*words, f"{duration(cluster.busy)} together"])
-    return svg.rectangle(
-        x,
-        sheet.y(row),
-        max(1.0, end - x),
-        sheet.tall - sheet.gap,
-        f"b {cluster.tone}",
-        opacity=0.3 + 0.7 * share,
+    return _Shape(
+        x=sheet.x(cluster.start),
+        y=sheet.y(row),
+        wide=max(1.0, length * sheet.scale),
+        tall=sheet.tall - sheet.gap,
+        tone=cluster.tone,
         title=f"{title}, from {duration(cluster.start)}",
+        opacity=0.3 + 0.7 * share,
     )
 
 
