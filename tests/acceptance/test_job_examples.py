@@ -13,6 +13,7 @@ from environments import ROOT, RUNTIMES, why_unavailable
 
 from tests.acceptance.jobs import opened
 from tests.lengths import IS_FULL
+from tests.seeds.sentences import sentence
 
 EXAMPLES = ROOT / "examples" / "jobs"
 DOCUMENTS = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*.yaml"))
@@ -47,8 +48,21 @@ def take_runtime(folder: Path, place: Path | None = None) -> None:
 OTHER_DAYS = ("/k8s.yaml", "/command-job.yaml")
 
 
+TF_CONFIG = sentence(
+    "azureml-distributed-jobs",
+    ran="rankwise run multiworker.yaml and parameter-server.yaml, with TensorFlow",
+    said="Azure ML sets TF_CONFIG, which is required for distributed training with TensorFlow.",
+)
+OF_TENSORFLOW = ("tensorflow/multiworker.yaml", "tensorflow/parameter-server.yaml")
+
+
 @pytest.mark.parametrize(
-    "document", [name for name in DOCUMENTS if IS_FULL or not name.endswith(OTHER_DAYS)]
+    "document",
+    [
+        pytest.param(name, marks=[TF_CONFIG] if name in OF_TENSORFLOW else [])
+        for name in DOCUMENTS
+        if IS_FULL or not name.endswith(OTHER_DAYS)
+    ],
 )
 def test_an_example_learns(tmp_path: Path, document: str) -> None:
     folder, name = document.split("/")

@@ -2,51 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-Test = TypeVar("Test", bound=Callable[..., object])
 PROPERTY = "sentence"
 HEAD = ("document", "sentence", "what ran", "verdict")
 
 
-def sentence(document: str, *, ran: str, stand_in: str = "") -> Callable[[Test], Test]:
-    """Mark a test of one sentence of `document`: the first paragraph of its docstring.
+def sentence(
+    document: str, *, ran: str, stand_in: str = "", said: str = ""
+) -> pytest.MarkDecorator:
+    """Mark a test of one sentence of `document`: the first paragraph of its docstring, or `said`.
 
     `ran` is the command that it runs. `stand_in` names what took the place of something that this
-    machine cannot have, such as a GPU.
+    machine cannot have, such as a GPU. A test that holds several sentences has several marks.
     """
-    return pytest.mark.sentence(document, ran=ran, stand_in=stand_in)
+    return pytest.mark.sentence(document, ran=ran, stand_in=stand_in, said=said)
 
 
-def describe(item: pytest.Item) -> tuple[str, str, str] | None:
-    """Return document, sentence and what runs, or None if the test is about no sentence."""
-    mark = item.get_closest_marker("sentence")
-    if mark is None:
-        return None
+def describe(item: pytest.Item) -> list[tuple[str, str, str]]:
+    """Return document, sentence and what runs, for each sentence that the test is about."""
     text = getattr(getattr(item, "function", None), "__doc__", None) or ""
-    said = " ".join(text.strip().partition("\n\n")[0].split())
-    if not said:
-        raise pytest.UsageError(f"{item.nodeid}: its docstring must be the sentence")
-    ran = mark.kwargs["ran"]
-    if stand_in := mark.kwargs["stand_in"]:
-        ran = f"{ran} ({stand_in} stands in)"
-    return mark.args[0], said, ran
+    docstring = " ".join(text.strip().partition("\n\n")[0].split())
+    found = []
+    for mark in item.iter_markers("sentence"):
+        said = mark.kwargs["said"] or docstring
+        if not said:
+            raise pytest.UsageError(f"{item.nodeid}: its docstring must be the sentence")
+        ran = mark.kwargs["ran"]
+        if stand_in := mark.kwargs["stand_in"]:
+            ran = f"{ran} ({stand_in} stands in)"
+        found.append((mark.args[0], said, ran))
+    return found
 
 
 def configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "sentence(document, ran, stand_in): a sentence of a document"
+        "markers", "sentence(document, ran, stand_in, said): a sentence of a document"
     )
 
 
 def note(items: Iterable[pytest.Item]) -> None:
-    """Let the report of each test carry its sentence, also from a worker of xdist."""
+    """Let the report of each test carry its sentences, also from a worker of xdist."""
     for item in items:
-        if (described := describe(item)) is not None:
-            item.user_properties.append((PROPERTY, described))
+        item.user_properties.extend((PROPERTY, described) for described in describe(item))
 
 
 def show(reporter: pytest.TerminalReporter) -> None:

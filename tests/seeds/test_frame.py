@@ -36,6 +36,7 @@ def test_bad():
 def broken():
     raise ValueError
 
+@sentence("A document", ran="pytest -y", said="It can be said in two ways.")
 @sentence("B document", ran="pytest --lf")
 def test_error(broken):
     '''It | has a setup.'''
@@ -55,6 +56,7 @@ def test_each_sentence_is_a_row_with_its_verdict(pytester: pytest.Pytester) -> N
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     lines = [line for line in result.outlines if line.startswith("| ")]
     assert lines[2:] == [
+        "| A document | It can be said in two ways. | pytest -y | error |",
         "| A document | It works as it is written. | pytest -x | passed |",
         "| A document | It works with a GPU. | pytest (a script stands in) | failed |",
         "| B document | It is elsewhere. | nothing | skipped |",

@@ -1,0 +1,233 @@
+"""The page about distributed jobs of Azure ML: each of its documents runs as it is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from environments import ROOT, RUNTIMES
+
+from tests.acceptance.conftest import require_environment
+from tests.acceptance.jobs import Said, Shop, opened
+from tests.seeds.sentences import sentence
+
+PAGE = "azureml-distributed-jobs"
+DOCUMENTS = ROOT / "tests" / "documents" / "seed"
+HOROVODRUN = ROOT / "examples" / "jobs" / "mpi" / "bin"
+
+# What a process of a job was told. Workers meet all parameter servers, which serve until they are ended.
+TRAIN = """\
+import json, os, socket, time
+
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+names += ("NCCL_DEBUG", "RANKWISE_NODE", "AZUREML_MPI_HOSTFILE", "TF_CONFIG")
+facts = {name: os.environ[name] for name in names if name in os.environ}
+if path := facts.get("AZUREML_MPI_HOSTFILE"):
+    from mpi4py import MPI
+    with open(path) as file:
+        facts["hosts"] = file.read().splitlines()
+    facts |= {"rank": MPI.COMM_WORLD.rank, "sum": MPI.COMM_WORLD.allreduce(1)}
+print("facts", json.dumps(facts), flush=True)
+
+
+def address_of(server):
+    name, _, port = server.rpartition(":")
+    return name, int(port)
+
+
+settings = json.loads(facts.get("TF_CONFIG", "{}"))
+servers = settings.get("cluster", {}).get("ps", [])
+if settings.get("task", {}).get("type") == "ps":
+    with socket.create_server(address_of(servers[settings["task"]["index"]])):
+        time.sleep(600)
+while servers:
+    try:
+        socket.create_connection(address_of(servers[-1])).close()
+        servers.pop()
+    except ConnectionRefusedError:
+        time.sleep(0.05)
+"""
+SITE = """\
+[runtime."azureml:pytorch-*"]
+python = "{python}"
+[runtime."azureml:tensorflow-*"]
+current = true
+[compute.nc24-cluster]
+backend = "local"
+[compute.gpu-cluster]
+backend = "local"
+gpus = 16
+[compute.my-aks-cluster]
+backend = "local"
+gpus = 16
+[compute.my-aks-clutser]
+backend = "local"
+gpus = 16
+"""
+GPUS = "a count of 16 GPUs"
+
+Facts = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """A folder with the documents of the page, as they are, and a script for all of them."""
+    with opened(tmp_path_factory.mktemp("azureml")) as shop:
+        for document in DOCUMENTS.glob("*.yaml"):
+            shop.write(document.name, document.read_text())
+        shop.write("src/train.py", TRAIN)
+        shop.variables["PATH"] = f"{HOROVODRUN}{os.pathsep}{os.environ['PATH']}"
+        yield shop
+        shop.wait_until_empty()
+
+
+def run(shop: Shop, document: str, runtime: str = "mpi4py") -> tuple[Said, Facts]:
+    """Run a document, and return what its processes were told, by rank where they have one."""
+    require_environment(runtime)
+    shop.write("rankwise.toml", SITE.format(python=RUNTIMES[runtime].folder))
+    said = shop.rankwise("run", document, "--strict")
+    assert said.exit_code == 0, said
+    found = [json.loads(line) for line in re.findall(r"\| facts (.*)", said.output)]
+    return said, sorted(found, key=lambda one: int(one.get("rank", one.get("RANK", 0))))
+
+
+@pytest.fixture(scope="module")
+def mpi_job(shop: Shop) -> Facts:
+    """What the ranks of the first document were told."""
+    return run(shop, "mpi-mpirun.yaml")[1]
+
+
+@pytest.fixture(scope="module")
+def torch_job(shop: Shop) -> Facts:
+    """What the processes of `torch.distributed.launch` were told, which is the real one."""
+    return run(shop, "pytorch-launch.yaml", "torch")[1]
+
+
+@sentence(PAGE, ran="rankwise run mpi-mpirun.yaml")
+def test_an_mpi_job_has_a_launcher_and_workers(mpi_job: Facts) -> None:
+    """For an MPI job, the user provides the launcher spec and the worker spec."""
+    assert [(one["rank"], one["sum"]) for one in mpi_job] == [(rank, 16) for rank in range(16)]
+    nodes = [one["RANKWISE_NODE"] for one in mpi_job]
+    assert nodes == [f"node{rank // 4}" for rank in range(16)]
+
+
+@sentence(PAGE, ran="rankwise run mpi-mpirun.yaml with mpirun, and with mpiexec")
+def test_the_user_writes_the_command_that_starts_mpi(shop: Shop, mpi_job: Facts) -> None:
+    """For fine-grained control, the user provides the launch command (mpirun or mpiexec)."""
+    assert {one["NCCL_DEBUG"] for one in mpi_job} == {"INFO"}
+    text = (shop.folder / "mpi-mpirun.yaml").read_text()
+    smaller = text.replace("mpirun -np 16", "mpiexec -np 4").replace("DEBUG=INFO", "DEBUG=WARN")
+    shop.write("mpi-mpiexec.yaml", smaller)
+    _, facts = run(shop, "mpi-mpiexec.yaml")
+    assert [one["sum"] for one in facts] == [4] * 4
+    assert [one["NCCL_DEBUG"] for one in facts] == ["WARN"] * 4
+
+
+@sentence(PAGE, ran="rankwise run mpi-mpirun.yaml")
+def test_the_variable_of_the_file_of_hosts_has_its_path(mpi_job: Facts) -> None:
+    """Azure ML sets AZUREML_MPI_HOSTFILE to the path of the MPI hostfile that it made."""
+    hosts = [f"node{number} slots=4" for number in range(4)]
+    assert [one["hosts"] for one in mpi_job] == [hosts] * 16
+
+
+@sentence(PAGE, ran="rankwise run mpi-horovodrun.yaml", stand_in="a script with its options")
+def test_horovodrun_starts_the_ranks(shop: Shop) -> None:
+    """horovodrun, a wrapper of Open MPI, is simpler to configure for distributed jobs."""
+    _, facts = run(shop, "mpi-horovodrun.yaml")
+    assert [one["sum"] for one in facts] == [16] * 16
+    assert [one["RANKWISE_NODE"] for one in facts] == [f"node{rank // 4}" for rank in range(16)]
+
+
+@sentence(PAGE, ran="rankwise run mpi-k8s.yaml", stand_in=GPUS)
+def test_jobs_for_kubernetes_say_what_they_need(shop: Shop) -> None:
+    """For jobs on Kubernetes, users can specify more, such as resource limits."""
+    said, facts = run(shop, "mpi-k8s.yaml")
+    assert [one["sum"] for one in facts] == [16] * 16
+    assert "4 instances: -np 16 with 4 GPUs each" in " ".join(said.output.split())
+    (shop.folder / "rankwise.toml").write_text(
+        '[compute.my-aks-cluster]\nbackend = "local"\ngpus = 15\n'
+    )
+    refused = shop.rankwise("run", "mpi-k8s.yaml")
+    assert refused.exit_code == 1, refused
+    assert "needs 16 GPUs" in refused.output, refused
+
+
+@sentence(PAGE, ran="rankwise run slots.yaml")
+def test_the_number_of_processes_per_node_is_a_field(shop: Shop) -> None:
+    """TO DO: the number of processes per node that the user wants, to create the hostfile."""
+    text = (shop.folder / "mpi-mpirun.yaml").read_text().replace("-np 16 ", "-np 2 ")
+    shop.write(
+        "slots.yaml", f"{text}process_count_per_instance: 3\n".replace("count: 4", "count: 2")
+    )
+    _, facts = run(shop, "slots.yaml")
+    assert [one["hosts"] for one in facts] == [["node0 slots=3", "node1 slots=3"]] * 2
+
+
+@sentence(PAGE, ran="rankwise run pytorch-launch.yaml")
+def test_the_launch_utility_runs_on_each_node(torch_job: Facts) -> None:
+    """torch.distributed.launch runs on each node and launches the given number of processes."""
+    nodes = [one["RANKWISE_NODE"] for one in torch_job]
+    assert nodes == [f"node{rank // 4}" for rank in range(16)]
+
+
+@sentence(PAGE, ran="rankwise run pytorch-launch.yaml")
+def test_the_launch_command_refers_to_the_master_and_the_node(torch_job: Facts) -> None:
+    """Azure ML sets MASTER_ADDR, MASTER_PORT and NODE_RANK for use in the launch command."""
+    assert {(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in torch_job} == {
+        (torch_job[0]["MASTER_ADDR"], torch_job[0]["MASTER_PORT"])
+    }
+    assert [one["NODE_RANK"] for one in torch_job] == [str(rank // 4) for rank in range(16)]
+
+
+@sentence(PAGE, ran="rankwise run pytorch-launch.yaml")
+def test_the_launch_utility_numbers_its_processes(torch_job: Facts) -> None:
+    """The launch utility sets WORLD_SIZE, RANK and LOCAL_RANK for each process it starts."""
+    numbers = [(one["WORLD_SIZE"], one["RANK"], one["LOCAL_RANK"]) for one in torch_job]
+    assert numbers == [("16", str(rank), str(rank % 4)) for rank in range(16)]
+
+
+@sentence(PAGE, ran="rankwise run pytorch-k8s.yaml", stand_in=GPUS)
+def test_a_plain_script_has_a_process_for_each_gpu(shop: Shop) -> None:
+    """A PyTorch job on Kubernetes: `python train.py` on 4 instances with 4 GPUs each."""
+    _, facts = run(shop, "pytorch-k8s.yaml", "torch")
+    numbers = [(one["WORLD_SIZE"], one["RANK"], one["LOCAL_RANK"]) for one in facts]
+    assert numbers == [("16", str(rank), str(rank % 4)) for rank in range(16)]
+    assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in facts}) == 1
+
+
+def places(facts: Facts) -> list[tuple[str, int]]:
+    """Return the task of each process by its TF_CONFIG, which must name one cluster for all."""
+    settings = [json.loads(one["TF_CONFIG"]) for one in facts]
+    assert all(one["cluster"] == settings[0]["cluster"] for one in settings)
+    tasks = [(one["task"]["type"], one["task"]["index"]) for one in settings]
+    addresses = settings[0]["cluster"]
+    listed = [(kind, index) for kind, names in addresses.items() for index in range(len(names))]
+    assert sorted(tasks) == sorted(listed)
+    assert len({name for names in addresses.values() for name in names}) == len(tasks)
+    return sorted(tasks)
+
+
+WORKERS = [("worker", index) for index in range(4)]
+SERVERS = [("ps", index) for index in range(2)]
+
+
+@sentence(PAGE, ran="rankwise run tensorflow-mirrored.yaml")
+def test_mirrored_workers_are_a_job(shop: Shop) -> None:
+    """With MultiWorkerMirroredStrategy, the user provides the worker spec."""
+    assert places(run(shop, "tensorflow-mirrored.yaml")[1]) == WORKERS
+
+
+@sentence(PAGE, ran="rankwise run tensorflow-parameter-server.yaml")
+def test_parameter_servers_and_workers_are_a_job(shop: Shop) -> None:
+    """With ParameterServerStrategy, the user provides parameter server and worker specs."""
+    assert places(run(shop, "tensorflow-parameter-server.yaml")[1]) == SERVERS + WORKERS
+
+
+@sentence(PAGE, ran="rankwise run tensorflow-k8s.yaml", stand_in=GPUS)
+def test_parameter_servers_and_workers_are_a_job_of_kubernetes(shop: Shop) -> None:
+    """A TensorFlow job on Kubernetes: parameter servers with a CPU, workers with 4 GPUs."""
+    assert places(run(shop, "tensorflow-k8s.yaml")[1]) == SERVERS + WORKERS
