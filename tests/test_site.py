@@ -796,3 +796,13 @@ def test_a_number_of_hundreds_of_digits_is_a_mistake(tmp_path: Path) -> None:
         find_site(tmp_path, environ={})
     assert ":3: `compute.c.pilot_idle` must be a number, not 1000" in str(caught.value)
     assert ":4: `compute.c.cores` must be a number of cores" in str(caught.value)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "-" + "9_9" * 2500, "[1, " + "9" * 5000 + "]"])
+def test_a_number_of_thousands_of_digits_is_a_mistake_in_its_line(
+    tmp_path: Path, number: str
+) -> None:
+    (tmp_path / "rankwise.toml").write_text(f'[compute.c]\nbackend = "local"\ncores = {number}\n')
+    with pytest.raises(InputError) as caught:
+        find_site(tmp_path, environ={})
+    assert str(caught.value).endswith("rankwise.toml:3: a number has too many digits")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from rankwise.cli.main import VERBS
 from rankwise.plan import NOTIFIED, REPORTED, Plan
 from rankwise.steps.releases import deploy
 from rankwise.store import State, Store
+from rankwise.store.store import driving
 from tests.cli.conftest import FakeEngine, Said, over
 from tests.reports.made_runs import begin, end, make_run, one_task, passed_run, worker
 from tests.reports.test_console import obeyed_by_github
@@ -148,6 +150,17 @@ def test_a_run_goes_on(rankwise: Rankwise, store: Store, engine: FakeEngine) -> 
     engine.act = over()
     assert rankwise("resume").code == 0
     assert engine.calls == ["drive job-1"]
+
+
+def test_a_run_that_another_client_drives_is_refused_before_anything_is_shown(
+    rankwise: Rankwise, store: Store, engine: FakeEngine
+) -> None:
+    run = make_run(store)
+    with driving(store.run_folder(run), run):
+        said = rankwise("resume")
+    assert (said.code, said.out) == (2, "")
+    assert f"job-1 is already running, in process {os.getpid()}\n" in said.err
+    assert engine.calls == []
 
 
 def test_a_run_that_is_over_is_not_driven_again(

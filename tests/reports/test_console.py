@@ -125,6 +125,21 @@ def test_nothing_that_is_shown_reaches_the_terminal_as_a_command(
     assert "train failed: no space left1A" in terminal.getvalue()
 
 
+def test_a_reason_of_several_lines_breaks_between_words_and_quotes_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "30")
+    reason = "check 1: not found in the output of rank 0:\n  | a line that is quoted as it was"
+    one = FailureExplanation(task="train", state=State.FAILED, reason=reason)
+    show_explanation(make_console(), one)
+    assert terminal.getvalue() == (
+        "train failed: check 1: not \nfound in the output of rank 0:\n"
+        "  | a line that is quoted as it was\n"
+    )
+
+
 @pytest.mark.parametrize(("columns", "expected"), [("40", True), ("80", False)])
 def test_a_window_of_40_columns_is_narrow(
     columns: str, expected: bool, monkeypatch: pytest.MonkeyPatch

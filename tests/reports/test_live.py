@@ -308,6 +308,23 @@ def test_of_several_tasks_it_is_told_what_becomes_of_them() -> None:
     )
 
 
+def test_on_a_terminal_a_long_reason_breaks_between_words_and_quotes_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "30")
+    stream = Terminal()
+    view = OutputView(stream, [task("train")])
+    reason = "check 1: not found in the output of rank 0:\n  | a line that is quoted as it was"
+    view.event(event("attempt ended", state="failed", reason=reason))
+    assert stream.getvalue() == (
+        "-- train failed: check 1: not\n"
+        "   found in the output of rank\n"
+        "   0:\n"
+        "     | a line that is quoted as it was\n"
+    )
+
+
 def test_ctrl_c_says_what_it_does() -> None:
     stream = io.StringIO()
     OutputView(stream, [task("train")]).ending(4)

@@ -97,6 +97,7 @@ def resume_command(
     """
     from rankwise.cli.foreground import chosen, drive_shown, on_run_finished
     from rankwise.store import Store
+    from rankwise.store.store import BeingDriven, driver_of
 
     folder = options.store_folder(store)
     with options.open_for_reading(folder) as opened:
@@ -114,6 +115,9 @@ def resume_command(
             )
         return found.exit_code or 0
     with Store.open(folder) as opened:
+        # Before anything is shown: the lock itself is taken when the run is driven.
+        if (driver := driver_of(opened.run_folder(found.id))) is not None:
+            raise BeingDriven(found.id, str(driver or ""))
         rows = opened.task_rows(found.id, bodies=True)
         tasks = [row.body for row in rows if row.body is not None]
         return drive_shown(opened, found, tasks, chosen(quiet=quiet, as_json=json_))

@@ -97,11 +97,28 @@ def _unknown(
     fields = model.fields() if model else ()
     if model and (said := model.hint_for(name)):
         remedy = said
+    elif outer := _outer_with(name, path, contents, context):
+        remedy = outer
     elif field := nearest(name, fields):
         remedy = f"did you mean `{field}`?"
     else:
         remedy = f"there are {alternatives([f'`{each}`' for each in fields], 'and')}"
     return Problem(Location(contents, path).key_at, f"unknown field {code(name)}: {remedy}")
+
+
+def _outer_with(
+    name: str, path: Sequence[int | str], contents: LocatedMapping, context: ValidationContext
+) -> str:
+    """Return where a field belongs that a part around it has; empty: none has it."""
+    for end in range(len(path) - 2, -1, -1):
+        around = Location(contents, path[:end])
+        model = context.model_of(around.value)
+        # Each part has a `type` of its own; a site file has no fields of this kind at its top.
+        if model and name in model.fields() and name != "type":
+            if around.name:
+                return f"put it into {code(around.name)}"
+            return "put it at the top, beside `type`" if "type" in model.fields() else ""
+    return ""
 
 
 def _words_for(error: ErrorDetails, context: ValidationContext) -> str:

@@ -197,6 +197,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PART = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
 _ASSIGNMENT = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
 _HEADER = re.compile(rf"\s*(\[\[?\s*{_PART}(?:\s*\.\s*{_PART})*\s*\]\]?)")
+_LONG_NUMBER = re.compile(r"[0-9][0-9_]{1000,}")
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -346,6 +347,11 @@ def _read(file: Path) -> LocatedMapping:
     except RecursionError:
         raise error("too many brackets within each other", 1) from None
     except ValueError as reason:
+        if not isinstance(reason, tomllib.TOMLDecodeError):
+            # Python does not read so many digits, and has advice for programmers only.
+            digits = _LONG_NUMBER.search(text)
+            line = text.count("\n", 0, digits.start()) + 1 if digits else 1
+            raise error("a number has too many digits", line) from None
         # tomllib has the position only in its message, at the end.
         message = str(reason)
         found = _POSITION.search(message)

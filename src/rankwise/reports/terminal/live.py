@@ -8,7 +8,9 @@ import json
 import os
 import queue
 import select
+import shutil
 import signal
+import textwrap
 import threading
 import time
 from collections import Counter
@@ -318,9 +320,24 @@ class OutputView(_StreamView):
 
     def _say(self, text: str, colour: int = _DIM) -> None:
         # Lines that follow are indented, so that they are not taken for output.
-        text = clean(text.replace("\n", "\n   "))
-        line = f"-- {text}"
+        lines = [clean(line) for line in text.split("\n")]
+        if self._stream.isatty():
+            # A terminal would break lines inside of words. Quotes stay as they were written.
+            width = shutil.get_terminal_size().columns - len(_INDENT)
+            lines = [part for line in lines for part in _wrapped(line, width)]
+        line = f"-- {_NEXT.join(lines)}"
         self._stream.write(f"\x1b[{colour}m{line}{_RESET}\n" if self._is_coloured else f"{line}\n")
+
+
+_INDENT = "   "
+_NEXT = f"\n{_INDENT}"
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    if line.lstrip().startswith("|"):
+        return [line]
+    found = textwrap.wrap(line, max(width, 1), break_long_words=False, break_on_hyphens=False)
+    return found or [""]
 
 
 def ending_words(processes: int) -> str:

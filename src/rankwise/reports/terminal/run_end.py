@@ -114,8 +114,9 @@ def _show_headings(
 
 def show_explanation(console: Console, one: FailureExplanation, *, is_brief: bool = True) -> None:
     """Show why a task is not green; in brief, without what only matters when one looks closer."""
-    # A reason of several lines quotes what processes wrote, as they wrote it.
-    console.print(_heading(one), soft_wrap="\n" in one.reason)
+    for line in _heading(one).split("\n"):
+        # A reason of several lines quotes what processes wrote, as they wrote it.
+        console.print(line, soft_wrap=line.plain.lstrip().startswith("|"))
     if not is_brief:
         _show_facts(console, one)
     for quote in one.quotes:
