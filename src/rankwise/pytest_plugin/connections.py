@@ -303,7 +303,6 @@ CORES = "RANKWISE_CORES"
 ALONE = "RANKWISE_ALONE"
 TEMPLATE = "template"
 SUPERVISOR = "supervisor"
-_NODE = "SLURMD_NODENAME"
 
 # More ranks than this in one world would have the numbers of another's.
 _RANKS_OF_A_WORLD = 1 << 20
@@ -352,7 +351,7 @@ class Invitation:
 
 def node_name() -> str:
     """Return the name of the node that a batch system has started this process on."""
-    return os.environ.get(_NODE, "")
+    return os.environ.get("SLURMD_NODENAME", "")
 
 
 def name_on_node(name: str, node: str) -> str:
