@@ -18,6 +18,7 @@ import pytest
 from rankwise.store import State, Store
 from tests.acceptance.jobs import Shop, opened, wait_for
 from tests.notify.mailboxes import mail_server
+from tests.seeds.sentences import sentence
 
 KILLS = 4
 """By hand: RANKWISE_KILLS=30 and pytest --timeout=1200, and RANKWISE_SEED for other moments."""
@@ -251,6 +252,11 @@ def test_what_a_stage_submits_outlives_the_stage(shop: Shop) -> None:
     assert (shop.folder / "went").read_text() == "seen\n"
 
 
+@sentence(
+    "theta-ci-performance",
+    ran="rankwise run pipeline.yaml --notify team: `sweep`, `detach`, `report: when-complete`",
+    said="Ideally, a PDF with graphical results is generated, and mailed to us automatically.",
+)
 def test_a_detached_sweep_of_a_pipeline_has_its_report_and_its_news(shop: Shop) -> None:
     shop.write(
         "sweep.yaml",
@@ -456,8 +462,13 @@ def test_a_pipeline_may_be_killed_at_any_moment(tmp_path: Path) -> None:
             shop.wait_until_empty()
 
 
+@sentence(
+    "theta-ci-performance",
+    ran="rankwise run pipeline.yaml: `wait: {submit, state, done}`",
+    stand_in="a script that queues",
+)
 def test_a_batch_system_of_its_own_is_polled(shop: Shop) -> None:
-    """The seed's loop: submit, look now and then, and take the output for the truth."""
+    """There is no "queue runner": extra logic submits the job and polls on its completion."""
     shop.write(
         "qsub",
         """\

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -52,7 +53,7 @@ RUN = RunRow(
 def data_of(cases: Sequence[CaseResult], repeated: Sequence[Repeated] = ()) -> ReportData:
     """Return a model of these results; nothing else is asked for."""
     data = ReportData(store=cast(Store, None), run=RUN, now=0.0)
-    return data.with_parts(results=cases, repeated=repeated, matrix=None)
+    return data.with_parts(results=cases, repeated=repeated, matrix=None, measures=())
 
 
 PLACE = "tests/suite.yaml:7:5"
@@ -281,6 +282,18 @@ def test_every_value_is_a_row_and_so_is_a_case_without_any(store: Store) -> None
     one = next(row for row in rows if row["case"] == "osu-mpich-3" and row["size"] == "1024")
     assert (one["metric"], one["unit"], one["trial"]) == ("latency", "us", "3")
     assert float(one["value"]) > 0
+
+
+def test_markdown_has_a_row_for_each_measure(store: Store) -> None:
+    page = markdown_report(ReportData(store=store, run=store.run(osu_sweep(store)), now=NOW))
+    rows = [line for line in page.splitlines() if line.startswith("| latency |")]
+    assert len(rows) == 3 * 12
+    assert all(line.count(" | ") == 5 for line in rows)
+    [row] = [line for line in rows if "mpi=mpich" in line and "size=1024 |" in line]
+    assert row.split(" | ")[3] == "us"
+    hostile = markdown_report(ReportData(store=store, run=store.run(hostile_run(store)), now=NOW))
+    table = hostile[hostile.index("| metric |") :].partition("\n\n")[0].splitlines()
+    assert all(re.sub(r"\\\\|\\\|", "", line).count("|") == 7 for line in table)
 
 
 def test_a_run_without_measurements_is_a_table_of_its_tasks(store: Store) -> None:

@@ -15,6 +15,7 @@ from cluster import Cluster
 from environments import ROOT
 
 from tests.notify.mailboxes import mail_server
+from tests.seeds.sentences import sentence
 from tests.slurm.shops import (
     cluster_shop,
     wait_until,
@@ -65,6 +66,33 @@ MPI.COMM_WORLD.Barrier()
 """
 
 
+THETA = "theta-ci-performance"
+RAN = "rankwise run pipeline.yaml --notify team"
+
+
+@sentence(
+    THETA,
+    ran=RAN,
+    stand_in="the Python that is here",
+    said="1. Virtualenv setup: an environment based on cray-python, for build and test.",
+)
+@sentence(
+    THETA,
+    ran=f"{RAN}: `on: theta`, print_rank.py, `checks`",
+    stand_in="Slurm",
+    said="testMPI4Py.sh is submitted to Cobalt, and runs printRank.py to ensure that MPI is right.",
+)
+@sentence(
+    THETA,
+    ran=RAN,
+    said="The fresh environment is copied from BUILD_ROOT to a permanent place, RELEASE_ROOT.",
+)
+@sentence(
+    THETA,
+    ran=f"{RAN}: `sweep: osu.yaml`, `detach: true`",
+    stand_in="Slurm",
+    said="The benchmarks are dispatched with Balsam, and execute asynchronously.",
+)
 def test_the_whole_pipeline_on_a_cluster(tmp_path: Path, slurm: Cluster) -> None:
     import mpi4py
 

@@ -34,6 +34,7 @@ def markdown_report(data: ReportData) -> str:
     return render_markdown(
         "reports/summary",
         data=data,
+        measures=data.measures,
         counts=[(state, counts[state]) for state in State if counts[state]],
         matrix=matrix,
         said=[_few(lines) for lines in (differences(matrix), reasons(matrix))] if matrix else [],

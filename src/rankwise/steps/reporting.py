@@ -34,12 +34,14 @@ def standing(store: Store, run: str) -> str:
 def page(store: Store, run: str) -> str:
     """Write a page about a run, in Markdown."""
     row = store.run(run)
+    now = time.time()
     return render_markdown(
         "reports/pipeline",
         run=row,
+        measures=ReportData(store=store, run=row, now=now).measures,
         standing=standing(store, run),
         started=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.started or 0.0)),
-        now=time.time(),
+        now=now,
         rows=_others(store, run),
         children=[(child, store.counts(child.id)) for child in store.children(run)],
         artifacts=_artifacts(store.run_folder(run)),
