@@ -481,9 +481,20 @@ def shop_starters(tmp_path: Path) -> Iterator[Shop]:
         yield made
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_a_starter_runs_as_it_is_written(shop_starters: Shop, name: str) -> None:
-    assert shop_starters.rankwise("init", name, "first.yaml").exit_code == 0
+@pytest.mark.parametrize(
+    "words",
+    [
+        *TYPES,
+        "MpiJob --nodes=1 --ranks=3",
+        "TensorflowJob --nodes=1",
+        "command --launcher=mpi --ranks=1",
+        "Suite --ranks=2",
+        "Suite --ranks=2 --launcher=pytorch",
+        "Sweep --nodes=1,2 --ranks=1",
+    ],
+)
+def test_a_starter_runs_as_it_is_written(shop_starters: Shop, words: str) -> None:
+    assert shop_starters.rankwise("init", *words.split(), "first.yaml").exit_code == 0
     said = shop_starters.rankwise("run", "first.yaml")
     assert said.exit_code == 0, said
     shop_starters.wait_until_empty()

@@ -116,6 +116,9 @@ def test_a_broken_store_completes_nothing(complete: Complete, project: Path) -> 
 def test_what_commands_take_is_offered(complete: Complete) -> None:
     assert complete("init", "T") == ["TensorflowJob"]
     assert complete("init", "--ci", "git") == ["github", "gitlab"]
+    assert complete("init", "Suite", "--launcher", "") == ["mpi", "pytorch"]
+    assert complete("init", "Matrix", "--runtimes", "cur") == ["current"]
+    assert complete("init", "Matrix", "--on", "lo") == ["local"]
     assert complete("schema", "s") == ["site"]
     assert complete("export", "job.yaml", "--to", "kubeflow") == ["kubeflow-v1", "kubeflow-trainer"]
     assert "junit" in complete("report", "--format", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from rankwise.cli.documents import CI_FILES, ci_file
-from rankwise.documents.load import TYPES
+from rankwise.documents.load import TYPES, choices_of
 from rankwise.errors import InputError
 from tests.cli.conftest import Said
 from tests.documents.json_schema_subset import is_valid
@@ -37,7 +38,7 @@ def test_a_document_to_start_from_is_valid(rankwise: Rankwise, name: str, projec
     said = rankwise("init", name, "job.yaml")
     assert said.code == 0
     found = re.fullmatch(
-        r"created job\.yaml: edit (.+); to see what it would run:  rankwise plan job\.yaml\n",
+        r"created job\.yaml: edit (.+)\nto see what it would run:  rankwise plan job\.yaml\n",
         said.out,
     )
     assert found, said
@@ -50,6 +51,115 @@ def test_a_document_to_start_from_is_valid(rankwise: Rankwise, name: str, projec
     assert Path("job.yaml").read_text() == rankwise("init", name).out
     said = rankwise("validate", "job.yaml")
     assert (said.code, said.out.splitlines()[-1]) == (0, "job.yaml: ok")
+
+
+# What starters leave open, by type: all options that it has, and what they become.
+CHOICES = {
+    "MpiJob": ("--nodes=3 --ranks=6 --on=x", "-np 6 |instance_count: 3|target: x"),
+    "PytorchJob": ("--nodes=3 --ranks=6 --on=x", "per_instance: 6|instance_count: 3|target: x"),
+    "TensorflowJob": ("--nodes=3 --on=x", "num_replicas: 3|instance_count: 3|target: x"),
+    "command": (
+        "--launcher=mpi --nodes=3 --ranks=6 --on=x",
+        "type: mpi|instance_count: 3|per_instance: 6|compute: x",
+    ),
+    "Pipeline": ("--on=x", "\non: x\n"),
+    "Suite": ("--ranks=6 --launcher=pytorch --on=x", " ranks: 6| launcher: pytorch|compute: x"),
+    "Sweep": ("--nodes=1,3 --ranks=2 --on=x", "nodes: [1, 3]|ranks_per_node: [2]|compute: x"),
+    "Matrix": ("--runtimes=current,p --on=local,x", "\n  p: p\n|\n  x:\n    compute: x\n"),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_what_a_starter_leaves_open_is_an_option(
+    rankwise: Rankwise, name: str, project: Path
+) -> None:
+    site = '[compute.x]\nbackend = "local"\n[runtime.p]\ncurrent = true\n'
+    (project / "rankwise.toml").write_text(site)
+    options, becomes = CHOICES[name]
+    said = rankwise("init", name, "job.yaml", *options.split())
+    assert said.code == 0, said
+    text = Path("job.yaml").read_text()
+    for part in becomes.split("|"):
+        assert part in text
+    assert "@" not in text
+    assert rankwise("validate", "job.yaml", "--strict").code == 0
+    given = {option.partition("=")[0].strip("-") for option in options.split()}
+    assert given == choices_of(name).keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("Suite --launcher ppi", "--launcher must be `mpi` or `pytorch`, not 'ppi'"),
+        ("Pipeline --ranks 2", "--ranks: a document of the type Pipeline has --on"),
+        ("MpiJob --nodes 0", "--nodes must be a whole number from 1, not '0'"),
+        ("MpiJob --nodes 1,2", "--nodes must be a whole number from 1, not '1,2'"),
+        (
+            "Sweep --ranks 1,x",
+            "--ranks must be a whole number from 1, or several with commas between them, not '1,x'",
+        ),
+        ("MpiJob --on gpu", '--on gpu: compute "gpu" is not in rankwise.toml; write [compute.gpu]'),
+        ("Matrix --runtimes current,p", '--runtimes p: runtime "p" is not in rankwise.toml'),
+    ],
+)
+def test_a_wrong_answer_is_refused_and_nothing_is_written(
+    rankwise: Rankwise, words: str, complaint: str
+) -> None:
+    said = rankwise("init", *words.split(), "job.yaml")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"rankwise: {complaint}")
+    assert not Path("job.yaml").exists()
+
+
+class Terminal(io.StringIO):
+    """A stream that is taken for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def asked(
+    rankwise: Rankwise, monkeypatch: pytest.MonkeyPatch, answers: str, *words: str
+) -> tuple[str, str]:
+    """Return what `init` asks on a terminal with these answers, and the document that it writes."""
+    monkeypatch.setattr(sys, "stdin", Terminal(answers))
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    assert rankwise("init", *words).code == 0
+    return terminal.getvalue(), Path("job.yaml").read_text()
+
+
+def test_a_terminal_is_asked_for_what_no_option_says(
+    rankwise: Rankwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("command", "job.yaml", "--nodes=1")
+    questions, text = asked(rankwise, monkeypatch, "mip\nmpi\n\n\n", *words)
+    assert questions == (
+        "What starts the ranks (pytorch or mpi)? [pytorch] "
+        "--launcher must be `pytorch` or `mpi`, not 'mip'; did you mean `mpi`?\n"
+        "What starts the ranks (pytorch or mpi)? [pytorch] "
+        "How many ranks on each node? [2] "
+        "Which compute? [local] "
+    )
+    assert "type: mpi\n  process_count_per_instance: 2\n" in text
+
+
+def test_what_is_not_answered_is_as_usual(
+    rankwise: Rankwise, monkeypatch: pytest.MonkeyPatch, project: Path
+) -> None:
+    # A site file that is wrong: nothing is asked for ever because of it.
+    (project / "rankwise.toml").write_text("[compute.x]\n")
+    questions, text = asked(rankwise, monkeypatch, "", "Matrix", "job.yaml")
+    assert questions == "Which runtimes? [current] Which computes? [local] "
+    assert text == rankwise("init", "Matrix").out
+
+
+@pytest.mark.parametrize("words", [("Suite", "job.yaml", "--yes"), ("Suite", "job.yaml", "-y")])
+def test_with_yes_nothing_is_asked(
+    rankwise: Rankwise, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    questions, text = asked(rankwise, monkeypatch, "4\n", *words)
+    assert questions == ""
+    assert "# ranks: 4\n" in text
 
 
 def test_a_site_file_that_others_can_write_ends_every_verb_that_would_obey_it(

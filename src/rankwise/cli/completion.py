@@ -148,6 +148,8 @@ COMPLETERS: dict[str, Completer] = {
     "trend.name": _of_store(lambda store, _: (series.name for series in store.series())),
     "export.to": _of_names(lambda: resolve_name("rankwise.export.base:TARGETS")),
     "init.type_name": _of_names(lambda: resolve_name("rankwise.documents.load:TYPES")),
+    "init.launcher": _of_names(lambda: ("mpi", "pytorch")),
+    "init.runtimes": _of_names(lambda: [*_in_site_files("runtime"), "current"]),
     "init.ci": _of_names(lambda: resolve_name("rankwise.cli.documents:CI_FILES")),
     "schema.what": _of_names(lambda: ("documents", "site")),
     "report.format_": _of_names(_report_formats),

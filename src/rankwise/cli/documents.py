@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from rankwise.cli.main import WRONG_USE
@@ -108,23 +109,40 @@ def export_command(
 
 
 def init_command(
-    type_name: str | None = None, file: Path | None = None, *, ci: str | None = None
+    type_name: str | None = None,
+    file: Path | None = None,
+    *,
+    ci: str | None = None,
+    launcher: str | None = None,
+    nodes: str | None = None,
+    ranks: str | None = None,
+    runtimes: str | None = None,
+    on: str | None = None,
+    yes: bool = False,
 ) -> None:
     """Write a commented document to start from, or a file for a CI.
 
-    Without TYPE, the types are listed. A file that exists is left as it is.
+    Without TYPE, the types are listed. A file that exists is left as it is. On a terminal, what
+    the type leaves open and no option says is asked for.
 
     Arguments:
       TYPE  What the document is to describe; with --ci, the suite to run.
       FILE  Where to write it; otherwise it is printed.
 
     Options:
-      --ci SERVICE  Write the file by which github, gitlab, azure or jenkins runs a suite on every
-                    pull request.
+      --ci SERVICE      Write the file by which github, gitlab, azure or jenkins runs a suite on
+                        every pull request.
+      --launcher NAME   What starts the ranks: pytorch or mpi.
+      --nodes N         How many nodes; of a sweep, several with commas between them.
+      --ranks N         How many ranks on each node, of an MpiJob in all; of a sweep, several.
+      --runtimes NAMES  Runtimes of a matrix, with commas between them.
+      --on NAME         The compute; of a matrix, several.
+      -y, --yes         Take what is usual, and do not ask.
 
     Examples:
       rankwise init
       rankwise init PytorchJob job.yaml
+      rankwise init Suite suite.yaml --launcher mpi --ranks 2
       rankwise init --ci github suite.yaml
     """
     from rankwise.documents.load import starter
@@ -135,14 +153,56 @@ def init_command(
     if type_name is None:
         _list_types()
         return
-    text = starter(type_name)
+    given = {"launcher": launcher, "nodes": nodes, "ranks": ranks, "runtimes": runtimes, "on": on}
+    answers = {name: answer for name, answer in given.items() if answer is not None}
+    folder = (file or Path("-")).absolute().parent
+    # Before anything is asked, which would be in vain.
+    text = starter(type_name, answers)
+    for name, answer in answers.items():
+        _check_names(folder, name, answer)
     if file is None:
         print(text, end="")
         return
+    # To standard error, as in `check_count`.
+    if not yes and not file.exists() and sys.stdin.isatty() and sys.stderr.isatty():
+        text = starter(type_name, _asked(type_name, answers, folder))
     _write_new(file, text)
     # The second line of a starter says what in it is only an example.
     edit = text.splitlines()[1].removeprefix("# Edit ").rstrip(".")
-    print(f"created {file}: edit {edit}; to see what it would run:  rankwise plan {file}")
+    print(f"created {file}: edit {edit}")
+    print(f"to see what it would run:  rankwise plan {file}")
+
+
+def _asked(type_name: str, given: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the answers, with those of the user to what is still open."""
+    from rankwise.documents.load import choices_of, text_for
+
+    answers = dict(given)
+    for name, said in choices_of(type_name).items():
+        of = "" if "form" in said else f" ({alternatives([*said['texts']])})"
+        while name not in answers:
+            print(f"{said['ask']}{of}? [{said['usual']}] ", end="", file=sys.stderr, flush=True)
+            answer = sys.stdin.readline().strip() or said["usual"]
+            try:
+                text_for(name, said, answer)
+                if answer != said["usual"]:
+                    _check_names(folder, name, answer)
+            except InputError as error:
+                print(error, file=sys.stderr)
+            else:
+                answers[name] = answer
+    return answers
+
+
+def _check_names(folder: Path, choice: str, answer: str) -> None:
+    """Raise InputError for a compute or a runtime that the site file of a folder does not have."""
+    if choice not in ("on", "runtimes"):
+        return
+    from rankwise.documents.site import find_site
+
+    places = {name.strip(): f"--{choice} {name.strip()}" for name in answer.split(",")}
+    computes, runtimes = (places if choice == one else {} for one in ("on", "runtimes"))
+    find_site(folder).check(computes=computes, runtimes=runtimes, is_strict=True)
 
 
 def _write_ci(service: str, document: str, file: Path | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+import tomllib
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -48,11 +49,50 @@ def model_of(type_name: str) -> type[DocumentModel]:
     return model
 
 
-def starter(type_name: str) -> str:
-    """Return a commented document of a type; raises InputError if there is no such type."""
+def choices_of(type_name: str) -> dict[str, dict[str, Any]]:
+    """Return what the starter of a type leaves open, as `choices.toml` says, with its `usual`.
+
+    Raises InputError if there is no such type.
+    """
     if type_name not in TYPES:
         raise InputError(f"the type {choice(type_name, [*TYPES])}")
-    return (STARTERS / f"{type_name}.yaml").read_text(encoding="utf-8")
+    data = tomllib.loads((STARTERS / "choices.toml").read_text(encoding="utf-8"))
+    own = data["in"].get(type_name, {})
+    return {
+        name: {**data["questions"][name], "usual": usual, **own.get(name, {})}
+        for name, usual in data["choices"][type_name].items()
+    }
+
+
+def text_for(name: str, said: Mapping[str, Any], answer: str) -> str:
+    """Return what stands for an answer in a starter; raises InputError if it is none."""
+    texts: Mapping[str, str] = said.get("texts", {})
+    if answer in texts:
+        return texts[answer]
+    if "form" not in said:
+        raise InputError(f"--{name} {choice(answer, [*texts])}")
+    is_one = "between" not in said
+    answers = [answer] if is_one else re.split(r"\s*,\s*", answer)
+    if not all(re.fullmatch(said["form"], one) for one in answers):
+        more = "" if is_one else ", or several with commas between them"
+        raise InputError(f"--{name} must be {said['what']}{more}, not {quoted(answer)}")
+    each = said.get("each", "@")
+    return str(said.get("between", "")).join(each.replace("@", one) for one in answers)
+
+
+def starter(type_name: str, answers: Mapping[str, str] | None = None) -> str:
+    """Return a commented document of a type, with these answers to what it leaves open.
+
+    Raises InputError if there is no such type, choice or answer.
+    """
+    known, answers = choices_of(type_name), answers or {}
+    if unknown := [name for name in answers if name not in known]:
+        those = alternatives([f"--{name}" for name in known], "and")
+        raise InputError(f"--{unknown[0]}: a document of the type {type_name} has {those}")
+    text = (STARTERS / f"{type_name}.yaml").read_text(encoding="utf-8")
+    for name, said in known.items():
+        text = text.replace(f"@{name}@", text_for(name, said, answers.get(name, said["usual"])))
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
