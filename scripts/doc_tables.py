@@ -87,7 +87,7 @@ class Fields:
         if "const" in schema:
             return f"`{schema['const']}`"
         if "enum" in schema:
-            return alternatives([f"`{each}`" for each in schema["enum"]])
+            return alternatives([f"`{each}`" if each else '`""`' for each in schema["enum"]])
         if choices := schema.get("anyOf") or schema.get("oneOf"):
             found = [self._words(each) for each in choices if each.get("type") != "null"]
             return alternatives(list(dict.fromkeys(found)))

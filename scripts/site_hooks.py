@@ -15,6 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import doc_tables
 
 _OUTSIDE = re.compile(r"\[(?P<text>[^\]]+)\]\((?:\.\./)+(?P<path>[^)#\s]+)[^)]*\)")
+# The same words may name a part of the menu, and two parts of a page cannot have one name.
+_HEADINGS_BELOW = re.compile(r'(?P<start><nav class="md-nav" aria-label=)"(?P<heading>[^"]+)"')
+# Browsers break lines behind hyphens, which options begin with.
+_OPTION = re.compile(r"<code>(?=-[\w=.-]{1,24}</code>|\w{1,16}</code>)")
 _FENCE = re.compile(r"^(?P<fence> *```\w+) .*$", re.MULTILINE)
 
 MOVED = {
@@ -57,9 +61,19 @@ def on_page_markdown(markdown: str, **_: object) -> str:
     return doc_tables.fill(text)
 
 
+def on_page_content(html: str, **_: object) -> str:
+    """Keep options in one piece, and let no cell be the head of a column that has no name."""
+    return _OPTION.sub('<code class="whole">', html.replace("<th></th>", "<td></td>"))
+
+
 def on_post_page(output: str, **_: object) -> str:
-    """Name what the theme leaves without a name for people who hear a page."""
-    return output.replace(' role="dialog">', ' role="dialog" aria-label="Search">', 1)
+    """Name what the theme leaves without a name, or gives one twice, for people who hear a page."""
+    return _HEADINGS_BELOW.sub(r'\g<start>"Below \g<heading>"', _name_search(output))
+
+
+def on_post_template(output_content: str, **_: object) -> str:
+    """Do the same for pages that have no Markdown, such as 404.html."""
+    return _name_search(output_content)
 
 
 def on_post_build(config: Any, **_: object) -> None:
@@ -67,6 +81,10 @@ def on_post_build(config: Any, **_: object) -> None:
     folder = Path(config["site_dir"])
     for old, new in MOVED.items():
         (folder / f"{old}.html").write_text(_REDIRECT.format(new=new), encoding="utf-8")
+
+
+def _name_search(output: str) -> str:
+    return output.replace(' role="dialog">', ' role="dialog" aria-label="Search">', 1)
 
 
 def _named(link: re.Match[str]) -> str:

@@ -42,6 +42,11 @@ def test_every_key_of_the_site_file_is_in_its_table() -> None:
         assert [key for key in part.get("properties", ()) if f"`{key}`" not in text] == []
 
 
+def test_an_empty_text_among_the_values_is_shown_as_one() -> None:
+    assert '`""`' in doc_tables.site()
+    assert "``" not in doc_tables.site() + doc_tables.documents()
+
+
 def test_every_command_has_a_section_with_its_options() -> None:
     found = {part.split("\n", 1)[0]: part for part in f"\n{doc_tables.commands()}".split("\n### ")}
     # Where the class of commands is, changes from one typer to the next.

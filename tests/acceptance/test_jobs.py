@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import signal
 import socket
 import sqlite3
@@ -15,12 +14,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import doc_tables
 import pytest
 from environments import LAUNCH_VARIABLES
 
 from rankwise.documents.load import TYPES
-from tests.acceptance.conftest import require, require_environment
+from tests.acceptance.conftest import require
 from tests.acceptance.jobs import LIMIT_SECONDS, Shop, opened, wait_for
 from tests.lengths import part
 from tests.node.test_runner import without_privileges
@@ -505,49 +503,3 @@ def test_the_list_of_starters_says_what_each_type_is(shop_starters: Shop) -> Non
     described = dict(line.split(maxsplit=1) for line in lines)
     assert list(described) == list(TYPES)
     assert all(words.startswith("A") for words in described.values()), described
-
-
-# The site of the documentation: made without a warning, and looked at without a network
-
-ROOT = Path(__file__).parents[2]
-_REFERENCE = re.compile(r"(?:src|href)=\"?(https?:)?//", re.IGNORECASE)
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    environment = require_environment("docs")
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [environment.python, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    # Strict: a link that leads nowhere is an error, and so is a page that no menu has.
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
-
-
-def test_every_page_is_there(site: Path) -> None:
-    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
-    assert pages <= {path.stem for path in site.glob("*.html")}
-
-
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
-    for page in site.glob("*.html"):
-        loaded = re.findall(r"<(?:script|link|img|iframe)[^>]*>", page.read_text())
-        assert loaded
-        assert not [one for one in loaded if _REFERENCE.search(one)], page
-
-
-def test_headings_behind_code_are_headings(site: Path) -> None:
-    """A fence that mkdocs cannot read swallows the rest of its page."""
-    for source in (ROOT / "docs").glob("*.md"):
-        page = doc_tables.fill(source.read_text())
-        text = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
-        wanted = len(re.findall(r"^## ", text, flags=re.MULTILINE))
-        assert (site / f"{source.stem}.html").read_text().count("<h2 id=") == wanted, source

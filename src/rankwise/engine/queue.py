@@ -46,7 +46,7 @@ class GivenUp:
 
 
 class Queue:
-    """Gives tasks away in their order, those first that can start now.
+    """Hands out tasks in their order, those first that can start now.
 
     Tasks of one lane that claim the same of the same compute wait in one line: looking for one that
     fits takes as long as there are different claims, not tasks.

@@ -1,1 +1,1 @@
-"""Tells people what became of a run, by mail or into a chat. Nothing here ever fails a run."""
+"""Notifies people of the end of a run, by mail or into a chat. Nothing here ever fails a run."""

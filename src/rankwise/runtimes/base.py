@@ -14,7 +14,7 @@ from rankwise.plan import RuntimeChoice
 Command = str | tuple[str, ...]
 """A line for the shell, or the arguments themselves."""
 Say = Callable[[str], None]
-"""Tells people what takes its time."""
+"""Reports to people what takes its time."""
 
 
 Wrap = Callable[..., Command]

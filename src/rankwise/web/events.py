@@ -29,7 +29,7 @@ class Subscriber:
 
 
 class Feed:
-    """Tells open pages that something has changed."""
+    """Notifies open pages of changes."""
 
     def __init__(self, readers: Readers, *, pause: float = _LOOK_SECONDS) -> None:
         self._readers = readers

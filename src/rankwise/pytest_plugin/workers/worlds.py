@@ -340,9 +340,9 @@ class Worlds:
         self.ranks_are_alone = False
         """Whether no test has several ranks: then imports, too, see a COMM_WORLD of one."""
         self.make_remote_status: Callable[[], RemoteStatus] | None = None
-        """Gives room for what is said about a world elsewhere; None: all are here."""
+        """Returns room for the status of a world elsewhere; None: all are here."""
         self.dismiss: Callable[[World], None] = World.finish
-        """Tells a world to finish."""
+        """Asks a world to finish."""
         self.bad_starts = 0
         """How many starts have failed in a row."""
         self.not_before = 0.0
