@@ -123,11 +123,12 @@ def short_path(path: str) -> str:
     return path if here.startswith("..") else here
 
 
-def moment(when: float) -> str:
+def moment(when: float, *, with_zone: bool = True) -> str:
     """Say when something was, in the time of this place."""
+    form = "%Y-%m-%d %H:%M %Z" if with_zone else "%Y-%m-%d %H:%M"
     try:
         # A store may have times of a clock that was wrong by centuries.
-        return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(when)).strip()
+        return time.strftime(form, time.localtime(when)).strip()
     except (OverflowError, ValueError, OSError):
         return str(when)
 

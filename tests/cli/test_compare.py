@@ -91,10 +91,33 @@ def test_equal_runs_are_unchanged_and_noise_is_inconclusive(
     said = rankwise("compare", first, loaded)
     assert said.code == 0
     assert "inconclusive" in said.out
-    assert "7 of 14 trials were measured under noise: other processes used 60 %" in said.out
+    assert "7 of 14 trials were measured under noise: other processes used 60%" in said.out
     assert rankwise("compare", first, loaded, "--fail-on", "inconclusive").code == 1
     few = measured(store, around(3.0, trials=2))
     assert "3 more trials of B" in rankwise("compare", first, few).out
+
+
+def test_a_reason_that_all_series_share_is_said_once_and_each_has_one_line(
+    store: Store, rankwise: Rankwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    sizes = (8, 16, 32)
+    first, second = (measured(store, around(2.0, trials=2), sizes=sizes) for _ in "AB")
+    lines = rankwise("compare", first, second).out.splitlines()
+    reason = "5 trials are needed: 3 more trials of A and 3 more trials of B"
+    assert [line for line in lines if reason in line] == [f"  all of them: {reason}"]
+    series = [at for at, line in enumerate(lines) if "size=" in line]
+    assert series == [series[0], series[0] + 1, series[0] + 2]
+    # A reason of its own stays with its series.
+    third = measured(store, around(2.0), sizes=(8,))
+    measured(store, around(2.0, trials=2), sizes=(16,), tags={"try": "b"})
+    measured(store, around(2.0, seed=4), sizes=(8,), tags={"try": "b"})
+    measured(store, around(2.0), sizes=(16,), tags={"try": "a"})
+    measured(store, around(2.0), sizes=(8,), tags={"try": "a"})
+    said = rankwise("compare", "try=a", "try=b").out
+    assert "all of them" not in said
+    assert "within 5.0%" in said
+    assert "all of them" not in rankwise("compare", first, third).out
 
 
 def test_noisy_trials_are_left_out_where_there_are_others(store: Store, rankwise: Rankwise) -> None:

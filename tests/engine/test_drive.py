@@ -18,7 +18,7 @@ from rankwise.engine.drive import Drive
 from rankwise.engine.verdict import RunEnd
 from rankwise.errors import ComputeFailure
 from rankwise.node.files import give_up
-from rankwise.plan import Plan, Resources, Restart, RuntimeChoice, Task
+from rankwise.plan import Measuring, Metric, Plan, Resources, Restart, RuntimeChoice, Task
 from rankwise.runtimes.base import PreparedRuntime
 from rankwise.store import ResultRow, State, Store
 from rankwise.store.rows import Event
@@ -36,6 +36,22 @@ def test_a_run_passes_if_all_its_tasks_do(store: Store) -> None:
         *("task started", "attempt ended", "task over") * 2,
         "run over",
     ]
+
+
+def test_what_a_reader_of_measurements_should_know_is_said_once_and_kept(store: Store) -> None:
+    def ends(job: Submission) -> tuple[str, int]:
+        line = '{"metric": "latency", "value": 2.5, "unit": "us"}'
+        (job.attempt.folder / "m.json").write_text(line)
+        return "passed", 0
+
+    metric = Metric(parser="json-lines", on="m.json", unit="ms")
+    tasks = [dataclasses.replace(task(key), measuring=Measuring(metrics=(metric,))) for key in "ab"]
+    result, events = drive(store, FakeCompute(ends), *tasks)
+    assert result.state is State.PASSED
+    remark = "latency is taken in ms, though the output says us"
+    assert [event.reason for event in events if event.kind == "notice"] == [f"a: {remark}"]
+    kept = store.conditions("p-1")
+    assert [one["remarks"] for one in kept.values()] == [remark, remark]
 
 
 def test_the_exit_code_is_that_of_the_first_task_that_failed(store: Store) -> None:

@@ -521,9 +521,9 @@ def test_own_work_is_no_noise() -> None:
 
 def test_the_work_of_others_is_noise() -> None:
     found = joined(at(0), at(10, busy=2000), own_cpu_seconds=10.0)
-    assert noise(found) == ("other processes used 50 % of the machine",)
+    assert noise(found) == ("other processes used 50% of the machine",)
     assert noise(joined(at(0), at(10, busy=1000, idle=900, steal=100), own_cpu_seconds=10.0)) == (
-        "5 % of the CPU time was given to other virtual machines",
+        "5% of the CPU time was given to other virtual machines",
     )
 
 
@@ -539,7 +539,7 @@ def test_without_the_own_work_what_was_before_counts() -> None:
     assert found["psi_percent"] == pytest.approx(50)
     assert noise(found) == (
         "the load was 6.1 on 2 cores before it began",
-        "processes waited for a CPU 30 % of the time before it began",
+        "processes waited for a CPU 30% of the time before it began",
     )
 
 

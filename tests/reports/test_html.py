@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+from rankwise.metrics.conditions import joined, versions_in
+from rankwise.reports.data_formats import json_report
 from rankwise.reports.html import html_report
 from rankwise.reports.model import ReportData
 from rankwise.store import State, Store
@@ -73,7 +76,25 @@ def test_conditions_are_ranges_and_the_run_can_be_repeated(store: Store) -> None
     assert found["others_percent"] == "8.1 to 65.5"
     assert found["mpi"] == "mpich 4.3"
     assert "time" not in found
-    assert data.repeat in Reader(html_report(data)).words
+    words = Reader(html_report(data)).words
+    assert data.repeat in words
+    # Pages and PDF are for people, JSON is for programs.
+    assert "CPU used by others8.1 to 65.5%" in words
+    assert "others_percent" not in words
+    assert "others_percent" in json.loads(json_report(data))["conditions"]
+
+
+def test_no_condition_of_the_runner_is_shown_by_its_raw_name(store: Store) -> None:
+    run = osu_sweep(store)
+    ticks = {"ticks": [1] * 8, "psi_avg10": 1.0, "psi_total": 5, "load": 0.5}
+    before = {"time": 1.0, "host": "n1", "cpu": "x", "cores": 2, "clock": 1.0, **ticks}
+    after = {**before, "clock": 3.0, "all_cores": 2, "ticks": [9] * 8}
+    key = next(store.task_rows(run)).key
+    found = joined(before, after, own_cpu_seconds=1.0)
+    store.add_samples(run, key, 1, [], conditions={**found, **versions_in(Path(sys.prefix))})
+    data = ReportData(store=store, run=store.run(run), now=NOW)
+    assert len(dict(data.conditions)) > 8
+    assert not [name for name, _ in data.conditions_in_words if "_" in name]
 
 
 def test_the_summary_is_before_all_else(store: Store) -> None:

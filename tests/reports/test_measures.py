@@ -103,7 +103,7 @@ def test_what_has_ranks_is_drawn_with_its_efficiency() -> None:
     rows = [measured(value=8 / ranks, ranks=ranks) for ranks in (1, 2, 4)]
     assert titles(*rows) == ["Time against ranks", "Efficiency of time against ranks"]
     [_, efficiency] = figures_of(rows, [], [])
-    assert "ranks 4: 100 %" in efficiency.svg
+    assert "ranks 4: 100%" in efficiency.svg
 
 
 def test_two_parameters_make_a_field() -> None:

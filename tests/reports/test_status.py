@@ -41,6 +41,16 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
     time.tzset()
 
 
+def test_times_of_a_clock_that_was_wrong_are_shown_as_they_are(store: Store) -> None:
+    plan = Plan(name="odd", kind="Suite", tasks=(one_task(),))
+    run = store.create_run(plan, "", now=1e20)
+    store.run_started(run, now=1e20)
+    assert "started 1e+20" in shown(store, run)
+    stream = io.StringIO()
+    show_runs(Console(file=stream, width=200), store.runs(), now=NOW)
+    assert "1e+20" in stream.getvalue()
+
+
 def test_a_run_that_failed_says_what_to_ask_next(store: Store) -> None:
     assert (
         shown(store, failed_run(store))

@@ -159,7 +159,7 @@ def test_tasks_come_in_pages_filtered_and_sorted(visitor: TestClient) -> None:
     assert longest[0] != shortest[0]
     text = visitor.get("/runs/nightly-1?order=shortest").text
     assert 'aria-sort="ascending"><a href="/runs/nightly-1?order=longest"' in text
-    assert "101 of 130 done, 77 %" in text
+    assert "101 of 130 done, 77%" in text
     assert "1 to 50 of 130 tasks" in text
 
 

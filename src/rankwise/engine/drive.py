@@ -78,6 +78,8 @@ class Drive:
         self._running: dict[str, _Running] = {}
         """By the markers of their attempts."""
         self._look_at, self._cancel_at = time.monotonic() + _SUBMITTED_SECONDS, 0.0
+        self._remarks: set[str] = set()
+        """What was said of measurements."""
         self._sending: set[str] = set()
         """Backends that are to send what was submitted."""
         # One backend may have several names: what runs there is counted once, under the first.
@@ -445,6 +447,12 @@ class Drive:
         redact = self._redact_for(task)
         end, tests = judge(task, folder, end, redact=redact)
         measured = measure(task, folder, end, redact=redact)
+        # All cases of a sweep print the same: once is enough.
+        for remark in sorted({*measured.remarks} - self._remarks):
+            self._remarks.add(remark)
+            self._tell(
+                "notice", task=task.key, attempt=running.number, reason=f"{task.key}: {remark}"
+            )
         if task.measuring is not None and measured.samples:
             self._store.add_samples(
                 self._run,

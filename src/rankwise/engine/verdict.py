@@ -56,6 +56,8 @@ def measure(
         end = dataclasses.replace(end, outcome="failed", exit_code=1, reason=reason)
         return Measured(end=end)
     conditions = _conditions(task, folder)
+    if found.remarks:
+        conditions = {**(conditions or {}), "remarks": "; ".join(found.remarks)}
     return Measured(end=end, samples=found.samples, conditions=conditions, remarks=found.remarks)
 
 

@@ -66,19 +66,19 @@ def noise(conditions: Conditions) -> tuple[str, ...]:
     """Say in words why values that were measured so cannot be relied on; empty: they can."""
     reasons = []
     if (steal := conditions.get("steal_percent", 0.0)) > MOST_STEAL:
-        reasons.append(f"{steal:.0f} % of the CPU time was given to other virtual machines")
+        reasons.append(f"{steal:.0f}% of the CPU time was given to other virtual machines")
     if (others := conditions.get("others_percent")) is not None:
         core_seconds = conditions.get("seconds", 0.0) * conditions.get("cores", 1)
         unsure = 100 * _UNSURE / core_seconds if core_seconds > 0 else 0.0
         if others > MOST_OTHERS + unsure:
-            reasons.append(f"other processes used {others:.0f} % of the machine")
+            reasons.append(f"other processes used {others:.0f}% of the machine")
         return tuple(reasons)
     # Whose work it was meanwhile is unknown: only the load before it is certainly another's.
     load, cores = conditions.get("load", 0.0), conditions.get("cores", 1)
     if load > cores:
         reasons.append(f"the load was {load:.1f} on {cores} cores before it began")
     if (pressure := conditions.get("psi_before", 0.0)) > MOST_PRESSURE:
-        reasons.append(f"processes waited for a CPU {pressure:.0f} % of the time before it began")
+        reasons.append(f"processes waited for a CPU {pressure:.0f}% of the time before it began")
     return tuple(reasons)
 
 

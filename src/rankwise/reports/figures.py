@@ -193,7 +193,7 @@ def _scaling(metric: str, unit: str, group: LineGroup) -> Iterator[Figure]:
     for one in _lines(group, words)[:SERIES]:
         shares = ((dot.x, _efficiency(one.dots[0], dot, is_time=is_time)) for dot in one.dots)
         dots = [
-            Dot(x=x, y=y, low=y, high=y, note=f"{words.x} {number_text(x)}: {number_text(y, 3)} %")
+            Dot(x=x, y=y, low=y, high=y, note=f"{words.x} {number_text(x)}: {number_text(y, 3)}%")
             for x, y in shares
             if y is not None
         ]
@@ -207,7 +207,7 @@ def _scaling(metric: str, unit: str, group: LineGroup) -> Iterator[Figure]:
     what = "time" if is_time else "rate"
     yield Figure(
         title=f"Efficiency of {_worded(metric)} against {_worded(across)}",
-        note=f"100 %: the {what} of the fewest {_worded(across)}, perfectly shared among more.",
+        note=f"100%: the {what} of the fewest {_worded(across)}, perfectly shared among more.",
         svg=plot,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shlex
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ from rankwise.reports.matrix import CellVerdict, MatrixResult, Used, matrix_of, 
 from rankwise.reports.measurements import Measure, Trend, measures_of, run_before, trends_of
 from rankwise.reports.palette import TONES, URGENCY
 from rankwise.reports.plots.axes import number_text
+from rankwise.reports.rendering import template_text
 from rankwise.reports.timeline import timeline_of_run
 from rankwise.safe_text import cut
 from rankwise.store import RunRow, State, Store, TaskRow
@@ -236,6 +238,14 @@ class ReportData:
     def conditions(self) -> Sequence[tuple[str, str]]:
         return _conditions(self.store.conditions(self.run.id).values())
 
+    @property
+    def conditions_in_words(self) -> Iterator[tuple[str, str]]:
+        """The conditions as people read them."""
+        known = tomllib.loads(template_text("conditions.toml"))
+        for name, value in self.conditions:
+            words, form = known.get(name, (name, "{}"))
+            yield words, form.format(value)
+
     @cached_property
     def document(self) -> str:
         return self.store.spec_text(self.run.id)
@@ -288,7 +298,7 @@ class ReportData:
             signs = {"lower": 1, "higher": -1}
             changes = ((one.change or 0.0) * signs.get(one.better, 0) for one in self.measures)
             worse = sum(change >= _LEAST_CHANGE for change in changes)
-            yield f"worse by 5 % or more than {self.before}", f"{worse:,} of {len(self.measures):,}"
+            yield f"worse by 5% or more than {self.before}", f"{worse:,} of {len(self.measures):,}"
 
 
 def write_report(data: ReportData, name: str) -> bytes:

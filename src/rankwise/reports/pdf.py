@@ -299,7 +299,9 @@ def _content(data: ReportData) -> dict[str, Any]:
         "measures": _measures(data),
         "cases": _cases(data),
         "repeat": wrapped(data.repeat),
-        "conditions": [[fit(cut(name, 60)), wrapped(value)] for name, value in data.conditions],
+        "conditions": [
+            [fit(cut(name, 60)), wrapped(value)] for name, value in data.conditions_in_words
+        ],
         "notices": [fit(cut(one)) for one in run.notices],
         "made": f"rankwise {__version__}, {moment(data.now)}",
     }

@@ -215,7 +215,7 @@ def progress_of(counts: _Counts, *, is_brief: bool = False) -> str:
     done, total = sum(counts[state] for state in counts if state.is_over), sum(counts.values())
     if done == total:
         return "" if is_brief and total < 2 else in_words(counts)
-    return f"{done:,} of {total:,}" + ("" if is_brief else f" done, {100 * done // total} %")
+    return f"{done:,} of {total:,}" + ("" if is_brief else f" done, {100 * done // total}%")
 
 
 _MATRIX = "Matrix"

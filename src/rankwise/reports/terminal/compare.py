@@ -11,12 +11,11 @@ from rankwise.reports.comparison import Compared, SeriesComparison
 from rankwise.reports.measurements import ChangePoint, Trend
 from rankwise.reports.palette import STYLES
 from rankwise.reports.terminal.console import Cell, show_rows, styled
-from rankwise.reports.terminal.status import moment
 from rankwise.safe_text import clean
 from rankwise.stats.change_points import LEAST_RUNS
 from rankwise.stats.comparison import ComparisonVerdict, median
 from rankwise.store.samples import SeriesRow
-from rankwise.wording import counted, listed
+from rankwise.wording import counted, listed, moment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +35,11 @@ def show_compared(console: Console, compared: Compared, *, everything: bool) -> 
     console.print()
     # They are sorted: what is left out is no worse than what is shown.
     lines = compared.lines if everything else compared.lines[:_MOST_LINES]
-    show_rows(console, [_line_cells(line) for line in lines])
+    reasons = {line.result.reason for line in compared.lines}
+    is_shared = len(reasons) == 1 < len(compared.lines)
+    show_rows(console, [_line_cells(line, with_reason=not is_shared) for line in lines])
+    if is_shared:
+        console.print(f"  all of them: {clean(*reasons)}", style="dim", soft_wrap=True)
     if left := len(compared.lines) - len(lines):
         console.print(f"  ... and {left} more that are no worse: --all shows them")
     for remark in compared.remarks:
@@ -80,7 +83,7 @@ def share(value: float | None) -> str:
     return f"{value:+.1%}" if abs(value) < 10 else f"{value:+.0%}"
 
 
-def _line_cells(line: SeriesComparison) -> list[Cell]:
+def _line_cells(line: SeriesComparison, *, with_reason: bool) -> list[Cell]:
     series, result = line.series, line.result
     interval = f"[{', '.join(map(share, result.interval))}]" if result.interval else ""
     return [
@@ -90,7 +93,7 @@ def _line_cells(line: SeriesComparison) -> list[Cell]:
         (f"{amount(result.before)} → {amount(result.after)} {series.unit}", ""),
         (share(result.change), STYLES[result.verdict]),
         (interval, "dim"),
-        (result.reason, "dim"),
+        (result.reason if with_reason else "", "dim"),
     ]
 
 
@@ -131,7 +134,7 @@ def _show_turn(console: Console, turn: ChangePoint, unit: str) -> None:
             "  ",
             (turn.meaning, STYLES[turn.meaning]),
             f" {share(change.share)}: {amount(change.before)} → {amount(change.after)} {unit}, ",
-            f"since {first.run} of {moment(first.created)}",
+            f"since {first.run} of {moment(first.created, with_zone=False)}",
         ),
         soft_wrap=True,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,7 +11,16 @@ from rankwise.reports.status import RunStatus
 from rankwise.reports.terminal.console import Cell, first_line, show_next, show_rows, styled
 from rankwise.safe_text import clean
 from rankwise.store import ProcessRow, ResultRow, RunRow, State, TaskRow
-from rankwise.wording import counted, duration, ending, headline_of, label, short_path, size
+from rankwise.wording import (
+    counted,
+    duration,
+    ending,
+    headline_of,
+    label,
+    moment,
+    short_path,
+    size,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +38,7 @@ def show_status(console: Console, status: RunStatus, *, now: float) -> None:
     console.print(_heading(run, now))
     about = [run.kind, f"from {short_path(run.source)}" if run.source else ""]
     about.append(f"experiment {run.experiment}" if run.experiment else "")
-    about.append(f"started {moment(run.started)}" if run.started else "")
+    about.append(f"started {moment(run.started, with_zone=False)}" if run.started else "")
     console.print("  " + ", ".join(filter(None, about)))
     if run.reason:
         console.print(f"  {run.reason}")
@@ -90,7 +98,8 @@ def _run_cells(run: RunRow, now: float) -> list[Cell]:
         (run.id, "bold"),
         _state(run),
         (_took(run.started, run.ended, now), ""),
-        (moment(run.created), "dim"),
+        # The zone would make rows too wide.
+        (moment(run.created, with_zone=False), "dim"),
     ]
 
 
@@ -99,11 +108,6 @@ def count_words(counts: Mapping[State, int], noun: str = "task") -> Text:
     words = styled(f"{counted(sum(counts.values()), noun)}: ")
     parts = [styled((f"{counts[one]} {one}", STYLES[one])) for one in State if counts.get(one)]
     return words.append(styled(", ").join(parts))
-
-
-def moment(when: float) -> str:
-    """Say when something was, on this machine's clock; its zone would make rows too wide."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
 
 
 def _heading(run: RunRow, now: float) -> Text:
