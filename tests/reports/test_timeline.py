@@ -275,6 +275,14 @@ def test_each_bar_is_a_shape_in_the_tone_of_its_outcome_that_says_what_it_is() -
     assert "✗ test_two" in words
 
 
+def test_names_that_begin_alike_are_shown_from_where_they_differ() -> None:
+    names = [f"program-{what}.ranks-2.t1" for what in ("allgather", "alltoall", "bcast", "gather")]
+    bars = [bar(name, (0,), at, at + 1) for at, name in enumerate(["prepare", *names] * 4)]
+    svg = draw(timeline_of(*bars))
+    texts = [one for one in ElementTree.fromstring(svg).iter() if one.get("class") == "on cell"]
+    assert {str(one.text)[:3] for one in texts} == {"pre", "all", "bca", "gat"}
+
+
 def test_gaps_are_tinted_by_their_cause_as_in_the_words_beside_them() -> None:
     timeline = timeline_of(bar("a", (0,), 1, 2), bar("b", (1,), 1, 5))
     found = findings(timeline)

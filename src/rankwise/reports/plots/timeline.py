@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -83,6 +84,7 @@ _FEWEST_LETTERS = 4
 # For readers who do not see the colours.
 _MARKS = {"bad": "✗ ", "warn": "! "}
 _TALL_ENOUGH = 11.0
+_FIRST_WORD = re.compile(r"[^-._:/]+[-._:/]")
 _UNITS = ((3 * 3600.0, 3600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
@@ -123,6 +125,8 @@ class _Sheet:
     rows: int
     lanes: int
     tall: float
+    usual: str
+    """What most names begin with."""
 
     def x(self, seconds: float) -> float:
         return self.left + seconds * self.scale
@@ -200,6 +204,7 @@ def _sheet(timeline: Timeline) -> tuple[_Sheet, str]:
         rows=rows,
         lanes=lanes,
         tall=min(_TALLEST, max(_LOWEST, _HEIGHT / rows)),
+        usual=_usual_beginning(timeline.bars),
     )
     return sheet, unit_name
 
@@ -277,7 +282,7 @@ def _shape(piece: _Piece, timeline: Timeline, sheet: _Sheet) -> _Shape:
     tall = len(piece.rows) * sheet.tall - sheet.gap
     # A hair is left free, so that two that follow on each other are two.
     wide = piece.wide - (0.8 if piece.wide > 4 else 0.0)
-    name = _name_in(bar, int((wide - 8) / _LETTER), _MARKS.get(tone, ""))
+    name = _name_in(bar, int((wide - 8) / _LETTER), _MARKS.get(tone, ""), sheet.usual)
     return _Shape(
         x=sheet.x(piece.span[0]),
         y=sheet.y(piece.rows.start),
@@ -289,12 +294,22 @@ def _shape(piece: _Piece, timeline: Timeline, sheet: _Sheet) -> _Shape:
     )
 
 
-def _name_in(bar: TimelineBar, room: int, mark: str) -> str:
+def _short(bar: TimelineBar) -> str:
+    return bar.name.rpartition("::")[2] or bar.name
+
+
+def _usual_beginning(bars: Sequence[TimelineBar]) -> str:
+    """Return the word that most names begin with: it tells none from the others."""
+    words = Counter(found[0] for bar in bars if (found := _FIRST_WORD.match(_short(bar))))
+    return next((word for word, count in words.items() if 2 * count > len(bars)), "")
+
+
+def _name_in(bar: TimelineBar, room: int, mark: str, usual: str) -> str:
     """Return as much of a name as there is room for, behind its mark."""
-    name = bar.name.rpartition("::")[2] or bar.name
-    if len(name) > room:
-        name = name.removeprefix("test_")
+    name = _short(bar)
     room -= len(mark)
+    if len(name) > room:
+        name = name.removeprefix(usual)
     shown = clip_middle(name, room) if room >= min(len(name), _FEWEST_LETTERS) else ""
     return f"{mark}{shown}" if shown else mark[: max(0, room + 2)]
 
