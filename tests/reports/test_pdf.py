@@ -18,6 +18,7 @@ from rankwise.reports.pdf import (
     timeline_content,
     wrapped,
 )
+from rankwise.reports.rendering import template_text
 from rankwise.store import State, Store
 from tests.reports.made_runs import make_run, passed_run
 from tests.reports.matrix_runs import Done, make_matrix, typical
@@ -132,6 +133,11 @@ def test_hostile_names_in_a_matrix_are_shown_and_not_obeyed(store: Store) -> Non
     [table] = matrix_content(data.matrix)["tables"]
     assert plain(table["rows"][0]["head"][0]).startswith('#panic() $a$ <x> *_`]" MMM')
     assert pdf_report(data).startswith(b"%PDF-")
+
+
+def test_what_is_printed_has_its_semicolons() -> None:
+    """Behind code, typst takes a semicolon for the end of the code and prints none."""
+    assert re.findall(r"#[\w.()-]+; .*", template_text("report.typ")) == []
 
 
 def test_a_timeline_has_one_drawing_and_what_it_says(store: Store) -> None:

@@ -81,8 +81,8 @@ _LONGEST_TITLE = 160
 _NARROWEST = 1.5
 _LETTER = 6.2
 _FEWEST_LETTERS = 4
-# For readers who do not see the colours.
-_MARKS = {"bad": "✗ ", "warn": "! "}
+# For readers who do not see the colours. The font of PDFs has them: for others it would be changed.
+_MARKS = {"bad": "\N{MULTIPLICATION SIGN} ", "warn": "! "}
 _TALL_ENOUGH = 11.0
 _FIRST_WORD = re.compile(r"[^-._:/]+[-._:/]")
 _UNITS = ((3 * 3600.0, 3600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))

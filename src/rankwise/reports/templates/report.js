@@ -51,7 +51,7 @@ for (const table of document.querySelectorAll("table[data-tools]")) {
       row.hidden = !fits;
       shown += fits ? 1 : 0;
     });
-    count.textContent = shown === rows.length ? `${shown} rows` : `${shown} of ${rows.length} rows`;
+    count.textContent = shown === rows.length ? `${shown} row${shown === 1 ? "" : "s"}` : `${shown} of ${rows.length} rows`;
   };
   const states = [...new Set(rows.map((row) => row.dataset.s).filter(Boolean))];
   if (states.length > 1) {
