@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rankwise.documents import common
 from rankwise.documents.jobs import CommandJob, MpiJob, PytorchJob, TensorflowJob
 from rankwise.documents.load import TYPES, load, model_of
 from rankwise.documents.written import MOST_SHOWN, Problem, Scalar, SourcePosition, as_error
@@ -294,3 +298,22 @@ def test_a_file_name_is_shown_so_that_every_terminal_can_print_it() -> None:
     assert printable_name(Path("dir/jöb.yaml")) == "dir/jöb.yaml"
     assert printable_name(Path("a\nb\x1b.yaml")) == r"a\nb\x1b.yaml"
     assert printable_name(Path("bad\udcff.yaml")) == r"bad\udcff.yaml"
+
+
+def test_what_is_said_of_a_field_that_does_not_exist_names_fields_that_do() -> None:
+    hints = tomllib.loads(Path(common.__file__).with_name("hints.toml").read_text())
+    models = {one.__name__: one for one in below(common.Model)}
+    assert hints
+    for name, said in hints.items():
+        for names, remedy in said.items():
+            assert not {*names.split()} & {*models[name].fields()}, (name, names)
+            meant = re.match(r"did you mean `(\w+)[`:]", remedy)
+            assert meant is None or meant[1] in models[name].fields(), (name, remedy)
+
+
+def below(model: type[common.Model]) -> Iterator[type[common.Model]]:
+    """Return all models made of one, once those of every type of document are loaded."""
+    assert all(map(model_of, TYPES))
+    for one in model.__subclasses__():
+        yield one
+        yield from below(one)

@@ -130,30 +130,13 @@ def leave_streams() -> None:
                 os.dup2(nowhere.fileno(), stream.fileno())
 
 
-# The first sentence of each command's docstring, which only that command loads.
-VERBS = {
-    "run": "Run documents here and now, and show what their processes write",
-    "submit": "Run documents in the background, and print the run's id at once",
-    "plan": "Show what would run, and start nothing",
-    "validate": "Check documents, and start nothing",
-    "export": "Write jobs as YAML for Kubernetes, its operators or Azure ML",
-    "status": "Show how a run stands",
-    "list": "List runs, the newest first",
-    "logs": "Show what the processes of a run have written",
-    "explain": "Explain a failure: first failed process and its last output",
-    "serve": "Show the runs of this store in a browser, as they happen",
-    "report": "Write a report of a run, for people or programs",
-    "compare": "Compare runs: faster, slower, unchanged or inconclusive",
-    "trend": "Show how a metric was in all runs, and where it has changed",
-    "notify": "Send a run's result by mail or chat",
-    "cancel": "End a run and everything that it has started",
-    "resume": "Resume an interrupted run",
-    "clean": "Delete leftover instances and remote folders",
-    "rollback": "Put an earlier release of a pipeline in use again",
-    "doctor": "Check this machine and its computes, and say what to change",
-    "init": "Write a commented document to start from, or a file for a CI",
-    "schema": "Print the JSON Schema of documents, for editors",
-}
+# No pathlib: it takes longer to load than all the rest.
+with open(os.path.join(os.path.dirname(__file__), "commands.txt"), encoding="utf-8") as _file:  # noqa: PTH118, PTH120, PTH123
+    _COMMANDS = [line.split(maxsplit=2) for line in _file if not line.startswith("#")]
+VERBS = {verb: about.strip() for verb, _, about in _COMMANDS}
+"""The commands, with what each does."""
+MODULES = {verb: module for verb, module, _ in _COMMANDS}
+"""The module of each command, in this folder."""
 
 _USAGE = "Usage: rankwise COMMAND [OPTIONS] [ARGUMENTS]"
 _ABOUT = "Run what is written in YAML documents: distributed jobs, on this machine or a cluster."

@@ -18,19 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_orig
 import typer
 
 from rankwise.cli.completion import COMPLETERS
+from rankwise.cli.main import MODULES
 from rankwise.errors import InputError, StoreFailure
 
 if TYPE_CHECKING:
     from rankwise.plan import Plan
     from rankwise.store import RunRow, Store
-
-MODULES = {
-    **dict.fromkeys(("run", "submit", "resume", "cancel"), "run"),
-    **dict.fromkeys(("plan", "validate", "init", "schema", "export"), "documents"),
-    **dict.fromkeys(("status", "list", "logs", "explain"), "runs"),
-    **dict.fromkeys(("report", "compare", "trend", "notify"), "results"),
-    **dict.fromkeys(("serve", "doctor", "clean", "rollback"), "operations"),
-}
 
 
 def make_app(verbs: Iterable[str], others: Mapping[str, str] | None = None) -> typer.Typer:

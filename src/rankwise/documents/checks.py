@@ -104,12 +104,6 @@ class CheckSpec(Model):
     """What must be true after a test or a step has run. A text alone is `contains`."""
 
     short_form: ClassVar[str] = "contains"
-    hints: ClassVar[Mapping[str, str]] = {
-        "not_contains": "did you mean `absent`?",
-        "file": "a file to look into is `on`, one that must be there is `exists`",
-        "stdout": "did you mean `on: stdout`?",
-        "stderr": "did you mean `on: stderr`?",
-    }
 
     contains: values.Text = Field(default="", examples=["all ranks done"])
     """A text that must be there."""

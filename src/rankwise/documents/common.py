@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -79,6 +80,12 @@ def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
     }
 
 
+@cache
+def _remedies() -> dict[str, dict[str, str]]:
+    # A file of data, which is read only when there is an error to explain.
+    return tomllib.loads(Path(__file__).with_name("hints.toml").read_text(encoding="utf-8"))
+
+
 class Model(pydantic.BaseModel):
     """A mapping with known fields. A field that is there but empty counts as left out."""
 
@@ -87,10 +94,6 @@ class Model(pydantic.BaseModel):
 
     short_form: ClassVar[str] = ""
     """The field that is meant if there is only a text instead of a mapping."""
-    hints: ClassVar[Mapping[str, str]] = {}
-    """Remedies for fields that people expect here but which do not exist; a key may have several
-    names, with blanks between them.
-    """
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
@@ -121,7 +124,9 @@ class Model(pydantic.BaseModel):
     @classmethod
     def hint_for(cls, name: str) -> str:
         """Return the remedy for a field that does not exist; empty if it is not a known mistake."""
-        return next((each for names, each in cls.hints.items() if name in names.split()), "")
+        tables = (_remedies().get(base.__name__, {}) for base in cls.__mro__)
+        known = (one for table in tables for one in table.items())
+        return next((remedy for names, remedy in known if name in names.split()), "")
 
     @classmethod
     def exactly_one(
@@ -200,9 +205,6 @@ class ComputeRef(Model):
     """Where to run, and on how many nodes. A text alone is the target."""
 
     short_form: ClassVar[str] = "target"
-    hints: ClassVar[Mapping[str, str]] = {
-        "nodes num_nodes node_count": "did you mean `instance_count`?"
-    }
 
     target: values.Target = Field(default="", examples=["local", "gpu-cluster"])
     """Name of a compute in rankwise.toml; `local` is this machine. None given: that of `[defaults]`

@@ -26,12 +26,6 @@ class Code(Model):
 class ResourceLimits(Model):
     """What each process of a role may use."""
 
-    hints: ClassVar[Mapping[str, str]] = {
-        "gpus nvidia.com/gpu": "did you mean `gpu`?",
-        "mem": "did you mean `memory`?",
-        "cores": "did you mean `cpu`?",
-    }
-
     cpu: values.Cores | None = Field(default=None, examples=[4, "500m"])
     """Cores: a number, or thousandths of one."""
     memory: values.Bytes | None = Field(default=None, examples=["2Gi", "500M"])
@@ -56,8 +50,6 @@ class RoleSpec(Model):
 class CommandSpec(RoleSpec):
     """What a role runs."""
 
-    hints: ClassVar[Mapping[str, str]] = {"args": "write the arguments into `command`"}
-
     command: values.Text = Field(examples=["python train.py"])
     """The line to run, by the shell."""
 
@@ -65,15 +57,9 @@ class CommandSpec(RoleSpec):
 class MpiWorkerSpec(RoleSpec):
     """What the workers of an MPI job have."""
 
-    hints: ClassVar[Mapping[str, str]] = {
-        "command": "the command of `launcher` starts the workers; leave it out"
-    }
-
 
 class Role(Model):
     """A role: a part of the job, played by one or more processes."""
-
-    hints: ClassVar[Mapping[str, str]] = {"command code environment": "put it into `spec`"}
 
     spec: RoleSpec
     """What the role has."""
@@ -144,12 +130,6 @@ class DocumentModel(Model):
 
 class JobModel(DocumentModel):
     """What all jobs have in common."""
-
-    hints: ClassVar[Mapping[str, str]] = {
-        "env": "did you mean `environment_variables`?",
-        "command": "put it into the `spec` of a role",
-        "instance_count target": "put it into `compute`",
-    }
 
     environment_variables: values.Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
     """For all processes."""
@@ -328,13 +308,6 @@ class JobLimits(Model):
 
 class CommandJob(JobModel):
     """One command, which rankwise starts once for each process of the distribution."""
-
-    hints: ClassVar[Mapping[str, str]] = {
-        "env": "did you mean `environment_variables`?",
-        "timeout": "put it into `limits`",
-        "instance_count": "put it into `resources`",
-        "process_count_per_instance": "put it into `distribution`",
-    }
 
     # Azure ML lets the schema stand for the type.
     model_config = ConfigDict(

@@ -60,12 +60,6 @@ class MatrixTest(SuiteTest):
     """One test of each cell, or those that are found. A text alone is `run`."""
 
     kinds: ClassVar[tuple[str, ...]] = ("run", "files", "pytest", "suite")
-    hints: ClassVar[Mapping[str, str]] = {
-        **SuiteTest.hints,
-        "notebook": "did you mean `run`, which takes notebooks too, or `notebooks`, for options?",
-        "reason": "did you mean `skip`?",
-        "features": "did you mean `needs`?",
-    }
 
     suite: values.Text = Field(default="", examples=["suite.yaml"])
     """A document of type `Suite`: its tests are run in each cell."""
@@ -103,14 +97,6 @@ class MatrixRuntime(Model):
     """A Python with its packages, an image or modules. A text alone is a name of rankwise.toml."""
 
     short_form: ClassVar[str] = "runtime"
-    hints: ClassVar[Mapping[str, str]] = {
-        "environment": "did you mean `runtime`?",
-        "packages": "did you mean `requirements`?",
-        "requirements_file": "did you mean `lock`?",
-        "container": "did you mean `image`?",
-        "env": "did you mean `environment_variables`?",
-        "features": "did you mean `needs`?",
-    }
 
     runtime: values.Text = Field(default="", examples=["current"])
     """Name of a runtime in rankwise.toml; `current` is the Python of rankwise."""
@@ -160,13 +146,6 @@ class MatrixMachine(Model):
     """A place to run, and what it has. A text alone is the compute."""
 
     short_form: ClassVar[str] = "compute"
-    hints: ClassVar[Mapping[str, str]] = {
-        "target": "did you mean `compute`?",
-        "needs": "did you mean `features`, which is what it has?",
-        "gpus": "put it into `resources`, or into `features` as `gpus>=1`",
-        "memory": "put it into `resources`, or into `features` as `mem>=64`",
-        "parallel": "did you mean `max_parallel`?",
-    }
 
     compute: values.Target = Field(default="local", examples=["local", "gpu-cluster"])
     """Name of a compute in rankwise.toml; `local` is this machine."""
@@ -208,13 +187,6 @@ class MatrixSetting(Setting):
 
 class Matrix(DocumentModel):
     """The same tests in several runtimes, on several machines: a cell for each combination."""
-
-    hints: ClassVar[Mapping[str, str]] = {
-        "env": "did you mean `environment_variables`?",
-        "include": "did you mean `add` (a cell more) or `set` (what is different in some)?",
-        "environments": "did you mean `runtimes`?",
-        "computes": "did you mean `machines`?",
-    }
 
     type: Literal["Matrix"]
     """Says that this is a matrix."""

@@ -33,16 +33,6 @@ class Stage(Model):
     """One step of a pipeline. A text alone is what it runs."""
 
     short_form: ClassVar[str] = "run"
-    hints: ClassVar[Mapping[str, str]] = {
-        "script command": "did you mean `run`?",
-        "steps": "did you mean `run`? A stage has one step, which may have many lines",
-        "depends_on": "did you mean `needs`?",
-        "environment_variables variables": "did you mean `env`?",
-        "if": "did you mean `when`?",
-        "compute": "did you mean `on`?",
-        "name": "the name of a stage stands before it",
-        "retry": "did you mean `retries`?",
-    }
 
     run: values.Text = Field(default="", examples=["python setup.py build"])
     """Lines for bash; the first that fails ends them."""
@@ -157,11 +147,6 @@ def _misplaced(contents: Mapping[str, Any], step: str) -> Iterator[Conflict]:
 
 class Pipeline(DocumentModel):
     """Stages, run in the order that `needs` gives: build, test, deploy."""
-
-    hints: ClassVar[Mapping[str, str]] = {
-        "jobs steps": "did you mean `stages`?",
-        "environment_variables variables": "did you mean `env`?",
-    }
 
     type: Literal["Pipeline"]
     """Says that this is a pipeline."""

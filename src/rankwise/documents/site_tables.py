@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_type_hints
 
 import pydantic
@@ -364,13 +363,14 @@ BACKENDS: Mapping[str, type[SiteTable]] = {
     site_models.COMMAND: CommandTable,
 }
 # What the annotations of the classes of data mean.
-_NAMES = {**vars(values), **globals(), **vars(site_models), "tables": sys.modules[__name__]}
+_NAMES = {"values": values, "tables": sys.modules[__name__]}
 OF_ALL = ("cores", "gpus", "memory", "features")
 
 
 def _keys(config: Any, needed: Sequence[str] = ()) -> dict[str, Any]:
     """Return the fields of a class of data as pydantic takes them."""
-    hints = _hints(config)
+    # A batch system of another package has its settings, and their types, in a module of its own.
+    hints = get_type_hints(config, localns=_NAMES, include_extras=True)
     found: dict[str, Any] = {}
     for each in dataclasses.fields(config):
         default: Any = each.default
@@ -379,20 +379,6 @@ def _keys(config: Any, needed: Sequence[str] = ()) -> dict[str, Any]:
         if each.name in needed or default is dataclasses.MISSING:
             default = ...
         found[each.name] = (hints[each.name], default)
-    return found
-
-
-def _hints(config: Any) -> dict[str, Any]:
-    """Return the types of the fields, of each class in the words of its own module."""
-    fields = {each.name for each in dataclasses.fields(config)}
-    found: dict[str, Any] = {}
-    # A batch system of another package has its settings, and their types, in a module of its own.
-    for base in reversed(config.__mro__):
-        written = vars(base).get("__annotations__", {})
-        own = {name: written[name] for name in fields & written.keys()}
-        names = {**_NAMES, **vars(sys.modules[base.__module__])}
-        each = SimpleNamespace(__annotations__=own)
-        found |= get_type_hints(each, names, include_extras=True)
     return found
 
 

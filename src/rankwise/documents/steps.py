@@ -16,11 +16,6 @@ class Checkout(Model):
     """Gets a repository of git. A text alone is the repository."""
 
     short_form: ClassVar[str] = "repository"
-    hints: ClassVar[Mapping[str, str]] = {
-        "url": "did you mean `repository`?",
-        "branch tag": "did you mean `ref`?",
-        "path": "did you mean `into`?",
-    }
 
     repository: Text = Field(examples=["https://github.com/mpi4py/mpi4py"])
     """Its address, or a folder."""
@@ -55,11 +50,6 @@ class MakeRuntime(Model):
 
 class Deploy(Model):
     """Copies a build to where it stays, all of it or nothing."""
-
-    hints: ClassVar[Mapping[str, str]] = {
-        "source": "did you mean `from`?",
-        "target": "did you mean `to`?",
-    }
 
     source: Text = Field(alias="from", examples=["build/venv"])
     """Folder of the build."""

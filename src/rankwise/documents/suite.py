@@ -21,12 +21,6 @@ KINDS = ("run", "files", "pytest")
 class Requirements(Model):
     """What there must be for a test to run, and what it has to itself while it does."""
 
-    hints: ClassVar[Mapping[str, str]] = {
-        "gpu": "did you mean `gpus`?",
-        "cpu cpus": "did you mean `cores`?",
-        "ranks": "it is beside `requires`, not in it",
-    }
-
     gpus: values.NonNegativeInt = Field(default=0, examples=[2])
     """Number of GPUs."""
     cores: values.Cores | None = Field(default=None, examples=[4])
@@ -41,14 +35,6 @@ class SuiteTest(Model):
     short_form: ClassVar[str] = "run"
     kinds: ClassVar[tuple[str, ...]] = KINDS
     """What says what a test is; only one may."""
-    hints: ClassVar[Mapping[str, str]] = {
-        "command script": "did you mean `run`?",
-        "pattern glob": "did you mean `files`?",
-        "env": "did you mean `environment_variables`?",
-        "gpus cores memory": "put it into `requires`",
-        "np": "did you mean `ranks`?",
-        "retries": "did you mean `restart`?",
-    }
 
     run: values.Text = Field(
         default="", examples=["checkpoint_test.py", "python train.py --epochs 1"]
@@ -123,11 +109,6 @@ def two_folders(contents: Mapping[str, Any]) -> Iterator[Conflict]:
 
 class Suite(DocumentModel):
     """Tests, each a script or a command that runs by itself or under a launcher."""
-
-    hints: ClassVar[Mapping[str, str]] = {
-        "env": "did you mean `environment_variables`?",
-        "test": "did you mean `tests`?",
-    }
 
     type: Literal["Suite"]
     """Says that this is a suite of tests."""

@@ -190,12 +190,6 @@ class Budget(Model):
 class Sweep(DocumentModel):
     """One command with many values, each of them run several times, and what they measure."""
 
-    hints: ClassVar[Mapping[str, str]] = {
-        "env": "did you mean `environment_variables`?",
-        "repeat repetitions": "did you mean `trials`?",
-        "include": "did you mean `add` (a case more) or `set` (other values for some)?",
-    }
-
     type: Literal["Sweep"]
     """Says that this is a sweep."""
     command: values.Text = Field(examples=["python ${{benchmark}} --size ${{size}}"])

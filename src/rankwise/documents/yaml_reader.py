@@ -277,7 +277,7 @@ MOST_BYTES = 1_000_000
 # Characters that YAML does not allow, and U+E000 and U+E001, which mark later values in plans.
 _UNFIT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue002-\ufffd\U00010000-\U0010ffff]")
 _LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
-_OTHER_ENCODINGS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,9 +345,8 @@ def _bytes_of(path: Path, name: str) -> bytes:
 
 
 def _decoded(found: bytes, name: str) -> str:
-    for mark, encoding in _OTHER_ENCODINGS:
-        if found.startswith(mark):
-            raise InputError(f"{name}: the file is in {encoding}; save it as UTF-8")
+    if found.startswith(_UTF_16):
+        raise InputError(f"{name}: the file is in UTF-16; save it as UTF-8")
     # The mark that editors on Windows put before UTF-8.
     found = found.removeprefix(b"\xef\xbb\xbf")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -226,27 +227,15 @@ _BLOCK = re.compile(
 
 
 class _Representer(SafeRepresenter):
-    """Chooses how texts are written, and repeats values in place of aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+    """Chooses how texts are written."""
 
     def represent_text(self, text: str) -> Any:
         is_plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
         style = None if is_plain else "|" if _is_block(text) else '"'
         return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
-    def represent_data_mapping(self, data: Mapping[str, Any]) -> Any:
-        return self.represent_mapping("tag:yaml.org,2002:map", dict(data))
-
-    def represent_data_sequence(self, data: Sequence[Any]) -> Any:
-        return self.represent_sequence("tag:yaml.org,2002:seq", data)
-
 
 _Representer.add_representer(str, _Representer.represent_text)
-_Representer.add_multi_representer(str, _Representer.represent_text)
-_Representer.add_multi_representer(Mapping, _Representer.represent_data_mapping)
-_Representer.add_multi_representer(Sequence, _Representer.represent_data_sequence)
 
 
 def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
@@ -262,7 +251,8 @@ def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
     texts = []
     for document in documents:
         stream = io.StringIO()
-        writer.dump(document, stream)
+        # By way of JSON, which knows only plain data, and no part that stands in two places.
+        writer.dump(json.loads(json.dumps(document)), stream)
         texts.append(stream.getvalue())
     return "---\n".join(texts)
 

@@ -252,7 +252,7 @@ def plan_job(document: Document, options: PlanOptions) -> Planned:
             "cluster there"
         )
         compute = found
-    notices += options.check(document, ("target", "compute"), compute, runtimes_of(document))
+    notices += options.check(document, ("target", "compute"), [compute], runtimes_of(document))
     request = request_of(document, options.site, key=document.model.name, compute=compute)
     if isinstance(document.model, models.CommandJob):
         notices += [

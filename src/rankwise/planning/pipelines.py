@@ -380,17 +380,8 @@ def _check_names(context: PipelineContext) -> tuple[str, ...]:
     computes = {asked} if asked else {model.on, *(stage.on for stage in stages)} - {""}
     runtimes = {model.environment, *(stage.environment for stage in stages)} - {""}
     # References to the matrix of a stage are checked where they have their values.
-    return context.options.site.check(
-        computes={
-            name: context.options.place_of_compute(document, ("on",), name)
-            for name in computes
-            if "${{" not in name
-        },
-        runtimes={
-            name: document.place(("environment",), name) for name in runtimes if "${{" not in name
-        },
-        is_strict=context.options.is_strict,
-    )
+    known = ([name for name in names if "${{" not in name] for names in (computes, runtimes))
+    return context.options.check(document, ("on",), *known)
 
 
 def _linked(

@@ -46,19 +46,23 @@ class PlanOptions:
         return self.on or written or self.site.default_compute
 
     def check(
-        self, document: Document, keys: tuple[str, ...], compute: str, runtimes: Iterable[str]
-    ) -> list[str]:
-        """Look up the compute of a document, which stands under one of `keys`, and its runtimes.
+        self,
+        document: Document,
+        keys: tuple[str, ...],
+        computes: Iterable[str],
+        runtimes: Iterable[str],
+    ) -> tuple[str, ...]:
+        """Look up the computes of a document, which stand under one of `keys`, and its runtimes.
 
         Returns notices; raises InputError as `Site.check` does.
         """
-        places = {name: document.place(("environment",), name) for name in runtimes}
-        at = f"--on {compute}" if self.on else document.place(keys, compute)
-        return [*self.site.check(computes={compute: at}, runtimes=places, is_strict=self.is_strict)]
-
-    def place_of_compute(self, document: Document, keys: tuple[str, ...], name: str) -> str:
-        """Return the place of a compute's name: in the document, or on the command line."""
-        return f"--on {name}" if self.on else document.place(keys, name)
+        return self.site.check(
+            computes={
+                name: f"--on {name}" if self.on else document.place(keys, name) for name in computes
+            },
+            runtimes={name: document.place(("environment",), name) for name in runtimes},
+            is_strict=self.is_strict,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

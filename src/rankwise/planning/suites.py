@@ -106,7 +106,7 @@ def plan_suite(document: Document, options: PlanOptions) -> Planned:
     model = document.model
     assert isinstance(model, Suite)
     compute = options.compute(model.compute)
-    notices = options.check(document, ("compute",), compute, [model.environment])
+    notices = options.check(document, ("compute",), [compute], [model.environment])
     return Planned(tasks=SuitePlanner(document, model, options, compute).tasks(), notices=notices)
 
 

@@ -181,7 +181,7 @@ def plan_sweep(document: Document, options: PlanOptions) -> Planned:
     model = document.model
     assert isinstance(model, Sweep)
     compute = options.compute(model.compute.target)
-    notices = options.check(document, ("target", "compute"), compute, [model.environment])
+    notices = [*options.check(document, ("target", "compute"), [compute], [model.environment])]
     folder = document.path.absolute().parent
     check_code(document)
     cases, left_out = cases_of(model)
