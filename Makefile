@@ -10,7 +10,7 @@ ARGS ?=
 # Files of tests that run side by side: most tests wait more than they compute.
 WORKERS ?= 3
 # What the checkers look at, as far as it is there.
-CODE := $(wildcard src tests scripts bench)
+CODE := $(wildcard src drop-in tests scripts bench)
 # The venv's programs come first, so that mpiexec is the MPI that was installed with rankwise.
 IN_VENV = PATH="$(CURDIR)/$(1)/bin:$$PATH"
 # Looked up only by the targets that need it. A failure has been explained on stderr by then.
@@ -25,11 +25,11 @@ DEMO_VENV := $(if $(wildcard .venv/rankwise-environment.json),.venv,.venv-demo)
 demo: $(if $(filter .venv-demo,$(DEMO_VENV)),.venv-demo/ready) ## Run a small example on 4 ranks, with an MPI from pip
 	@$(call IN_VENV,$(DEMO_VENV)) $(DEMO_VENV)/bin/python examples/demo/demo.py
 
-.venv-demo/ready: pyproject.toml
+.venv-demo/ready: pyproject.toml drop-in/pyproject.toml
 	@$(find_python); \
 	echo "Making .venv-demo with rankwise and MPICH (once; some 15 s, 80 MB) ..."; \
 	rm -rf .venv-demo && "$$python" -m venv .venv-demo && \
-	.venv-demo/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable '.[mpi]' && \
+	.venv-demo/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable '.[mpi]' --editable ./drop-in && \
 	touch $@ || { echo "The demo's environment could not be made. Is the package index within reach of pip?" >&2; exit 1; }
 
 test: environments ## Run all tests, on every MPI that this machine can have

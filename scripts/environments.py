@@ -208,16 +208,19 @@ def _framework(name: str, *requirements: str, library: str, trial: Sequence[str]
 DEBIAN_MPIEXEC = "/usr/bin/mpiexec.openmpi"
 TWO_OF_TORCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
 
+# rankwise, and the name that suites written for pytest_parallel import.
+BOTH = ("-e", "./drop-in", "-e")
+
 ENVIRONMENTS: Mapping[str, Environment] = {
     environment.name: environment
     for environment in (
-        _environment("mpich", "-e", ".[dev]", library="MPICH", folder=".venv"),
-        _environment("openmpi5", "-e", ".[openmpi]", "openmpi>=5,<6", library="Open MPI v5"),
-        _environment("openmpi4", "-e", ".[openmpi]", "openmpi>=4,<5", library="Open MPI v4"),
-        _environment("impi", "-e", ".", "mpi4py>=4.1", "impi-rt", library="Intel(R) MPI"),
+        _environment("mpich", *BOTH, ".[dev]", library="MPICH", folder=".venv"),
+        _environment("openmpi5", *BOTH, ".[openmpi]", "openmpi>=5,<6", library="Open MPI v5"),
+        _environment("openmpi4", *BOTH, ".[openmpi]", "openmpi>=4,<5", library="Open MPI v4"),
+        _environment("impi", *BOTH, ".", "mpi4py>=4.1", "impi-rt", library="Intel(R) MPI"),
         _environment(
             "debian-openmpi",
-            *("-e", ".", "mpi4py>=4.1"),
+            *(*BOTH, ".", "mpi4py>=4.1"),
             library="Open MPI v4",
             mpiexec=DEBIAN_MPIEXEC,
         ),
@@ -384,8 +387,9 @@ def _index_of_pip() -> dict[str, str]:
 
 def _key(environment: VirtualEnvironment) -> str:
     """Return a digest of everything that `environment` is made from."""
-    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    project = [document["project"], document["build-system"], document["tool"]["hatch"]]
+    folders = [ROOT, *([ROOT / "drop-in"] if "./drop-in" in environment.requirements else [])]
+    documents = [tomllib.loads((one / "pyproject.toml").read_text()) for one in folders]
+    project = [[one["project"], one["build-system"], one["tool"]["hatch"]] for one in documents]
     ingredients = [
         *(project if environment.has_rankwise else []),
         environment.requirements,
@@ -487,7 +491,7 @@ def _make(environment: VirtualEnvironment) -> str:
 
 def _compile_sources() -> None:
     """Write the bytecode of our own modules, for all who may write none: see above."""
-    _run([PYTHON, "-m", "compileall", "-q", "src"], PYTHONDONTWRITEBYTECODE="")
+    _run([PYTHON, "-m", "compileall", "-q", "src", "drop-in"], PYTHONDONTWRITEBYTECODE="")
 
 
 @contextlib.contextmanager

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
+from environments import ROOT
 
+from rankwise.runtimes.uv import find_uv, settings_for_uv
 from tests.acceptance.harness import Project
 from tests.acceptance.inner import noted, run_pytest
 from tests.acceptance.leftovers import check_that_nothing_is_left
@@ -244,3 +248,20 @@ def test_ctrl_c_ends_workers_that_rank_0_of_mpirun_has_started(
     )
     assert outcome.exit_code != 0, outcome
     check_that_nothing_is_left(project, temporary)
+
+
+@pytest.mark.usefixtures("package_index")
+def test_only_its_own_wheel_has_the_name_that_another_project_has_too(tmp_path: Path) -> None:
+    command = [*(find_uv() or []), "build", "--wheel", "--quiet", "--out-dir", str(tmp_path)]
+    for folder, name in ((ROOT, "rankwise"), (ROOT / "drop-in", "rankwise_pytest_parallel")):
+        subprocess.run(
+            [*command, str(folder)],
+            env={**os.environ, **settings_for_uv(os.environ)},
+            check=True,
+            timeout=120,
+        )
+        (wheel,) = tmp_path.glob(f"{name}-*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            tops = {one.partition("/")[0] for one in archive.namelist()}
+        packages = {one for one in tops if not one.endswith(".dist-info")}
+        assert packages == {"rankwise" if folder == ROOT else "pytest_parallel"}
