@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rankwise.cli.main import VERBS
+from rankwise.cli.main import MODULES, VERBS
 from rankwise.plan import NOTIFIED, REPORTED, Plan
 from rankwise.steps.releases import deploy
 from rankwise.store import State, Store
@@ -212,8 +212,6 @@ def test_a_plan_is_shown_and_nothing_is_made(rankwise: Rankwise, project: Path) 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_its_command(verb: str) -> None:
-    from rankwise.cli.options import MODULES
-
     module = importlib.import_module(f"rankwise.cli.{MODULES[verb]}")
     assert callable(getattr(module, f"{verb}_command"))
 
