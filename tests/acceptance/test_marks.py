@@ -274,6 +274,34 @@ def test_tests_too_large_are_skipped_with_a_reason_without_mpirun_too(project: P
     assert noted(project) == ["1"]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "options"), [(None, ()), (2, ()), (None, ("--n-workers=2",))], ids=str
+)
+def test_too_few_ranks_are_an_error_where_that_is_asked_for(
+    project: Project, ranks: int | None, options: tuple[str, ...]
+) -> None:
+    project.write(
+        {
+            "test_sizes.py": """
+                import pytest
+                from ledger import note
+
+                @pytest.mark.parallel(3)
+                def test_three(comm):
+                    note("never")
+
+                def test_one():
+                    pass
+            """
+        }
+    )
+    outcome = run_pytest(project, "--too-few=error", *options, ranks=ranks)
+    assert outcome.verdicts == {"test_three": "error in setup", "test_one": "passed"}, outcome
+    assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, outcome
+    assert f"needs 3 ranks, has {2 if ranks or options else 1} rank" in outcome.output, outcome
+    assert noted(project) == []
+
+
 def test_tests_are_selected_by_their_number_of_ranks(project: Project) -> None:
     project.write(
         {

@@ -224,6 +224,7 @@ def show_mark(found: pytest.Mark) -> str:
 SIZE_FIXTURE = "mpi_ranks"
 _SIZE = pytest.StashKey[int]()
 _REQUIREMENTS = pytest.StashKey[SizeRequest]()
+_TOO_FEW = pytest.StashKey[str]()
 _SETTLED = pytest.StashKey[pytest.Mark | None]()
 
 
@@ -336,7 +337,7 @@ def mark_by_size(item: pytest.Item, available: int) -> None:
 def skip_if_impossible(
     item: pytest.Item, available: int, *, pool: bool, every_world: bool = False
 ) -> None:
-    """Skip a test that cannot run here, with the numbers as reason."""
+    """Skip a test that cannot run here, or have it fail, with the numbers as reason."""
     size, requirements = size_of(item), requirements_of(item)
     ranks = "rank" if available == 1 else "ranks"
     start = "pytest --n-workers={}" if pool else "mpirun -np {} pytest"
@@ -358,7 +359,16 @@ def skip_if_impossible(
             f"--n-workers={max(size, available)}, which starts worlds of any size"
         )
     if reason:
-        # In front of the other marks, so that its reason is the one that is shown.
-        item.add_marker(pytest.mark.skip(reason=reason), append=False)
+        if item.config.getoption("too_few") == "error":
+            item.stash[_TOO_FEW] = reason
+        else:
+            # In front of the other marks, so that its reason is the one that is shown.
+            item.add_marker(pytest.mark.skip(reason=reason), append=False)
         item.stash[_SIZE] = 1
         item.stash[_REQUIREMENTS] = SizeRequest()
+
+
+def fail_if_impossible(item: pytest.Item) -> None:
+    """Fail a test that cannot run here, with --too-few=error."""
+    if _TOO_FEW in item.stash:
+        pytest.fail(item.stash[_TOO_FEW], pytrace=False)

@@ -116,6 +116,7 @@ _SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "--n-workers": {"type": _workers},
     "--scheduler": {"type": partial(_known, SCHEDULERS)},
     "--policy": {"type": partial(_known, POLICIES), "dest": "rankwise_policy"},
+    "--too-few": {"choices": ("skip", "error"), "action": "store"},
     "--bind": {"choices": ("core", "none"), "action": "store"},
     "--rank-output": {"choices": ("all", "0", "failed"), "default": "all", "action": "store"},
     "--slurm-export-env": {"default": True},

@@ -325,6 +325,12 @@ class _SelectionBySize:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if (marks := sys.modules.get("rankwise.pytest_plugin.marks")) is not None:
+        marks.fail_if_impossible(item)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     found = closest_mark(item)
     if found is not None and not _is_left_to_mpi_pytest(item.config):

@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 # Where pytest stores our options for ranks.
 OPTIONS = (
     *("n_workers", "scheduler", "rankwise_policy", "nprocs", "world", "test_timeout", "rank_grace"),
-    *("leak_check", "no_warm_start", "bind", "rank_output", "tmux", "timeline", "notebooks"),
+    *(
+        "leak_check",
+        "no_warm_start",
+        "bind",
+        "rank_output",
+        "tmux",
+        "timeline",
+        "notebooks",
+        "too_few",
+    ),
 )
 _USED = pytest.StashKey[bool]()
 
