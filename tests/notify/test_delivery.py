@@ -63,7 +63,7 @@ def test_mail_arrives_encrypted_with_plots_and_the_pdf(
         secrets = {"MAIL_PASSWORD": PASSWORD}
         notice = notice_of(data, with_files=True)
         assert deliver(notice, ["team"], outbox, folder=tmp_path, say=say, secrets=secrets)
-    assert say.words == [f"team was told of {data.run.id}"]
+    assert say.words == [f"team was notified of {data.run.id}"]
     assert mailbox.was_encrypted == [True]
     assert outbox.waiting() == []
     [letter] = mailbox.letters

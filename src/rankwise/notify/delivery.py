@@ -395,7 +395,7 @@ def _send(
                 time.sleep(pause)
             else:
                 outbox.remove(one)
-                say(f"{one.target} was told of {one.run}")
+                say(f"{one.target} was notified of {one.run}")
                 return True
     say(
         f"{one.target} was not notified of {one.run} ({one.trouble}); the message is in the "
