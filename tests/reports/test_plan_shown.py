@@ -11,9 +11,9 @@ from rankwise.plan import Plan, Process, Resources, Restart, RuntimeChoice, Task
 from rankwise.reports.terminal.plan import plan_data, show_plan
 
 
-def shown(plan: Plan, only: str = "") -> str:
+def shown(plan: Plan, only: str = "", *, width: int = 1000) -> str:
     stream = io.StringIO()
-    console = Console(file=stream, width=1000, markup=False, highlight=False)
+    console = Console(file=stream, width=width, markup=False, highlight=False)
     show_plan(console, plan, only=only)
     return stream.getvalue()
 
@@ -118,6 +118,15 @@ def test_one_of_many_tasks_can_be_seen_in_full() -> None:
 
 def test_a_task_without_processes_or_needs_is_no_trouble() -> None:
     assert "compute  local, 1 node, 0 processes" in shown(plan(Task(key="empty", processes=())))
+
+
+def test_notes_end_their_lines_between_words() -> None:
+    note = "exceptions: `python` is run as `python -m mpi4py`, so that none waits for ever"
+    text = shown(plan(Task(key="train", processes=(), notes=(note,))), width=40)
+    lines = text[text.index("  derived\n") :].splitlines()[1:]
+    assert len(lines) > 1
+    assert " ".join(line.strip() for line in lines) == note
+    assert all(line.startswith("    ") and len(line) <= 40 for line in lines)
 
 
 def test_runtimes_are_told_apart() -> None:

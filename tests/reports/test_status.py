@@ -102,6 +102,15 @@ def test_a_run_that_is_to_end_says_so(store: Store) -> None:
     assert "running for 1 min 05 s, to be cancelled\n" in shown(store, run)
 
 
+def test_where_no_task_is_named_all_are_counted(store: Store) -> None:
+    keys = [f"task-{number}" for number in range(100)]
+    run = make_run(store, *(one_task(key, ranks=1) for key in keys))
+    for key in keys:
+        begin(store, run, key, logs={})
+        end(store, run, key)
+    assert "  ... 100 tasks: rankwise status job-1 --all\n" in shown(store, run)
+
+
 def test_of_many_tasks_those_are_named_that_people_look_for(store: Store) -> None:
     keys = [f"task-{number}" for number in range(100)]
     run = make_run(store, *(one_task(key, ranks=1) for key in keys))

@@ -111,7 +111,9 @@ def doctor_command(name: str | None = None, *, store: StoreFolder = None) -> int
     from rankwise.backends.doctor import check_compute
     from rankwise.backends.this_machine import check_machine
     from rankwise.documents.site import find_site
+    from rankwise.reports.terminal.console import make_console
 
+    console = make_console()
     site = find_site(Path.cwd())
     # This machine is always checked, with a table of its own or without.
     computes = {one for layer in site.layers for one in layer.computes} - {"local"}
@@ -121,7 +123,8 @@ def doctor_command(name: str | None = None, *, store: StoreFolder = None) -> int
     if name is None or site.notice:
         files = [f"site file {layer.file}" for layer in site.layers]
         missing = f"no site file: neither {site.file} nor one in a folder above it exists"
-        print(*(files or [missing]), sep="\n")
+        for line in files or [missing]:
+            console.print(line)
     if name is None:
         is_well &= _show("this machine", check_machine(store_folder(store)))
     for one in known if name is None else [name]:
@@ -131,12 +134,15 @@ def doctor_command(name: str | None = None, *, store: StoreFolder = None) -> int
 
 def _show(title: str, findings: Iterable[Finding]) -> bool:
     """Print what was found; return whether nothing must change."""
+    from rankwise.reports.terminal.console import make_console, show_sentence
+
+    console = make_console()
     print(title)
     is_well = True
     for finding in findings:
         is_well &= finding.is_well or not finding.is_needed
         mark = "ok  " if finding.is_well else ("bad " if finding.is_needed else "note")
-        print(f"  {mark}  {finding.what}")
+        show_sentence(console, f"  {mark}  ", finding.what)
         if finding.remedy and not finding.is_well:
             print(f"        {finding.remedy}")
     return is_well

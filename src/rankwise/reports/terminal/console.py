@@ -289,6 +289,18 @@ def show_notices(console: Console, notices: Iterable[str]) -> None:
         console.print(styled(("note: ", "yellow"), notice))
 
 
+def show_sentence(console: Console, start: str, words: str) -> None:
+    """Show words behind the start of a line; lines of a window end between words."""
+    import textwrap
+
+    blank = " " * len(start)
+    width = max(console.width, 2 * len(start))
+    room = width - len(start)
+    lines = textwrap.wrap(words, room, break_long_words=False, break_on_hyphens=False)
+    for number, line in enumerate(lines or [""]):
+        console.print(f"{blank if number else start}{line}", soft_wrap=True)
+
+
 def show_next(console: Console, steps: Mapping[str, str]) -> None:
     """Show commands to go on with."""
     width = max(map(len, steps), default=0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankwise.checks.sources import describe
 from rankwise.plan import Plan, Process, Resources, RuntimeChoice, Task, show
-from rankwise.reports.terminal.console import show_notices, styled
+from rankwise.reports.terminal.console import show_notices, show_sentence, styled
 from rankwise.safe_text import clip
 from rankwise.wording import counted, duration, fold, grouped, label, listed, size
 
@@ -90,7 +90,10 @@ def _show_task(console: Console, task: Task) -> None:
             console.print(styled((f"    {line}", "bold")), soft_wrap=True)
         _show_own_environments(console, them, common)
     _show_block(console, "checks", [describe(check) for check in task.checks])
-    _show_block(console, "derived", task.notes)
+    if task.notes:
+        console.print(styled(("  derived", "cyan")))
+    for note in task.notes:
+        show_sentence(console, "    ", show(note))
 
 
 def _facts(task: Task) -> dict[str, str]:

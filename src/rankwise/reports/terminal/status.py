@@ -48,7 +48,8 @@ def show_status(console: Console, status: RunStatus, *, now: float) -> None:
     show_rows(console, [_task_cells(task, now) for task in status.tasks])
     if len(status.tasks) < status.total:
         left = status.total - len(status.tasks)
-        console.print(f"  ... and {counted(left, 'more task')}: rankwise status {run.id} --all")
+        more = f"and {counted(left, 'more task')}" if status.tasks else counted(left, "task")
+        console.print(f"  ... {more}: rankwise status {run.id} --all")
     _show_results(console, status.results)
     if status.processes:
         console.print()
