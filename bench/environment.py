@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import environments  # noqa: E402  # scripts/ is no package
 from environments import (  # noqa: E402
+    MARK,
     Environment,
     EnvironmentFailure,
     Framework,
@@ -22,6 +23,7 @@ from environments import (  # noqa: E402
 
 __all__ = [
     "BENCH",
+    "MARK",
     "NO_RANKWISE",
     "PLUGINS",
     "ROOT",

@@ -12,6 +12,7 @@ from functools import cache
 
 from bench.environment import (
     BENCH,
+    MARK,
     ROOT,
     Environment,
     EnvironmentFailure,
@@ -49,7 +50,7 @@ class Peer(StrEnum):
                 folder=folder,
                 requirements=(str(self), *_MORE.get(self, ())),
                 library=str(self),
-                arguments=("-c", f"import {_MODULES[self]}\nprint(2, '{self}')"),
+                arguments=("-c", f"import {_MODULES[self]}\nprint('\\n{MARK} 2 {self}')"),
             )
         return Environment(
             name=f"bench-{self}",
