@@ -173,8 +173,8 @@ def one(
     return compare(
         [
             Pair(
-                before=Trials(values=before),
-                after=Trials(values=after),
+                before=Trials(values=list(before)),
+                after=Trials(values=list(after)),
                 better=better,
                 threshold=threshold,
             )

@@ -13,7 +13,7 @@ from rankwise.store.store import FILE, Store
 
 def check_store(folder: Path) -> None:
     """Open a store afresh and check all that is in it."""
-    database = Database.connect(folder / FILE, "mode=rw", patience=30.0)
+    database = Database(folder / FILE, "mode=rw", patience=30.0)
     try:
         assert database.rows("PRAGMA integrity_check") == [("ok",)]
         assert database.rows("PRAGMA foreign_key_check") == []

@@ -20,7 +20,7 @@ from tests.store.samples import new_run
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    opened = Database.connect(tmp_path / "test.db", "mode=rwc", patience=0.1)
+    opened = Database(tmp_path / "test.db", "mode=rwc", patience=0.1)
     opened.change("CREATE TABLE things (name TEXT UNIQUE)")
     yield opened
     opened.close()
@@ -28,7 +28,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def other(database: Database) -> Iterator[Database]:
-    opened = Database.connect(database.path, "mode=rw", patience=0.1)
+    opened = Database(database.path, "mode=rw", patience=0.1)
     yield opened
     opened.close()
 
@@ -155,7 +155,7 @@ def test_a_wrong_statement_is_a_failure_too(database: Database) -> None:
 def test_a_file_name_may_hold_what_means_something_in_a_uri(tmp_path: Path) -> None:
     path = tmp_path / "a b?mode=memory#c%20d" / "store.db"
     path.parent.mkdir()
-    database = Database.connect(path, "mode=rwc", patience=0.1)
+    database = Database(path, "mode=rwc", patience=0.1)
     database.change("CREATE TABLE things (name TEXT)")
     database.close()
     assert path.stat().st_size > 0

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from bench import served_runs
 from rankwise.store import State, Store
 from rankwise.web import events
-from rankwise.web.events import EventStream, Feed, changes
+from rankwise.web.events import ALIVE, Feed, changes, event_stream
 from rankwise.web.logs import LogPosition, log_of, log_stream
 from rankwise.web.pages import PageContent, PageRequest, address, counts_of, run_address
 from rankwise.web.store_access import PageCache, Readers, StoreThread
@@ -85,7 +85,7 @@ def test_few_pages_are_remembered(stores: tuple[Store, StoreThread]) -> None:
     for number in range(100):
         memory.page(thread, PageRequest(run=run, now=1.0), f"/{number}", Maker(1.0))
         memory.page(thread, PageRequest(run=run, now=1.0), f"/slow/{number}", Maker(9.0))
-    assert len(thread.memory) == len(memory._slow) == 16
+    assert len(memory._pages) == 64
 
 
 def test_tasks_are_counted_again_only_after_a_change(stores: tuple[Store, StoreThread]) -> None:
@@ -262,7 +262,7 @@ def test_a_browser_that_leaves_is_forgotten(store: Store) -> None:
         async def send(message: object) -> None:
             sent.append(message)
 
-        answer = EventStream(changes(feed, run, store.last_event(run)))
+        answer = event_stream(changes(feed, run, store.last_event(run)))
         going = asyncio.create_task(answer({"type": "http"}, receive, send))
         while not feed.count:
             await asyncio.sleep(0.01)
@@ -311,6 +311,8 @@ def test_a_log_is_followed_to_its_end(store: Store) -> None:
         assert found is not None
         kinds, lines = [], []
         async for part in log_stream(readers, feed, found, LogPosition()):
+            if part == ALIVE:
+                continue
             _, kind, data = part.decode().strip().split("\n")
             kinds.append(kind)
             if kind == "event: lines":
@@ -335,7 +337,8 @@ def test_of_too_many_lines_the_last_ones_are_told(store: Store) -> None:
         found = await readers.ask(lambda thread: log_of(thread.store, PageRequest(run=run)))
         assert found is not None
         parts = [part async for part in log_stream(readers, feed, found, LogPosition())]
-        lines = json.loads(parts[0].decode().strip().split("\n")[2].removeprefix("data: "))
+        assert parts[0] == ALIVE
+        lines = json.loads(parts[1].decode().strip().split("\n")[2].removeprefix("data: "))
         assert "4000 lines left out" in lines[0]
         assert lines[1:] == [str(number) for number in range(4000, 5000)]
 

@@ -148,9 +148,8 @@ def say(text: str) -> None:
 def _only_recipient(run: RunRow) -> list[str]:
     """Return the recipient of the site file; raises InputError if it has not exactly one."""
     from rankwise.documents.site import find_site
-    from rankwise.notify.delivery import site_folder
 
-    site = find_site(site_folder(run))
+    site = find_site(run.site_folder)
     if len(site.notified) == 1:
         return list(site.notified)
     known = f"; there are {', '.join(site.notified)}" if site.notified else ""

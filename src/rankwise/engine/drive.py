@@ -15,7 +15,7 @@ from rankwise.backends import base
 from rankwise.backends.base import Attempt, Backend, Submission, Update, Updates
 from rankwise.engine.queue import GivenUp, Queue, Queued
 from rankwise.engine.reuse import EarlierTasks
-from rankwise.engine.runs import has_submitted, start_children, start_submitted
+from rankwise.engine.runs import start_children, start_submitted, submitted
 from rankwise.engine.verdict import CANCELLED_CODE, FAILURES, Functions, RunEnd, RunVerdict, measure
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.machine import shortfall
@@ -233,7 +233,7 @@ class Drive:
         )
         self._watch(running)
         if self._functions == "leave" and (
-            task.calls_functions or task.submits or has_submitted(row.folder)
+            task.calls_functions or task.submits or submitted(row.folder)
         ):
             # Its end has programs run, and only the driver of a run may have that.
             return
@@ -446,24 +446,23 @@ class Drive:
             )
         redact = self._redact_for(task)
         end, tests = judge(task, folder, end, redact=redact)
-        measured = measure(task, folder, end, redact=redact)
+        if task.measuring is None or end.outcome != State.PASSED:
+            return end, tests
+        found, conditions = measure(task, task.measuring.metrics, folder, end.started)
         # All cases of a sweep print the same: once is enough.
-        for remark in sorted({*measured.remarks} - self._remarks):
+        for remark in sorted({*found.remarks} - self._remarks):
             self._remarks.add(remark)
-            self._tell(
-                "notice", task=task.key, attempt=running.number, reason=f"{task.key}: {remark}"
-            )
-        if task.measuring is not None and measured.samples:
+            self._tell("notice", task=task.key, reason=f"{task.key}: {remark}")
+        # A case that has measured nothing has failed, whatever its exit code.
+        if found.faults:
+            reason = "; ".join(map(redact, found.faults))
+            return dataclasses.replace(end, outcome="failed", exit_code=1, reason=reason), tests
+        if found.samples:
+            case, key = task.measuring, (self._run, task.key, running.number)
             self._store.add_samples(
-                self._run,
-                task.key,
-                running.number,
-                measured.samples,
-                case=task.measuring.case,
-                trial=task.measuring.trial,
-                conditions=measured.conditions,
+                *key, found.samples, case=case.case, trial=case.trial, conditions=conditions
             )
-        return measured.end, tests
+        return end, tests
 
     def _redact_for(self, task: Task) -> Callable[[str], str]:
         """Return what keeps the values of a task's secrets out of what is quoted.

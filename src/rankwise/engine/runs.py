@@ -57,11 +57,11 @@ def drive(store: Store, run: str, *, observer: Observer, functions: Functions = 
         row, tasks = store.run(run), list(store.task_rows(run, bodies=True))
         if row.wanted != "cancel":
             check_secrets(one.body for one in tasks if one.body and one.state is State.QUEUED)
-        site = _site_of(row)
+        site = find_site(row.site_folder)
         one = _open(store, row, tasks, site, observer=observer, functions=functions)
         # There may be very many: none is kept here while the run is driven.
         del tasks
-        with _ended_by_signals(one):
+        with _ended_by_signals(one, run, observer):
             return one.go()
 
 
@@ -78,7 +78,7 @@ def look(store: Store, run: str) -> None:
     attempts = (store.attempts(run, one.key)[-1] for one in busy)
     if any(claim_of(attempt.folder) is not ClaimState.HELD for attempt in attempts):
         with contextlib.suppress(BeingDriven), looking(folder, run):
-            tasks, site = list(store.task_rows(run, bodies=True)), _site_of(row)
+            tasks, site = list(store.task_rows(run, bodies=True)), find_site(row.site_folder)
             computes = [site.compute(name) for name in _computes_of(tasks)]
             if all(compute.backend not in ELSEWHERE for compute in computes):
                 _open(store, row, tasks, site, observer=_unobserved, functions="leave").look()
@@ -91,10 +91,6 @@ def cancel(store: Store, run: str) -> None:
     if driver_of(store.run_folder(run)) is None:
         with contextlib.suppress(BeingDriven):
             drive(store, run, observer=_unobserved, functions="refuse")
-
-
-def _site_of(run: RunRow) -> Site:
-    return find_site(Path(run.source).parent if run.source else Path.cwd())
 
 
 def _computes_of(rows: Iterable[TaskRow]) -> set[str]:
@@ -136,11 +132,12 @@ def _open(
 
 
 @contextlib.contextmanager
-def _ended_by_signals(one: Drive) -> Iterator[None]:
+def _ended_by_signals(one: Drive, run: str, observer: Observer) -> Iterator[None]:
     """Have the first Ctrl-C or SIGTERM end the run in good order; a second one ends us."""
 
     def end(number: int, frame: FrameType | None) -> None:
         one.is_cancel_wanted = True
+        observer(Event(kind="stopping", run=run, time=time.time()))
         signal.signal(number, before[signal.Signals(number)])
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -187,21 +184,17 @@ def start_in_background(store: Store, run: str) -> None:
         _start(store.folder, store.run_folder(run), run, os.environ)
 
 
-def has_submitted(folder: Path) -> bool:
-    """Return whether an attempt has submitted what has yet to be started."""
+def submitted(folder: Path) -> list[Path]:
+    """Return what an attempt has submitted and has yet to be started."""
     try:
-        return any((folder / _LEFT).iterdir())
+        return sorted((folder / _LEFT).iterdir())
     except OSError:
-        return False
+        return []
 
 
 def start_submitted(folder: Path) -> list[str]:
     """Start what an attempt has submitted since the last time; tells what could not be."""
-    try:
-        places = sorted((folder / _LEFT).iterdir())
-    except OSError:
-        return []
-    return [said for place in places if (said := _start_left(place))]
+    return [said for place in submitted(folder) if (said := _start_left(place))]
 
 
 def _leave(folder: Path, store: Store, run: str) -> None:

@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rankwise.files import read_left
-from rankwise.plan import Check, RuntimeChoice, Task, is_look
-from rankwise.records import CONDITIONS, AttemptEnd, read_processes
+from rankwise.plan import Check, Metric, RuntimeChoice, Task, is_look
+from rankwise.records import CONDITIONS, read_processes
 from rankwise.store import ProcessRow, State
-from rankwise.store.samples import Sample
 from rankwise.wording import counted
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What came of reading it."""
-
-    end: AttemptEnd
-    """A case that has measured nothing has failed, whatever its exit code."""
-    samples: tuple[Sample, ...] = ()
-    conditions: dict[str, Any] | None = None
-    remarks: tuple[str, ...] = ()
+if TYPE_CHECKING:
+    from rankwise.metrics.base import ParsedMetrics
 
 
 def measure(
-    task: Task, folder: Path, end: AttemptEnd, *, redact: Callable[[str], str] = str
-) -> Measured:
-    """Read what a task measures. Only reads, so it may be asked again."""
-    if task.measuring is None or end.outcome != "passed":
-        return Measured(end=end)
+    task: Task, metrics: Sequence[Metric], folder: Path, started: float | None
+) -> tuple[ParsedMetrics, dict[str, Any] | None]:
+    """Read what a task that has passed has measured, and under which conditions.
+
+    It only reads, so it may be asked again.
+    """
     # Most tasks measure nothing.
     from rankwise.checks.sources import AttemptOutput, Missing
     from rankwise.metrics.base import read_all
 
-    material = AttemptOutput(task=task, folder=folder, started=end.started)
+    material = AttemptOutput(task=task, folder=folder, started=started)
 
     def text_of(name: str) -> str:
         try:
@@ -50,15 +41,11 @@ def measure(
         return "\n".join(source.text for _, sources in groups for source in sources)
 
     # All of them, also after a fault: people mend all mistakes at once.
-    found = read_all(task.measuring.metrics, text_of)
-    if found.faults:
-        reason = "; ".join(map(redact, found.faults))
-        end = dataclasses.replace(end, outcome="failed", exit_code=1, reason=reason)
-        return Measured(end=end)
+    found = read_all(metrics, text_of)
     conditions = _conditions(task, folder)
     if found.remarks:
         conditions = {**(conditions or {}), "remarks": "; ".join(found.remarks)}
-    return Measured(end=end, samples=found.samples, conditions=conditions, remarks=found.remarks)
+    return found, conditions
 
 
 def _conditions(task: Task, folder: Path) -> dict[str, Any] | None:

@@ -29,7 +29,6 @@ from rankwise.node.files import lock, write_file
 from rankwise.notify.message import Notice, notice_of
 from rankwise.plugins import NOTIFIERS
 from rankwise.reports.model import ReportData
-from rankwise.store import RunRow
 
 # A server that takes longer is tried again later, from the outbox.
 _SECONDS = 20.0
@@ -287,17 +286,12 @@ _OLDEST_SECONDS = 7 * 86400.0
 _CODE_OF_REFUSAL = 500
 
 
-def site_folder(run: RunRow) -> Path:
-    """Return the folder whose site file counts for a run: that of its document."""
-    return Path(run.source).parent if run.source else Path.cwd()
-
-
 def notify(data: ReportData, names: Sequence[str], *, say: Say) -> bool:
     """Send what became of a run to names of the site file; return whether all have it.
 
     InputError: the site file does not know one of them.
     """
-    folder = site_folder(data.run)
+    folder = data.run.site_folder
     configs = [find_site(folder).notify(name) for name in names]
     notice = notice_of(data, with_files=any(map(_wants_files, configs)))
     return deliver(notice, names, Outbox(data.store.folder), folder=folder, say=say)

@@ -68,9 +68,7 @@ class _Gathered:
     """What one side has measured."""
 
     series: dict[_Key, SeriesRow] = field(default_factory=dict)
-    values: dict[_Key, list[float]] = field(default_factory=dict)
-    noisy: Counter[_Key] = field(default_factory=Counter)
-    noise: dict[_Key, list[str]] = field(default_factory=dict)
+    trials: dict[_Key, stats.Trials] = field(default_factory=dict)
     surroundings: dict[str, set[str]] = field(default_factory=dict)
 
 
@@ -92,15 +90,15 @@ def compare_sides(
     # One document may be compared with another; of several, each is compared with itself.
     is_named = max(map(len, names)) > 1
     first, second = (_gather(store, side, metrics, is_named) for side in (before, after))
-    both = [key for key in first.values if key in second.values]
+    both = [key for key in first.trials if key in second.trials]
     failed = _failed_cases(store, after)
     gone = _gone(first, second, failed)
     if not both and not gone:
         raise InputError(_nothing_common(store, before, after, metrics))
     pairs = [
         stats.Pair(
-            before=_trials(first, key),
-            after=_trials(second, key),
+            before=first.trials[key],
+            after=second.trials[key],
             better=second.series[key].better,
             threshold=threshold_of(second.series[key].metric),
         )
@@ -174,13 +172,13 @@ def _gather(store: Store, side: Side, metrics: Sequence[str], is_named: bool) ->
             key = _key(series, is_named=is_named)
             found.series[key] = series
             # Also where all of it is under noise: the series was measured.
-            values = found.values.setdefault(key, [])
+            trials = found.trials.setdefault(key, stats.Trials())
             # A value under noise is counted, so that a verdict can say why it is not sure.
             if trouble := troubles.get((row.task, row.attempt), ()):
-                found.noisy[key] += 1
-                found.noise.setdefault(key, []).extend(trouble)
+                trials.noisy += 1
+                trials.noise.extend(trouble)
             else:
-                values.append(row.value)
+                trials.values.append(row.value)
     return found
 
 
@@ -190,19 +188,14 @@ def _key(series: SeriesRow, *, is_named: bool) -> _Key:
     return (series.name * is_named, series.metric, series.unit, series.case, point)
 
 
-def _trials(gathered: _Gathered, key: _Key) -> stats.Trials:
-    values = gathered.values[key]
-    return stats.Trials(values=values, noisy=gathered.noisy[key], noise=gathered.noise.get(key, ()))
-
-
 def _gone(
     first: _Gathered, second: _Gathered, failed: Mapping[str, Sequence[str]]
 ) -> list[SeriesComparison]:
     """Judge what B has not measured because its case failed there: that is no improvement."""
     found = []
-    for key, values in first.values.items():
-        series = first.series[key]
-        if key in second.values or series.case not in failed:
+    for key, trials in first.trials.items():
+        series, values = first.series[key], trials.values
+        if key in second.trials or series.case not in failed:
             continue
         result = Comparison(
             verdict=ComparisonVerdict.REGRESSED,
@@ -257,7 +250,7 @@ def _alone(first: _Gathered, second: _Gathered) -> list[str]:
     """Say what only one side has measured."""
     told = []
     for name, mine, other in (("A", first, second), ("B", second, first)):
-        if alone := [key for key in mine.values if key not in other.values]:
+        if alone := [key for key in mine.trials if key not in other.trials]:
             metrics = sorted({mine.series[key].metric for key in alone})
             told.append(f"only {name} has {len(alone)} of the series, of {', '.join(metrics)}")
     return told

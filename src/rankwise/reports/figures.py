@@ -282,12 +282,8 @@ def _compared(metric: str, unit: str, rows: Sequence[Measure], varied: Sequence[
 
 def _trend(one: Measure, trend: Trend) -> Figure:
     words = Words(x="run", y=_worded(one.metric), y_unit=one.unit)
-    values = [
-        (at.run, at.spread, f"{at.run}: {number_text(at.spread.middle)} {one.unit}".rstrip())
-        for at in trend.moments
-    ]
-    plot = charts.history_plot(words, values, [turn.change.at for turn in trend.turns])
-    spoken = [f"The last {counted(len(values), 'run')}, this one to the right."]
+    plot = charts.history_plot(words, trend, has_band=True)
+    spoken = [f"The last {counted(len(trend.moments), 'run')}, this one to the right."]
     if trend.turns:
         places = ", ".join(turn.first_bad.run for turn in trend.turns)
         spoken.append(f"It has changed with {places}.")

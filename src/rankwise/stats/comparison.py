@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate, product
 
@@ -193,14 +193,14 @@ class ComparisonVerdict(StrEnum):
     UNCHANGED = "unchanged"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Trials:
     """The values of one side, each from a trial of its own."""
 
-    values: Sequence[float]
+    values: list[float] = field(default_factory=list)
     noisy: int = 0
     """How many were left out because of noise."""
-    noise: Sequence[str] = ()
+    noise: list[str] = field(default_factory=list)
     """Why, in words."""
 
 

@@ -130,19 +130,15 @@ class Database:
     to it would be gone.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, *, patience: float) -> None:
+    def __init__(self, path: Path, options: str, *, patience: float) -> None:
+        """Connect with the options of an SQLite URI: `mode=ro`. Most failures show only later."""
         self.path = path
-        self._connection = connection
         self._patience = patience
         self._version: int | None = None
         self._is_grouping = False
         self._has_failed = False
-
-    @classmethod
-    def connect(cls, path: Path, options: str, *, patience: float) -> Database:
-        """Connect with the options of an SQLite URI: `mode=ro`. Most failures show only later."""
         try:
-            connection = sqlite3.connect(
+            self._connection = sqlite3.connect(
                 f"{path.absolute().as_uri()}?{options}",
                 uri=True,
                 timeout=min(_MOMENT, patience),
@@ -150,7 +146,6 @@ class Database:
             )
         except sqlite3.Error as error:
             raise describe(path, error, patience=patience) from error
-        return cls(path, connection, patience=patience)
 
     def close(self) -> None:
         """Close the connection; what was not committed is undone. More than once is fine."""

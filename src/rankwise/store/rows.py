@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from rankwise.plan import DOCUMENTS, Task
 
-Kind = Literal["run started", "notice", "task started", "attempt ended", "task over", "run over"]
+_Stage = Literal["run started", "task started", "attempt ended", "task over", "run over"]
+Kind = _Stage | Literal["notice", "stopping"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,11 @@ class RunRow:
     """What the engine of this run is asked to do."""
     parent: str = ""
     """The run of which a stage has submitted this one."""
+
+    @property
+    def site_folder(self) -> Path:
+        """Return the folder whose site file counts for it: that of its document."""
+        return Path(self.source).parent if self.source else Path.cwd()
 
     @property
     def documents(self) -> list[str]:

@@ -82,7 +82,7 @@ def open_for_writing(path: Path, *, patience: float) -> Database:
         raise describe_os_error(path, error) from error
     _refuse_unwritable(path)
     _refuse_folder(path)
-    database = Database.connect(path, "mode=rwc", patience=patience)
+    database = Database(path, "mode=rwc", patience=patience)
     try:
         # Before anything is changed: it may belong to another program.
         version = read_version(database)
@@ -131,7 +131,7 @@ def _connect_for_reading(path: Path, *, patience: float) -> tuple[Database, int]
 
 
 def _connect_with(options: str, path: Path, patience: float) -> tuple[Database, int]:
-    database = Database.connect(path, options, patience=patience)
+    database = Database(path, options, patience=patience)
     try:
         return database, read_version(database)
     except BaseException:

@@ -30,7 +30,7 @@ from rankwise.reports.model import ReportData, write_report
 from rankwise.store import Store
 from rankwise.store.store import driver_of
 from rankwise.web import pages, runs
-from rankwise.web.events import EventStream, Feed, changes
+from rankwise.web.events import Feed, changes, event_stream
 from rankwise.web.graph import graph_page
 from rankwise.web.history import compare_page, trend_page
 from rankwise.web.logs import LogPosition, log_file, log_of, log_page, log_stream
@@ -188,7 +188,7 @@ class WebApp:
         given = request.headers.get("last-event-id") or request.query_params.get("seen", "")
         # More digits than an integer of SQLite has are no event.
         seen = int(given) if given.isascii() and given.isdigit() and len(given) < 19 else 0
-        return EventStream(changes(self.feed, run, seen))
+        return event_stream(changes(self.feed, run, seen))
 
     async def _log_stream(self, request: Request) -> Response:
         ask = self._ask(request)
@@ -200,7 +200,7 @@ class WebApp:
             # Browsers do not come back after this.
             return Response(status_code=204)
         position = LogPosition.read(request.headers.get("last-event-id") or ask.text("at"))
-        return EventStream(log_stream(self._readers, self.feed, found, position))
+        return event_stream(log_stream(self._readers, self.feed, found, position))
 
     async def _log_file(self, request: Request) -> Response:
         ask = self._ask(request)

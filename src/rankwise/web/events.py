@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from starlette.responses import StreamingResponse
@@ -105,7 +104,8 @@ class Feed:
 
 # Less often, a browser or something between would take it for dead.
 _HEARTBEAT_SECONDS = 15.0
-_ALIVE = b": alive\n\n"
+ALIVE = b": alive\n\n"
+"""Sent at once, too, so that a browser knows that it is connected."""
 # Without it, nginx holds a stream back until it ends.
 _HEADERS = {"X-Accel-Buffering": "no"}
 
@@ -115,24 +115,15 @@ def message(kind: str, data: object, mark: object) -> bytes:
     return f"id: {mark}\nevent: {kind}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-class EventStream(StreamingResponse):
-    """An answer that goes on until its source ends or the browser has left."""
-
-    def __init__(self, source: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(_begun(source), media_type="text/event-stream", headers=_HEADERS)
-
-
-async def _begun(source: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    # At once, so that the browser knows that it is connected.
-    yield _ALIVE
-    async with aclosing(source):
-        async for part in source:
-            yield part
+def event_stream(source: AsyncGenerator[bytes, None]) -> StreamingResponse:
+    """Answer with events until their source ends or the browser has left."""
+    return StreamingResponse(source, media_type="text/event-stream", headers=_HEADERS)
 
 
 async def changes(feed: Feed, run: str | None, seen: int) -> AsyncGenerator[bytes, None]:
     """Say that something is new, at once if it came after what was seen."""
     with feed.watching(run, seen) as subscriber:
+        yield ALIVE
         if (newest := await feed.newest(run)) > seen:
             subscriber.last = newest
             subscriber.news.set()
@@ -144,6 +135,6 @@ async def _next(subscriber: Subscriber) -> bytes:
     try:
         await asyncio.wait_for(subscriber.news.wait(), _HEARTBEAT_SECONDS)
     except TimeoutError:
-        return _ALIVE
+        return ALIVE
     subscriber.news.clear()
     return message("change", subscriber.last, subscriber.last)

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from markupsafe import Markup
-
 from rankwise.errors import InputError
 from rankwise.reports.comparison import Side, compare_sides
-from rankwise.reports.measurements import Spread, Trend, history_of
-from rankwise.reports.plots.axes import number_text
+from rankwise.reports.measurements import history_of
 from rankwise.reports.plots.charts import Words, history_plot
 from rankwise.reports.rendering import environment, render
 from rankwise.reports.terminal.compare import amount, place, share
 from rankwise.safe_text import cut
 from rankwise.store import Store
-from rankwise.store.samples import SeriesRow
 from rankwise.web.pages import PageContent, PageRequest, counts_of, offset
-from rankwise.wording import moment
 
 _MOST_LINES = 200
 # Runs to choose from; older ones are typed.
@@ -68,31 +63,22 @@ def trend_page(store: Store, ask: PageRequest) -> PageContent:
     shown: dict[str, Any] = {}
     if metric:
         # All words must be in the name of the case, in any order.
-        words = ask.text("words").split()
+        wanted_words = ask.text("words").split()
         found = store.series(metric=metric, name=ask.text("name") or None)
-        wanted = [series for series in found if all(one in place(series) for one in words)]
+        wanted = [series for series in found if all(one in place(series) for one in wanted_words)]
         first = offset(ask, size=_A_PAGE)
         trends = []
         for series in wanted[first : first + _A_PAGE]:
             trend = history_of(store, series)
-            trends.append((series, trend, _plot(series, trend)))
+            words = Words(x="run", y=series.metric, y_unit=series.unit)
+            # Without the band: the trials of several runs vary for more than one reason.
+            trends.append((series, trend, history_plot(words, trend, has_band=False)))
         shown = {"total": len(wanted), "trends": trends, "page_size": _A_PAGE}
     else:
         groups = Counter((one.metric, one.name, one.unit) for one in store.series())
         shown = {"groups": sorted(groups.items())}
     content = render("web/trends", ask=ask, metric=metric, **shown)
     return PageContent(title=f"Trend of {metric}" if metric else "Trends", content=content)
-
-
-def _plot(series: SeriesRow, trend: Trend) -> Markup:
-    values = []
-    for one in trend.moments:
-        middle = one.spread.middle
-        note = f"{one.run}: {number_text(middle)} {series.unit}, {moment(one.created)}"
-        # Without the band: the trials of several runs vary for more than one reason.
-        values.append((one.run, Spread(middle=middle, low=middle, high=middle), note))
-    words = Words(x="run", y=series.metric, y_unit=series.unit)
-    return history_plot(words, values, [turn.change.at for turn in trend.turns])
 
 
 environment().globals.update(amount=amount, place=place, share=share)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from itertools import chain
@@ -15,12 +14,12 @@ from markupsafe import Markup
 
 from rankwise.errors import InputError
 from rankwise.files import open_left
-from rankwise.logs import TAIL_BYTES, Lines, LogTail
+from rankwise.logs import TAIL_BYTES, LogTail
 from rankwise.records import LOGS, PROCESSES, process_folders
 from rankwise.reports.markup import as_markup
 from rankwise.reports.rendering import environment
 from rankwise.store import AttemptRow, RunRow, State, Store
-from rankwise.web.events import Feed, message
+from rankwise.web.events import ALIVE, Feed, message
 from rankwise.web.pages import PageContent, PageRequest, framed, run_address
 from rankwise.web.store_access import Readers
 from rankwise.wording import listed, size
@@ -75,17 +74,13 @@ def tail_of(place: Path, *, is_over: bool) -> tuple[list[str], LogPosition, int]
 
     A line that has not ended is given only if the process has: it would be torn in two.
     """
-    log = place / LOGS[-1]
     try:
-        with open_left(log) as file:
-            status = os.fstat(file.fileno())
-            first = max(0, status.st_size - TAIL_BYTES)
-            data = os.pread(file.fileno(), TAIL_BYTES, first)
+        status = (place / LOGS[-1]).stat()
     except OSError:
         return [], LogPosition(), 0
-    end = len(data) if is_over else data.rfind(b"\n") + 1
-    lines = Lines()
-    whole = lines.feed(data[:end]) + lines.flush()
+    first = max(0, status.st_size - TAIL_BYTES)
+    tail = Tail(place, LogPosition(status.st_ino, first))
+    whole = tail.new_lines() + (tail.lines.flush() if is_over else [])
     before = first
     # Parts that were moved away come before what is on the page.
     for older in LOGS[:-1]:
@@ -94,7 +89,7 @@ def tail_of(place: Path, *, is_over: bool) -> tuple[list[str], LogPosition, int]
     if first and len(whole) > 1:
         # The first one has lost its beginning.
         del whole[0]
-    return whole, LogPosition(status.st_ino, first + end), before
+    return whole, tail.given, before
 
 
 _LOOK_SECONDS = 0.3
@@ -201,6 +196,7 @@ async def log_stream(
     """Go on with a log from where a page has ended, until its process has."""
     tail = Tail(found.place, position)
     silent = 0
+    yield ALIVE
     while not feed.is_closed:
         # Before the log is read: what was written last is then in it.
         is_over = await readers.ask(lambda thread: _is_over(thread.store, found))
@@ -216,7 +212,7 @@ async def log_stream(
         else:
             silent += 1
             if silent % _LOOKS_IN_SILENCE == 0:
-                yield b": alive\n\n"
+                yield ALIVE
         if not is_over:
             await asyncio.sleep(_LOOK_SECONDS)
 

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
-from markupsafe import escape
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rankwise.reports.rendering import render
 
 # The port does not matter: another one may lead here, by ssh. Any other name may be one that an
 # attacker lets point to this machine (DNS rebinding).
@@ -33,11 +34,6 @@ RULES = (
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 """What a browser may do with our pages: nothing from elsewhere, and no script but our own file."""
-_HEAD = (
-    '<!doctype html><html lang="en"><meta charset="utf-8"><title>rankwise</title>'
-    '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-)
 _HEADERS = {
     "Content-Security-Policy": RULES,
     "X-Content-Type-Options": "nosniff",
@@ -146,11 +142,12 @@ class Guard:
         """
         if not is_same(token, self._keys.token):
             return _refusal("The token is wrong. `rankwise serve` prints a new one at every start.")
-        page = f'{_HEAD}<meta http-equiv="refresh" content="0;url=/">'
-        answer = HTMLResponse(page, headers={"Referrer-Policy": "no-referrer"})
+        answer = HTMLResponse(
+            render("web/door", words=""), headers={"Referrer-Policy": "no-referrer"}
+        )
         answer.set_cookie(self._keys.name, self._keys.cookie, httponly=True, samesite="strict")
         return answer
 
 
 def _refusal(words: str, status: int = 403) -> Response:
-    return HTMLResponse(f"{_HEAD}<p>{escape(words)}</p>", status_code=status)
+    return HTMLResponse(render("web/door", words=words), status_code=status)

@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -56,11 +56,10 @@ _THREADS = 4
 
 @dataclass(slots=True, eq=False)
 class StoreThread:
-    """What one thread has: a connection, since SQLite's are not shared, and its pages."""
+    """What one thread has: a connection, since SQLite's are not shared."""
 
     store: Store
     inode: int
-    memory: dict[str, tuple[object, bytes]] = field(default_factory=dict)
 
 
 class Readers:
@@ -110,55 +109,46 @@ def _inode(path: Path) -> int:
         return 0
 
 
-_MOST_PAGES = 16
+_MOST_PAGES = 64
 _MOST_BYTES = 300_000
 # Pages that are to be asked for less often than this are worth keeping until then.
 _SLOW_SECONDS = 2.0
-_Kept = TypeVar("_Kept")
 
 
-class _Slow(NamedTuple):
+class _KeptPage(NamedTuple):
     body: bytes
+    made: tuple[int, int, int]
+    """From which store, up to which event, and in which second."""
     until: float
-    state: State
-    """Of the run: when it is over, a page that says otherwise is wrong."""
+    """It may be shown until then, also when something has changed, as long as the run goes on."""
+    state: State | None
 
 
 class PageCache:
-    """Remembers few pages: each thread its own as long as nothing changes, slow ones for all."""
+    """Remembers few pages: each as long as nothing changes, and those that take long for longer."""
 
     def __init__(self) -> None:
-        self._slow: dict[str, _Slow] = {}
+        self._pages: dict[str, _KeptPage] = {}
 
     def page(
         self, thread: StoreThread, ask: PageRequest, key: str, make: Callable[[], PageContent]
     ) -> bytes:
         """Return a page, and make it only if it must be."""
+        state = thread.store.run(ask.run).state if ask.run else None
         # A page shows how long tasks have run: it is the same for a second at most.
-        now = (thread.store.data_version(), int(ask.now))
-        known = thread.memory.get(key)
-        if known is not None and known[0] == now:
-            return known[1]
-        slow = self._slow.get(key)
-        if slow is not None and ask.now < slow.until and _state(thread, ask) is slow.state:
-            return slow.body
+        made = (thread.inode, thread.store.last_event(ask.run or None), int(ask.now))
+        known = self._pages.get(key)
+        # When the run is over, a page that says otherwise is wrong.
+        if known and (known.made == made or (ask.now < known.until and known.state is state)):
+            return known.body
         page = make()
         body = whole(page, ask, str(thread.store.folder)).encode()
         # A few large pages would fill the memory of a server that runs for weeks.
         if len(body) <= _MOST_BYTES:
-            if page.changes and page.interval > _SLOW_SECONDS:
-                _keep(self._slow, key, _Slow(body, ask.now + page.interval, _state(thread, ask)))
-            else:
-                _keep(thread.memory, key, (now, body))
+            is_slow = page.changes and page.interval > _SLOW_SECONDS
+            until = ask.now + page.interval if is_slow else 0.0
+            self._pages[key] = _KeptPage(body, made, until, state)
+            # Other threads may do the same at the same time.
+            for old in list(self._pages)[:-_MOST_PAGES]:
+                self._pages.pop(old, None)
         return body
-
-
-def _state(thread: StoreThread, ask: PageRequest) -> State:
-    return thread.store.run(ask.run).state
-
-
-def _keep(memory: dict[str, _Kept], key: str, what: _Kept) -> None:
-    memory[key] = what
-    # Other threads may do the same at the same time.
-    for old in list(memory)[:-_MOST_PAGES]:
-        memory.pop(old, None)

@@ -9,11 +9,12 @@ from itertools import product
 
 from markupsafe import Markup
 
-from rankwise.reports.measurements import Spread
+from rankwise.reports.measurements import Spread, Trend
 from rankwise.reports.plots import svg
 from rankwise.reports.plots.axes import BYTES, Axis, axis_for, labelled, number_text
 from rankwise.reports.plots.svg import Point
 from rankwise.reports.rendering import macros
+from rankwise.wording import moment
 
 _WIDTH = 560.0
 _ROW, _BARS_TOP, _BARS_BOTTOM = 26.0, 8.0, 10.0
@@ -220,18 +221,19 @@ def line_plot(
     return drawn, sum(len(one.dots) for one in series) - sum(map(len, fitting))
 
 
-def history_plot(
-    words: Words, values: Sequence[tuple[str, Spread, str]], changes: Iterable[int]
-) -> Markup:
-    """Draw a value over runs, each with its name and a note; `changes` begin a new level."""
-    dots = [
-        Dot(x=float(at), y=one.middle, low=one.low, high=one.high, note=note)
-        for at, (_, one, note) in enumerate(values)
-    ]
+def history_plot(words: Words, trend: Trend, *, has_band: bool) -> Markup:
+    """Draw a value over runs, with lines where a new level begins."""
+    dots = []
+    for at, one in enumerate(trend.moments):
+        middle, low, high = one.spread.middle, one.spread.low, one.spread.high
+        said = f"{one.run}: {number_text(middle)} {words.y_unit}".rstrip()
+        note = f"{said}, {moment(one.created)}"
+        ends = (low, high) if has_band else (middle, middle)
+        dots.append(Dot(x=float(at), y=middle, low=ends[0], high=ends[1], note=note))
     # All have the same name: the number of the run tells them apart.
-    labels = [(float(at), run.rpartition("-")[2]) for at, (run, _, _) in enumerate(values)]
-    lines = [Series(name="", dots=dots)]
-    return line_plot(lines, words, x_labels=labels, changes=[at - 0.5 for at in changes])[0]
+    labels = [(float(at), one.run.rpartition("-")[2]) for at, one in enumerate(trend.moments)]
+    changes = [turn.change.at - 0.5 for turn in trend.turns]
+    return line_plot([Series(name="", dots=dots)], words, x_labels=labels, changes=changes)[0]
 
 
 def _thinned(labels: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import queue
-import select
 import shutil
-import signal
 import textwrap
 import threading
 import time
@@ -38,9 +35,6 @@ if TYPE_CHECKING:
 _PAUSE_SECONDS, _IDLE_SECONDS = 0.1, 0.5
 # A write for each line would be slow; all of them at once may not fit into memory.
 _LINES_AT_ONCE = 1000
-# As much as a pipe holds on Linux: one read empties it.
-_PIPE_BYTES = 65536
-_ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
 class View:
@@ -113,26 +107,22 @@ class LiveDisplay:
             for folder in self._running:
                 self._follower.add(folder, from_now=True)
         self._thread = threading.Thread(target=self._show_all, name="display", daemon=True)
-        self._wakeup = _Wakeup()
         self._fault: BaseException | None = None
 
     def observe(self, event: Event) -> None:
         """Take in an event, to be shown when there is time."""
-        # Called in the thread that drives the run: nothing here may wait for the terminal.
+        # Called in the thread that drives the run, and by its signal handlers: nothing here may
+        # wait for the terminal, and this queue needs no lock that they might hold.
         self._events.put(event)
-        self._wakeup.ring()
 
     def __enter__(self) -> Self:
-        self._wakeup.open()
         self._thread.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         # The end of the queue: what was reported before it is shown first.
         self._events.put(None)
-        self._wakeup.ring()
         self._thread.join()
-        self._wakeup.close()
         if self._fault is not None and error is None:
             raise self._fault
 
@@ -159,16 +149,19 @@ class LiveDisplay:
             self._view.lines(lines)
         # Where nothing runs, only the clock on the screen changes.
         pause = _PAUSE_SECONDS if self._running else _IDLE_SECONDS
-        if self._wakeup.wait(0.0 if lines else pause):
-            self._view.ending(self._count_processes())
         with contextlib.suppress(queue.Empty):
-            while (event := self._events.get_nowait()) is not None:
+            event = self._events.get(timeout=0.0 if lines else pause)
+            while event is not None:
                 self._show(event)
+                event = self._events.get_nowait()
             return False
         return True
 
     def _show(self, event: Event) -> None:
         folder = event.folder
+        if event.kind == "stopping":
+            self._view.ending(self._count_processes())
+            return
         if folder is not None and event.kind == "task started":
             self._running.add(folder)
             if self._view.follows:
@@ -189,41 +182,6 @@ class LiveDisplay:
             for folder in self._running
             for process in read_processes(folder)
         )
-
-
-class _Wakeup:
-    """Wakes one thread: when another rings, and when a signal arrives that ends the run."""
-
-    def __init__(self) -> None:
-        self._reader = self._writer = self._before = -1
-
-    def open(self) -> None:
-        """Hear signals from now on; only the main thread can ask for that."""
-        self._reader, self._writer = os.pipe()
-        # Python writes the signal's number there, even while the main thread is busy.
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
-        self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-
-    def close(self) -> None:
-        """Hear nothing any more."""
-        signal.set_wakeup_fd(self._before)
-        os.close(self._reader)
-        os.close(self._writer)
-
-    def ring(self) -> None:
-        """Wake the thread that waits."""
-        # A pipe that is full has woken it long ago.
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._writer, b"\0")
-
-    def wait(self, seconds: float) -> bool:
-        """Wait to be woken, but no longer than this; return whether a signal was the cause."""
-        # Not select(): it takes no descriptor above 1023.
-        waiting = select.poll()
-        waiting.register(self._reader, select.POLLIN)
-        is_woken = bool(waiting.poll(seconds * 1000))
-        return is_woken and not _ENDING.isdisjoint(os.read(self._reader, _PIPE_BYTES))
 
 
 # No red: that is for what has failed.
