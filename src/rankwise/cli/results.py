@@ -147,9 +147,9 @@ def say(text: str) -> None:
 
 def _only_recipient(run: RunRow) -> list[str]:
     """Return the recipient of the site file; raises InputError if it has not exactly one."""
-    from rankwise.documents.site import find_site
+    from rankwise.documents.site import site_of
 
-    site = find_site(run.site_folder)
+    site = site_of(run.source)
     if len(site.notified) == 1:
         return list(site.notified)
     known = f"; there are {', '.join(site.notified)}" if site.notified else ""

@@ -201,6 +201,11 @@ _LONG_NUMBER = re.compile(r"[0-9][0-9_]{1000,}")
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
+def site_of(source: str) -> Site:
+    """Return the site file that counts for a document, or for this folder where there is none."""
+    return find_site(Path(source).parent if source else Path.cwd())
+
+
 def find_site(folder: Path, environ: Mapping[str, str] = os.environ) -> Site:
     """Read the nearest site file in a folder or above it, and the user's own below that.
 

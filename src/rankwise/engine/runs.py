@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from rankwise.backends.base import Updates, open_computes
-from rankwise.documents.site import Site, find_site
+from rankwise.documents.site import Site, site_of
 from rankwise.documents.site_models import ELSEWHERE
 from rankwise.engine.verdict import Functions, RunEnd
 from rankwise.errors import ComputeFailure, InputError
@@ -57,7 +57,7 @@ def drive(store: Store, run: str, *, observer: Observer, functions: Functions = 
         row, tasks = store.run(run), list(store.task_rows(run, bodies=True))
         if row.wanted != "cancel":
             check_secrets(one.body for one in tasks if one.body and one.state is State.QUEUED)
-        site = find_site(row.site_folder)
+        site = site_of(row.source)
         one = _open(store, row, tasks, site, observer=observer, functions=functions)
         # There may be very many: none is kept here while the run is driven.
         del tasks
@@ -78,7 +78,7 @@ def look(store: Store, run: str) -> None:
     attempts = (store.attempts(run, one.key)[-1] for one in busy)
     if any(claim_of(attempt.folder) is not ClaimState.HELD for attempt in attempts):
         with contextlib.suppress(BeingDriven), looking(folder, run):
-            tasks, site = list(store.task_rows(run, bodies=True)), find_site(row.site_folder)
+            tasks, site = list(store.task_rows(run, bodies=True)), site_of(row.source)
             computes = [site.compute(name) for name in _computes_of(tasks)]
             if all(compute.backend not in ELSEWHERE for compute in computes):
                 _open(store, row, tasks, site, observer=_unobserved, functions="leave").look()

@@ -291,7 +291,7 @@ def notify(data: ReportData, names: Sequence[str], *, say: Say) -> bool:
 
     InputError: the site file does not know one of them.
     """
-    folder = data.run.site_folder
+    folder = Path(data.run.source).parent if data.run.source else Path.cwd()
     configs = [find_site(folder).notify(name) for name in names]
     notice = notice_of(data, with_files=any(map(_wants_files, configs)))
     return deliver(notice, names, Outbox(data.store.folder), folder=folder, say=say)

@@ -106,11 +106,6 @@ class RunRow:
     """The run of which a stage has submitted this one."""
 
     @property
-    def site_folder(self) -> Path:
-        """Return the folder whose site file counts for it: that of its document."""
-        return Path(self.source).parent if self.source else Path.cwd()
-
-    @property
     def documents(self) -> list[str]:
         """The paths of all documents that it was planned from."""
         several = self.tags.get(DOCUMENTS, "")
