@@ -9,8 +9,10 @@ A package adds to one with an entry point, in the group that stands here:
 from __future__ import annotations
 
 import pkgutil
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankwise.wording import code, hint
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PluginPoint:
-    """A group of entry points. Ours are a table of the same form: names and `module:object`.
+    """A group of entry points. Ours are in `plugins.toml`, in the same form.
 
     A name of ours cannot be taken by another package. Other packages are looked at only for a
     name that is not ours, because that reads the metadata of everything that is installed.
@@ -29,7 +31,12 @@ class PluginPoint:
 
     group: str
     noun: str
-    ours: Mapping[str, str]
+
+    @property
+    def ours(self) -> Mapping[str, str]:
+        """Return the names of ours, with `module:object` for each."""
+        ours: Mapping[str, str] = _OURS[self.group]
+        return ours
 
     def load(self, name: str) -> Any:
         """Return what a name stands for. ImportError, with the reason, if it cannot be had."""
@@ -67,50 +74,16 @@ class PluginPoint:
         return f"there is no {self.noun} {code(name)}; {remedy}"
 
 
-METRIC_PARSERS = PluginPoint(
-    group="rankwise.metric_parsers",
-    noun="parser",
-    ours={
-        "osu": "rankwise.metrics.mpi_benchmarks:read_osu",
-        "mpi4py.bench": "rankwise.metrics.mpi_benchmarks:read_mpi4py_bench",
-        "imb": "rankwise.metrics.mpi_benchmarks:read_imb",
-        "hpcc": "rankwise.metrics.mpi_benchmarks:read_hpcc",
-        "json-lines": "rankwise.metrics.json_formats:read_json_lines",
-        "pytest-benchmark": "rankwise.metrics.json_formats:read_pytest_benchmark",
-        "reframe": "rankwise.metrics.json_formats:read_reframe",
-        "regex": "rankwise.metrics.custom:read_regex",
-        "python": "rankwise.metrics.custom:read_python",
-    },
-)
+_OURS = tomllib.loads(Path(__file__).with_name("plugins.toml").read_text(encoding="utf-8"))
+
+METRIC_PARSERS = PluginPoint("rankwise.metric_parsers", "parser")
 """Functions of the type `Parser` in metrics/base.py."""
 
-REPORT_FORMATS = PluginPoint(
-    group="rankwise.report_formats",
-    noun="report format",
-    ours={
-        "html": "rankwise.reports.html:html_report",
-        "pdf": "rankwise.reports.pdf:pdf_report",
-        "csv": "rankwise.reports.data_formats:csv_report",
-        "json": "rankwise.reports.data_formats:json_report",
-        "junit": "rankwise.reports.data_formats:junit_report",
-        "markdown": "rankwise.reports.markdown:markdown_report",
-    },
-)
+REPORT_FORMATS = PluginPoint("rankwise.report_formats", "report format")
 """Functions from `ReportData` in reports/model.py to the text or the bytes of a file."""
 
-NOTIFIERS = PluginPoint(
-    group="rankwise.notifiers",
-    noun="notifier",
-    ours={
-        "mail": "rankwise.notify.delivery:MailNotifier",
-        "webhook": "rankwise.notify.delivery:WebhookNotifier",
-    },
-)
+NOTIFIERS = PluginPoint("rankwise.notifiers", "notifier")
 """Functions from a table `[notify.NAME]` to a `Notifier` of notify/delivery.py."""
 
-BATCH_SYSTEMS = PluginPoint(
-    group="rankwise.batch_systems",
-    noun="batch system",
-    ours={"slurm": "rankwise.backends.batch.slurm:Slurm"},
-)
+BATCH_SYSTEMS = PluginPoint("rankwise.batch_systems", "batch system")
 """Classes of the type `BatchSystem` in backends/batch/system.py."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import math
 import os
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rankwise.documents import yaml_reader
-from rankwise.documents.written import Location, Scalar, SourcePosition, copied, resolve
+from rankwise.documents.written import Location, Scalar, SourcePosition, resolve
 from rankwise.documents.yaml_reader import MOST_BYTES, DocumentSource, read_document, read_text
 from rankwise.errors import InputError
 from tests.documents.conftest import plain
@@ -522,8 +523,11 @@ def test_a_path_leads_to_a_name_and_two_places(
 
 
 def test_a_copy_is_equal_but_shares_nothing() -> None:
-    copy = copied(CONTENTS)
+    copy = deepcopy(CONTENTS)
     assert copy == CONTENTS
     assert copy is not CONTENTS
     assert copy["b"]["c"] is not CONTENTS["b"]["c"]
     assert Location(copy, ("b", "c", 1, "d")).value_at == (3, 14)
+    number = deepcopy(resolve("0x10"))
+    assert isinstance(number, Scalar)
+    assert (str(number), number.value) == ("0x10", 16)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankwise.cli import options
-from rankwise.errors import InputError
-from rankwise.node.equipment import run
+from rankwise.errors import ComputeFailure, InputError
+from rankwise.git import git
 
 if TYPE_CHECKING:
     from rankwise.store import RunRow, Store
@@ -270,11 +269,10 @@ def _resolved(given: str) -> str:
     """Return the commit that git knows by this name here: HEAD~1, v1.0; empty: none."""
     try:
         # `^{commit}` leads from a tag to its commit; with `--` a file is no revision.
-        line = ["git", "rev-parse", "--verify", "-q", f"{given}^{{commit}}", "--"]
-        done = run(line, _GIT_SECONDS)
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+        words = ("rev-parse", "--verify", "-q", f"{given}^{{commit}}", "--")
+        return git(*words, seconds=_GIT_SECONDS).split("\n")[0].strip()
+    except (ComputeFailure, ValueError):
         return ""
-    return done.stdout.split("\n")[0].strip() if done.returncode == 0 else ""
 
 
 def trend_command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import grp
 import json
@@ -21,7 +20,7 @@ from rankwise.documents.site_models import CURRENT, LOCAL, ComputeConfig, Notify
 from rankwise.documents.written import LocatedMapping, Problem, SourcePosition, as_error
 from rankwise.errors import InputError
 from rankwise.plan import RuntimeChoice
-from rankwise.wording import did_you_mean, listed
+from rankwise.wording import did_you_mean, listed, short_path
 
 _T = TypeVar("_T")
 # The kinds of names in documents: what is always there, what stands in for a name that no site
@@ -50,7 +49,7 @@ class Site:
         is_there = any(layer.file == self.file for layer in self.layers)
         if not is_there or self.file.parent == Path.cwd():
             return ""
-        return f"the site file is {shown(self.file)}"
+        return f"the site file is {short_path(str(self.file))}"
 
     def compute(self, name: str = "") -> ComputeConfig:
         """Return the compute that a document calls `name`; empty: the default."""
@@ -76,7 +75,7 @@ class Site:
         hint = did_you_mean(name, known) or (
             f"; there are {_listed(known)}" if known else f"; write [notify.{toml_key(name)}] there"
         )
-        raise InputError(f'{shown(self.file)}: there is no [notify] table "{name}"{hint}')
+        raise InputError(f'{short_path(str(self.file))}: there is no [notify] table "{name}"{hint}')
 
     @property
     def notified(self) -> tuple[str, ...]:
@@ -148,7 +147,7 @@ class Site:
         is_one = len(names) == 1
         return (
             f"{kind if is_one else f'{kind}s'} {_listed(names)} {'is' if is_one else 'are'} not in "
-            f"{shown(self.file)}: using {_KINDS[kind][1]} instead; to change "
+            f"{short_path(str(self.file))}: using {_KINDS[kind][1]} instead; to change "
             f"that, add [{kind}.{toml_key(names[0])}] there"
         )
 
@@ -159,7 +158,7 @@ class Site:
         then = f"{hint} If not," if hint else ";"
         others = f" (there are {_listed(known)})" if len(known) > 1 else ""
         return (
-            f'{place}{kind} "{name}" is not in {shown(self.file)}{others}{then} '
+            f'{place}{kind} "{name}" is not in {short_path(str(self.file))}{others}{then} '
             f"write [{kind}.{toml_key(name)}] there with {_KINDS[kind][2]}"
         )
 
@@ -223,11 +222,11 @@ def find_site(folder: Path, environ: Mapping[str, str] = os.environ) -> Site:
         # pydantic takes longer to import than all the rest, and is needed for site files only.
         from rankwise.documents.site_layers import read_layer
 
-        layer, problems = read_layer(contents, file, shown(file))
+        layer, problems = read_layer(contents, file, short_path(str(file)))
         problems += _unknown_defaults(contents, [each for _, each in read])
         with faults.collected():
             if layer is None or problems:
-                raise as_error(shown(file), problems)
+                raise as_error(short_path(str(file)), problems)
             layers.append(layer)
     faults.raise_all()
     return Site(file=nearest or folder.absolute() / NAME, layers=tuple(layers))
@@ -333,7 +332,7 @@ def _read(file: Path) -> LocatedMapping:
     """Read a file with the lines of its keys; raises InputError if that cannot be done."""
 
     def error(message: str, line: int = 0, column: int = 0) -> InputError:
-        return as_error(shown(file), [Problem(SourcePosition(line, column), message)])
+        return as_error(short_path(str(file)), [Problem(SourcePosition(line, column), message)])
 
     try:
         with file.open("rb") as opened:
@@ -406,13 +405,6 @@ def _unknown_defaults(
 def toml_key(name: str) -> str:
     """Return a name as a key in TOML: in quotes if it needs them."""
     return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
-
-
-def shown(file: Path) -> str:
-    """Return a path below the current folder as relative, others as they are."""
-    with contextlib.suppress(ValueError, OSError):
-        return str(file.relative_to(Path.cwd()))
-    return str(file)
 
 
 def _lines_of_keys(text: str) -> dict[Key, int]:

@@ -181,21 +181,6 @@ def plain_data(value: Any) -> Any:
     return [plain_data(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def copied(value: Any) -> Any:
-    """Return a copy, for another place in the document; its positions stay the same."""
-    if isinstance(value, LocatedMapping):
-        section = LocatedMapping(value.position)
-        for key, entry in value.items():
-            section.put(key, copied(entry), value.keys_at[key], value.values_at[key])
-        return section
-    if isinstance(value, LocatedList):
-        listing = LocatedList(value.position)
-        for entry, at in zip(value, value.values_at, strict=True):
-            listing.put(copied(entry), at)
-        return listing
-    return value
-
-
 # The core schema of YAML 1.2: `yes`, `on` and `0755` are not what they were in 1.1.
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUTHS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}

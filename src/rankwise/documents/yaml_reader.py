@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import re
 import tomllib
@@ -119,7 +120,7 @@ class Composer:
         self._count(at, anchored.values, anchored.characters)
         # A copy: models change nothing, but positions and conflicts are kept by the identity of a
         # mapping.
-        return written.copied(anchored.value)
+        return copy.deepcopy(anchored.value)
 
     def _scalar(self, event: events.ScalarEvent) -> Any:
         text = event.value = self._fit(event)

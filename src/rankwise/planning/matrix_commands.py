@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from rankwise.documents.common import Model
 from rankwise.documents.load import load
-from rankwise.documents.matrix import Matrix, MatrixMachine, MatrixTest, NotebookSettings
+from rankwise.documents.matrix import Matrix, MatrixMachine, NotebookSettings
 from rankwise.documents.site import Site
 from rankwise.documents.site_models import COMMAND, ELSEWHERE, SSH, Layer
-from rankwise.documents.suite import Requirements, Suite
+from rankwise.documents.suite import Suite
 from rankwise.errors import InputError
 from rankwise.notebooks import (
     NEEDS,
@@ -71,9 +71,10 @@ class CellPlanner:
             options = dataclasses.replace(self.options, site=site)
             planner = SuitePlanner(test.document, self._as_suite(), options, self.machine.compute)
             self._planners[test.runtime] = planner
+        # What a test says it needs goes before what its machine gives to tests.
         changes: dict[str, object] = {
             "environment_variables": entry.environment,
-            "requires": self._requires(test.entry),
+            "requires": _merged(self.machine.resources, test.entry.requires),
         }
         if entry.timeout is not None:
             changes["timeout"] = entry.timeout
@@ -90,10 +91,6 @@ class CellPlanner:
             secrets=self.model.secrets,
             timeout=self.model.timeout,
         )
-
-    def _requires(self, test: MatrixTest) -> Requirements:
-        """Return what a test says it needs, and what its machine gives to tests that do not."""
-        return _merged(self.machine.resources, test.requires)
 
     # Suites of their own
 
@@ -143,7 +140,7 @@ class CellPlanner:
             options=options,
             program=program,
         )
-        needs = self._requires(test)
+        needs = _merged(self.machine.resources, test.requires)
         claim = Resources(cores=needs.cores or 0, memory=needs.memory or 0, gpus=needs.gpus)
         process = Process(name="worker-0", role="worker", command=words, rank=0, resources=claim)
         # A notebook that asks for input would wait until its time limit.

@@ -60,7 +60,7 @@ class PlanOptions:
             computes={
                 name: f"--on {name}" if self.on else document.place(keys, name) for name in computes
             },
-            runtimes={name: document.place(("environment",), name) for name in runtimes},
+            runtimes={name: document.place(("environment",), name) for name in runtimes if name},
             is_strict=self.is_strict,
         )
 

@@ -100,11 +100,9 @@ def restore_cache(cache: Path, paths: Sequence[str], folder: Path) -> bool:
         return False
     try:
         with tarfile.open(cache) as archive:
-            # It comes from ourselves. A Python before 3.11.4 trusts all, and has no word for it.
-            if hasattr(tarfile, "fully_trusted_filter"):
-                archive.extractall(folder, filter="fully_trusted")
-            else:
-                archive.extractall(folder)
+            # It comes from ourselves. A Python before 3.11.4 trusts all, and does not look at this.
+            archive.extraction_filter = lambda member, _: member
+            archive.extractall(folder)
     except FileNotFoundError:
         print("cache: nothing was kept for these files")
         return False
