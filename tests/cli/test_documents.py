@@ -216,6 +216,13 @@ def test_a_place_that_cannot_be_written_is_reported(rankwise: Rankwise) -> None:
     )
 
 
+def test_a_folder_that_cannot_be_made_is_reported(rankwise: Rankwise) -> None:
+    Path(".github").touch()
+    said = rankwise("init", "--ci", "github", "suite.yaml")
+    assert said.code == 2
+    assert said.err == "rankwise: .github/workflows: cannot be made: Not a directory\n"
+
+
 def test_a_wrong_type_is_refused_with_the_nearest(rankwise: Rankwise) -> None:
     said = rankwise("init", "MpiJbo")
     assert said.code == 2

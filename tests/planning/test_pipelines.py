@@ -255,3 +255,11 @@ def test_a_stage_that_gets_another_name_does_not_get_that_of_one_beside_it(tmp_p
     plan = plan_from(paths)[0]
     assert needs(plan) == {"build": (), "build-3": (), "build-2": ("build-3",)}
     assert show(plan.tasks[2].files["run.sh"]) == "echo <artifacts of build-3>\n"
+
+
+def test_a_workspace_with_a_variable_that_is_not_set_is_refused(tmp_path: Path) -> None:
+    text = "type: Pipeline\nworkspace: $NOT_SET/build\nstages: {a: x}\n"
+    with pytest.raises(InputError, match=r"\.yaml:2:12: the variable NOT_SET is not set"):
+        plan_of(tmp_path, text)
+    plan = plan_of(tmp_path, text.replace("$NOT_SET/build", "5$/build"))
+    assert plan.tasks[0].folder == str(tmp_path / "5$/build")

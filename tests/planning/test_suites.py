@@ -207,3 +207,9 @@ def test_each_launcher_is_asked_whose_mpi_it_is(folder: Path) -> None:
     together = planned(folder, "".join(lines)).tasks
     assert [task.notes for task in together] == [only(folder, line).notes for line in lines]
     assert together[0].notes != together[1].notes
+
+
+def test_a_number_of_workers_with_thousands_of_digits_is_no_fault_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(f"type: Suite\ntests:\n- pytest: x.py --n-workers={'9' * 5000}\n")
+    assert [task.width for task in plan_from([path])[0].tasks] == [0]

@@ -367,3 +367,9 @@ def test_a_parameter_that_is_called_like_a_value_of_the_runner_takes_its_place_n
     words = show(str(launcher.command))
     assert "<folder of the attempt>/hostfile" in words
     assert words.endswith("echo here")
+
+
+def test_nodes_of_an_added_case_may_be_written_in_any_way_that_numbers_are(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text("type: Sweep\ncommand: run\ntrials: 1\nadd: [{nodes: 0x2}, {nodes: +3}]\n")
+    assert [task.nodes for task in plan_from([path])[0].tasks] == [1, 2, 3]

@@ -16,7 +16,7 @@ import pytest
 
 from rankwise.errors import InputError
 from rankwise.node.files import Locked
-from rankwise.steps.releases import current_in, deploy, releases_in, roll_back
+from rankwise.steps.releases import current_in, deploy, deploy_step, releases_in, roll_back
 
 FILES = 60
 KILLS = 25
@@ -223,3 +223,17 @@ def test_a_release_that_is_removed_meanwhile_is_not_put_in_use(tmp_path: Path) -
     thread.join(10)
     assert "no release before 2" in str(problems)
     assert current_in(releases) == "2"
+
+
+@pytest.mark.parametrize("written", ["$NOT_SET/x", "${NOT_SET}/x"])
+def test_a_variable_that_is_not_set_does_not_become_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build").mkdir()
+    with pytest.raises(InputError, match="the variable NOT_SET is not set"):
+        deploy_step(source="build", to=written, name="1", keep=3)
+    assert [path.name for path in tmp_path.iterdir()] == ["build"]
+    # A `$` that begins no variable is part of a name.
+    deploy_step(source="build", to="a$/5$", name="1", keep=3)
+    assert current_in(tmp_path / "a$" / "5$") == "1"

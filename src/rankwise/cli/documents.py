@@ -208,7 +208,10 @@ def _check_names(folder: Path, choice: str, answer: str) -> None:
 def _write_ci(service: str, document: str, file: Path | None) -> None:
     path, text = ci_file(service, document)
     place = file or Path(path)
-    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{place.parent}: cannot be made: {error.strerror}") from error
     _write_new(place, text)
     print(f"created {place}; it runs {document} on every pull request")
     if not Path(document).exists():

@@ -19,8 +19,8 @@ from rankwise.documents.written import entries_in, mapping_in
 from rankwise.plugins import METRIC_PARSERS
 from rankwise.wording import alternatives, code, hint
 
-_COUNTED = ("nodes", "ranks_per_node")
-OWN_NAMES = (*_COUNTED, "ranks", "trial")
+COUNTED = ("nodes", "ranks_per_node")
+OWN_NAMES = (*COUNTED, "ranks", "trial")
 """What `${{NAME}}` may stand for beside the parameters."""
 # More is a mistake in `step` or `times`, and would fill the memory before it was noticed.
 _MOST_VALUES = 100_000
@@ -292,7 +292,7 @@ def _wrong_values(contents: Mapping[str, Any], parameters: Sequence[str]) -> Ite
     for index, case in enumerate(entries_in(contents, "add")):
         for name, value in mapping_in(case).items():
             # These two are numbers; the other values are any text.
-            if name in _COUNTED:
+            if name in COUNTED:
                 try:
                     whole(1)(value)
                 except PydanticCustomError as error:

@@ -364,11 +364,13 @@ def _stages_from(context: PipelineContext, name: str) -> set[str]:
 
 
 def _workspace(document: Document, model: Pipeline) -> Path:
+    template, known = string.Template(model.workspace), {**os.environ, **model.env}
+    place = document.place(("workspace",), model.workspace)
+    if missing := [name for name in template.get_identifiers() if name not in known]:
+        raise InputError(f"{place}: the variable {missing[0]} is not set")
     # A `$` that begins no variable is part of the name of a folder.
-    written = string.Template(model.workspace).safe_substitute({**os.environ, **model.env})
-    folder = document.path.absolute().parent / expanded(written)
+    folder = document.path.absolute().parent / expanded(template.safe_substitute(known))
     if folder.exists() and not folder.is_dir():
-        place = document.place(("workspace",), model.workspace)
         raise InputError(f"{place}: the workspace is a file, not a folder: {folder}")
     return folder
 

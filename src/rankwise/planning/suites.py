@@ -87,7 +87,7 @@ RESULTS = "results.xml"
 """Where pytest writes what became of its tests, in the folder of the attempt."""
 
 _LONGEST_NAME = 60
-_WORKERS = re.compile(r"(?:^|\s)--n-workers[=\s]+(\d+)")
+_WORKERS = re.compile(r"(?:^|\s)--n-workers[=\s]+(\d{1,6})(?!\d)")
 # By the ending, so that a script needs neither the right to be executed nor a first line.
 _INTERPRETERS = {".py": "python", ".sh": "sh"}
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")

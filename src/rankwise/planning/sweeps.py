@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.documents.load import Document
-from rankwise.documents.sweep import Range, Sweep, Values
+from rankwise.documents.sweep import COUNTED, Range, Sweep, Values
 from rankwise.documents.values import fit_name
 from rankwise.errors import InputError
 from rankwise.launch.jobs import JobRequest, RoleRequest
@@ -119,7 +119,8 @@ def _combinations(model: Sweep) -> Iterator[SweepCase]:
 
 def _added(model: Sweep) -> Iterator[SweepCase]:
     for values in model.add:
-        own = {name: int(values[name]) for name in ("nodes", "ranks_per_node") if name in values}
+        # As they are written, which may be 0x10.
+        own = {name: int(values[name], 0) for name in COUNTED if name in values}
         given = {name: value for name, value in values.items() if name not in own}
         per_node = own.get("ranks_per_node", _per_node(model)[0])
         yield _case(model, given, own.get("nodes", model.nodes[0]), per_node)

@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from string import Template
 
 from rankwise.errors import InputError, RankwiseError
 from rankwise.records import IDENTITY, write_exports
@@ -29,7 +30,12 @@ def guarded(act: Callable[[], None]) -> int:
 
 
 def expanded(text: str) -> str:
-    """Put in variables and `~`, as a shell does."""
+    """Put in variables and `~`, as a shell does; raises InputError for a variable that is not set.
+
+    The name of the variable itself would else become that of a folder.
+    """
+    if missing := [one for one in Template(text).get_identifiers() if one not in os.environ]:
+        raise InputError(f"{text}: the variable {missing[0]} is not set")
     return os.path.expanduser(os.path.expandvars(text))  # noqa: PTH111  # it may be no path
 
 
