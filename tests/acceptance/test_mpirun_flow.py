@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -402,22 +403,32 @@ UNMARKED = """
 
 def run_without(project: Project, *arguments: str) -> Outcome:
     """Run the tests as if rankwise were not installed."""
-    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     (project.folder / "ledger.txt").unlink(missing_ok=True)
     return project.pytest(*arguments, ranks=2, environment=environment)
 
 
+def take_junit_files(project: Project) -> dict[str, list[tuple[str | None, list[str]]]]:
+    """Return what each JUnit file says of each test, and remove the files."""
+    found = {}
+    for path in project.folder.glob("junit-*.xml"):
+        cases = ElementTree.parse(path).iter("testcase")
+        found[path.name] = [(one.get("name"), [child.tag for child in one]) for one in cases]
+        path.unlink()
+    return {name: sorted(cases) for name, cases in found.items()}
+
+
 def test_every_rank_runs_every_test_as_without_rankwise(project_on_both: Project) -> None:
     project = project_on_both
-    project.write({"conftest.py": CONFTEST, "test_it.py": UNMARKED})
+    skipped = "import pytest\npytest.skip('not here', allow_module_level=True)\n"
+    files = {"conftest.py": CONFTEST, "test_it.py": UNMARKED, "test_skipped.py": skipped}
+    project.write(files)
     outcome = run_pytest(project, "-v", "-rs", ranks=2)
     found = sorted(read_ledger(project))
-    reports = sorted(path.name for path in project.folder.glob("junit-*.xml"))
-    for path in project.folder.glob("junit-*.xml"):
-        path.unlink()
+    reports = take_junit_files(project)
     usual = run_without(project, "-v", "-rs")
     assert found == sorted(read_ledger(project)), f"{outcome}\n{usual}"
-    assert reports == sorted(path.name for path in project.folder.glob("junit-*.xml"))
+    assert reports == take_junit_files(project)
     assert outcome.exit_code == usual.exit_code == pytest.ExitCode.TESTS_FAILED, outcome
     assert outcome.output.count(SAYS_SO) == 1, outcome
     for line in ("test session starts", "short test summary", "FAILED test_it.py", "not here"):

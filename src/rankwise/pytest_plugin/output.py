@@ -235,7 +235,9 @@ def speak_up(config: pytest.Config, session: pytest.Session, terminal: TerminalR
     terminal.pytest_collection_finish(session)
 
 
-def write_own_junit(config: pytest.Config, path_of_rank_0: str | None) -> None:
+def write_own_junit(
+    config: pytest.Config, path_of_rank_0: str | None, terminal: TerminalReporter | None
+) -> None:
     """Stop being a worker: write a JUnit file, unless it has the name of rank 0's.
 
     Several ranks that wrote one file would damage it.
@@ -245,7 +247,13 @@ def write_own_junit(config: pytest.Config, path_of_rank_0: str | None) -> None:
     # pytest did not do this when it was configured: then it was a worker.
     if path and path != path_of_rank_0:
         junitxml.pytest_configure(config)
-        config.stash[junitxml.xml_key].pytest_sessionstart()
+        writer = config.stash[junitxml.xml_key]
+        writer.pytest_sessionstart()
+        # It has missed the modules that are skipped as a whole or cannot be imported.
+        stats: Mapping[str, list[Any]] = terminal.stats if terminal is not None else {}
+        for report in (*stats.get("skipped", ()), *stats.get("error", ())):
+            if isinstance(report, pytest.CollectReport):
+                writer.pytest_collectreport(report)
 
 
 def filter_output(results: Mapping[int, RankResult], which: str) -> None:

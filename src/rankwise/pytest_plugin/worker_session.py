@@ -327,7 +327,7 @@ class MpirunSession(RankSession[MpirunLink]):
             self._go_apart()
             if self._terminal is not None:
                 output.speak_up(self._config, session, self._terminal)
-            output.write_own_junit(self._config, header["junit"])
+            output.write_own_junit(self._config, header["junit"], self._terminal)
         elif header["kind"] == "order":
             loop = self._make_loop(session, output.WriterOnly(self._config))
             if self._link.shares_host_with_reporter:
