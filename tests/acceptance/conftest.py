@@ -47,6 +47,12 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path, require("mpich"))
 
 
+@pytest.fixture
+def installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let inner runs load the plugins that are installed, for tests of what they do beside us."""
+    monkeypatch.setattr(Project, "loads_plugins", True)
+
+
 @pytest.fixture(params=EVERY_MPI)
 def project_on_each_mpi(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
     """The same with each MPI in turn."""

@@ -41,6 +41,10 @@ def pytest_runtest_logreport(report):
 _RECORDED = ("-p", "rankwise_test_recorder")
 
 # Variables of this very run that an inner one must not see.
+# Other plugins take longer to load than all the rest.
+_ONLY_RANKWISE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p rankwise"}
+# These import more than the others, numpy among it.
+_ALL_PLUGINS = {"PYTEST_ADDOPTS": "-p no:anyio -p no:randomly -p no:hypothesispytest"}
 _SCRUBBED = ("PYTEST_", "COV_", "OMPI_", "PMI", "PMIX_", "RANKWISE_RANK")
 # By these pytest knows a CI, where it prints more than elsewhere.
 _SCRUBBED_NAMES = ("CI", "BUILD_NUMBER")
@@ -82,6 +86,9 @@ class Outcome:
 class Project:
     """A folder with a test-suite of its own that is run with one MPI."""
 
+    loads_plugins = False
+    """Whether inner runs load the plugins that are installed, as a user's do."""
+
     def __init__(self, folder: Path, mpi: Environment) -> None:
         self.folder = folder
         self.mpi = mpi
@@ -105,8 +112,7 @@ class Project:
         return kept | {
             **LAUNCH_VARIABLES,
             "RANKWISE_TEST_RECORD": str(record),
-            # These import more than all the rest, numpy among it.
-            "PYTEST_ADDOPTS": "-p no:anyio -p no:randomly -p no:hypothesispytest",
+            **(_ALL_PLUGINS if self.loads_plugins else _ONLY_RANKWISE),
             "PYTHONPATH": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",
             "COLUMNS": "100",

@@ -97,6 +97,7 @@ SIZES = {
 }
 
 
+@pytest.mark.usefixtures("installed_plugins")
 def test_marks_of_every_kind_and_place_give_the_size(project: Project, scheduler: str) -> None:
     project.write({"test_places.py": PLACES})
     outcome = run_pytest(project, f"--scheduler={scheduler}", "--strict-markers", ranks=4)

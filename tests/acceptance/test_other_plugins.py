@@ -15,6 +15,8 @@ from tests.acceptance.conftest import require_environment
 from tests.acceptance.harness import Outcome, Project
 from tests.acceptance.inner import noted, run_pytest
 
+pytestmark = pytest.mark.usefixtures("installed_plugins")
+
 
 def read_html(path: Path) -> dict[str, list[dict[str, Any]]]:
     """Read the tests that pytest-html has put into its page, by id."""

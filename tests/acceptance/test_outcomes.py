@@ -390,6 +390,7 @@ def test_a_rank_that_refuses_to_collect_says_why(project: Project) -> None:
 # Tests that are not plain functions: methods of unittest, doctests, coroutines
 
 
+@pytest.mark.usefixtures("installed_plugins")
 def test_unittest_doctest_and_asyncio_bodies_run_once_on_each_of_their_ranks(
     project: Project, scheduler: str
 ) -> None:

@@ -113,6 +113,7 @@ def test_importing_the_package_imports_no_pytest(project: Project) -> None:
     assert (outcome.exit_code, outcome.output.strip()) == (0, "[]"), str(outcome)
 
 
+@pytest.mark.usefixtures("installed_plugins")
 @pytest.mark.parametrize("mpi", ["mpich", "openmpi5"])
 def test_a_pytest_within_a_test_is_a_plain_one(project: Project, mpi: str) -> None:
     project.mpi = require(mpi)

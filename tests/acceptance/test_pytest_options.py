@@ -292,6 +292,7 @@ def outcomes(outcome: Outcome, name: str) -> list[str]:
     ]
 
 
+@pytest.mark.usefixtures("installed_plugins")
 def test_ranks_shuffle_alike_and_as_one_process_does(project: Project) -> None:
     project.write(
         {
@@ -417,6 +418,7 @@ def attempts(project: Project, name: str) -> list[int]:
     return [len(path.read_text()) for path in sorted(project.folder.glob(f"attempts-{name}-*"))]
 
 
+@pytest.mark.usefixtures("installed_plugins")
 def test_a_failure_on_one_rank_repeats_the_test_on_all(project: Project, scheduler: str) -> None:
     project.write({"test_flaky.py": FLAKY})
     outcome = project.pytest("--reruns=2", f"--scheduler={scheduler}", "-rR", ranks=2)
@@ -436,6 +438,7 @@ def test_a_failure_on_one_rank_repeats_the_test_on_all(project: Project, schedul
     assert "rank 0 of 2" in outcome.output, str(outcome)
 
 
+@pytest.mark.usefixtures("installed_plugins")
 def test_what_is_repeated_can_be_chosen_by_the_error(project: Project) -> None:
     project.write(
         {
@@ -517,6 +520,7 @@ def test_what_is_repeated_can_be_chosen_by_the_error(project: Project) -> None:
         assert outcomes(outcome, f"test_alone[{number}]") == ["rerun", "passed"], str(outcome)
 
 
+@pytest.mark.usefixtures("installed_plugins")
 def test_flaky_tests_fail_the_run_where_that_is_asked_for(project: Project) -> None:
     project.write(
         {
