@@ -10,6 +10,7 @@ from tests.acceptance.conftest import require
 from tests.acceptance.harness import Outcome, Project
 from tests.acceptance.inner import noted, run_pytest
 from tests.acceptance.pools import run_pool
+from tests.seeds.sentences import sentence
 
 _TWO_UNMARKED = {
     "test_side_by_side.py": """
@@ -252,6 +253,11 @@ def test_comm_world_has_the_ranks_of_the_test(
     assert outcome.exit_code == 0, outcome
 
 
+@sentence(
+    "pytest_parallel",
+    ran="pytest --n-workers=… --world",
+    said="Hybrid schedulers: processes are reused among tests of the same communicator size.",
+)
 def test_worlds_of_exact_size_keep_their_comm_world(project: Project, temporary: Path) -> None:
     project.write(_SIZES)
     outcome = run_pool(project, temporary, "--world", "--test-timeout=20", workers="4")

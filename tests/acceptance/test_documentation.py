@@ -24,6 +24,7 @@ from rankwise.store import State
 from tests.acceptance.conftest import require, require_environment
 from tests.acceptance.documents import Page, Stale, blocks_of, first_difference
 from tests.acceptance.harness import Outcome, Project
+from tests.seeds.sentences import sentence
 from tests.support.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -212,6 +213,11 @@ def test_every_state_and_variable_is_explained() -> None:
     assert (states, variables) == ([], [])
 
 
+@sentence(
+    "pytest_parallel",
+    ran="the schedulers, on tests of known durations",
+    said="static works by steps: each test takes the first step that has enough slots.",
+)
 def test_the_diagrams_of_the_schedulers_are_what_the_policies_do() -> None:
     text = read("docs/how-tests-run.md")
     table = {

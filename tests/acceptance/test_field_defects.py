@@ -7,6 +7,7 @@ import pytest
 
 from tests.acceptance.harness import Project
 from tests.acceptance.inner import read_ledger, run_pytest
+from tests.seeds.sentences import sentence
 
 AWKWARD_IDS = """
     import pytest, rankwise
@@ -138,6 +139,11 @@ def test_a_repeated_test_does_not_receive_what_its_failed_attempts_sent(project:
     assert outcome.exit_code == pytest.ExitCode.OK, outcome
 
 
+@sentence(
+    "pytest_parallel",
+    ran="mpirun -np 4 pytest --scheduler=dynamic",
+    said="The comm fixture is a communicator private to the test.",
+)
 def test_two_tests_at_once_do_not_hear_each_other(project: Project) -> None:
     project.write(
         {
@@ -160,6 +166,11 @@ def test_two_tests_at_once_do_not_hear_each_other(project: Project) -> None:
     assert outcome.counts() == {"passed": 40}, outcome
 
 
+@sentence(
+    "pytest_parallel",
+    ran="mpirun -np 4 pytest --scheduler=…",
+    said="The other processes are sleeping.",
+)
 def test_a_rank_that_waits_uses_next_to_no_processor_time(project: Project, scheduler: str) -> None:
     """A rank that waited busily would use a good part of the seconds that it waits."""
     project.write(

@@ -9,6 +9,7 @@ import pytest
 from tests.acceptance.harness import Outcome, Project
 from tests.acceptance.inner import run_pytest
 from tests.acceptance.leftovers import check_that_nothing_is_left
+from tests.seeds.sentences import sentence
 
 SUITE = """
     import pytest
@@ -55,6 +56,11 @@ def run(project: Project, temporary: Path, deed: str, *arguments: str) -> Outcom
     return outcome
 
 
+@sentence(
+    "pytest_parallel",
+    ran="mpirun -np 3 pytest --test-timeout=2 -v",
+    said="Where processes are reused, deadlocks will also be difficult to pinpoint.",
+)
 @pytest.mark.parametrize("deed", ["deadlock", "spin"])
 def test_a_time_limit_names_the_test_and_where_every_rank_is(
     project_on_both: Project, temporary: Path, deed: str

@@ -14,6 +14,7 @@ from environments import PLUGINS
 from tests.acceptance.conftest import require_environment
 from tests.acceptance.harness import Outcome, Project
 from tests.acceptance.inner import noted, run_pytest
+from tests.seeds.sentences import sentence
 
 pytestmark = pytest.mark.usefixtures("installed_plugins")
 
@@ -26,6 +27,11 @@ def read_html(path: Path) -> dict[str, list[dict[str, Any]]]:
     return tests
 
 
+@sentence(
+    "pytest_parallel",
+    ran="mpirun -np … pytest --html=report.html",
+    said="It is known to work with the pytest-html plugin.",
+)
 def test_html_report_has_every_test_once_and_the_output_of_all_ranks(project: Project) -> None:
     project.write(
         {
@@ -211,6 +217,11 @@ def crowded(tmp_path: Path) -> Project:
     return Project(tmp_path, PLUGINS)
 
 
+@sentence(
+    "pytest_parallel",
+    ran="mpirun and --n-workers, with the most common plugins",
+    said="No other plugin has been tested, feedback is welcomed.",
+)
 def test_a_green_suite_stays_green_with_common_plugins_installed(
     crowded: Project, way: str
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.acceptance.harness import Outcome, Project
 from tests.acceptance.inner import run_pytest
 from tests.acceptance.pools import run_pool
+from tests.seeds.sentences import sentence
 
 _SUITE = {
     "test_slow.py": """
@@ -327,6 +328,11 @@ def test_the_header_names_ranks_mpi_and_scheduler(project: Project, scheduler: s
     assert re.fullmatch(rf"2 ranks, MPICH [\d.]+, scheduler {scheduler}", header[0]), header
 
 
+@sentence(
+    "pytest_parallel",
+    ran="mpirun -np … pytest --junitxml=report.xml",
+    said="It is also compatible with the xml built-in plugin.",
+)
 def test_junit_has_every_test_once_and_names_the_failing_rank(
     project: Project, scheduler: str
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.acceptance.harness import Project
 from tests.acceptance.pools import run_pool
+from tests.seeds.sentences import sentence
 
 # Ways to start
 
@@ -62,6 +63,11 @@ MIXED_VERDICTS = {
 }
 
 
+@sentence(
+    "pytest_parallel",
+    ran="make test: `--scheduler=pool` and `shell`",
+    said="Future work: add the process-isolate scheduler to the CI.",
+)
 @pytest.mark.parametrize(
     ("policy", "start"),
     [
@@ -301,6 +307,11 @@ def test_the_end_of_the_supervisor_before_the_header_is_an_error_in_one_line(
 # Cores
 
 
+@sentence(
+    "pytest_parallel",
+    ran="pytest --n-workers=… --scheduler=shell --bind=core",
+    said="shell pins exactly one core per process, which is wrong with several threads in each.",
+)
 @pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="needs 2 cores, and this machine has one"
 )

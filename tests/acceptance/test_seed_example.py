@@ -14,6 +14,7 @@ from rankwise.runtimes.uv import find_uv, settings_for_uv
 from tests.acceptance.harness import Project
 from tests.acceptance.inner import noted, run_pytest
 from tests.acceptance.leftovers import check_that_nothing_is_left
+from tests.seeds.sentences import sentence
 
 EXAMPLE = """
     import pytest_parallel
@@ -34,6 +35,11 @@ EXAMPLE = """
 """
 
 
+@sentence(
+    "pytest_parallel",
+    ran="mpirun -np 4 pytest --scheduler=…, with each MPI",
+    said="It is used with OpenMPI, Intel MPI and MPICH.",
+)
 def test_four_ranks_give_the_same_verdicts_with_every_mpi_and_scheduler(
     project_on_each_mpi: Project, scheduler: str
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.acceptance.harness import Outcome, Project
 from tests.acceptance.inner import noted, run_pytest
 from tests.acceptance.pools import run_pool
+from tests.seeds.sentences import sentence
 
 FINE = "def test_fine(): pass"
 COLD = ("--no-warm-start",)
@@ -223,6 +224,11 @@ HOOKS = """
 """
 
 
+@sentence(
+    "pytest_parallel",
+    ran="mpirun and --n-workers",
+    said="pytest's complete pipeline runs on the master, so that all messages are reported correctly.",
+)
 @pytest.mark.parametrize("ranks", [None, 2], ids=["pool", "mpirun"])
 def test_hooks_see_a_test_as_in_plain_pytest_and_are_told_of_the_last(
     project: Project, temporary: Path, ranks: int | None

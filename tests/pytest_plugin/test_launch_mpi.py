@@ -186,15 +186,27 @@ class _FakeMpi(SimpleNamespace):
             Get_library_version=lambda: version,
             Is_initialized=lambda: running,
             COMM_WORLD=SimpleNamespace(Get_size=lambda: size),
+            THREAD_SINGLE=0,
+            THREAD_FUNNELED=1,
+            THREAD_MULTIPLE=3,
         )
 
-    def Init_thread(self) -> None:
+    def Init_thread(self, level: int) -> None:
         self.started += 1
+        self.level = level
+
+
+class _FakeSettings(SimpleNamespace):
+    """What mpi4py has as `rc`."""
+
+    def __call__(self, **given: object) -> None:
+        self.given.append(given)
 
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, fake: _FakeMpi) -> list[dict[str, Any]]:
     settings: list[dict[str, Any]] = []
-    module = SimpleNamespace(rc=lambda **given: settings.append(given), __version__="4.1")
+    rc = _FakeSettings(given=settings, threads=True, thread_level="multiple")
+    module = SimpleNamespace(rc=rc, __version__="4.1")
     monkeypatch.setattr(mpi, "_import_mpi4py", lambda: module)
     monkeypatch.setattr(mpi, "load_mpi", lambda: fake)
     return settings
@@ -206,8 +218,27 @@ def test_mpi_is_started_once_it_is_known_to_fit(monkeypatch: pytest.MonkeyPatch)
     place = Place(rank=0, size=4, launcher=("MPICH", "Intel"))
     given: object = start_mpi(place)
     assert given is fake
-    assert fake.started == 1
+    assert (fake.started, fake.level) == (1, fake.THREAD_MULTIPLE)
     assert settings[0]["initialize"] is False, "or importing it would have started it"
+
+
+@pytest.mark.parametrize(
+    ("variables", "level"),
+    [
+        ({"MPI4PY_RC_THREAD_LEVEL": "funneled"}, 1),
+        ({"MPI4PY_RC_THREADS": "false"}, 0),
+        ({"MPI4PY_RC_THREADS": "1"}, 3),
+    ],
+)
+def test_mpi_is_started_at_the_thread_level_that_the_user_has_set(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], level: int
+) -> None:
+    fake = _FakeMpi("MPICH Version: 5.0", size=4)
+    _pretend(monkeypatch, fake)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    start_mpi(Place(rank=0, size=4))
+    assert fake.level == level
 
 
 def test_mpi_that_a_plugin_has_started_already_is_taken_as_it_is(

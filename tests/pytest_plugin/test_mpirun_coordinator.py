@@ -15,6 +15,7 @@ import pytest
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.connections import Channel, Header, WireError, encode
 from rankwise.pytest_plugin.mpirun_coordinator import Coordinator, serve
+from tests.seeds.sentences import sentence
 
 SECRET = "the secret of this run"
 # Nothing here takes long; without a limit a defect would be a hang.
@@ -162,6 +163,11 @@ def test_what_is_shared_comes_to_the_others_also_if_they_connect_later(board: Bo
     assert (header["kind"], header["temporary"], body) == ("order", "/tmp/x", b"body")
 
 
+@sentence(
+    "pytest_parallel",
+    ran="the coordinator of mpirun",
+    said="Future work: dynamic scheduler, more asynchrony (send -> isend).",
+)
 def test_large_bodies_pass_without_holding_up_others(board: Board) -> None:
     first, second = board.join_all()
     body = b"x" * 20_000_000

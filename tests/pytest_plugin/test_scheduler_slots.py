@@ -23,6 +23,7 @@ from rankwise.pytest_plugin.schedulers.dispatcher import ScheduledSuite, make_sc
 from rankwise.pytest_plugin.schedulers.dynamic import Dynamic, FreeSlots
 from rankwise.pytest_plugin.schedulers.sequential import Sequential
 from rankwise.pytest_plugin.schedulers.static import Static
+from tests.seeds.sentences import sentence
 from tests.support.simulate import Span, simulate
 
 TWO_BY_FOUR = (0, 0, 0, 0, 1, 1, 1, 1)
@@ -156,6 +157,12 @@ def start(policy: Dynamic, width: int) -> list[Assignment]:
     return started
 
 
+@sentence(
+    "pytest_parallel",
+    ran="the dynamic scheduler",
+    stand_in="a list of domains",
+    said="Future work: dynamic schedules a test on procs of a common NUMA domain.",
+)
 def test_dynamic_keeps_a_test_within_a_domain() -> None:
     cases = [ScheduledTest(index=index, size=3) for index in range(2)]
     policy = Dynamic(cases, 8, Pace(), domains=TWO_BY_FOUR)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from environments import ROOT
 from tests.acceptance.jobs import Shop, opened
 from tests.notebooks.books import Cell, write_notebook
 from tests.seeds.sentences import sentence
+from tests.seeds.typed import type_in_shop
 
 PAGE = "gradient-auto-testing"
 GRADIENT = "a script with the words of Gradient's CLI, and folders for Notebooks"
@@ -101,19 +101,6 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
         shop.wait_until_empty()
 
 
-def type_lines(shop: Shop, lines: str) -> subprocess.CompletedProcess[str]:
-    """Run lines of the page in a shell."""
-    return subprocess.run(
-        ["bash", "-ec", lines],
-        cwd=shop.folder,
-        env=shop.environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def created(shop: Shop) -> list[dict[str, str]]:
     """Return the options with which each Notebook was created."""
     lines = (Path(shop.variables["CLOUD"]) / "created.log").read_text().splitlines()
@@ -171,7 +158,7 @@ ONE_RUNTIME = [
 @pytest.fixture
 def one_runtime(shop: Shop) -> Shop:
     """The shop after the two lines of the page: `./do_run_testing.sh "<runtime>" "<projectId>"`."""
-    done = type_lines(shop, LINES)
+    done = type_in_shop(shop, LINES)
     assert done.returncode == 0, done
     return shop
 
@@ -216,7 +203,7 @@ def test_one_command_tests_a_runtime_on_all_machines(one_runtime: Shop) -> None:
 def test_another_cluster_and_another_branch_can_be_named(shop: Shop) -> None:
     """./do_run_testing.sh [-c "<clusterId>" -w "<workspaceRef>"] "<runtime>" "<projectId>"."""
     line = './do_run_testing.sh -c "cl5" -w "next" "TensorFlow 2.9" "prj7x9"'
-    done = type_lines(shop, f"chmod 764 do_run_testing.sh\n{line}")
+    done = type_in_shop(shop, f"chmod 764 do_run_testing.sh\n{line}")
     assert done.returncode == 0, done
     (one,) = created(shop)
     assert (one["--clusterId"], one["--workspaceRef"]) == ("cl5", "next")

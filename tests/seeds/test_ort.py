@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from tests.acceptance.jobs import Said, Shop, opened
 from tests.seeds.sentences import sentence
+from tests.seeds.typed import type_in_shop
 
 PAGE = "ort-distributed-ci"
 GPUS = "a count of 2 GPUs"
@@ -99,19 +100,6 @@ def run(shop: Shop, tests: str, *options: str) -> Said:
     return shop.rankwise("run", "suite.yaml", *options)
 
 
-def type_line(shop: Shop, line: str) -> subprocess.CompletedProcess[str]:
-    """Run a line of the page in a shell."""
-    return subprocess.run(
-        ["bash", "-c", line],
-        cwd=shop.folder,
-        env=shop.environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 RANKS_OF_TWO = [f"rank {rank} of 2, NCCL_DEBUG is INFO" for rank in range(2)]
 
 
@@ -147,7 +135,7 @@ def test_a_pipeline_runs_on_every_commit_of_a_pull_request(shop: Shop) -> None:
     scripts = [step["script"] for step in pipeline["steps"] if "script" in step]
     assert scripts.pop(0).startswith("python -m pip install")
     for line in scripts:
-        done = type_line(shop, line)
+        done = type_in_shop(shop, line)
         assert done.returncode == 0, done
     (published,) = [
         step["inputs"]["testResultsFiles"]
@@ -224,7 +212,7 @@ def test_the_status_of_the_tests_is_reported(shop: Shop) -> None:
 @sentence(PAGE, ran="python orttraining_distributed_tests.py, by itself and as a test of a suite")
 def test_the_whole_set_runs_locally(shop: Shop) -> None:
     """To run the entire set locally: python orttraining_distributed_tests.py."""
-    done = type_line(shop, "python orttraining_distributed_tests.py")
+    done = type_in_shop(shop, "python orttraining_distributed_tests.py")
     assert done.returncode == 0, done
     said = shop.rankwise("run", "suite.yaml")
     assert said.exit_code == 0, said
@@ -303,12 +291,12 @@ def test_the_log_shows_that_a_new_test_ran(shop: Shop) -> None:
     tests += "    checks: ['Running: Dummy distributed tests']\n"
     assert run(shop, tests).exit_code == 0
     search = f"{sys.executable} -m rankwise.cli.main logs | grep 'Running: Dummy distributed tests'"
-    assert type_line(shop, search).returncode == 0
+    assert type_in_shop(shop, search).returncode == 0
     without = DRIVER.replace("    run_dummy_distributed_tests(cwd, log)\n", "")
     shop.write("orttraining_distributed_tests.py", without)
     said = run(shop, tests)
     assert said.exit_code == 1, said
-    assert type_line(shop, search).returncode == 1
+    assert type_in_shop(shop, search).returncode == 1
 
 
 @sentence(PAGE, ran="rankwise run suite.yaml: `files: '*_distributed_test.py'`")

@@ -14,6 +14,7 @@ from tests.acceptance.conftest import require
 from tests.acceptance.harness import Project
 from tests.acceptance.inner import run_pytest
 from tests.acceptance.leftovers import short_folder
+from tests.seeds.sentences import sentence
 from tests.slurm.inner_suites import NOTE, jobs_of, notes_of, run_slurm, wait_for
 
 SUITE = """
@@ -68,6 +69,11 @@ def places(project: Project) -> dict[str, list[list[str]]]:
     return found
 
 
+@sentence(
+    "pytest_parallel",
+    ran="pytest --n-workers=6 --scheduler=slurm",
+    said="To each test corresponds a job step, launched with srun.",
+)
 def test_every_test_is_a_step_of_its_own(project: Project, slurm: Cluster) -> None:
     outcome = run_slurm(project, slurm, workers=6)
     assert outcome.counts() == COUNTS, outcome
@@ -124,6 +130,11 @@ def test_an_allocation_that_is_there_is_used(
     assert jobs_of(slurm_with_accounting, project) == []
 
 
+@sentence(
+    "pytest_parallel",
+    ran="pytest --scheduler=slurm --no-slurm-export-env",
+    said="--slurm-export-env: should the job use the environment of the terminal?",
+)
 def test_the_job_has_the_environment_that_was_asked_for(project: Project, slurm: Cluster) -> None:
     project.write(
         {
@@ -167,6 +178,7 @@ def test_the_job_has_the_environment_that_was_asked_for(project: Project, slurm:
         (["--slurm-options=--qos='x"], "cannot be read"),
         (["--slurm-file=nowhere.sh"], "nowhere.sh"),
         (["--slurm-options=--partition=none"], "invalid partition"),
+        (["--slurm-srun-options=--mem-per-cpu=4GBb"], "Invalid --mem-per-cpu specification"),
     ],
 )
 def test_options_that_cannot_be_are_refused_with_the_reason(

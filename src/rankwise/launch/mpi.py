@@ -144,7 +144,7 @@ def start_mpi(place: Place) -> ModuleType:
             f"mpi4py uses {library_name(version)}.\n{_MISMATCH_REMEDY}"
         )
     if not mpi.Is_initialized():
-        mpi.Init_thread()
+        _initialize(mpi)
     # A launcher that the library does not understand starts N jobs of one rank each.
     if mpi.COMM_WORLD.Get_size() != place.size:
         raise MpiMismatch(
@@ -153,6 +153,16 @@ def start_mpi(place: Place) -> ModuleType:
             f"{_MISMATCH_REMEDY}"
         )
     return mpi
+
+
+def _initialize(mpi: Any) -> None:
+    """Start MPI at the thread level that the user has set, as importing mpi4py would."""
+    rc = _import_mpi4py().rc
+    threads = os.environ.get("MPI4PY_RC_THREADS") or str(rc.threads)
+    level = os.environ.get("MPI4PY_RC_THREAD_LEVEL") or rc.thread_level
+    if threads.lower() in ("0", "f", "false", "n", "no", "off"):
+        level = "single"
+    mpi.Init_thread(getattr(mpi, f"THREAD_{level.upper()}"))
 
 
 def is_mpi_started() -> bool:
@@ -309,7 +319,7 @@ def start_mpi_if_held_back() -> None:
     import mpi4py
 
     if mpi4py.rc.initialize:
-        mpi.Init_thread()
+        _initialize(mpi)
         if mpi4py.rc.finalize is not False:
             atexit.register(mpi.Finalize)
 

@@ -180,6 +180,9 @@ class SlurmSite(Workplace):
         """Ask for nodes, or take those of the job that we are in; raises ComputeFailure."""
         self._lines = lines
         self._order_supervisor = order_supervisor
+        if self._wishes.srun_options:
+            # A step that srun refuses looks like one of a Slurm that is away for a moment.
+            Slurm().call(["srun", *self._wishes.srun_options, "--version"])
         if not self._wishes.job:
             self._use(self._submit(f"pytest-{Path.cwd().name}"))
             return
