@@ -161,11 +161,9 @@ def fresh(project: Project, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables by which git takes this project for the one of the readme."""
-    folder = tmp_path_factory.mktemp("upstream")
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
+    """The variables by which git takes the folder drop-in for the repository of the readme."""
+    folder = tmp_path_factory.mktemp("upstream") / "repository"
+    shutil.copytree(ROOT / "drop-in", folder, ignore=shutil.ignore_patterns("__pycache__"))
     who = ["-c", "user.name=ada", "-c", "user.email=ada@example.org"]
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "all"]):
         subprocess.run(["git", *who, *words], cwd=folder, check=True)
@@ -176,47 +174,51 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
+BY_PIP = 'pip install "git+https://github.com/onera/pytest_parallel.git"'
 MANUALLY = """\
 (mkdir install_dir && cd install_dir && git clone https://github.com/onera/pytest_parallel.git)
-export PYTHONPATH=install_dir/pytest_parallel/src:$PYTHONPATH
+export PYTHONPATH=install_dir/pytest_parallel:$PYTHONPATH
 export PYTEST_PLUGINS=pytest_parallel.plugin
 """
+DROP_IN = "the folder drop-in, beside an installed rankwise,"
 
 
-def try_out(project: Project, fresh: Path, line: str, **variables: str) -> None:
-    """Run a line, then the example with what is installed in the environment by then."""
+def try_out(project: Project, fresh: Path, lines: str, variables: dict[str, str]) -> None:
+    """Install rankwise, run the lines, then the example with what is installed by then."""
+    install = [str(project.mpi.python.parent / "uv"), "--quiet", "pip", "install"]
+    target = ["--python", str(fresh / "bin" / "python"), str(ROOT)]
+    subprocess.run([*install, *target], check=True)
+    # The pip of another Python, because that of a new environment takes long to install.
+    pip = fresh / "bin" / "pip"
+    pip.write_text(f'#!/bin/sh\nexec {PYTHON} -m pip --python {fresh}/bin/python "$@" >&2\n')
+    pip.chmod(0o755)
     programs = RUNTIMES["mpi4py"].folder / "bin"
-    example = f"PATH={fresh / 'bin'}:{programs}:$PATH\n{LINE}"
-    addopts = {"PYTEST_ADDOPTS": "-p rankwise_test_recorder", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}
-    outcome = type_line(project, f"{line}\n{example}", **addopts, **variables)
+    outcome = type_line(
+        project,
+        f"PATH={fresh / 'bin'}:{programs}:$PATH\n{lines}\n{LINE}",
+        PYTEST_ADDOPTS="-p rankwise_test_recorder",
+        PYTEST_DISABLE_PLUGIN_AUTOLOAD="",
+        **variables,
+    )
     check(outcome, "4 ranks, Open MPI")
 
 
-@sentence(README, ran=MANUALLY.replace("\n", " ; "), stand_in="this repository with its folder src")
+@sentence(README, ran=MANUALLY.strip().replace("\n", " ; "), stand_in=DROP_IN)
 @pytest.mark.usefixtures("package_index")
 def test_a_clone_on_the_path_is_enough(
     project: Project, fresh: Path, upstream: dict[str, str]
 ) -> None:
     """To install manually: clone, export PYTHONPATH and PYTEST_PLUGINS."""
-    uv = [str(project.mpi.python.parent / "uv"), "--quiet"]
-    python = str(fresh / "bin" / "python")
-    subprocess.run([*uv, "pip", "install", "--python", python, "pytest"], check=True)
-    try_out(project, fresh, MANUALLY, **upstream)
+    try_out(project, fresh, MANUALLY, upstream)
 
 
-BY_PIP = 'pip install "git+https://github.com/onera/pytest_parallel.git"'
-
-
-@sentence(README, ran=BY_PIP, stand_in="this repository")
+@sentence(README, ran=BY_PIP, stand_in=DROP_IN)
 @pytest.mark.usefixtures("package_index")
 def test_pip_installs_it_from_its_repository(
     project: Project, fresh: Path, upstream: dict[str, str]
 ) -> None:
     """pip install "git+https://…" installs it."""
-    pip = fresh / "bin" / "pip"
-    pip.write_text(f'#!/bin/sh\nexec {PYTHON} -m pip --python {fresh}/bin/python "$@" >&2\n')
-    pip.chmod(0o755)
-    try_out(project, fresh, f"PATH={fresh / 'bin'}:$PATH\n{BY_PIP}", **upstream)
+    try_out(project, fresh, BY_PIP, upstream)
 
 
 # Schedulers that reuse processes
