@@ -138,7 +138,10 @@ def _fitting(folder: Path, pattern: str) -> Iterable[Path]:
     if not any(sign in pattern for sign in "*?["):
         exact = folder / pattern
         return [exact] if exact.exists() else []
-    return folder.glob(pattern)
+    try:
+        return list(folder.glob(pattern))
+    except ValueError as error:  # `**` beside other characters, before Python 3.13.
+        raise InputError(f"{pattern!r} is no pattern of files: {error}") from error
 
 
 def without_match(patterns: Iterable[str], folder: Path) -> list[str]:

@@ -93,6 +93,16 @@ def test_stages_for_failures_in_the_middle_are_not_what_the_rest_depends_on() ->
         ),
         ("{run: x, folder: 'out-${{run.id}}'}", "`${{run.id}}` is unknown here; there is"),
         ("{run: x, inputs: '${{run.id}}/x'}", "`${{run.id}}` is unknown here; there is"),
+        (
+            "{run: x, inputs: src/**.c}",
+            "`stages.a.inputs` must have `**` for whole folders only",
+        ),
+        ("{run: x, inputs: [], outputs: ['**x']}", "`stages.a.outputs[1]` must have `**` for"),
+        (
+            "{run: x, artifacts: dist/x**}",
+            "must have `**` for whole folders only, as in `src/**/*.c`",
+        ),
+        ("{run: x, cache: {key: 'a**', paths: y}}", "`stages.a.cache.key` must have `**` for"),
         ("{suite: '${{run.id}}.yaml'}", "`${{run.id}}` is unknown here; there is"),
     ],
 )

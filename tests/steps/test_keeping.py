@@ -152,6 +152,12 @@ def test_a_cache_that_another_process_removes_meanwhile_is_no_failure(tmp_path: 
     assert save_cache(caches / "1.tar", ["made"], tmp_path)
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="there, `**x` is a pattern, too")
+def test_what_is_no_pattern_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'dist/\*\*x' is no pattern of files"):
+        keep(["dist/**x"], tmp_path, tmp_path / "kept", tmp_path / "objects")
+
+
 def test_values_that_begin_with_a_dash_are_no_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,13 +85,13 @@ class Stage(Model):
     """Longest time of one try."""
     checks: tuple[CheckSpec, ...] = Field(default=(), examples=[["all tests passed"]])
     """What must be true when it has run."""
-    inputs: values.Texts | None = Field(default=None, examples=[["src/**/*.c", "Makefile"]])
+    inputs: values.Patterns | None = Field(default=None, examples=[["src/**/*.c", "Makefile"]])
     """All files that it depends on, as patterns; `[]`: none. If neither they nor what it needs has
     changed since it passed, it is not run again.
     """
-    outputs: values.Texts = Field(default=(), examples=["build/lib.so"])
+    outputs: values.Patterns = Field(default=(), examples=["build/lib.so"])
     """What it leaves in the workspace; if that is not there, it runs again."""
-    artifacts: values.Texts = Field(default=(), examples=["dist/*.whl"])
+    artifacts: values.Patterns = Field(default=(), examples=["dist/*.whl"])
     """Files to keep with the run; `${{artifacts.STAGE}}` is their folder."""
     cache: Cache | None = None
     """Folders to keep from run to run."""

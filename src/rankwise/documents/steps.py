@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from rankwise.documents.common import Conflict, Model
-from rankwise.documents.values import Bool, PositiveInt, Seconds, Text, Texts
+from rankwise.documents.values import Bool, Patterns, PositiveInt, Seconds, Text, Texts
 from rankwise.documents.written import given_in
 
 
@@ -112,7 +112,7 @@ class Wait(Model):
 class Cache(Model):
     """Folders that are kept from run to run."""
 
-    key: Texts = Field(examples=[["pyproject.toml", "requirements*.txt"]])
+    key: Patterns = Field(examples=[["pyproject.toml", "requirements*.txt"]])
     """Files whose contents say which version is wanted."""
     paths: Texts = Field(examples=[[".venv"]])
     """What is put back before, and kept afterwards."""

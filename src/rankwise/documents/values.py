@@ -216,6 +216,18 @@ Text = Annotated[str, AfterValidator(_text)]
 # A text that stands alone is a list of one, so that documents need no brackets.
 Texts = Annotated[tuple[Text, ...], BeforeValidator(one_or_more), listed_schema({"type": "string"})]
 """One text, or a list of them."""
+_PATTERN = "must have `**` for whole folders only, as in `src/**/*.c`"
+
+
+def _is_pattern(value: str) -> bool:
+    return all(part == "**" for part in value.split("/") if "**" in part)
+
+
+_Pattern = Annotated[Text, check_that(_is_pattern, _PATTERN)]
+Patterns = Annotated[
+    tuple[_Pattern, ...], BeforeValidator(one_or_more), listed_schema({"type": "string"})
+]
+"""One pattern of files, or a list of them."""
 Name = Annotated[
     str,
     AfterValidator(_name),

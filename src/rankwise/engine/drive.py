@@ -428,7 +428,7 @@ class Drive:
         if task.reuse is not None and end.outcome == State.PASSED:
             try:
                 self._earlier.note_outputs(task.reuse, folder)
-            except OSError as error:
+            except (OSError, InputError) as error:
                 reason = f"its outputs cannot be noted, so the next run makes them again: {error}"
                 self._tell("notice", task=task.key, attempt=running.number, reason=reason)
         self._end(running, end, tests)

@@ -20,11 +20,11 @@ from rankwise.documents.site_models import LOCAL, ComputeConfig
 from rankwise.documents.written import Faults
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.machine import machine as this_machine
-from rankwise.plan import LOOK, PART, Process, Resources, RuntimeChoice, Task, later
+from rankwise.plan import LOOK, PART, Process, Resources, RuntimeChoice, Task, is_look, later
 from rankwise.planning import matrix_cells as cells
 from rankwise.planning.matrix_commands import CellPlanner
 from rankwise.planning.planner import Planned, PlanOptions
-from rankwise.planning.selection import TEST, cell_of, cells_to_run, is_test
+from rankwise.planning.selection import TEST, cell_of, cells_to_run
 from rankwise.runtimes.uv import digest_of, texts_of
 from rankwise.wording import counted, hint
 
@@ -328,7 +328,7 @@ def _summary(
 ) -> list[str]:
     """Return what people should know before the start: how many tests, and what is missing."""
     every = {cell_of(task) for task in tasks}
-    count = sum(is_test(task) and not task.skip for task in tasks)
+    count = sum(not (is_look(task) or task.skip) for task in tasks)
     runtimes, places = len(model.runtimes), len(model.machines)
     size = f"{counted(runtimes, 'runtime')} on {counted(places, 'machine')}"
     running = len(cells_to_run(tasks))

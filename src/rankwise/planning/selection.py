@@ -96,14 +96,9 @@ def cell_of(task: Task) -> tuple[str, str] | None:
     return (task.tags["runtime"], task.tags["machine"]) if PART in task.tags else None
 
 
-def is_test(task: Task) -> bool:
-    """Return whether a task is a test; the other task of a cell describes its environment."""
-    return not is_look(task)
-
-
 def cells_to_run(tasks: Iterable[Task]) -> list[tuple[str, str]]:
     """Return the cells in which something would run, in their order."""
-    cells = (cell_of(task) for task in tasks if not task.skip and is_test(task))
+    cells = (cell_of(task) for task in tasks if not task.skip and not is_look(task))
     return list(dict.fromkeys(cell for cell in cells if cell is not None))
 
 
@@ -204,7 +199,7 @@ def _tagged(tasks: Sequence[Task], condition: str) -> set[str]:
 
 def _of_their_cells(tasks: Sequence[Task], keys: Collection[str]) -> set[str]:
     """Add all tests of the cells in which one failed: the green ones are there to compare with."""
-    cells = {cell_of(task) for task in tasks if task.key in keys and is_test(task)}
+    cells = {cell_of(task) for task in tasks if task.key in keys and not is_look(task)}
     whole = {task.key for task in tasks if cell_of(task) in cells - {None}}
     return set(keys) | whole
 
@@ -224,7 +219,7 @@ def _with_needs(tasks: Sequence[Task], keys: Collection[str]) -> list[Task]:
     """
     needs = {task.key: task.needs for task in tasks}
     cells = {cell_of(task) for task in tasks if task.key in keys and not task.skip} - {None}
-    around = {task.key for task in tasks if cell_of(task) in cells and not is_test(task)}
+    around = {task.key for task in tasks if cell_of(task) in cells and is_look(task)}
     wanted: set[str] = set()
     waiting = [*keys, *around]
     while waiting:

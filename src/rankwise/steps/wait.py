@@ -7,8 +7,9 @@ import re
 import signal
 import time
 from dataclasses import dataclass
+from inspect import signature
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.node.equipment import run
@@ -49,20 +50,13 @@ class BatchCommands:
         return "done" if re.search(self.done, answer) else "goes on"
 
 
-def wait_step(
-    *,
-    submit: str,
-    state: str,
-    job: str,
-    done: str,
-    interval: float,
-    failed: str = "",
-    cancel: str = "",
-    gone: bool = False,
-) -> None:
+def wait_step(**given: Any) -> None:
     """Submit something, and wait for its end; $JOB in `state` and `cancel` is its number."""
-    # The parameters are its fields, under the same names.
-    submit_and_wait(BatchCommands(**locals()))
+    submit_and_wait(BatchCommands(**given))
+
+
+# The options of this step are the fields of the class.
+wait_step.__signature__ = signature(BatchCommands, eval_str=True)  # type: ignore[attr-defined]
 
 
 def submit_and_wait(wish: BatchCommands) -> None:
