@@ -26,6 +26,7 @@ from rankwise.reports.data_formats import csv_report, error_lines, json_report, 
 from rankwise.reports.failures import CaseResult, Repeated, repeated_of, results_of
 from rankwise.reports.markdown import markdown_report
 from rankwise.reports.model import ReportData, write_report
+from rankwise.safe_text import fit_for_xml
 from rankwise.store import ResultRow, RunRow, State, Store
 from tests.reports.made_runs import BEGUN, begin, end, failed_run, make_run, one_task, passed_run
 from tests.reports.measured_runs import hostile_run, make_sweep, osu_sweep, run_case, sweep_task
@@ -76,6 +77,20 @@ CASES = [
     CaseResult(task="extra", name="extra", state=State.SKIPPED, reason="needs 2 GPUs, found 0"),
     CaseResult(task="py", name="t::a", state=State.PASSED, seconds=0.5),
 ]
+
+
+def test_junit_is_written_whatever_the_clock_and_names_say() -> None:
+    odd = "a\n\t\"b' <c> & ]]> \x1b[31m\x00 \ud800"
+    case = CaseResult(task=odd, name=odd, state=State.FAILED, reason=odd, details=odd, place=odd)
+    data = data_of([case, CaseResult(task="t", name=odd, state=State.FAILED, details=odd)])
+    text = junit_report(data.with_parts(run=dataclasses.replace(RUN, started=1e20, name=odd)))
+    (suite,) = ElementTree.fromstring(text)
+    assert suite.get("timestamp") is None
+    shown = fit_for_xml(odd)
+    assert "\n" in shown
+    assert shown.endswith("\ufffd")
+    assert [one.get("name") for one in (suite, *suite)] == [shown] * 3
+    assert [one[0].text for one in suite] == [f"{shown}\n{shown}", shown]
 
 
 def test_what_did_not_run_is_an_error_in_junit_and_what_need_not_run_is_skipped() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import html
 import json
 import os
 import smtplib
@@ -20,7 +19,7 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from smtplib import SMTPException
-from typing import Any, Protocol
+from typing import Protocol
 
 from rankwise.documents.site import find_site
 from rankwise.documents.site_models import MailConfig, NotifierConfig, NotifyConfig, WebhookConfig
@@ -29,9 +28,12 @@ from rankwise.node.files import lock, write_file
 from rankwise.notify.message import Notice, notice_of
 from rankwise.plugins import NOTIFIERS
 from rankwise.reports.model import ReportData
+from rankwise.reports.rendering import render
 
 # A server that takes longer is tried again later, from the outbox.
 _SECONDS = 20.0
+# Chats refuse what is longer than a few thousand letters.
+_MOST_LETTERS = 2500
 
 
 class Notifier(Protocol):
@@ -142,8 +144,8 @@ class WebhookNotifier:
 
     def write(self, notice: Notice) -> bytes:
         """Write the message."""
-        forms = {"slack": _slack, "teams": _teams, "json": _json}
-        return json.dumps(forms[self.config.style](notice)).encode()
+        form = f"notify/{self.config.style}.json"
+        return render(form, notice=notice, most=_MOST_LETTERS).encode()
 
     def send(self, message: bytes, secrets: Mapping[str, str]) -> None:
         """Post a message; OSError if it does not arrive or is refused."""
@@ -157,45 +159,6 @@ class WebhookNotifier:
         context = ssl.create_default_context(cafile=choice.ca or None)
         with urllib.request.urlopen(request, timeout=_SECONDS, context=context) as answer:
             answer.read(1000)
-
-
-# Chats refuse what is longer than a few thousand letters.
-_MOST_LETTERS = 2500
-
-
-def _slack(notice: Notice) -> dict[str, Any]:
-    # As a block of code, in which marks mean nothing; what would end the block is broken up.
-    code = notice.text[:_MOST_LETTERS].replace("```", "` ` `")
-    # Slack wants `&`, `<` and `>` escaped, and nothing else.
-    texts = (notice.subject, f"```\n{code}\n```")
-    subject, body = (html.escape(text, quote=False) for text in texts)
-    blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": body}}]
-    return {"text": subject, "blocks": blocks}
-
-
-def _run_of(text: str, **look: str) -> dict[str, Any]:
-    return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text or " ", **look}]}
-
-
-def _teams(notice: Notice) -> dict[str, Any]:
-    # Not TextBlock: that would make Markdown of whatever a program has printed.
-    colour = "Good" if notice.is_good else "Attention"
-    words = [_run_of(notice.subject, weight="Bolder", color=colour)]
-    words += [
-        _run_of(line, fontType="Monospace") for line in notice.text[:_MOST_LETTERS].splitlines()
-    ]
-    card = {
-        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
-        "type": "AdaptiveCard",
-        "version": "1.4",
-        "body": words,
-    }
-    kind = "application/vnd.microsoft.card.adaptive"
-    return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
-
-
-def _json(notice: Notice) -> dict[str, Any]:
-    return {name: getattr(notice, name) for name in ("run", "is_good", "subject", "text")}
 
 
 FOLDER = "outbox"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -60,34 +59,20 @@ def notice_of(data: ReportData, *, with_files: bool) -> Notice:
         # A notice without pictures is better than none.
         lacks = str(error)
     failures = [(one, _last(one)) for one in data.failures[:_MOST_FAILURES]]
-    more = _more(data)
-    ink = INKS[TONES[data.run.state]]
+    content = {"data": data, "failures": failures, "more": _more(data), "plots": plots}
+    content["ink"] = INKS[TONES[data.run.state]]
     # In one line: what is in a header must not begin another one.
     subject = re.sub(r"\s+", " ", fit(f"{data.run.id} {data.verdict}: {data.said}")).strip()
     return Notice(
         run=data.run.id,
         subject=cut(subject, 150),
         is_good=data.run.state.is_green,
-        text=_text(data, failures, more),
-        page=render("notify/mail", data=data, failures=failures, more=more, ink=ink, plots=plots),
+        text=str(render("notify/mail.txt", **content)),
+        page=render("notify/mail", **content),
         plots=plots,
         pdf=pdf,
         lacks=lacks,
     )
-
-
-def _text(
-    data: ReportData, failures: Sequence[tuple[FailureExplanation, Sequence[str]]], more: str
-) -> str:
-    lines = [f"{data.run.id} {data.verdict}", data.said, ""]
-    lines += [f"{name}: {value}" for name, value in data.cards]
-    for one, quoted in failures:
-        lines += ["", f"{one.state}: {cut(one.task, 120)}: {cut(one.reason)}"]
-        lines += [f"    {line}" for line in quoted]
-    if more:
-        lines += ["", more]
-    lines += ["", f"All of it:  rankwise report {data.run.id}"]
-    return fit("\n".join(lines)) + "\n"
 
 
 def _last(one: FailureExplanation) -> list[str]:

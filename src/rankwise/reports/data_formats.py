@@ -11,17 +11,18 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from rankwise.reports.failures import CaseResult, with_run
 from rankwise.reports.matrix import MatrixResult
 from rankwise.reports.measurements import as_number
 from rankwise.reports.model import ReportData
+from rankwise.reports.rendering import render
 from rankwise.safe_text import fit, fit_for_xml
-from rankwise.store import RunRow, State
+from rankwise.store import State
 from rankwise.store.rows import RED
 from rankwise.store.samples import SampleRow
 from rankwise.wording import grouped
@@ -29,61 +30,23 @@ from rankwise.wording import grouped
 
 def junit_report(data: ReportData) -> bytes:
     """Write the results of a run; what did not run though it should is an error, not a skip."""
-    run, cases = data.run, with_run(data.run, data.results)
-    states = Counter(_kind(case) for case in cases)
+    run = data.run
+    cases = [(case, _kind(case)) for case in with_run(run, data.results)]
     # While it runs, the time of what is over.
-    took = sum(case.seconds for case in cases) if data.seconds is None else data.seconds
-    numbers = {
-        "tests": str(len(cases)),
-        "failures": str(states["failure"]),
-        "errors": str(states["error"]),
-        "skipped": str(states["skipped"]),
-        "time": f"{max(0.0, took):.3f}",
-    }
-    # The numbers are at both levels: readers differ in which they look at.
-    root = ElementTree.Element("testsuites", {"name": fit_for_xml(run.id), **numbers})
-    about = {"name": fit_for_xml(run.name), **numbers}
-    if run.started is not None:
-        about["timestamp"] = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(run.started))
-    suite = ElementTree.SubElement(root, "testsuite", about)
-    for case in cases:
-        _add(suite, run, case)
-    ElementTree.indent(root)
-    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+    took = sum(case.seconds for case, _ in cases) if data.seconds is None else data.seconds
+    begun = ""
+    # A store may have times of a clock that was wrong by centuries.
+    with suppress(OverflowError, ValueError, OSError):
+        if run.started is not None:
+            begun = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(run.started))
+    states = Counter(kind for _, kind in cases)
+    content = {"run": run, "cases": cases, "states": states, "begun": begun, "place_of": place_of}
+    return render("reports/junit.xml", **content, took=max(0.0, took)).encode()
 
 
 def _kind(case: CaseResult) -> str:
     kinds = {State.PASSED: "passed", State.SKIPPED: "skipped", State.FAILED: "failure"}
     return "skipped" if case.is_forgiven else kinds.get(case.state, "error")
-
-
-def _add(suite: ElementTree.Element, run: RunRow, case: CaseResult) -> None:
-    is_single = case.name != case.task
-    group = case.cell or run.name
-    about = {
-        "classname": fit_for_xml(f"{group}.{case.test or case.task}" if is_single else group),
-        "name": fit_for_xml(case.name if is_single else case.test or case.name),
-        "time": f"{case.seconds:.3f}",
-    }
-    if case.place and not is_single:
-        path, line = place_of(case.place)
-        about |= {"file": fit_for_xml(path), "line": line}
-    element = ElementTree.SubElement(suite, "testcase", about)
-    kind = _kind(case)
-    if kind == "passed":
-        return
-    message = fit_for_xml(case.headline or str(case.state))
-    if kind == "skipped":
-        # As pytest tells of a failure that was expected.
-        about = {"type": "rankwise.soft_fail"} if case.state is not State.SKIPPED else {}
-        ElementTree.SubElement(element, "skipped", {"message": message, **about})
-        return
-    told = ElementTree.SubElement(element, kind, {"message": message, "type": str(case.state)})
-    # The reason of a single test is the first line of its details.
-    parts = [case.reason if not is_single else "", case.details]
-    told.text = fit_for_xml("\n".join(filter(None, parts)))
-    if case.log is not None:
-        ElementTree.SubElement(element, "system-out").text = fit_for_xml(f"log: {case.log}")
 
 
 def place_of(place: str) -> tuple[str, str]:

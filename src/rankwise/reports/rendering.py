@@ -8,14 +8,15 @@ from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Protocol
+from xml.sax.saxutils import quoteattr
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from rankwise import __version__
 from rankwise.reports.markup import as_markup
 from rankwise.reports.palette import EMOJI, TONES
 from rankwise.reports.plots.svg import coordinate
-from rankwise.safe_text import cut, fit, one_line
+from rankwise.safe_text import cut, fit, fit_for_xml, one_line
 from rankwise.wording import counted, duration
 
 if TYPE_CHECKING:
@@ -62,7 +63,10 @@ class Room:
 
 
 def render(template: str, **content: Any) -> Markup:
-    """Fill in a template: `web/task` is task.html.j2 in the folder templates of web."""
+    """Fill in a template: `web/task` is task.html.j2 in the folder templates of web.
+
+    `notify/slack.json` is slack.json.j2: of another kind, with the same rules.
+    """
     return Markup(environment().get_template(template).render(content))
 
 
@@ -111,6 +115,9 @@ def environment() -> Environment:
         made.globals.update({name: getattr(loaded, name) for name in names.split()})
     made.globals.update(sort_value=_sort_value, tones=TONES, version=__version__)
     made.filters.update(commas="{:,}".format, cut=cut, ansi_lines=_ansi_lines, px=coordinate)
+    # Of XML: the text of an element, and the value of an attribute with its quotes.
+    made.filters.update(xml=lambda text: escape(fit_for_xml(text)))
+    made.filters.update(quoted=lambda text: Markup(quoteattr(fit_for_xml(text))))
     return made
 
 
@@ -137,7 +144,8 @@ def _markdown() -> Environment:
 
 
 def _source(template: str) -> str:
-    return _SPACE.sub(" ", _NOTHING.sub("", _text(template, "html")))
+    name, _, kind = template.partition(".")
+    return _SPACE.sub(" ", _NOTHING.sub("", _text(name, kind or "html")))
 
 
 def _text(template: str, kind: str) -> str:

@@ -80,7 +80,11 @@ def open_for_writing(path: Path, *, patience: float) -> Database:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise describe_os_error(path, error) from error
-    _refuse_unwritable(path)
+    # Said at once, as SQLite would say it at the first write.
+    if not os.access(path.parent, os.W_OK | os.X_OK) or (
+        path.exists() and not os.access(path, os.R_OK | os.W_OK)
+    ):
+        raise not_writable(path)
     _refuse_folder(path)
     database = Database(path, "mode=rwc", patience=patience)
     try:
@@ -103,7 +107,15 @@ def open_for_writing(path: Path, *, patience: float) -> Database:
 
 def open_for_reading(path: Path, *, patience: float) -> Database:
     """Open a store that is there; one of an older version is brought up to date before."""
-    _refuse_missing(path)
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise describe_os_error(path, error) from error
+    if not is_there:
+        raise StoreFailure(
+            f"{path}: there is no store. `rankwise run FILE` makes one; if there is one elsewhere, "
+            "go to its project's folder or name it with --store."
+        )
     _refuse_folder(path)
     database, version = _connect_for_reading(path, patience=patience)
     if version == len(STEPS):
@@ -157,30 +169,10 @@ def _size(path: Path) -> int:
     return 0
 
 
-def _refuse_unwritable(path: Path) -> None:
-    """Say at once what SQLite would say at the first write."""
-    if not os.access(path.parent, os.W_OK | os.X_OK) or (
-        path.exists() and not os.access(path, os.R_OK | os.W_OK)
-    ):
-        raise not_writable(path)
-
-
 def _refuse_folder(path: Path) -> None:
     """Say what SQLite would call an error of the disk."""
     if path.is_dir():
         raise StoreFailure(
             f"{path}: this is a folder, in the place of the store's file. "
             "Move it away, or choose another store with --store."
-        )
-
-
-def _refuse_missing(path: Path) -> None:
-    try:
-        is_there = path.exists()
-    except OSError as error:
-        raise describe_os_error(path, error) from error
-    if not is_there:
-        raise StoreFailure(
-            f"{path}: there is no store. `rankwise run FILE` makes one; if there is one elsewhere, "
-            "go to its project's folder or name it with --store."
         )
