@@ -82,8 +82,11 @@ class Queue:
             self._missing[task.key] = len(needs)
             for need in needs:
                 self._followers.setdefault(need, []).append(task.key)
-        self.idle = self._line_up_all()
+        self.idle: list[GivenUp] = []
         """Tasks given up at once: they wait for the failure of what has passed."""
+        for key in [key for key, missing in self._missing.items() if not missing]:
+            if (one := self._decide(key)) is not None:
+                self.idle += [one, *self.over(key, State.SKIPPED)]
 
     def put_back(self, task: Queued) -> None:
         """Have a task wait again that was given away, by this queue or an earlier one."""
@@ -153,13 +156,6 @@ class Queue:
         """Return a task that waits no more, as given up, with all that need it."""
         followers = self.over(key, State.SKIPPED if is_well else State.NOT_RUN)
         return [GivenUp(key=key, reason=reason, is_well=is_well), *followers]
-
-    def _line_up_all(self) -> list[GivenUp]:
-        found: list[GivenUp] = []
-        for key in [key for key, missing in self._missing.items() if not missing]:
-            if (one := self._decide(key)) is not None:
-                found += [one, *self.over(key, State.SKIPPED)]
-        return found
 
     def _decide(self, key: str) -> GivenUp | None:
         """Have a task line up if it can start now; give it up if it never will."""

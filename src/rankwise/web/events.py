@@ -128,13 +128,10 @@ async def changes(feed: Feed, run: str | None, seen: int) -> AsyncGenerator[byte
             subscriber.last = newest
             subscriber.news.set()
         while not feed.is_closed:
-            yield await _next(subscriber)
-
-
-async def _next(subscriber: Subscriber) -> bytes:
-    try:
-        await asyncio.wait_for(subscriber.news.wait(), _HEARTBEAT_SECONDS)
-    except TimeoutError:
-        return ALIVE
-    subscriber.news.clear()
-    return message("change", subscriber.last, subscriber.last)
+            try:
+                await asyncio.wait_for(subscriber.news.wait(), _HEARTBEAT_SECONDS)
+            except TimeoutError:
+                yield ALIVE
+            else:
+                subscriber.news.clear()
+                yield message("change", subscriber.last, subscriber.last)

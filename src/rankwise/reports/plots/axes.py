@@ -111,21 +111,14 @@ def _log_axis(values: Sequence[float], *, in_bytes: bool, own_ticks: bool) -> Ax
     if low == high:
         low, high = low / 2, high * 2 if high < 1e307 else high
     if not own_ticks:
-        low, high = _round_down(low), _round_up(high)
+        # The least numbers of all have no power of ten below them, the greatest none above.
+        low = max((one for one in _steps(low) if 0 < one <= low), default=low)
+        high = min((one for one in _steps(high) if high <= one < math.inf), default=high)
     axis = Axis(low=low, high=high, is_log=True)
     # Sizes and numbers of ranks are mostly powers of two.
     base = 2.0 if in_bytes or (own_ticks and all(_is_power_of_two(one) for one in values)) else 10.0
     places = list(values) if own_ticks and len(values) <= _MOST_OWN_TICKS else _powers(axis, base)
     return _with_ticks(axis, places, in_bytes=in_bytes)
-
-
-def _round_down(value: float) -> float:
-    # The least numbers of all have no power of ten below them.
-    return max((one for one in _steps(value) if 0 < one <= value), default=value)
-
-
-def _round_up(value: float) -> float:
-    return min((one for one in _steps(value) if value <= one < math.inf), default=value)
 
 
 def _steps(value: float) -> list[float]:
