@@ -9,6 +9,7 @@ is drawn as SVG.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -97,7 +98,7 @@ class Scene:
     name: str
     command: str
     sign: str
-    """What must be on the screen before the picture is taken."""
+    """A pattern that must be on the screen before the picture is taken."""
 
 
 SCENES = (
@@ -111,7 +112,7 @@ SCENES = (
         command="pytest --n-workers=4 --rank-grace=1 --no-header test_hang.py",
         sign="1 failed in",
     ),
-    Scene(name="terminal-run", command="rankwise run sweep.yaml", sign="17/48"),
+    Scene(name="terminal-run", command="rankwise run sweep.yaml", sign=r"\b1[5-9]/48"),
 )
 
 
@@ -131,8 +132,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def act(scene: Scene, folder: Path) -> list[str]:
-    """Run a scene in a terminal, and give the screen when the sign is there."""
-    socket = str(folder / "tmux")
+    """Run a scene in a terminal; return the screen as it was when the sign was there."""
+    # A server of its own: the one before may still be ending.
+    socket = str(folder / scene.name)
     path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     line = f"cd {shlex.quote(str(folder))}; export PATH={shlex.quote(path)}; unset CI NO_COLOR; "
     line += f"clear; {scene.command}; exec sleep 600"
@@ -140,7 +142,7 @@ def act(scene: Scene, folder: Path) -> list[str]:
     tmux(socket, *begin, "bash", "-c", line)
     try:
         end = time.monotonic() + LIMIT_SECONDS
-        while scene.sign not in (plain := Text.from_ansi(screen := seen(socket)).plain):
+        while not re.search(scene.sign, plain := Text.from_ansi(screen := seen(socket)).plain):
             if time.monotonic() > end:
                 raise SystemExit(f"{scene.name}: no {scene.sign!r} on the screen:\n{plain}")
             time.sleep(0.05)
