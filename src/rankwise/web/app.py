@@ -71,7 +71,7 @@ def run_again(folder: Path, run: str) -> str:
     except subprocess.TimeoutExpired:
         raise InputError(f"{source}: it could not be planned in time") from None
     if done.returncode:
-        raise InputError(done.stderr.strip() or f"rankwise submit has left with {done.returncode}")
+        raise InputError(done.stderr.strip() or f"rankwise submit: exit code {done.returncode}")
     return done.stdout.split("\n")[0].strip()
 
 
