@@ -6,19 +6,12 @@ import pytest
 from cluster import Cluster
 
 from tests.acceptance.harness import Project
-from tests.acceptance.test_seed_example import EXAMPLE
+from tests.seeds.readme_example import check, notes
 from tests.seeds.sentences import sentence
-from tests.seeds.test_pytest_parallel import NOTES, check, notes
 from tests.seeds.typed import type_line
 from tests.slurm.inner_suites import jobs_of, wait_for
 
 README = "pytest_parallel"
-
-
-@pytest.fixture
-def example(project: Project) -> Project:
-    project.write({"test_pytest_parallel.py": EXAMPLE, "notes.py": NOTES})
-    return project
 
 
 # Slurm
