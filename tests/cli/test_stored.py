@@ -280,3 +280,15 @@ def test_failures_that_are_allowed_are_explained_as_such(rankwise: Rankwise, sto
     assert said.startswith("job-1 passed, though this failed: `soft_fail` allows it.\n")
     assert "nothing to explain" not in said
     assert "worker 0 exited with code 7" in said
+
+
+@pytest.mark.parametrize(
+    "words", [("list", "-n"), ("trend", "latency", "--last"), ("compare", "a", "b", "--last")]
+)
+def test_a_number_that_no_store_can_take_is_refused(
+    rankwise: Rankwise, store: Store, words: tuple[str, ...]
+) -> None:
+    passed_run(store)
+    said = rankwise(*words, "9" * 20)
+    assert said.code == 2
+    assert "is not in the range 1<=x<=1000000000" in said.err

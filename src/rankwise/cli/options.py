@@ -171,7 +171,8 @@ _QUIET = "Print nothing unless something is wrong."
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help=_QUIET)]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
 TaskKey = Annotated[str | None, typer.Option("--task", metavar="KEY", help="Only this task.")]
-Positive = Annotated[int, typer.Option(min=1)]
+# SQLite takes no larger ones than 64 bits.
+Positive = Annotated[int, typer.Option(min=1, max=10**9)]
 """A number whose help is in the docstring of its command."""
 
 
