@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _ELSEWHERE = "or choose another store with --store"
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
-_UNWRITABLE = (
+UNWRITABLE = (
     "the store cannot be written. Get the right to write {folder} and the files in it "
     f"(a disk that is mounted read-only does not give it), {_ELSEWHERE}."
 )
@@ -33,8 +33,8 @@ _IN_WORDS = {
     "kept.",
     sqlite3.SQLITE_IOERR: "the store cannot be read or written ({name}). The disk may be full, "
     "over its quota or broken: free some space, or see to it, and try again.",
-    sqlite3.SQLITE_READONLY: _UNWRITABLE,
-    sqlite3.SQLITE_PERM: _UNWRITABLE,
+    sqlite3.SQLITE_READONLY: UNWRITABLE,
+    sqlite3.SQLITE_PERM: UNWRITABLE,
     sqlite3.SQLITE_CANTOPEN: "the store cannot be opened. Get the permission to read and "
     f"write {{folder}} and the files in it, {_ELSEWHERE}.",
     sqlite3.SQLITE_NOTADB: "this file is not a store of rankwise, nor any database. "
@@ -65,11 +65,6 @@ def describe_os_error(path: Path, error: OSError) -> StoreFailure:
         f"{path}: the store's folder cannot be used: {why} ({error.filename or path.parent}). "
         f"Make it a folder that you can write, {_ELSEWHERE}."
     )
-
-
-def not_writable(path: Path) -> StoreFailure:
-    """Say that a store can be read at most."""
-    return StoreFailure(f"{path}: {_UNWRITABLE.format(folder=path.parent)}")
 
 
 def _code(error: sqlite3.Error) -> int:

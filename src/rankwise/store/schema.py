@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankwise.errors import StoreFailure
-from rankwise.store.database import Database, describe_os_error, is_shut, not_writable
+from rankwise.store.database import UNWRITABLE, Database, describe_os_error, is_shut
 
 # "RNKW": tells a store from other databases.
 _APPLICATION = 0x524E4B57
@@ -84,7 +84,7 @@ def open_for_writing(path: Path, *, patience: float) -> Database:
     if not os.access(path.parent, os.W_OK | os.X_OK) or (
         path.exists() and not os.access(path, os.R_OK | os.W_OK)
     ):
-        raise not_writable(path)
+        raise StoreFailure(f"{path}: {UNWRITABLE.format(folder=path.parent)}")
     _refuse_folder(path)
     database = Database(path, "mode=rwc", patience=patience)
     try:

@@ -21,18 +21,14 @@ def number_text(value: float, digits: int = 4) -> str:
     if value == 0:
         return "0"
     if 1e-3 <= abs(value) < 1e6:
-        return _plain(value, digits)
+        places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        text = f"{value:,.{places}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
     mantissa, _, exponent = f"{value:.{max(0, digits - 2)}e}".partition("e")
     mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
     power = f"10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
     sign = "-" if mantissa == "-1" else ""
     return f"{sign}{power}" if mantissa in ("1", "-1") else f"{mantissa}·{power}"
-
-
-def _plain(value: float, digits: int) -> str:
-    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{places}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def unit_of(name: str) -> str:

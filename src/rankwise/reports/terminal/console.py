@@ -89,46 +89,46 @@ class Sections:
         return contextlib.nullcontext()
 
 
-class GitHubSections(Sections):
-    """Groups in the log of GitHub Actions."""
-
+class _FoldedSections(Sections):
     are_folded = True
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+
+    def _write(self, line: str) -> None:
+        """Write, unless the reader is gone: the writer of the next line is told."""
+        with contextlib.suppress(OSError):
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+
+
+class GitHubSections(_FoldedSections):
+    """Groups in the log of GitHub Actions."""
 
     @contextlib.contextmanager
     def inert(self) -> Iterator[None]:
         """Have GitHub obey nothing until a word comes that the output cannot know."""
         token = f"rankwise-{secrets.token_urlsafe()}"
-        self._say(f"::stop-commands::{token}")
+        self._write(f"::stop-commands::{token}")
         try:
             yield
         finally:
-            self._say(f"::{token}::")
+            self._write(f"::{token}::")
 
     @contextlib.contextmanager
     def section(self, title: str) -> Iterator[None]:
         """Make a group."""
-        self._say(f"::group::{github_title(title)}")
+        self._write(f"::group::{github_title(title)}")
         try:
             with self.inert():
                 yield
         finally:
             # Also after an error: what follows is in no group.
-            self._say("::endgroup::")
-
-    def _say(self, line: str) -> None:
-        _write(self._stream, f"{line}\n")
+            self._write("::endgroup::")
 
 
-class GitLabSections(Sections):
+class GitLabSections(_FoldedSections):
     """Collapsed sections in the log of GitLab CI, which obeys only what cannot be shown."""
-
-    are_folded = True
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
 
     @contextlib.contextmanager
     def section(self, title: str) -> Iterator[None]:
@@ -142,7 +142,7 @@ class GitLabSections(Sections):
             self._say(f"section_end:{int(time.time())}:{name}", "")
 
     def _say(self, words: str, title: str) -> None:
-        _write(self._stream, f"{_ERASED}{words}\r{_ERASED}{title}\n")
+        self._write(f"{_ERASED}{words}\r{_ERASED}{title}")
 
 
 def sections_for(stream: TextIO, environment: Mapping[str, str]) -> Sections:
@@ -160,13 +160,6 @@ def _is_file(stream: TextIO) -> bool:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
     except (OSError, ValueError):
         return False  # It is no file of the system's.
-
-
-def _write(stream: TextIO, text: str) -> None:
-    """Write, unless the reader is gone: the writer of the next line is told."""
-    with contextlib.suppress(OSError):
-        stream.write(text)
-        stream.flush()
 
 
 def plain_title(text: str) -> str:
