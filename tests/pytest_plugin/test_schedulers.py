@@ -17,7 +17,7 @@ from rankwise.pytest_plugin.schedulers.base import Assignment, Pace, ScheduledTe
 from rankwise.pytest_plugin.schedulers.dispatcher import ScheduledSuite, make_scheduler
 from rankwise.pytest_plugin.schedulers.dynamic import Dynamic
 from rankwise.pytest_plugin.schedulers.sequential import Sequential
-from rankwise.pytest_plugin.schedulers.static import FirstFit, Static, plan_steps
+from rankwise.pytest_plugin.schedulers.static import Static, plan_steps
 from tests.support.simulate import Simulation, Span, lower_bound, simulate
 
 SCHEDULERS = ("sequential", "static", "dynamic")
@@ -217,13 +217,6 @@ def test_no_two_tests_of_a_static_step_share_a_rank(run: Run) -> None:
         ranks = [rank for _, place in step for rank in place]
         assert len(ranks) == len(set(ranks))
         assert all(0 <= rank < run.width for rank in ranks)
-
-
-def test_first_fit_finds_the_first_step_among_many() -> None:
-    fit = FirstFit(4, most_steps=5)
-    assert [fit.place(size) for size in (3, 2, 2, 1, 4, 1)] == [
-        *((0, 0), (1, 0), (1, 2), (0, 3), (2, 0), (3, 0))
-    ]
 
 
 @given(runs(), st.randoms(use_true_random=False), st.booleans(), any_skew)

@@ -49,16 +49,21 @@ class LauncherOptions:
 
 
 @cache
-def options_of(dialect: Dialect) -> LauncherOptions:
-    """Return the options of a launcher."""
+def read_tables(name: str) -> Mapping[str, Mapping[str, str]]:
+    """Return the tables of a file that lies beside this module."""
     # Read late: most documents start no ranks.
     import tomllib
 
-    text = Path(__file__).with_name("launcher_options.toml").read_text(encoding="utf-8")
-    tables: dict[str, dict[str, str]] = tomllib.loads(text)
+    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
+@cache
+def options_of(dialect: Dialect) -> LauncherOptions:
+    """Return the options of a launcher."""
+    tables = read_tables("launcher_options.toml")
     own = tables[dialect]
     other = tables.get(own.get("like", ""), {})
-    both = other | own
+    both = {**other, **own}
     # Of a name in both, the launcher's own number of arguments counts.
     return LauncherOptions(
         style=both["style"],

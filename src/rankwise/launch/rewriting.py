@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from rankwise.launch.commandline import NAMES_VARIABLES, PYTHON_FLAGS, is_python
+from rankwise.launch.commandline import NAMES_VARIABLES, PYTHON_FLAGS, is_python, read_tables
 from rankwise.launch.shell import Edit, Word, apply, in_short, read, remove
 from rankwise.plan import fill_in, later
 
@@ -136,53 +136,16 @@ def _insertion(segment: Segment, text: str) -> Edit:
     return Edit(segment.program[0].start, segment.program[0].start, text)
 
 
-_TITLES: Mapping[Family, str] = {
-    "mpich": "MPICH",
-    "intel": "Intel MPI",
-    "openmpi4": "Open MPI 4",
-    "openmpi5": "Open MPI 5",
-    "unknown": "another MPI",
-}
-_OTHERWISE = "where it is called otherwise"
-_REASONS = {
-    "mca": "which has no such parameters",
-    "run-as-root": "which always allows it",
-    "oversubscribe": "which always allows it",
-    "export": "which passes on all variables",
-    "map-by": "which places ranks otherwise",
-    "display": "which does not show it",
-    "two-dashes": "which needs two dashes",
-}
+def _translations() -> Mapping[str, Mapping[str, str]]:
+    return read_tables("launcher_translations.toml")
 
-# Open MPI's options that Hydra does without: it passes on all variables, allows root and more
-# ranks than cores, and has no parameters of that kind.
-_ONLY_OPEN_MPI = {
-    **dict.fromkeys(
-        ("mca", "gmca", "omca", "gomca", "prtemca", "gprtemca", "pmixmca", "gpmixmca"), "mca"
-    ),
-    "allow-run-as-root": "run-as-root",
-    **dict.fromkeys(("oversubscribe", "nooversubscribe"), "oversubscribe"),
-    **dict.fromkeys(("rank-by", "byslot", "use-hwthread-cpus"), "map-by"),
-    **dict.fromkeys(("display-map", "display-allocation"), "display"),
-}
-_HYDRA_NAMES = {
-    "c": "-n",
-    "N": "-ppn",
-    "npernode": "-ppn",
-    "H": "-hosts",
-    "wd": "-wdir",
-    "tag-output": "-prepend-rank",
-    "default-hostfile": "-f",
-}
-_OPEN_MPI_NAMES = {
-    "f": "--hostfile",
-    "hosts": "--host",
-    "hostlist": "--host",
-    "ppn": "--npernode",
-    "perhost": "--npernode",
-    "prepend-rank": "--tag-output",
-    "l": "--tag-output",
-}
+
+def _only_openmpi() -> dict[str, str]:
+    """Return the options that only Open MPI has, each with the kind of change."""
+    kinds = _translations()["only_openmpi"].items()
+    return {name: kind for kind, names in kinds for name in names.split()}
+
+
 # What Hydra can map by, also with a number after a colon.
 _HYDRA_PLACES = re.compile(r"(?:hwthread|core|socket|numa|l[1-5][idu]?cache)(?::\d+)?")
 # Open MPI 5 takes these with one dash for something else.
@@ -214,7 +177,7 @@ def fixes_for(line: str, launch: Launch, family: Family) -> list[Fix]:
             fixes += _for_hydra(line, segment, family, to_set)
         elif launch.dialect == "openmpi" and family in ("openmpi4", "openmpi5"):
             fixes += _for_open_mpi(line, segment, family)
-        elif family == "unknown" and segment.options_named(*_ONLY_OPEN_MPI):
+        elif family == "unknown" and segment.options_named(*_only_openmpi()):
             # Whichever version it is: the older ones take two dashes as well.
             for option in segment.options:
                 fixes += _with_two_dashes(line, option) if option.name in _TWO_DASHES else ()
@@ -240,10 +203,11 @@ def _told(fixes: Sequence[Fix], launch: Launch, family: Family) -> str:
         f"`{in_short(fix.was)}` became `{in_short(fix.now)}`" for fix in fixes if fix.now
     )
     parts = [*([f"{gone} left out"] if gone else []), *changed]
-    reason = _REASONS.get(fixes[0].name, _OTHERWISE)
+    reason = _translations()["reasons"].get(fixes[0].name, "where it is called otherwise")
     if family == "unknown":
         return f"{', '.join(parts)}: {launch.launcher} may be of Open MPI 5, {reason}"
-    return f"{', '.join(parts)}: {launch.launcher} is of {_TITLES[family]}, {reason}"
+    title = _translations()["titles"][family]
+    return f"{', '.join(parts)}: {launch.launcher} is of {title}, {reason}"
 
 
 def _torch(line: str, launch: Launch) -> Iterator[Fix]:
@@ -260,6 +224,7 @@ def _torch(line: str, launch: Launch) -> Iterator[Fix]:
 
 
 def _for_hydra(line: str, segment: Segment, family: Family, to_set: str) -> Iterator[Fix]:
+    only_openmpi, names = _only_openmpi(), _translations()["hydra"]
     for option in segment.options:
         value = option.values[0] if option.values else None
         if option.name == "x":
@@ -271,10 +236,10 @@ def _for_hydra(line: str, segment: Segment, family: Family, to_set: str) -> Iter
         # MPICH has this one, too.
         elif option.name == "report-bindings" and family == "intel":
             yield _left_out("display", line, option)
-        elif option.name in _ONLY_OPEN_MPI:
-            yield _left_out(_ONLY_OPEN_MPI[option.name], line, option)
-        elif option.name in _HYDRA_NAMES:
-            yield _renamed(line, option, _HYDRA_NAMES[option.name])
+        elif option.name in only_openmpi:
+            yield _left_out(only_openmpi[option.name], line, option)
+        elif option.name in names:
+            yield _renamed(line, option, names[option.name])
 
 
 def _export_for_hydra(line: str, option: Option, to_set: str) -> Fix:
@@ -293,6 +258,7 @@ def _mapping_for_hydra(line: str, option: Option, value: str) -> Iterator[Fix]:
 
 
 def _for_open_mpi(line: str, segment: Segment, family: Family) -> Iterator[Fix]:
+    names = _translations()["openmpi"]
     for option in segment.options:
         if option.name in ("genv", "env") and option.words:
             raw = [word.raw for word in option.words]
@@ -300,10 +266,10 @@ def _for_open_mpi(line: str, segment: Segment, family: Family) -> Iterator[Fix]:
         elif option.name in ("genvall", "envall"):
             yield _left_out("export", line, option)
         elif option.name in ("genvlist", "envlist") and option.values[0] is not None:
-            names = option.values[0].split(",")
-            yield _replaced("export-value", line, option, " ".join(f"-x {name}" for name in names))
-        elif option.name in _OPEN_MPI_NAMES:
-            yield _renamed(line, option, _OPEN_MPI_NAMES[option.name])
+            passed = " ".join(f"-x {name}" for name in option.values[0].split(","))
+            yield _replaced("export-value", line, option, passed)
+        elif option.name in names:
+            yield _renamed(line, option, names[option.name])
         elif family == "openmpi5" and option.name in _TWO_DASHES:
             yield from _with_two_dashes(line, option)
 

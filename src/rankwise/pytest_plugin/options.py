@@ -13,6 +13,9 @@ import pytest
 if TYPE_CHECKING:
     from _pytest.nodes import Node
 
+LATE_GC = pytest.StashKey[bool]()
+"""Whether garbage collection is to be enabled at the first test."""
+
 DEFAULT_LIMIT = 600.0
 DEFAULT_GRACE = 5.0
 

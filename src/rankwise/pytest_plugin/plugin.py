@@ -17,7 +17,7 @@ import pytest
 # A plain pytest loads this module too, and each other module takes a third of a millisecond: what a
 # plain pytest does not need is imported where it is used.
 from rankwise.pytest_plugin.fixtures import comm, mpi_ranks, mpi_tmp_path, mpi_tmpdir
-from rankwise.pytest_plugin.options import MARKERS, STARTS_RANKS, add_options, closest_mark
+from rankwise.pytest_plugin.options import LATE_GC, MARKERS, STARTS_RANKS, add_options, closest_mark
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -123,7 +123,7 @@ def _start(early_config: pytest.Config) -> None:
 
 
 def _join_mpirun(early_config: pytest.Config, place: Place) -> None:
-    collects_garbage = _postpone_garbage(early_config)
+    _postpone_garbage(early_config)
     from rankwise.errors import RankwiseError
     from rankwise.pytest_plugin.interop import settle
     from rankwise.pytest_plugin.mpirun import MpirunLink
@@ -138,7 +138,7 @@ def _join_mpirun(early_config: pytest.Config, place: Place) -> None:
         early_config.pluginmanager.register(refusal, "rankwise-refusal")
         return
     early_config.stash[_WORLD] = world
-    MpirunSession(early_config, world, collects_garbage=collects_garbage).add_to(early_config)
+    MpirunSession(early_config, world).add_to(early_config)
 
 
 class _Refusal:
@@ -169,16 +169,15 @@ def _cannot_start_mpi() -> bool:
     return module is not None and not module.Is_initialized()
 
 
-def _postpone_garbage(early_config: pytest.Config) -> bool:
-    """Disable garbage collection until the first test; returns whether it was enabled.
+def _postpone_garbage(early_config: pytest.Config) -> None:
+    """Disable garbage collection until the first test.
 
     Nearly all objects that are made until then stay, so a search is a waste of time.
     """
-    collects_garbage = gc.isenabled()
-    gc.disable()
-    if collects_garbage:
+    if gc.isenabled():
+        gc.disable()
         early_config.add_cleanup(gc.enable)
-    return collects_garbage
+        early_config.stash[LATE_GC] = True
 
 
 def _wants_workers(early_config: pytest.Config) -> bool:
@@ -189,7 +188,7 @@ def _wants_workers(early_config: pytest.Config) -> bool:
 
 
 def _start_pool(early_config: pytest.Config, place: Place | None) -> None:
-    collects_garbage = _postpone_garbage(early_config)
+    _postpone_garbage(early_config)
     from rankwise.pytest_plugin.workers.place import RunOptions, start_controller
 
     options = RunOptions(early_config, place=place)
@@ -200,11 +199,11 @@ def _start_pool(early_config: pytest.Config, place: Place | None) -> None:
         early_config.pluginmanager.register(DetachedRun(early_config, options.slurm))
         return
     early_config.stash[_WORKERS] = options.width
-    start_controller(early_config, options, collects_garbage=collects_garbage)
+    start_controller(early_config, options)
 
 
 def _join_pool(early_config: pytest.Config) -> None:
-    collects_garbage = _postpone_garbage(early_config)
+    _postpone_garbage(early_config)
     from rankwise.pytest_plugin.connections import WORLD, Invitation
     from rankwise.pytest_plugin.workers.worker import PoolLink, PoolSession
 
@@ -213,11 +212,11 @@ def _join_pool(early_config: pytest.Config) -> None:
     if invitation.is_distant and WORLD not in os.environ:
         from rankwise.pytest_plugin.workers.supervisor import supervise_node
 
-        supervise_node(early_config, invitation, collects_garbage=collects_garbage)
+        supervise_node(early_config, invitation)
         return
     link = PoolLink(invitation)
     link.join_world()
-    PoolSession(early_config, link, collects_garbage=collects_garbage).add_to(early_config)
+    PoolSession(early_config, link).add_to(early_config)
 
 
 @pytest.hookimpl(tryfirst=True)

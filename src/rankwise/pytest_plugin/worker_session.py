@@ -17,7 +17,7 @@ from rankwise.pytest_plugin.communicators import Communicators
 from rankwise.pytest_plugin.connections import WireError
 from rankwise.pytest_plugin.interop import CombineAnyway, JunitStandIn, MeasureOnly
 from rankwise.pytest_plugin.mpirun import GOODBYE_SECONDS, MpirunLink, ReportingRank
-from rankwise.pytest_plugin.options import closest_mark, grace_from, policy_from
+from rankwise.pytest_plugin.options import LATE_GC, closest_mark, grace_from, policy_from
 from rankwise.pytest_plugin.output import PastCapture
 from rankwise.pytest_plugin.reporter import show_notice
 from rankwise.pytest_plugin.runtest import Loop, RankRunner
@@ -89,13 +89,11 @@ class RankSession(Generic[LinkType]):
     _is_apart = False
     """Whether each rank runs every test by itself, as without rankwise."""
 
-    def __init__(self, config: pytest.Config, link: LinkType, *, collects_garbage: bool) -> None:
-        """With `collects_garbage`, garbage collection is enabled at the first test."""
+    def __init__(self, config: pytest.Config, link: LinkType) -> None:
         self._config = config
         self._link = link
         self.is_reporter = link.is_reporter
         """Whether this is the process whose output the user sees."""
-        self._collects_garbage = collects_garbage
         self._collection_errors: list[pytest.CollectReport] = []
         self._terminal: TerminalReporter | None = None
         self._has_spoken = False
@@ -177,7 +175,7 @@ class RankSession(Generic[LinkType]):
         that is a good part of the time of short tests.
         """
         collection.spare_what_is_loaded(self._config, is_ours=lambda: not self._is_apart)
-        if self._collects_garbage:
+        if self._config.stash.get(LATE_GC, False):
             gc.enable()
 
     @pytest.hookimpl(tryfirst=True)
@@ -204,8 +202,8 @@ class RankSession(Generic[LinkType]):
 class MpirunSession(RankSession[MpirunLink]):
     """The hooks of a session on a rank that mpirun has started."""
 
-    def __init__(self, config: pytest.Config, link: MpirunLink, *, collects_garbage: bool) -> None:
-        super().__init__(config, link, collects_garbage=collects_garbage)
+    def __init__(self, config: pytest.Config, link: MpirunLink) -> None:
+        super().__init__(config, link)
         self._stragglers: list[int] = []
         self._reporter: ReportingRank | None = None
         self._exit_code = 0

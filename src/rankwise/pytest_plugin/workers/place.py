@@ -204,7 +204,7 @@ class Listener(Protocol):
 _ROOM_BYTES = 1 << 16
 
 
-def start_controller(config: pytest.Config, options: RunOptions, *, collects_garbage: bool) -> None:
+def start_controller(config: pytest.Config, options: RunOptions) -> None:
     """Make this process the controller of a pool.
 
     Comes back in other processes too: in the template and in ranks, which are copies of this one.
@@ -243,14 +243,8 @@ def start_controller(config: pytest.Config, options: RunOptions, *, collects_gar
         listener.close()
         # Ctrl-C at the terminal is for the controller, which tells the others.
         os.setsid()
-        supervise(
-            config,
-            options,
-            invitation,
-            line=connections.Channel(theirs),
-            template_line=template_end,
-            collects_garbage=collects_garbage,
-        )
+        line = connections.Channel(theirs)
+        supervise(config, options, invitation, line=line, template_line=template_end)
         return
     theirs.close()
     template_end.close()

@@ -234,9 +234,7 @@ def read_log(folder: Path, world: int) -> str:
     return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
-def supervise_node(
-    config: pytest.Config, invitation: connections.Invitation, *, collects_garbage: bool
-) -> None:
+def supervise_node(config: pytest.Config, invitation: connections.Invitation) -> None:
     """Be the supervisor of one node; comes back in its copies, the template and ranks."""
     from rankwise.pytest_plugin.workers.place import RunOptions
 
@@ -247,7 +245,7 @@ def supervise_node(
     folder.mkdir(mode=0o700)
     name = connections.name_on_node(connections.SUPERVISOR, connections.node_name())
     line = connections.Channel.open(invitation.address, invitation.secret, name)
-    supervise(config, options, invitation, line=line, collects_garbage=collects_garbage)
+    supervise(config, options, invitation, line=line)
 
 
 def supervise(
@@ -257,7 +255,6 @@ def supervise(
     *,
     line: connections.Channel,
     template_line: socket.socket | None = None,
-    collects_garbage: bool,
 ) -> None:
     """Be a supervisor; comes back in its copies, the template and ranks without one."""
     folder = invitation.own_folder
@@ -322,10 +319,7 @@ def supervise(
     else:
         fork_request.take_place(usual)
         link.join_world()
-    session = PoolSession(
-        config, link, collects_garbage=collects_garbage, server=server, usual=usual
-    )
-    session.add_to(config)
+    PoolSession(config, link, server=server, usual=usual).add_to(config)
 
 
 def clean_command(config: pytest.Config) -> list[str]:

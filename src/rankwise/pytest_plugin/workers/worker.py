@@ -107,11 +107,10 @@ class PoolSession(RankSession[PoolLink]):
         config: pytest.Config,
         link: PoolLink,
         *,
-        collects_garbage: bool,
         server: ForkServer | None = None,
         usual: Mapping[bytes, bytes] | None = None,
     ) -> None:
-        super().__init__(config, link, collects_garbage=collects_garbage)
+        super().__init__(config, link)
         self._server = server
         self._usual = usual or {}
         self._deselected: list[str] = []
