@@ -76,6 +76,27 @@ def test_nodes_are_read_with_their_gpus() -> None:
     assert found[1][0].memory == 512000
 
 
+@pytest.mark.parametrize(
+    ("listed", "partition", "names"),
+    [
+        ("n1|a|4|4000|(null)\nn1|b|4|4000|(null)\nn2|b|8|4000|(null)\n", "", ["n1", "n2"]),
+        ("n1|a*|4|4000|(null)\nn1|b|4|4000|(null)\nn2|b|8|4000|(null)\n", "", ["n1"]),
+        ("n1|a*|4|4000|(null)\nn1|b|4|4000|(null)\nn2|b|8|4000|(null)\n", "a,b", ["n1", "n2"]),
+    ],
+)
+def test_a_node_in_several_partitions_is_counted_once(
+    listed: str, partition: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = Slurm(SlurmConfig(partition=partition))
+    monkeypatch.setattr(system, "call", lambda _command: listed)
+    assert [node.name for node in system.nodes()] == names
+
+
+def test_a_job_gets_no_variables_of_the_step_that_its_client_runs_in() -> None:
+    given = {"SLURM_JOB_ID": "7", "PMI_RANK": "0", "SLURM_CONF": "/c", "SLURM_CLUSTERS": "x"}
+    assert Slurm().plain_environment(given) == {"SLURM_CONF": "/c", "SLURM_CLUSTERS": "x"}
+
+
 @pytest.mark.parametrize(("said", "number"), [("12\n", "12"), ("12;cluster\n", "12")])
 def test_the_number_of_a_job_is_read(said: str, number: str) -> None:
     assert slurm.read_submitted(said) == number

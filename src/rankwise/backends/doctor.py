@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
 import sys
@@ -343,7 +342,7 @@ def _send_trial(system: BatchSystem, settings: BatchConfig, place: Path, remedy:
         script=f"{script}\n",
         options=system.options(batch.Needs()),
         output=log,
-        environment=system.plain_environment(os.environ),
+        environment=system.plain_environment(),
     )
     try:
         job = system.submit(trial)

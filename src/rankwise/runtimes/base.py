@@ -44,26 +44,6 @@ Runtime = Callable[[RuntimeChoice, Say], PreparedRuntime]
 Idempotent, and many processes may do it at once. ComputeFailure: it cannot be had.
 """
 
-# The shell that finds `module` is a login shell's child, or knows where its definition lies.
-_SCRIPT = """\
-if ! type module >/dev/null 2>&1; then
-    for file in "${MODULESHOME:-/usr/share/modules}/init/bash" /usr/share/modules/init/bash \\
-        /usr/share/lmod/lmod/init/bash /etc/profile.d/lmod.sh /etc/profile.d/modules.sh; do
-        if [ -r "$file" ]; then . "$file"; break; fi
-    done
-fi
-if ! type module >/dev/null 2>&1; then
-    echo "rankwise: this machine has no environment modules: no command \\`module\\`" >&2
-    exit 127
-fi
-count=$1; shift
-while [ "$count" -gt 0 ]; do
-    module load "$1" || { echo "rankwise: module load $1 failed" >&2; exit 1; }
-    shift; count=$((count - 1))
-done
-exec "$@"
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modules:
@@ -74,7 +54,9 @@ class Modules:
     def __call__(self, command: Command, **_around: Any) -> Command:
         """Return the command of a shell that loads them where it is started."""
         inner = ("/bin/sh", "-c", command) if isinstance(command, str) else command
-        return ("bash", "-c", _SCRIPT, "rankwise", str(len(self.names)), *self.names, *inner)
+        # In the command itself, as it may be started on another machine.
+        script = Path(__file__).with_name("modules.sh").read_text(encoding="utf-8")
+        return ("bash", "-c", script, "rankwise", str(len(self.names)), *self.names, *inner)
 
 
 def prepare(choice: RuntimeChoice, say: Say) -> PreparedRuntime:

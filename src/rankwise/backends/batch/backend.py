@@ -96,7 +96,7 @@ class BatchBackend(base.ActiveBackend):
         self._choice, self._settings = choice, choice.batch
         self._notes = submitting.SubmitNotes(system=self._system, backend=choice.backend)
         # What this client runs in is not the job's: it may itself be a job.
-        plain = self._system.plain_environment(os.environ)
+        plain = self._system.plain_environment()
         plain = {name: value for name, value in plain.items() if name not in secrets}
         most = self._settings.max_queued
         sending = submitting.Sending(self._notes, most=most, environment=plain)

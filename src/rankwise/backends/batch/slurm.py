@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 
 from rankwise.backends.batch.system import (
     INDEX,
@@ -30,53 +31,20 @@ QUEUE_FORMAT = "%i|%T|%r|%N|%j"
 _QUEUE = ("squeue", "--noheader", "--array", "--states=all", "-o", QUEUE_FORMAT)
 ACCOUNT_FORMAT = "JobID,State,ExitCode,NodeList,Reason,JobName"
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][\w:/.-]*)=")
-# Messages of Slurm's commands after which the same call may succeed later.
-_AWAY = (
-    *("Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted"),
-    *("Connection refused", "Transport endpoint is not connected", "controller in standby mode"),
-    *("Communication connection failure", "Connection timed out", "Unable to contact slurmdbd"),
-    *("Problem talking to the database", "Resource temporarily unavailable"),
-)
 _UNKNOWN_JOB, _NO_ACCOUNTING = "Invalid job id", "accounting storage is disabled"
-# Limits of a user, a QOS or the cluster: there is room again when jobs have ended.
-_FULL = ("MaxSubmitJob", "MaxSubmitPU", "MaxSubmitPA", "job limit is at the maximum", "MaxJobCount")
-# All others leave it open what becomes of a job, also those that a later Slurm may have.
-_CAUSES = {
-    "BOOT_FAIL": Cause.NODE_NOT_BOOTED,
-    "CANCELLED": Cause.CANCELLED,
-    "COMPLETED": Cause.COMPLETED,
-    "DEADLINE": Cause.TIME_LIMIT,
-    "FAILED": Cause.FAILED,
-    "LAUNCH_FAILED": Cause.FAILED,
-    "NODE_FAIL": Cause.NODE_LOST,
-    "OUT_OF_MEMORY": Cause.OUT_OF_MEMORY,
-    "PREEMPTED": Cause.PREEMPTED,
-    "REVOKED": Cause.CANCELLED,
-    "TIMEOUT": Cause.TIME_LIMIT,
-}
-_PHASES = {
-    **dict.fromkeys(("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"), Phase.WAITING),
-    "SPECIAL_EXIT": Phase.WAITING,
-    "CONFIGURING": Phase.STARTING,
-    "RUNNING": Phase.RUNNING,
-}
+_DATA = tomllib.loads(Path(__file__).with_name("slurm.toml").read_text(encoding="utf-8"))
+_CAUSES = {word: Cause(cause) for word, cause in _DATA["causes"].items()}
 # What slurmstepd writes into the output of a job: the only source where accounting is off.
 _MEMORY_WORDS = re.compile(r"(?i)exceeded (job )?memory limit|oom[-_]kill|out[ _]of[ _]memory")
 _CANCELLED_WORDS = re.compile(
     r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*"
 )
-_STATE_OF_CAUSE = {
-    "TIME LIMIT": "TIMEOUT",
-    "PREEMPTION": "PREEMPTED",
-    "NODE FAILURE": "NODE_FAIL",
-    "JOB NOT ENDING WITH SIGNALS": "NODE_FAIL",
-}
 
 
 def state_of(word: str, **details: str) -> JobState:
     """Return the state behind one of Slurm's words, in capitals: `RUNNING`, `OUT_OF_MEMORY`."""
     cause = _CAUSES.get(word)
-    phase = _PHASES.get(word, Phase.ENDING) if cause is None else Phase.OVER
+    phase = Phase(_DATA["phases"].get(word, "ending")) if cause is None else Phase.OVER
     return JobState(phase=phase, cause=cause, word=word, **details)
 
 
@@ -184,38 +152,7 @@ def read_nodes(text: str) -> list[tuple[BatchNode, bool]]:
     return found
 
 
-# Which cluster it is, and how it writes times; all others belong to a job.
-_KEPT = ("SLURM_CONF", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
-# What srun needs to start ranks in the allocation that we are in.
-_ALLOCATION = (
-    *("JOB_ID", "JOBID", "CONF", "JOB_NODELIST", "NODELIST", "NNODES", "JOB_NUM_NODES"),
-    *("CLUSTER_NAME", "JOB_CPUS_PER_NODE", "TASKS_PER_NODE", "JOB_PARTITION"),
-    *("WORKING_CLUSTER", "SUBMIT_HOST", "JOB_NAME"),
-)
-DIALECT = Dialect(
-    system="Slurm",
-    job="SLURM_JOB_ID",
-    array_index="SLURM_ARRAY_TASK_ID",
-    restarts="SLURM_RESTART_COUNT",
-    nodes="SLURM_JOB_NODELIST",
-    cores="SLURM_JOB_CPUS_PER_NODE",
-    expand=("scontrol", "show", "hostnames", "{nodes}"),
-    addresses=("scontrol", "--oneliner", "show", "node", "{nodes}"),
-    address=r"NodeName=(\S+).*?NodeAddr=(\S+)",
-    reach=(
-        # Without --overlap, the step would wait until others have freed their cores.
-        *("srun", "--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist={node}"),
-        *("--mem=0", "--mpi=none", "--export=ALL", "--unbuffered", "--quiet"),
-        "--job-name=rankwise",
-    ),
-    # A process has all cores of its job, where Slurm would bind it to some.
-    binding=("scontrol", "show", "config"),
-    binds=r"TaskPlugin\s*=\s*(?!task/none|\(null\))\S",
-    unbound=("--cpu-bind=none",),
-    dropped=("SLURM", "SRUN_", "PMI_", "PMIX_"),
-    kept=("SLURM_CONF",),
-    allocation=tuple(f"SLURM_{name}" for name in _ALLOCATION),
-)
+DIALECT = Dialect(**_DATA["dialect"])
 
 
 class Slurm(BatchSystem):
@@ -340,9 +277,10 @@ class Slurm(BatchSystem):
         partition = self._settings.partition
         which = [f"--partition={partition}"] if partition else []
         found = read_nodes(self.call(["sinfo", "--noheader", "--Node", "-o", NODE_FORMAT, *which]))
-        # Without a default partition, sbatch needs a name: then all nodes are as good a guess.
+        # Without a default partition, sbatch needs a name: then all nodes are as good a guess, each
+        # once however many partitions it is in.
         default = [node for node, is_default in found if is_default and not partition]
-        return default or [node for node, _ in found]
+        return default or list({node.name: node for node, _ in found}.values())
 
     def configuration(self) -> dict[str, str]:
         """Return how this Slurm is configured."""
@@ -357,7 +295,7 @@ class Slurm(BatchSystem):
         if state.word not in ("", "FAILED", "CANCELLED", "COMPLETED"):
             return state
         found = [match[1] for line in lines if (match := _CANCELLED_WORDS.search(line))]
-        named = [_STATE_OF_CAUSE[cause] for cause in found if cause in _STATE_OF_CAUSE]
+        named = [_DATA["ended"][cause] for cause in found if cause in _DATA["ended"]]
         if memory:
             word = "OUT_OF_MEMORY"
         elif named:
@@ -368,21 +306,13 @@ class Slurm(BatchSystem):
             return state
         return replace(state, phase=Phase.OVER, cause=_CAUSES[word], word=word, line=memory)
 
-    def plain_environment(self, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return the variables without those of the job that this process may itself be in."""
-        return {
-            name: value
-            for name, value in environment.items()
-            if not name.startswith("SLURM") or name in _KEPT
-        }
-
     def is_away(self, text: str) -> bool:
         """Return whether it is only that slurmctld or slurmdbd does not answer."""
-        return any(words in text for words in _AWAY)
+        return any(words in text for words in _DATA["messages"]["away"])
 
     def is_full(self, text: str) -> bool:
         """Return whether a job was refused only because there are too many already."""
-        return any(words in text for words in _FULL)
+        return any(words in text for words in _DATA["messages"]["full"])
 
     def close(self) -> None:
         """End commands that are under way."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -206,7 +207,7 @@ class BatchSystem(Protocol):
         del lines
         return state
 
-    def plain_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
+    def plain_environment(self, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the variables without those of the job that this process may itself be in."""
         return {name: value for name, value in environment.items() if not self.dialect.is_own(name)}
 

@@ -130,7 +130,7 @@ def submit_on(wishes: SlurmOptions, program: Sequence[str], name: str, line: str
         options=system.options(batch.Needs(cores=wishes.tasks)),
         # The job only holds the place: what tests print comes by way of the controller.
         output=Path("/dev/null"),
-        environment={**system.plain_environment(os.environ), LINE: line},
+        environment={**system.plain_environment(), LINE: line},
     )
     return Allocation(system, system.submit(job), is_ours=True)
 
