@@ -8,14 +8,11 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +28,7 @@ from rankwise.pytest_plugin.collection import number_groups, raise_early_end, re
 from rankwise.pytest_plugin.connections import Channel, Header, WireError
 from rankwise.pytest_plugin.failure_report import AbortedTest, report_ending
 from rankwise.pytest_plugin.marks import limit_of, size_of
-from rankwise.pytest_plugin.options import grace_from, limit_from
+from rankwise.pytest_plugin.options import POLICIES, grace_from, limit_from
 from rankwise.pytest_plugin.output import LastWords
 from rankwise.pytest_plugin.rank_status import StatusFiles, StatusWriter, describe_overdue
 from rankwise.pytest_plugin.reporter import Reporter, explain_gone
@@ -275,19 +272,30 @@ _START = (
     "import os, sys; sys.path.insert(0, sys.argv[1]); "
     # For schedulers of other packages.
     "sys.path += sys.argv[3].split(os.pathsep); "
-    "from rankwise.pytest_plugin.mpirun_coordinator import serve; serve(int(sys.argv[2]))"
+    "from rankwise.pytest_plugin.mpirun_coordinator import serve; "
+    "serve(int(sys.argv[2])); os._exit(0)"
 )
 
 
 class CoordinatorProcess:
     """Started before it is known where to listen; ends when rank 0 hangs up or is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, scheduler: str | None) -> None:
+        # Without site-packages it starts sooner; schedulers of other packages may be found by what
+        # is there.
+        flags = ["-I", "-S"] if scheduler in (None, *POLICIES) else ["-I"]
+        source, places = str(Path(rankwise.__file__).parent.parent), os.pathsep.join(sys.path)
         self._line, theirs = connections.pair()
         with theirs:
-            self._pid = os.fork() if _can_fork() else _execute(theirs)
-            if not self._pid:
-                _become_coordinator(theirs)
+            # Not a copy of this process, in which MPI, or threads, may be at work.
+            self._process = subprocess.Popen(
+                [sys.executable, *flags, "-c", _START, source, str(theirs.fileno()), places],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                # Ctrl-C is for the ranks; the coordinator ends when rank 0 has.
+                start_new_session=True,
+            )
         self._folder: str | None = None
 
     def open(self, hosts: list[str]) -> dict[str, Any]:
@@ -311,59 +319,11 @@ class CoordinatorProcess:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-        if self._pid:
-            deadline = time.monotonic() + _STOP_SECONDS
-            with contextlib.suppress(ChildProcessError, ProcessLookupError):
-                while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
-                    if time.monotonic() > deadline:
-                        os.kill(self._pid, signal.SIGKILL)
-                        os.waitpid(self._pid, 0)
-                        break
-                    time.sleep(0.001)
-            self._pid = 0
-
-
-def _can_fork() -> bool:
-    """Return whether a copy of this process is safe: MPI not started, no thread holds a lock."""
-    return "mpi4py.MPI" not in sys.modules and threading.active_count() == 1
-
-
-def _become_coordinator(line: socket.socket) -> NoReturn:
-    """Serve in this copy of rank 0, which has loaded all that is needed already."""
-    from rankwise.pytest_plugin.mpirun_coordinator import serve
-
-    code = 1
-    try:
-        # Ctrl-C is for the ranks; the coordinator ends when rank 0 has.
-        os.setsid()
-        kept = os.dup2(line.fileno(), 3)
-        # What the launcher gave to rank 0 must close when rank 0 ends: it waits for that.
-        os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
-        nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, 0)
-        os.dup2(nothing, 1)
-        serve(kept)
-        code = 0
-    except BaseException:  # a copy of pytest must not go on as pytest
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
-def _execute(line: socket.socket) -> int:
-    """Start it afresh, without site-packages and the user's environment: that is quicker."""
-    source = str(Path(rankwise.__file__).parent.parent)
-    places = os.pathsep.join(sys.path)
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _START, source, str(line.fileno()), places],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=[line.fileno()],
-        start_new_session=True,
-    )
-    # It is waited for by its number, as a forked one is.
-    process.returncode = 0
-    return process.pid
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 Settings = dict[str, Any]
@@ -388,15 +348,17 @@ class MpirunLink:
         self.box: StatusWriter | None = None
 
     @classmethod
-    def join(cls, place: Place, settle: Callable[[], Settings]) -> MpirunLink:
+    def join(
+        cls, place: Place, scheduler: str | None, settle: Callable[[], Settings]
+    ) -> MpirunLink:
         """Start MPI and connect to the coordinator, which rank 0 starts; collective.
 
         What `settle` gives on rank 0 becomes the settings of all.
 
         Raises MpiMissing or MpiMismatch when the ranks cannot find each other.
         """
-        # Before MPI starts: then it can be a mere copy of this process.
-        coordinator = CoordinatorProcess() if place.rank == 0 else None
+        # Before MPI starts, as both take their time.
+        coordinator = CoordinatorProcess(scheduler) if place.rank == 0 else None
         try:
             mpi = start_mpi(place)
         except RankwiseError:

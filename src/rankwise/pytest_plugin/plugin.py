@@ -130,7 +130,8 @@ def _join_mpirun(early_config: pytest.Config, place: Place) -> None:
     from rankwise.pytest_plugin.worker_session import MpirunSession, has_option
 
     try:
-        world = MpirunLink.join(place, lambda: settle(early_config))
+        scheduler = early_config.known_args_namespace.scheduler
+        world = MpirunLink.join(place, scheduler, lambda: settle(early_config))
     except RankwiseError as error:
         refusal = _Refusal(place, str(error))
         if has_option(early_config) or _cannot_start_mpi():
