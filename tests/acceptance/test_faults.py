@@ -236,7 +236,7 @@ FAULTS = {
     ),
     "test_killed": Fault(headline="rank 0 of 2 was killed by SIGKILL in call"),
     "test_leaves_with_zero": Fault(headline="rank 0 of 2 exited with code 0 .* in call"),
-    "test_aborts": Fault(headline=r"rank 1 of 2 exited with code 7 .*MPI_Abort.* in call"),
+    "test_aborts": Fault(headline=r"rank 1 of 2 called MPI_Abort \(exit code 7\) in call"),
     "test_receives_what_nobody_sends": Fault(
         headline=r"test_\w+ exceeded its time limit of 2 s in call",
         parts=(

@@ -260,6 +260,7 @@ def test_the_last_output_of_ranks_is_shown_with_their_names(phase: Phase, name: 
 # Whose doing it was that a world is lost
 
 ABORT = "Abort(7) on node 1: application called MPI_Abort(MPI_COMM_WORLD, 7)"
+FATAL = "Abort(336) on node 1 (rank 1 in comm 0): Fatal error in internal_Send: Invalid rank"
 
 
 class Said:
@@ -311,6 +312,31 @@ def test_who_only_writes_about_abort_is_not_blamed_for_a_signal(world: World) ->
     end(world, 0, -11)
     say(world, 1, "a test of error messages: MPI_Abort")
     assert find_culprit(world) == 0
+
+
+def test_who_only_writes_about_abort_is_not_blamed_for_an_exit_code(world: World) -> None:
+    end(world, 0, 3)
+    say(world, 1, "Abort(retry) is a word; so is a test of error messages: MPI_Abort")
+    assert find_culprit(world) == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "how"),
+    [
+        (7, ABORT, "called MPI_Abort (exit code 7)"),
+        (7, f"without a newline {ABORT}", "called MPI_Abort (exit code 7)"),
+        (15, FATAL, "had an error of MPI that ends all ranks (exit code 15)"),
+        (None, FATAL, "had an error of MPI that ends all ranks"),
+        (7, "of MPI_Abort", "exited with code 7 (os._exit, MPI_Abort or exit of a C library)"),
+        (-11, ABORT, "was killed by SIGSEGV (segmentation fault)"),
+    ],
+)
+def test_an_abort_is_said_to_be_one(world: World, status: int | None, said: str, how: str) -> None:
+    world.rank_exited(1, status)
+    say(world, 1, said)
+    report = FailureReport((), grace=1.0, memory_kills=count_memory_kills())
+    _, ending = report.on_end_after(world, 1, "")
+    assert ending.headline == f"rank 1 of 3 {how} between two tests"
 
 
 def test_a_rank_that_has_closed_its_line_is_blamed_if_no_other_is(world: World) -> None:

@@ -221,6 +221,10 @@ class ActiveBackend(ABC):
             self._unwanted[attempt.marker] = attempt
             self._order(lambda: self._end(self._unwanted.pop(attempt.marker)))
 
+    def place(self, folder: Path) -> Path:
+        """Return the same folder: what attempts write elsewhere is brought there."""
+        return folder
+
     def look(self) -> None:
         """Do what is due, and report what is over and that this was all."""
         self._order(self._note_look)

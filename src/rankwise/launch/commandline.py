@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
+from rankwise.launch import read_tables
 from rankwise.launch.shell import Simple, Word, read, skip_prefixes
 
 if TYPE_CHECKING:
@@ -46,15 +47,6 @@ class LauncherOptions:
         # As argparse and getopt complete: only where one option begins so.
         longer = [known for known in self.arguments if known.startswith(name)]
         return longer[0] if len(longer) == 1 else name
-
-
-@cache
-def read_tables(name: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the tables of a file that lies beside this module."""
-    # Read late: most documents start no ranks.
-    import tomllib
-
-    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
 @cache

@@ -19,7 +19,7 @@ from rankwise.launch.jobs import (
     process_of,
     unused_commands,
 )
-from rankwise.launch.mpiexec import Family, Mpiexec
+from rankwise.launch.mpiexec import Family, Mpiexec, traits_of
 from rankwise.launch.rewriting import in_shell, prepare, substitute
 from rankwise.launch.shell import Edit, apply, read, skip_prefixes
 from rankwise.plan import Resources, Task, later
@@ -140,34 +140,16 @@ def mpi_variables(
     variables: dict[str, str] = {}
     # Each MPI looks only at variables of its own, so that those of all can be set side by side.
     for one in families:
+        traits = traits_of(one)
         variables |= Mpiexec(path="", family=one).environment(present)
-        own = _UNBOUND.get(one, {})
+        own = traits.get("unbound", {})
         variables |= {name: value for name, value in own.items() if name not in present}
-        variables |= {} if names_hosts else _DEFAULT_HOSTS[one]
-        variables |= _AGENTS[one]
+        named = {**({} if names_hosts else traits["hosts"]), **traits["agent"]}
+        places = {"hostfile": HOSTFILE, "program": NODE_PROGRAM}
+        variables |= {name: value.format(**places) for name, value in named.items()}
     return variables
 
 
-# By core, which is the way of Open MPI 5 otherwise, all ranks would be on the first node.
-_BY_SLOT = {"PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe"}
-_UNBOUND: Mapping[Family, Mapping[str, str]] = {
-    "openmpi4": {"OMPI_MCA_hwloc_base_binding_policy": "none", **_BY_SLOT},
-    "openmpi5": {"PRTE_MCA_hwloc_default_binding_policy": "none", **_BY_SLOT},
-}
-_DEFAULT_HOSTS: Mapping[Family, Mapping[str, str]] = {
-    "openmpi4": {"OMPI_MCA_orte_default_hostfile": HOSTFILE},
-    "openmpi5": {"PRTE_MCA_prte_default_hostfile": HOSTFILE},
-    "mpich": {"HYDRA_HOST_FILE": HOSTFILE},
-    "intel": {"I_MPI_HYDRA_HOST_FILE": HOSTFILE},
-}
-# By these, a launcher starts what runs on other nodes. Where we may not have a host name of our
-# own, even the first node is another one to it.
-_AGENTS: Mapping[Family, Mapping[str, str]] = {
-    "openmpi4": {"OMPI_MCA_plm_rsh_agent": NODE_PROGRAM},
-    "openmpi5": {"PRTE_MCA_plm_ssh_agent": NODE_PROGRAM},
-    "mpich": {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": NODE_PROGRAM},
-    "intel": {"I_MPI_HYDRA_BOOTSTRAP": "ssh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": NODE_PROGRAM},
-}
 # Found without reading the line: also in one that is not understood.
 _HOST_OPTIONS = re.compile(
     r"(?:^|\s)--?(?:hostfile|machinefile|default-hostfile|hostlist|hosts?|H|f|machine)(?:[\s=]|$)"

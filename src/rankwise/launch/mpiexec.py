@@ -10,9 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rankwise.errors import MpiMissing
+from rankwise.launch import read_tables
 from rankwise.launch.cores import does_yielding_starve
 from rankwise.launch.mpi import library_name, without_job
 from rankwise.node.equipment import run
@@ -61,60 +62,27 @@ class Mpiexec:
         otherwise, and more of them than there are cores are fine. Each may run on every core
         that this process may.
         """
-        return [self.path, *self._flags(size), "-n", str(size)]
-
-    def _flags(self, size: int) -> list[str]:
-        host = ["--host", f"localhost:{size}"]
-        match self.family:
-            case "mpich" | "intel":
-                # Without a host, Hydra would take those of the batch system for several nodes,
-                # and the ranks on "different" nodes would share no memory.
-                return ["-launcher", "fork", "-host", "localhost"]
-            case "openmpi4":
-                # Of batch systems it would accept only hosts that belong to the allocation.
-                local = ["--mca", "plm", "isolated"]
-                local += ["--mca", "ras", "^slurm,tm,alps,gridengine,loadleveler,lsf", *host]
-                return ["--bind-to", "none", "--oversubscribe", "--stdin", "none", *local]
-            case "openmpi5":
-                local = ["--prtemca", "plm", "^slurm,lsf,pals"]
-                local += ["--prtemca", "ras", "^slurm,pbs,lsf,gridengine,flux", *host]
-                more = ["--map-by", ":OVERSUBSCRIBE"]
-                return ["--bind-to", "none", *more, "--stdin", "none", *local]
-            case "unknown":
-                return []
+        options = [one.format(host=f"localhost:{size}") for one in traits_of(self.family)["local"]]
+        return [self.path, *options, "-n", str(size)]
 
     def environment(self, present: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the variables to add to those in `present`, which the ranks are to have too.
 
         What only makes jobs faster leaves alone what the user has set.
         """
-        match self.family:
-            case "openmpi4" | "openmpi5":
-                faster = {
-                    # Looking for fabrics costs a second in btl/ofi and 0.1 s in the others.
-                    "OMPI_MCA_btl": "^ofi",
-                    "OMPI_MCA_pml": "ob1",
-                    # It polls without rest where it believes to have a core for each rank: with
-                    # fewer, a barrier takes 8 ms instead of 10 µs. With enough it costs nothing.
-                    # Better slow than a deadlock that no time limit ends.
-                    "OMPI_MCA_mpi_yield_when_idle": "0" if does_yielding_starve() else "1",
-                    # For what the ranks spawn; they themselves have it from the command line.
-                    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-                    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-                }
-                return {
-                    # Open MPI runs as root, as in most containers, only if both of a pair are set.
-                    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-                    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                    "PRTE_ALLOW_RUN_AS_ROOT": "1",
-                    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                    **{name: value for name, value in faster.items() if name not in present},
-                }
-            case "intel":
-                # It would bind the ranks of each job to the same first cores.
-                return {"I_MPI_PIN": "0"}
-            case "mpich" | "unknown":
-                return {}
+        traits = traits_of(self.family)
+        # Better slow than a deadlock that no time limit ends.
+        idle = "0" if does_yielding_starve() else "1"
+        faster = {name: one.format(idle=idle) for name, one in traits.get("faster", {}).items()}
+        kept = {name: value for name, value in faster.items() if name not in present}
+        return {**traits.get("environment", {}), **kept}
+
+
+def traits_of(family: Family) -> dict[str, Any]:
+    """Return how a family of MPIs starts ranks, as `families.toml` explains."""
+    families = read_tables("families.toml")
+    own = families[family]
+    return {**families.get(own.get("like", ""), {}), **own}
 
 
 class _Kind(NamedTuple):

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from rankwise.launch.commandline import NAMES_VARIABLES, PYTHON_FLAGS, is_python, read_tables
+from rankwise.launch import read_tables
+from rankwise.launch.commandline import NAMES_VARIABLES, PYTHON_FLAGS, is_python
 from rankwise.launch.shell import Edit, Word, apply, in_short, read, remove
 from rankwise.plan import fill_in, later
 
@@ -136,13 +137,12 @@ def _insertion(segment: Segment, text: str) -> Edit:
     return Edit(segment.program[0].start, segment.program[0].start, text)
 
 
-def _translations() -> Mapping[str, Mapping[str, str]]:
-    return read_tables("launcher_translations.toml")
+_TRANSLATIONS = "launcher_translations.toml"
 
 
 def _only_openmpi() -> dict[str, str]:
     """Return the options that only Open MPI has, each with the kind of change."""
-    kinds = _translations()["only_openmpi"].items()
+    kinds = read_tables(_TRANSLATIONS)["only_openmpi"].items()
     return {name: kind for kind, names in kinds for name in names.split()}
 
 
@@ -203,10 +203,12 @@ def _told(fixes: Sequence[Fix], launch: Launch, family: Family) -> str:
         f"`{in_short(fix.was)}` became `{in_short(fix.now)}`" for fix in fixes if fix.now
     )
     parts = [*([f"{gone} left out"] if gone else []), *changed]
-    reason = _translations()["reasons"].get(fixes[0].name, "where it is called otherwise")
+    reason = read_tables(_TRANSLATIONS)["reasons"].get(
+        fixes[0].name, "where it is called otherwise"
+    )
     if family == "unknown":
         return f"{', '.join(parts)}: {launch.launcher} may be of Open MPI 5, {reason}"
-    title = _translations()["titles"][family]
+    title = read_tables(_TRANSLATIONS)["titles"][family]
     return f"{', '.join(parts)}: {launch.launcher} is of {title}, {reason}"
 
 
@@ -224,7 +226,7 @@ def _torch(line: str, launch: Launch) -> Iterator[Fix]:
 
 
 def _for_hydra(line: str, segment: Segment, family: Family, to_set: str) -> Iterator[Fix]:
-    only_openmpi, names = _only_openmpi(), _translations()["hydra"]
+    only_openmpi, names = _only_openmpi(), read_tables(_TRANSLATIONS)["hydra"]
     for option in segment.options:
         value = option.values[0] if option.values else None
         if option.name == "x":
@@ -258,7 +260,7 @@ def _mapping_for_hydra(line: str, option: Option, value: str) -> Iterator[Fix]:
 
 
 def _for_open_mpi(line: str, segment: Segment, family: Family) -> Iterator[Fix]:
-    names = _translations()["openmpi"]
+    names = read_tables(_TRANSLATIONS)["openmpi"]
     for option in segment.options:
         if option.name in ("genv", "env") and option.words:
             raw = [word.raw for word in option.words]

@@ -133,10 +133,7 @@ class BatchAllocation:
         if self.dialect.node_file:
             lines = _lines_of_node_file(self.dialect)
             return [lines.count(name) for name in self.names]
-        # `4(x2),2` is 4, 4, 2.
-        parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ[self.dialect.cores])
-        counts = [int(cores) for cores, times in parts for _ in range(int(times or 1))]
-        return counts[: len(self.names)]
+        return counts_in(os.environ[self.dialect.cores])[: len(self.names)]
 
 
 def write_placement(order: Order, allocation: BatchAllocation, names: list[str]) -> None:
@@ -159,6 +156,12 @@ def _names(dialect: Dialect) -> list[str]:
     if dialect.expand and ("[" in listed or "," in listed):
         return _ask(fill(dialect.expand, nodes=listed)).split()
     return listed.replace(",", " ").split()
+
+
+def counts_in(text: str) -> list[int]:
+    """Return how many of something each node has: `4(x2),2` is 4, 4, 2."""
+    parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(count) for count, times in parts for _ in range(int(times or 1))]
 
 
 def _lines_of_node_file(dialect: Dialect) -> list[str]:

@@ -28,7 +28,7 @@ from rankwise.pytest_plugin.stacks import (
     read_crash,
 )
 from rankwise.pytest_plugin.verdict import merge_phases, write_part
-from rankwise.pytest_plugin.workers.worlds import World, has_aborted
+from rankwise.pytest_plugin.workers.worlds import World, abort_of
 
 _PHASES = ("setup", "call", "teardown")
 _MEANINGS: Mapping[int, str] = {
@@ -340,8 +340,9 @@ class FailureReport:
         # Counted by the kernel for the whole machine: what was killed since the last look counts.
         kills, self._memory_kills = self._memory_kills, rank_status.count_memory_kills()
         how = describe_status(status, out_of_memory=self._memory_kills > kills)
-        if status is None and has_aborted(world, culprit):
-            how = "called MPI_Abort"
+        # What a signal has ended is not explained by what was printed before.
+        if (status is None or status >= 0) and (abort := abort_of(world, culprit)):
+            how = abort if status is None else f"{abort} (exit code {status})"
         if phase == "ending" and status:
             # Of a process that is at its end, this is no more than its exit code.
             how = describe_status(status) if status < 0 else f"ended with exit code {status}"

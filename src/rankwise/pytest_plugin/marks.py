@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 
 from rankwise.pytest_plugin.options import closest_mark
-
-if TYPE_CHECKING:
-    pass
 
 KEEPS_TIME = "keeps_time"
 """The attribute of tests that have a time limit of their own, and end by themselves."""

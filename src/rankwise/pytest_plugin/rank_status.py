@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import mmap
 import os
+import re
 import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -501,6 +502,21 @@ class HangWatch(Generic[Said]):
 def overlap(since: float, pauses: Sequence[tuple[float, float]]) -> float:
     """Return how much of the time since a moment everything was held by debuggers."""
     return sum(max(0.0, end - max(since, start)) for start, end in pauses)
+
+
+# What MPICH, and MPIs that are made of it, print before they have mpiexec end all ranks.
+_ABORTED = re.compile(r"Abort\(-?\d+\) on node \d|application called MPI_Abort\(")
+
+
+def how_aborted(stderr: str) -> str:
+    """Return what a rank's MPI has ended all ranks for, from what it has printed; empty: nothing.
+
+    To write about MPI_Abort is no call of it.
+    """
+    if not _ABORTED.search(stderr):
+        return ""
+    is_call = "application called MPI_Abort(" in stderr
+    return "called MPI_Abort" if is_call else "had an error of MPI that ends all ranks"
 
 
 def count_memory_kills() -> int:

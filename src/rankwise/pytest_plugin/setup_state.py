@@ -21,7 +21,7 @@ from rankwise.launch.mpi import load_mpi
 from rankwise.pytest_plugin.communicators import Communicators, take_message
 from rankwise.pytest_plugin.marks import limit_of
 from rankwise.pytest_plugin.options import limit_from
-from rankwise.pytest_plugin.rank_status import Hopeless, SetupState
+from rankwise.pytest_plugin.rank_status import Hopeless, SetupState, how_aborted
 
 if TYPE_CHECKING:
     from _pytest.fixtures import SubRequest
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 # Own references: a test may have replaced these functions, and they are called in its middle.
 _fstat, _pread, _write, _exit = os.fstat, os.pread, os.write, os._exit
 
-# What MPICH, and MPIs that are made of it, print before they have mpiexec end all ranks.
-_ABORTS = (b"application called MPI_Abort(", b"Abort(")
 _TAIL_BYTES = 1 << 16
 # mpiexec ends the ranks sooner. If not, an MPI program that the test has started has printed that.
 _ABORT_SECONDS = 3.0
@@ -64,7 +62,7 @@ def has_aborted(stderr: int) -> bool:
         return False
     # MPI writes it last, and a test may have written megabytes.
     tail = _pread(stderr, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-    return any(line.startswith(_ABORTS) for line in tail.splitlines())
+    return bool(how_aborted(tail.decode(errors="replace")))
 
 
 def await_end() -> None:

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 from rankwise import records
 from rankwise.backends import base
@@ -103,10 +102,6 @@ class KubernetesBackend(base.ActiveBackend):
         """Return what all nodes have together, if they may be listed; the cluster has a queue."""
         capacity = self._choice.capacity(self._found)
         return base.BackendFacts(capacity=capacity, room=base.UNLIMITED, makes_runtimes=True)
-
-    def place(self, folder: Path) -> Path:
-        """Return the same folder: the records are brought here."""
-        return folder
 
     # Sending
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 
 from rankwise.backends import base
 from rankwise.backends.base import Attempt, Submission, Update, Updates
@@ -55,10 +54,6 @@ class RemoteBackend(base.ActiveBackend):
         """Close every machine; return what could not be removed, for people."""
 
     # For the engine
-
-    def place(self, folder: Path) -> Path:
-        """Return the same folder: what attempts write elsewhere is mirrored there."""
-        return folder
 
     def submit(self, job: Submission) -> None:
         """Take an attempt; it is sent as soon as a machine is free."""

@@ -28,6 +28,7 @@ from rankwise.backends.batch.system import BatchSystem, Cause, JobState
 from rankwise.documents.site import find_site
 from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure, RankwiseError
+from rankwise.node.batch import counts_in
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.workers.run_options import SlurmOptions, value_of
 
@@ -178,11 +179,7 @@ def expand_nodes(names: str) -> list[str]:
 
 def tasks_on_nodes(nodes: Sequence[str], variables: Mapping[str, str]) -> list[int]:
     """Return how many tasks each node has, from `4(x2),1` in a job's variables; zeros: not said."""
-    counts: list[int] = []
-    for part in variables.get("SLURM_TASKS_PER_NODE", "").split(","):
-        count, _, times = part.partition("(x")
-        if count.isdecimal():
-            counts += [int(count)] * int(times.rstrip(")") or 1)
+    counts = counts_in(variables.get("SLURM_TASKS_PER_NODE", ""))
     return counts if len(counts) == len(nodes) else [0] * len(nodes)
 
 

@@ -17,6 +17,7 @@ from rankwise.pytest_plugin.rank_status import (
     RemoteRank,
     RemoteStatus,
     StatusFiles,
+    how_aborted,
 )
 from rankwise.pytest_plugin.schedulers.base import Assignment, ScheduledTest, WorldKind
 from rankwise.pytest_plugin.schedulers.dispatcher import RunningTest
@@ -520,7 +521,7 @@ def find_culprit(world: World) -> int | None:
     if first is None or (world.ended.get(first) or 0) >= 0:
         # MPI_Abort ends all ranks with the same exit code, and not always this one first.
         for rank in (*world.failed_ranks, *world.outputs):
-            if has_aborted(world, rank):
+            if abort_of(world, rank):
                 return rank
     if first is None and world.disconnected:
         return world.disconnected[0]
@@ -544,7 +545,7 @@ def was_running(world: World, rank: int | None, running: RunningTest) -> bool:
     return moment.case == running.case and moment.phase not in AFTER
 
 
-def has_aborted(world: World, rank: int) -> bool:
-    """Return whether a rank's MPI has said that it was asked to end all ranks."""
+def abort_of(world: World, rank: int) -> str:
+    """Return what a rank's MPI says that it has ended all ranks for; empty: nothing."""
     output = world.outputs[rank].read() if rank in world.outputs else {}
-    return "MPI_Abort" in output.get("stderr", "")
+    return how_aborted(output.get("stderr", ""))
