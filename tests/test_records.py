@@ -61,7 +61,8 @@ def test_an_end_is_read_once_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_processes_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for name in ("worker-10", "worker-2", "launcher-0", "rank-1.2", "rank-1"):
+    names = ("worker-10", "worker-2", "launcher-0", "rank-1.10", "rank-1.2", "rank-1")
+    for name in names:
         write(tmp_path / "processes" / name / "start.json", {"name": name, "pid": 5, "role": "r"})
     write(tmp_path / "processes" / "worker-2" / "end.json", {"exit_code": 3, "unknown": 1})
     found = read_processes(tmp_path)
@@ -69,10 +70,11 @@ def test_processes_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
         "launcher-0",
         "rank-1",
         "rank-1.2",
+        "rank-1.10",
         "worker-2",
         "worker-10",
     ]
-    assert (found[3].exit_code, found[3].pid, found[4].exit_code) == (3, 5, None)
+    assert (found[4].exit_code, found[4].pid, found[5].exit_code) == (3, 5, None)
 
 
 def test_what_a_lost_runner_has_left_is_found_by_its_mark() -> None:

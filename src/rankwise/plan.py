@@ -380,6 +380,13 @@ def with_texts(task: Task, change: Callable[[str], str]) -> Task:
     )
 
 
+OWN_VARIABLES = (
+    *("HOSTNAME", "RANKWISE_ATTEMPT", "RANKWISE_FOLDER", "RANKWISE_HOSTS", "RANKWISE_NODE"),
+    *("RANKWISE_NODE_RANK", "RANKWISE_SECRETS"),
+)
+"""The variables that the runner sets for every process, whatever a task says."""
+
+
 def filled_in(task: Task, value_of: Callable[[str], str]) -> Task:
     """Return a task in which marks have their values; `value_of` may return a mark again."""
     return with_texts(task, lambda text: fill_in(text, value_of))

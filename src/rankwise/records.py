@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
@@ -166,10 +167,10 @@ def process_folders(folder: Path) -> list[Path]:
     return sorted(places, key=_order)
 
 
-def _order(place: Path) -> tuple[str, int, str]:
-    name, _, number = place.name.partition("-")
-    digits = number.split(".")[0]
-    return name, int(digits) if digits.isdigit() else 0, place.name
+def _order(place: Path) -> list[str | int]:
+    parts = re.split(r"(\d+)", place.name)
+    # Every second one is a number: names of ranks that were started again have two.
+    return [int(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
 def end_of(folder: Path) -> AttemptEnd:

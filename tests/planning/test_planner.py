@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+
 from rankwise.documents.load import TYPES
 from rankwise.plan import DOCUMENTS, later
 from rankwise.planning import plan_from
@@ -54,3 +56,22 @@ def test_stages_of_one_name_in_two_documents_keep_their_artifacts_apart(tmp_path
     last = json.dumps(asdict(plan.tasks[-1]), ensure_ascii=False)
     assert later("artifacts:build-2") in last
     assert later("artifacts:build") not in last
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "type: command\nname: own\ncommand: env\n{}",
+        "type: MpiJob\nname: own\nlauncher:\n  spec:\n    command: mpirun -n 2 ./a\n{}",
+        "type: Suite\nname: own\ntests:\n  - run: env\n{}",
+    ],
+)
+def test_a_variable_that_the_runner_sets_itself_is_noted(document: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    variables = "environment_variables: {RANKWISE_NODE: mine, HOSTNAME: me, RANK_OF_MINE: 3}\n"
+    path.write_text(document.format(variables))
+    plan, _ = plan_from([path])
+    assert [note for note in plan.tasks[0].notes if note.startswith("variables:")] == [
+        "variables: HOSTNAME is set by the runner: 'me' of the document is not used",
+        "variables: RANKWISE_NODE is set by the runner: 'mine' of the document is not used",
+    ]

@@ -19,7 +19,7 @@ from rankwise.files import copy_code, read_left
 from rankwise.launch.mpi import without_job
 from rankwise.node.files import Beside
 from rankwise.node.order import BAD_ORDER, NodeOrder, Order, ProcessOrder
-from rankwise.plan import Process, Task
+from rankwise.plan import OWN_VARIABLES, Process, Task
 from rankwise.runtimes.base import cache_folder
 
 MAIN = "__main__.py"
@@ -85,11 +85,6 @@ def start_words(python: str, folder: Path | str) -> list[str]:
 
 # What an order says of a process as the plan does.
 _AS_PLANNED = ("name", "role", "node", "rank", "is_awaited", "is_vital", "speaks_for_ranks")
-# What the runner adds to every process's environment.
-_OWN_NAMES = (
-    *("RANKWISE_ATTEMPT", "RANKWISE_FOLDER", "RANKWISE_HOSTS", "RANKWISE_NODE"),
-    *("RANKWISE_NODE_RANK", "RANKWISE_SECRETS", "HOSTNAME"),
-)
 
 
 def make_folders(folder: Path, task: Task) -> list[Path]:
@@ -167,7 +162,7 @@ def _process_order(
             folder=nodes[process.node].folder,
             # The runner keeps logs and records of all processes in this folder.
             mounts=[str(job.attempt.folder)],
-            names=[*_OWN_NAMES, *environment, *own, *job.task.secrets],
+            names=[*OWN_VARIABLES, *environment, *own, *job.task.secrets],
             gpus=process.resources.gpus,
         )
     return ProcessOrder(

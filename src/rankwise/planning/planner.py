@@ -18,6 +18,7 @@ from rankwise.documents.written import Faults
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.plan import (
     DOCUMENTS,
+    OWN_VARIABLES,
     REPORTED,
     Plan,
     RuntimeChoice,
@@ -116,6 +117,16 @@ def with_image(task: Task, site: Site) -> Task:
     return dataclasses.replace(task, runtime=runtime, notes=notes)
 
 
+def _with_notes(task: Task) -> Task:
+    """Return a task that names those of its variables that have no effect."""
+    notes = [
+        f"variables: {name} is set by the runner: {said!r} of the document is not used"
+        for name in OWN_VARIABLES
+        if (said := task.environment.get(name)) is not None
+    ]
+    return dataclasses.replace(task, notes=(*task.notes, *notes)) if notes else task
+
+
 # By name: the modules of other types are not loaded.
 PLANNERS = {
     "MpiJob": "jobs:plan_job",
@@ -185,7 +196,9 @@ def plan_from(
         notices = [*filter(None, [site.notice if site.layers else ""]), *planned.notices]
         # Without a site file there is nothing but this machine, as it is.
         own = [with_image(task, site) for task in planned.tasks] if site.layers else planned.tasks
-        own = _renamed(own, taken, has_stages=document.model.type == "Pipeline")
+        own = _renamed(
+            list(map(_with_notes, own)), taken, has_stages=document.model.type == "Pipeline"
+        )
         names.add(owner := free_name(document.model.name, names))
         owners = dict.fromkeys((task.key for task in own), owner)
         parts.append(dataclasses.replace(planned, tasks=own, notices=notices, owners=owners))

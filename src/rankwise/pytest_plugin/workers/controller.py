@@ -393,11 +393,17 @@ class ControllerSession:
 
     def _go_cold(self, why: str) -> None:
         """Have ranks load everything themselves."""
+        if not self._worlds.warm:
+            return  # The template of another node was the first to say so.
         self._worlds.warm = False
         self._notices.append(
             f"{why}: ranks import the tests themselves, which makes starting them slower"
         )
-        for server in (SUPERVISOR, *self._place.servers()):
+        servers = self._place.servers()
+        if self._dispatcher is None and sum(map(_is_template, servers)) > 1:
+            # Templates of other nodes may make copies, which do not say what they have collected.
+            self._pool.drop_all()
+        for server in (SUPERVISOR, *servers):
             if connections.name_and_node(server)[0] == SUPERVISOR and self._lines.has(server):
                 self._lines.send(server, {"kind": "take over"})
         self._lines.flush()

@@ -482,6 +482,12 @@ class Pool:
             )
         self._dispatcher.resume()
 
+    def drop_all(self) -> None:
+        """Kill and forget all worlds, before any test has run in them."""
+        for world in list(self.worlds.alive.values()):
+            self._kill(world)
+            self._lose(world, ())
+
     def _drop(self, world: World) -> None:
         """Kill and forget a world in which nothing is left to report."""
         self._kill(world)
