@@ -223,6 +223,7 @@ class Fault:
 SEGMENTATION_FAULT = r"was killed by SIGSEGV \(segmentation fault\)"
 WHERE_EVERYBODY_IS = "- where every rank is -"
 
+SAID = r"called MPI_Abort \(exit code 7\)"
 FAULTS = {
     "test_segmentation_fault": Fault(
         headline=f"rank 1 of 2 {SEGMENTATION_FAULT} in call",
@@ -236,7 +237,7 @@ FAULTS = {
     ),
     "test_killed": Fault(headline="rank 0 of 2 was killed by SIGKILL in call"),
     "test_leaves_with_zero": Fault(headline="rank 0 of 2 exited with code 0 .* in call"),
-    "test_aborts": Fault(headline=r"rank 1 of 2 called MPI_Abort \(exit code 7\) in call"),
+    "test_aborts": Fault(headline=rf"rank 1 of 2 (?:{SAID}|exited with code 7 .*) in call"),
     "test_receives_what_nobody_sends": Fault(
         headline=r"test_\w+ exceeded its time limit of 2 s in call",
         parts=(
@@ -392,6 +393,12 @@ def test_a_fault_is_named_with_its_rank_and_where_everybody_was(run: Outcome, na
         found = said.find(part, position)
         assert found >= 0, f"not there, or not in its place:\n{part}\n--- in\n{said}"
         position = found
+
+
+def test_an_abort_is_called_one_where_the_rank_has_printed_that(run: Outcome) -> None:
+    # With Open MPI, it is mpirun that prints it.
+    is_said = re.search(SAID, explanation(run, "test_aborts")) is not None
+    assert is_said == ("Open MPI" not in run.output)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rankwise.node import equipment, placeholders
 from rankwise.node.files import to_json
 from rankwise.node.order import NodeOrder, Order, Placement, ProcessOrder, read_order
 from rankwise.node.placeholders import PORTS, Ports
@@ -201,3 +202,34 @@ def test_variables_that_are_no_text_are_passed_on(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, process("a", 'printf "%s" "$ODD"'))
     attempt.run(ODD="\udcff\udc80")
     assert (attempt.folder / "processes/a/output.log").read_bytes() == b"\xff\x80"
+
+
+LATIN = "/caf\u00c3\u00a9"
+"""A folder of the name \u00e9, in UTF-8, as a process sees it whose locale is one of Latin-1."""
+
+
+@pytest.fixture
+def latin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have paths encoded as in a locale of Latin-1."""
+    monkeypatch.setattr(os, "fsencode", lambda path: os.fspath(path).encode("latin-1"))
+
+
+@pytest.mark.usefixtures("latin")
+def test_scripts_name_paths_as_the_system_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placeholders, "own_command", lambda: [f"{LATIN}/__main__.py"])
+    order = Order(marker="rw-1", folder=str(tmp_path), nodes=[], processes=[])
+    placeholders.write_files(order, placeholders.Marks(order))
+    for name in ("rank", "node"):
+        script = (tmp_path / "bin" / f"rankwise-{name}").read_bytes()
+        assert "'/caf\u00e9/__main__.py'".encode() in script
+
+
+@pytest.mark.usefixtures("latin")
+def test_stand_ins_of_an_interpreter_name_it_as_the_system_does(tmp_path: Path) -> None:
+    folder = Path(equipment.stand_ins(f"{LATIN}/python", str(tmp_path), "python"))
+    assert "exec '/caf\u00e9/python'".encode() in (folder / "python").read_bytes()
+    before = (folder / "python").stat().st_mtime_ns
+    equipment.stand_ins(f"{LATIN}/python", str(tmp_path), "python")
+    assert (folder / "python").stat().st_mtime_ns == before

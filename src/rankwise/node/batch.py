@@ -61,7 +61,7 @@ def _begin(place: str) -> int:
     dialect = read_dialect()
     folder = Path(place)
     if place.startswith("@"):
-        lines = Path(place[1:]).read_text().splitlines()
+        lines = os.fsdecode(Path(place[1:]).read_bytes()).splitlines()
         folder = Path(lines[int(os.environ[dialect.array_index])])
         # The jobs of an array write into one file otherwise.
         redirect(str(folder), 0)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from .files import Locked, discard, read_json, read_text, shell_quote, to_json, write_file
+from .files import Locked, discard, end_of_log, read_json, shell_quote, to_json, write_file
 from .machine import total_memory, usable_cores
 from .order import Placement
 
@@ -161,19 +161,12 @@ def stand_ins(executable: str, root: str, *names: str) -> str:
     """
     words = os.fsencode("\0".join([executable, *names]))
     folder = f"{root}/pythons/{hashlib.sha256(words).hexdigest()[:16]}"
-    text = f'#!/bin/sh\nexec {shell_quote(executable)} "$@"\n'
+    script = os.fsencode(f'#!/bin/sh\nexec {shell_quote(executable)} "$@"\n')
     for name in names:
-        if not _is_script(f"{folder}/{name}", text):
-            write_file(f"{folder}/{name}", text, 0o755)
-    return folder
-
-
-def _is_script(path: str, text: str) -> bool:
-    try:
         # A full disk, or a user, may have left another file of that name.
-        return exists(path) and read_text(path) == text
-    except (OSError, ValueError):
-        return False
+        if not exists(f"{folder}/{name}") or end_of_log(f"{folder}/{name}") != script:
+            write_file(f"{folder}/{name}", script, 0o755)
+    return folder
 
 
 def environment_for(choice: dict[str, Any], root: str) -> str:

@@ -172,7 +172,9 @@ def write_files(order: Order, marks: Marks) -> None:
     own = own_command()
     for name, arguments in (("rank", ["rank"]), ("node", ["node", folder])):
         line = " ".join(shell_quote(word) for word in (*own, *arguments))
-        write_file(f"{folder}/bin/rankwise-{name}", f'#!/bin/sh\nexec {line} "$@"\n', 0o777)
+        script = f'#!/bin/sh\nexec {line} "$@"\n'
+        # Paths as the system has them: not every locale is one of UTF-8.
+        write_file(f"{folder}/bin/rankwise-{name}", os.fsencode(script), 0o777)
 
 
 def common_environment(order: Order, marks: Marks) -> dict[str, str]:

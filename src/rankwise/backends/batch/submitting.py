@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import secrets
 import shlex
 import sys
@@ -201,7 +202,8 @@ class Sending:
         if is_array:
             # One file for all members: the job reads its line by its index.
             listed, output = folder / "array.txt", folder / f"array-{INDEX}.log"
-            write_file(listed, "".join(f"{one.attempt.folder}\n" for one in batch.jobs))
+            folders = "".join(f"{one.attempt.folder}\n" for one in batch.jobs)
+            write_file(listed, os.fsencode(folders))
             for index, ready in enumerate(batch.jobs):
                 # What the system writes to a member is shown beside the member's own records.
                 link = ready.attempt.folder / self._notes.log_name
