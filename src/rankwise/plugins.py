@@ -87,3 +87,14 @@ NOTIFIERS = PluginPoint("rankwise.notifiers", "notifier")
 
 BATCH_SYSTEMS = PluginPoint("rankwise.batch_systems", "batch system")
 """Classes of the type `BatchSystem` in backends/batch/system.py."""
+
+SCHEDULERS = PluginPoint(
+    group="rankwise.schedulers",
+    noun="scheduler",
+    ours={
+        "sequential": "rankwise.pytest_plugin.schedulers:Sequential",
+        "static": "rankwise.pytest_plugin.schedulers:Static",
+        "dynamic": "rankwise.pytest_plugin.schedulers:Dynamic",
+    },
+)
+"""Classes and functions of the type `SchedulerFactory` in pytest_plugin/schedulers/base.py."""

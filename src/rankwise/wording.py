@@ -31,10 +31,11 @@ def fold(processes: Iterable[str]) -> str:
             numbers.setdefault(found["name"], []).append(int(found["number"]))
         else:
             numbers.setdefault(process, [])
-    return listed([f"{name} {_ranges(them)}" if them else name for name, them in numbers.items()])
+    return listed([f"{name} {ranges(them)}" if them else name for name, them in numbers.items()])
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Iterable[int]) -> str:
+    """Name numbers shortly: `0-2, 7`."""
     spans: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:

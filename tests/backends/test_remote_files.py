@@ -34,7 +34,7 @@ _LOG = "processes/worker-0/output.log"
 
 def _bring(mirror: AttemptMirror, there: Path) -> None:
     """Do what a look does, with both sides in one process."""
-    mirror.take(news_of(str(there), mirror.known(), [1 << 20]))
+    mirror.take(news_of(str(there), mirror.known, [1 << 20]))
 
 
 def test_a_mirrored_log_grows_and_rotates_as_the_remote_one_does(tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ def test_pieces_that_are_too_large_for_one_look_come_with_the_next(tmp_path: Pat
     log.parent.mkdir(parents=True)
     log.write_bytes(os.urandom(300_000))
     mirror = AttemptMirror(here)
-    pieces = news_of(str(there), mirror.known(), [1 << 20])
+    pieces = news_of(str(there), mirror.known, [1 << 20])
     mirror.take(pieces)
     assert not mirror.is_level(pieces)
     for _ in range(3):
-        pieces = news_of(str(there), mirror.known(), [1 << 20])
+        pieces = news_of(str(there), mirror.known, [1 << 20])
         mirror.take(pieces)
     assert mirror.is_level(pieces)
     assert (here / _LOG).read_bytes() == log.read_bytes()

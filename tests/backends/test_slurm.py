@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from queue import SimpleQueue
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rankwise.backends import doctor
 from rankwise.backends.base import Attempt, Submission, Unreachable, Updates, is_conclusive
 from rankwise.backends.batch import slurm
 from rankwise.backends.batch.backend import BatchBackend
@@ -95,6 +97,19 @@ def test_a_node_in_several_partitions_is_counted_once(
 def test_a_job_gets_no_variables_of_the_step_that_its_client_runs_in() -> None:
     given = {"SLURM_JOB_ID": "7", "PMI_RANK": "0", "SLURM_CONF": "/c", "SLURM_CLUSTERS": "x"}
     assert Slurm().plain_environment(given) == {"SLURM_CONF": "/c", "SLURM_CLUSTERS": "x"}
+
+
+def test_doctor_finds_the_plugins_of_a_slurm_that_lists_them_on_stderr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\nprintf 'srun: MPI types are...\\nsrun: none\\nsrun: pmi2\\n' >&2\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = doctor._plugins(Slurm(), SlurmConfig(mpi="srun-pmi2"))
+    assert found.is_well
+    assert "MPI plugins of srun: pmi2;" in found.what
+    assert not doctor._plugins(Slurm(), SlurmConfig(mpi="srun-pmix")).is_well
 
 
 @pytest.mark.parametrize(("said", "number"), [("12\n", "12"), ("12;cluster\n", "12")])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.backends.batch.slurm import read_mpi_types
 from rankwise.pytest_plugin.failure_report import explain_step
 from rankwise.pytest_plugin.marks import limit_of
 from rankwise.pytest_plugin.options import (
@@ -18,7 +19,7 @@ from rankwise.pytest_plugin.options import (
 )
 from rankwise.pytest_plugin.workers.run_options import SlurmOptions, read_slurm_options, value_of
 from rankwise.pytest_plugin.workers.slurm_allocation import make_script, read_memory, tasks_on_nodes
-from rankwise.pytest_plugin.workers.slurm_nodes import Srun, read_mpi_types
+from rankwise.pytest_plugin.workers.slurm_nodes import Srun
 
 ALONE = ("-p", "no:randomly", "-p", "no:asyncio")
 
@@ -252,10 +253,10 @@ def test_a_step_has_cores_of_its_own_until_a_node_is_lost() -> None:
 
 
 def test_kinds_of_mpi_are_read_from_old_and_new_slurms() -> None:
-    new = "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions available: a"
+    new = "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions available: pmix_v5"
     old = "srun: MPI types are...\nsrun: none\nsrun: pmi2\n"
-    assert read_mpi_types(new) == {"pmix", "pmi2"}
-    assert read_mpi_types(old) == {"pmi2"}
+    assert read_mpi_types(new) == ["pmix", "pmi2", "pmix_v5"]
+    assert read_mpi_types(old) == ["pmi2"]
 
 
 @pytest.mark.parametrize(

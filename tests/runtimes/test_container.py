@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,13 +109,11 @@ def test_a_home_of_ones_own_is_kept() -> None:
     assert "HOME=/tmp" not in command
 
 
-def test_podman_keeps_the_user_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: 1000)
-    command = PODMAN("true", folder="/f", gpus=1)
+def test_podman_keeps_the_user_in_its_own_way() -> None:
+    command = replace(PODMAN, uid=1000)("true", folder="/f", gpus=1)
     assert command[8:10] == ("--userns", "keep-id")
     assert command[10:12] == ("--device", "nvidia.com/gpu=all")
-    monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert "--user" in PODMAN("true", folder="/f")
+    assert "--user" in replace(PODMAN, uid=0)("true", folder="/f")
 
 
 def test_apptainer_has_network_user_and_variables_anyway() -> None:

@@ -298,15 +298,12 @@ def _accounting(settings: dict[str, str]) -> Finding:
 
 def _plugins(system: Slurm, choice: SlurmConfig) -> Finding:
     try:
-        output = system.call(["srun", "--mpi=list"])
+        offered = system.mpi_types()
     except ComputeFailure as failure:
         return hint(f"srun --mpi=list: {failure}")
-    words = output.replace(",", " ").split()
-    known = [word for word in words if word.startswith(("pmi", "cray")) and word[-1:].isalnum()]
-    has = ", ".join(dict.fromkeys(word for word in known if word != "pmix_v")) or "none"
-    what = f'MPI plugins of srun: {has}; mpi = "{choice.mpi}"'
+    what = f'MPI plugins of srun: {", ".join(offered) or "none"}; mpi = "{choice.mpi}"'
     wanted = choice.mpi.partition("-")[2]
-    if wanted and wanted not in words:
+    if wanted and wanted not in offered:
         remedy = f'there is no {wanted}: write mpi = "mpirun", or srun- with one of those'
         return fault(what, remedy)
     return Finding(what)

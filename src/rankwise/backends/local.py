@@ -23,7 +23,7 @@ from rankwise.backends import orders
 from rankwise.backends.base import Attempt, BackendFacts, Submission, Update, Updates
 from rankwise.errors import ComputeFailure
 from rankwise.launch.cores import available_cores
-from rankwise.node.order import NodeOrder
+from rankwise.node.order import LOOPBACK, NodeOrder
 from rankwise.plan import Resources, Task
 from rankwise.store import State
 
@@ -107,8 +107,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 _LOOK_SECONDS, _AGAIN_SECONDS = 0.1, 1.0
 # An address for each node: a launcher takes nodes with equal addresses for one.
 _FIRST_ADDRESS = ipaddress.IPv4Address("127.0.0.1")
-# All nodes are this machine: libraries that look for a network must find the loopback.
-_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,7 +155,7 @@ class LocalBackend:
         try:
             # Folders and order first: the runner reads them as soon as it is started.
             nodes = _make_nodes(attempt.folder, task)
-            order = orders.make_order(job, nodes, gpus=gpus, defaults=_LOOPBACK)
+            order = orders.make_order(job, nodes, gpus=gpus, defaults=LOOPBACK)
             order.write(attempt.folder)
             pid = self._start_runner(attempt.folder, job.secrets)
         except OSError as error:

@@ -15,7 +15,7 @@ from rankwise.backends.doctor import Finding, fault, hint
 from rankwise.launch.cores import available_cores
 from rankwise.launch.mpiexec import Mpiexec, family_of
 from rankwise.machine import machine, visible_gpus
-from rankwise.node.equipment import run
+from rankwise.node.equipment import ENGINES, run
 from rankwise.runtimes.uv import find_uv
 
 _LAUNCHERS = ("mpiexec", "mpirun")
@@ -44,7 +44,6 @@ _PROGRAMS = {
     "tmux": "pytest --tmux",
     "chromium": "notebooks as PDF",
 }
-_CONTAINERS = ("podman", "docker", "apptainer")
 
 
 def check_machine(store: Path) -> list[Finding]:
@@ -132,11 +131,11 @@ def _extras() -> Iterator[Finding]:
 
 def _programs() -> Iterator[Finding]:
     # Only what is found on PATH: none of these is started, some take seconds.
-    there = [name for name in (*_PROGRAMS, *_CONTAINERS) if shutil.which(name)]
+    there = [name for name in (*_PROGRAMS, *ENGINES) if shutil.which(name)]
     if there:
         yield Finding(f"also here: {', '.join(there)}")
     missing = [f"{name} ({_PROGRAMS[name]})" for name in _PROGRAMS if name not in there]
-    if not set(_CONTAINERS) & set(there):
-        missing.append(f"{' or '.join(_CONTAINERS)} (containers)")
+    if not set(ENGINES) & set(there):
+        missing.append(f"{' or '.join(ENGINES)} (containers)")
     if missing:
         yield Finding(f"not installed, each needed only for its purpose: {', '.join(missing)}")

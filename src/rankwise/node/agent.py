@@ -34,7 +34,7 @@ from .files import (
     write_file,
 )
 from .mirror import is_log, news_of
-from .outcome import write_end
+from .outcome import CANCELLED, write_end
 from .processes import read_small, sweep_marked
 
 TYPE_CHECKING = False
@@ -59,7 +59,6 @@ _LOOK_SECONDS = 0.03
 _START_SECONDS = 30.0
 # How long it is noted that an attempt never begins: a copy of it may still be on its way.
 _TOMBSTONE_SECONDS = 86400.0
-_CANCELLED = 130
 
 
 def answer(data: object) -> None:
@@ -416,7 +415,7 @@ def end(request: dict[str, Any]) -> dict[str, Any]:
     if not os.path.isdir(folder):
         return {}
     if give_up(folder):
-        write_end(folder, "cancelled", _CANCELLED, "cancelled")
+        write_end(folder, "cancelled", CANCELLED, "cancelled")
         signal_runner(folder, signal.SIGKILL)
     else:
         signal_runner(folder, signal.SIGTERM)

@@ -32,7 +32,7 @@ from typing import Any
 
 from .dialect import Dialect, fill, read_dialect
 from .files import own_command, parse, read_json, redirect, rename, to_json
-from .order import BAD_ORDER, Order, Placement, read_order
+from .order import BAD_ORDER, LOOPBACK, Order, Placement, read_order
 from .outcome import LOST, write_end
 from .processes import OUR_FAULT
 from .start import run_starter
@@ -40,8 +40,6 @@ from .start import run_starter
 # How long the values of secrets may take: after a job was put back into the queue, a client that
 # still runs hands them over once more.
 SECRETS_SECONDS = 60.0
-# All nodes are this machine: what picks an interface by the host name would find none.
-LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 # Ends by which nothing is decided, also those by a signal that the batch system may have sent: the
 # job was on its way back into the queue.
 UNDECIDED = ("cancelled", "lost")

@@ -26,6 +26,8 @@ else:
 # An order may wait in a queue while the client is replaced by one of another version.
 VERSION, PLACEMENT_VERSION = 2, 1
 ORDER, PLACEMENT = "order.json", "placement.json"
+# Where all nodes are one machine: what picks an interface by the host name would find none.
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 class Plain(DataclassLike):

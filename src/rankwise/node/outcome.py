@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .order import Order
 
-LOST = 1
+LOST, CANCELLED = 1, 130
 END_FIELDS = ("exit_code", "signal", "ended")
 # How long the records of another node may take to be seen here.
 RECORD_SECONDS = 5.0

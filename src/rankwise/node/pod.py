@@ -22,7 +22,7 @@ from typing import Any
 from .files import own_command, read_record, read_text, write_file
 from .mirror import FolderMirror, Frame, Taker, new_files, to_line
 from .order import ORDER, Order, Placement
-from .outcome import LOST, write_end
+from .outcome import CANCELLED, LOST, write_end
 from .processes import read_small
 from .wire import PodConnection, PodConnectionError, answer, answer_all, listen
 
@@ -32,7 +32,6 @@ _LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.05, 0.5
 _LEAVE_SECONDS = 30.0
 # Before a file is written again for which there was no room.
 _AGAIN_SECONDS = 1.0
-CANCELLED = 130
 _END = "end.json"
 
 

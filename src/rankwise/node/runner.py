@@ -16,6 +16,7 @@ from .machine import machine_reading, usage_for
 from .order import BAD_ORDER, read_order
 from .outcome import (
     AT_ONCE_SECONDS,
+    CANCELLED,
     END_FIELDS,
     RECORD_SECONDS,
     MissingRanks,
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.25
 # How long records are tried to be written while that fails.
 PATIENCE_SECONDS = 15.0
-TIMED_OUT, CANCELLED = 124, 130
+TIMED_OUT = 124
 
 
 class RunningProcess(Child):

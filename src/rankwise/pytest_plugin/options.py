@@ -91,12 +91,13 @@ def _known(ours: tuple[str, ...], name: str) -> str:
     """Return a name of ours, or one that another package has added."""
     if name not in ours:
         # Entry points of other packages are searched only now: that takes time.
-        from rankwise.pytest_plugin.schedulers.base import find_scheduler
+        from dataclasses import replace
 
-        try:
-            find_scheduler(name, ours)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
+        from rankwise.plugins import SCHEDULERS as POINT
+
+        point = replace(POINT, ours=dict.fromkeys(ours, ""))
+        if problem := point.problem(name):
+            raise argparse.ArgumentTypeError(problem)
     return name
 
 

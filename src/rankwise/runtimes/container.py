@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rankwise.errors import ComputeFailure
 from rankwise.node.equipment import ENGINES, quoted, run
@@ -37,6 +37,9 @@ class Container:
     engine: str
     executable: str
     image: str
+    uid: int = field(default_factory=os.getuid)
+    """Whose the processes in it are; another machine has users of its own."""
+    gid: int = field(default_factory=os.getgid)
 
     def __call__(
         self,
@@ -84,9 +87,10 @@ class Container:
                 )
 
     def _user(self) -> tuple[str, ...]:
-        if self.engine == "podman" and os.getuid() != 0:
+        # Rootless podman maps our user to root in the container, unless it is told otherwise.
+        if self.engine == "podman" and self.uid != 0:
             return ("--userns", "keep-id")
-        return ("--user", f"{os.getuid()}:{os.getgid()}")
+        return ("--user", f"{self.uid}:{self.gid}")
 
     def _gpus(self, gpus: int) -> tuple[str, ...]:
         if not gpus:

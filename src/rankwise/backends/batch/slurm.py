@@ -115,6 +115,12 @@ def read_settings(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, sign, value in pairs if sign}
 
 
+def read_mpi_types(text: str) -> list[str]:
+    """Return the kinds of PMI in the output of `srun --mpi=list`, of old and new versions."""
+    # The last line: `specific pmix plugin versions available: pmix_v4,pmix_v5`.
+    return [*dict.fromkeys(re.findall(r"\b(?:pmi|cray)\w*\b(?<!_v)(?! plugin)", text))]
+
+
 def is_accounting_on(settings: Mapping[str, str]) -> bool:
     """Return whether sacct can be asked, by the settings."""
     kind = settings.get("AccountingStorageType", "")
@@ -281,6 +287,12 @@ class Slurm(BatchSystem):
         # once however many partitions it is in.
         default = [node for node, is_default in found if is_default and not partition]
         return default or list({node.name: node for node, _ in found}.values())
+
+    def mpi_types(self) -> list[str]:
+        """Return by which kinds of PMI srun starts ranks."""
+        # Some versions list them on stderr.
+        command = ["sh", "-c", "srun --mpi=list 2>&1; true"]
+        return read_mpi_types(self.call(command, environment=self.plain_environment()))
 
     def configuration(self) -> dict[str, str]:
         """Return how this Slurm is configured."""

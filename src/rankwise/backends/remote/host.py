@@ -285,8 +285,7 @@ class Host:
 
     def _look(self, machine: Machine, attempts: list[_Hosted], troubles: list[Exception]) -> bool:
         wanted = {
-            one.attempt.marker: {"files": one.mirror.known(), "known": one.known}
-            for one in attempts
+            one.attempt.marker: {"files": one.mirror.known, "known": one.known} for one in attempts
         }
         is_asked = any(one.asked_to_end for one in attempts)
         # The machine answers when it has news, but an end that is asked for is not waited for.

@@ -59,12 +59,8 @@ class AttemptMirror:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[str, list[int]] = {}
-        """By name: the inode over there, and how many bytes of it are here."""
-
-    def known(self) -> dict[str, list[int]]:
-        """Return what is here already."""
-        return self._known
+        self.known: dict[str, list[int]] = {}
+        """What is here, by name: the inode over there, and how many bytes of it are here."""
 
     def take(self, pieces: Sequence[Sequence[Any]]) -> None:
         """Write pieces of logs; a log that was moved over there is moved here first."""
@@ -76,22 +72,22 @@ class AttemptMirror:
 
     def is_level(self, pieces: Sequence[Sequence[Any]]) -> bool:
         """Return whether nothing is missing of the logs that these pieces are from."""
-        return all(self._known[path][1] >= size for path, _, _, size, _ in pieces)
+        return all(self.known[path][1] >= size for path, _, _, size, _ in pieces)
 
     def _follow(self, path: str, inode: int) -> None:
         """Move a file here that was moved there."""
-        if self._known.get(path, [0])[0] == inode:
+        if self.known.get(path, [0])[0] == inode:
             return
-        old = next((name for name, (number, _) in self._known.items() if number == inode), None)
+        old = next((name for name, (number, _) in self.known.items() if number == inode), None)
         if old is not None:
             with contextlib.suppress(OSError):
                 rename(self._place(old), self._place(path))
-            self._known[path] = self._known.pop(old)
+            self.known[path] = self.known.pop(old)
 
     def _write(self, path: str, inode: int, offset: int, data: bytes) -> None:
         place = self._place(path)
         place.parent.mkdir(parents=True, exist_ok=True)
-        known = self._known.get(path, [0, 0])
+        known = self.known.get(path, [0, 0])
         if known[0] != inode and place.exists() and offset == 0 and not known[0]:
             # Another client has mirrored it before: the same file from its beginning.
             self._continue(path, inode, data)
@@ -109,7 +105,7 @@ class AttemptMirror:
                 written += os.pwrite(file, data[written:], offset + written)
         finally:
             os.close(file)
-        self._known[path] = [inode, offset + len(data)]
+        self.known[path] = [inode, offset + len(data)]
 
     def _continue(self, path: str, inode: int, data: bytes) -> None:
         """Continue the file of an earlier client, if it begins as this one does."""
@@ -120,7 +116,7 @@ class AttemptMirror:
                 file.truncate(size := 0)
             file.seek(0)
             file.write(data)
-        self._known[path] = [inode, max(size, len(data))]
+        self.known[path] = [inode, max(size, len(data))]
 
     def unpack(self, file: IO[bytes]) -> None:
         """Write the other files that an attempt has left; its end comes last, and is synced.
@@ -209,20 +205,6 @@ _BEHIND_PATH = r"(?![\w.+@%~-])"
 _KINDS = ("current", "python", "uv", "modules", "container")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _ContainerThere(Container):
-    """A container of another machine, which has users of its own."""
-
-    uid: int
-    gid: int
-
-    def _user(self) -> tuple[str, ...]:
-        # Rootless podman maps our user to root in the container, unless it is told otherwise.
-        if self.engine == "podman" and self.uid != 0:
-            return ("--userns", "keep-id")
-        return ("--user", f"{self.uid}:{self.gid}")
-
-
 @contextlib.contextmanager
 def packed(
     job: Submission, found: HostFacts, *, policy: HostPolicy, gpus: Sequence[str] = ()
@@ -305,7 +287,7 @@ def _runtime(
             f"no {choice.engine or 'docker, podman or apptainer'}"
         )
     executable, user = found.engines[engine], {"uid": found.uid, "gid": found.gid}
-    wrap = _ContainerThere(engine=engine, executable=executable, image=choice.image, **user)
+    wrap = Container(engine=engine, executable=executable, image=choice.image, **user)
     return {**runtime, "engine": executable}, dataclasses.replace(given, wrap=wrap)
 
 

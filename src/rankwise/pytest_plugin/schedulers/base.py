@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-OURS = ("sequential", "static", "dynamic")
-ENTRY_POINTS = "rankwise.schedulers"
-"""The group of entry points by which other packages add schedulers."""
+from typing import ClassVar, Literal, Protocol
 
 WorldKind = Literal["shared", "exact", "fresh"]
 """Where a test runs: on some ranks of a world that others share, in a world of exactly its size
@@ -79,18 +72,6 @@ class SchedulerFactory(Protocol):
         `domains` has a number for each rank: ranks with the same one are close to each other (a
         NUMA domain, or a node of a cluster). `pace` estimates durations and makes batches.
         """
-
-
-def find_scheduler(name: str, known: Sequence[str] = OURS) -> EntryPoint:
-    """Return the entry point of a scheduler that is not ours; raises ValueError if none has it."""
-    # Slow, and needed only here.
-    from importlib.metadata import entry_points
-
-    found = entry_points(group=ENTRY_POINTS)
-    if name not in found.names:
-        names = ", ".join([*known, *sorted(found.names)])
-        raise ValueError(f"no scheduler has the name {name!r} (there are {names})")
-    return found[name]
 
 
 # Long enough to hide the round trip between two assignments, short enough not to unbalance ranks.

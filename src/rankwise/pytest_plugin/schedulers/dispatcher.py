@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from rankwise.pytest_plugin.connections import Header
-from rankwise.pytest_plugin.schedulers import base
 from rankwise.pytest_plugin.schedulers.base import (
     Assignment,
     Pace,
     ScheduledTest,
     Scheduler,
+    SchedulerFactory,
     WorldKind,
 )
 from rankwise.pytest_plugin.schedulers.dynamic import Dynamic
@@ -55,7 +55,7 @@ def make_scheduler(
     """Return the scheduler of this name: ours, or one that is installed as an entry point.
 
     A strict sequence has no batches of short tests, and with `apart` none of tests on one rank.
-    Raises ValueError for a name that is none.
+    Raises ImportError for a name that is none.
     """
     match name:
         case "sequential":
@@ -64,7 +64,10 @@ def make_scheduler(
             return Static(suite.cases, width, pace)
         case "dynamic":
             return Dynamic(suite.cases, width, pace, domains=domains)
-    make: base.SchedulerFactory = base.find_scheduler(name).load()
+    # Only here: hardly any run has a scheduler of another package.
+    from rankwise.plugins import SCHEDULERS
+
+    make: SchedulerFactory = SCHEDULERS.load(name)
     return make(suite.cases, width=width, pace=pace, domains=domains or [0] * width)
 
 

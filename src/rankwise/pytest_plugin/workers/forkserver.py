@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from rankwise.node.processes import LIBC, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from rankwise.node.processes import LIBC, PR_SET_PDEATHSIG, prctl
 from rankwise.pytest_plugin.connections import Channel, Header, WireError
 from rankwise.pytest_plugin.rank_status import Key, NodeStatus, read_counter
 
@@ -440,11 +440,6 @@ def fork_with_parent() -> int:
         if os.getppid() != parent:
             os._exit(1)
     return pid
-
-
-def adopt_orphans() -> None:
-    """Become the parent of whatever the processes below this one leave behind."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def exit_as_c_does(code: int) -> NoReturn:

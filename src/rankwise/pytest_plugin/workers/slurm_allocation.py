@@ -169,14 +169,6 @@ def read_memory(text: str) -> int:
     return int(float(found[1]) * (1 << 10) ** ("KMGT".index(found[2] or "M") + 1))
 
 
-def expand_nodes(names: str) -> list[str]:
-    """Return the nodes behind `n[1-3,7]`.
-
-    Raises ComputeFailure.
-    """
-    return Slurm().call(["scontrol", "show", "hostnames", names]).split()
-
-
 def tasks_on_nodes(nodes: Sequence[str], variables: Mapping[str, str]) -> list[int]:
     """Return how many tasks each node has, from `4(x2),1` in a job's variables; zeros: not said."""
     counts = counts_in(variables.get("SLURM_TASKS_PER_NODE", ""))

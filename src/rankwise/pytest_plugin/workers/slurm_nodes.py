@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -105,28 +104,14 @@ def choose_mpi_type(library: str, wishes: SlurmOptions) -> str:
         return ""
     known = (kinds for name, kinds in _MPI_TYPES if library.startswith(name))
     wanted = next(known, _USUAL_MPI_TYPES)
-    offered = _offered_mpi_types()
-    for mpi_type in wanted:
-        if mpi_type in offered:
-            return mpi_type
+    offered = Slurm().mpi_types()
+    if usable := [one for one in wanted if one in offered]:
+        return usable[0]
     raise ComputeFailure(
         f"{library} needs {' or '.join(f'srun --mpi={one}' for one in wanted)}, and this Slurm "
-        f"has {', '.join(sorted(offered)) or 'none'} (srun --mpi=list). Another way can be named "
+        f"has {', '.join(offered) or 'none'} (srun --mpi=list). Another way can be named "
         'with --slurm-srun-options="--mpi=…", or mpiexec can be taken: --no-use-srun'
     )
-
-
-def _offered_mpi_types() -> set[str]:
-    slurm = Slurm()
-    # It has said so on stderr in some versions, and with "srun: " before each line.
-    command = ["sh", "-c", "srun --mpi=list 2>&1; true"]
-    return read_mpi_types(slurm.call(command, environment=slurm.plain_environment()))
-
-
-def read_mpi_types(text: str) -> set[str]:
-    """Read what `srun --mpi=list` says."""
-    words = set(re.findall(r"^(?:srun: )?\s*(\w+)$", text, re.MULTILINE))
-    return words - {"none"}
 
 
 def holder_command() -> list[str]:
@@ -254,7 +239,7 @@ class SlurmSite(Workplace):
 
     def _start_servers(self, nodes: str) -> None:
         """Have a server started on each node."""
-        names = slurm_allocation.expand_nodes(nodes)
+        names = Slurm().call(["scontrol", "show", "hostnames", nodes]).split()
         if not self._wishes.uses_srun and len(names) > 1:
             raise ComputeFailure(
                 f"--no-use-srun starts ranks on one node only, and job {self._allocation.job} has "

@@ -18,7 +18,7 @@ import pytest
 
 from rankwise.errors import RankwiseError
 from rankwise.launch import mpi
-from rankwise.node.processes import sweep
+from rankwise.node.processes import PR_SET_CHILD_SUBREAPER, prctl, sweep
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.rank_status import NodeStatus
 from rankwise.pytest_plugin.workers import forkserver
@@ -64,7 +64,8 @@ class Supervisor(forkserver.ForkServer):
         self._launchers: dict[int, subprocess.Popen[bytes]] = {}
         self._dismissed: dict[int, float] = {}
         self._template = 0
-        forkserver.adopt_orphans()
+        # The parent of whatever the processes below this one leave behind.
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.open_fork_socket(cold, command)
 
     def load_mpi(self, *, finds_mpiexec: bool) -> None:
