@@ -35,7 +35,7 @@ LIMIT = 20.0
 
 SERVER = """
 import os, signal, socket, sys, time
-from rankwise.pytest_plugin.workers.forkserver import ForkServer, adopt_orphans
+from rankwise.pytest_plugin.workers.forkserver import ForkServer
 from rankwise.pytest_plugin.connections import Channel
 
 line, fork_socket, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
