@@ -31,6 +31,8 @@ class PluginPoint:
 
     group: str
     noun: str
+    more: Sequence[str] = ()
+    """What else may stand where such a name does."""
 
     @property
     def ours(self) -> Mapping[str, str]:
@@ -69,8 +71,9 @@ class PluginPoint:
         return ""
 
     def _unknown(self, name: str, others: Sequence[str]) -> str:
-        more = f"; other packages add {', '.join(others)}" if others else ""
-        remedy = hint(name, (*self.ours, *others), f"there are {', '.join(self.ours)}{more}")
+        added = f"; other packages add {', '.join(others)}" if others else ""
+        ours = (*self.ours, *self.more)
+        remedy = hint(name, (*ours, *others), f"there are {', '.join(ours)}{added}")
         return f"there is no {self.noun} {code(name)}; {remedy}"
 
 
@@ -88,13 +91,5 @@ NOTIFIERS = PluginPoint("rankwise.notifiers", "notifier")
 BATCH_SYSTEMS = PluginPoint("rankwise.batch_systems", "batch system")
 """Classes of the type `BatchSystem` in backends/batch/system.py."""
 
-SCHEDULERS = PluginPoint(
-    group="rankwise.schedulers",
-    noun="scheduler",
-    ours={
-        "sequential": "rankwise.pytest_plugin.schedulers:Sequential",
-        "static": "rankwise.pytest_plugin.schedulers:Static",
-        "dynamic": "rankwise.pytest_plugin.schedulers:Dynamic",
-    },
-)
+SCHEDULERS = PluginPoint("rankwise.schedulers", "scheduler")
 """Classes and functions of the type `SchedulerFactory` in pytest_plugin/schedulers/base.py."""

@@ -95,7 +95,7 @@ def _known(ours: tuple[str, ...], name: str) -> str:
 
         from rankwise.plugins import SCHEDULERS as POINT
 
-        point = replace(POINT, ours=dict.fromkeys(ours, ""))
+        point = replace(POINT, more=[one for one in ours if one not in POLICIES])
         if problem := point.problem(name):
             raise argparse.ArgumentTypeError(problem)
     return name
