@@ -188,9 +188,6 @@ class Page:
                 "PYTHONPATH": "",
                 # The user who runs this may have a site file.
                 "XDG_CONFIG_HOME": "/nowhere",
-                # As in an environment that has rankwise and nothing else.
-                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-                "PYTEST_PLUGINS": "rankwise.pytest_plugin.plugin",
             },
         )
         outputs, errors = _SEPARATOR.split(outcome.output), _SEPARATOR.split(outcome.errors)

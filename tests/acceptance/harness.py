@@ -40,11 +40,11 @@ def pytest_runtest_logreport(report):
 
 _RECORDED = ("-p", "rankwise_test_recorder")
 
-# Variables of this very run that an inner one must not see.
 # Other plugins take longer to load than all the rest.
 _ONLY_RANKWISE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p rankwise"}
 # These import more than the others, numpy among it.
 _ALL_PLUGINS = {"PYTEST_ADDOPTS": "-p no:anyio -p no:randomly -p no:hypothesispytest"}
+# Variables of this very run that an inner one must not see.
 _SCRUBBED = ("PYTEST_", "COV_", "OMPI_", "PMI", "PMIX_", "RANKWISE_RANK")
 # By these pytest knows a CI, where it prints more than elsewhere.
 _SCRUBBED_NAMES = ("CI", "BUILD_NUMBER")
