@@ -64,8 +64,9 @@ def test_headings_behind_code_are_headings(site: Path) -> None:
         assert (site / f"{source.stem}.html").read_text().count("<h2 id=") == wanted, source
 
 
-def test_no_table_is_cut_in_two(site: Path) -> None:
-    assert [page for page in site.glob("*.html") if "<p>|" in page.read_text()] == []
+def test_no_table_is_cut_in_two_and_no_step_is_in_the_text_of_another(site: Path) -> None:
+    wrong = re.compile(r"<p>\||^\d\. [A-Z]", re.MULTILINE)
+    assert [page for page in site.glob("*.html") if wrong.search(page.read_text())] == []
 
 
 def test_what_belongs_to_a_step_is_indented_by_four() -> None:
