@@ -18,7 +18,7 @@ _OUTSIDE = re.compile(r"\[(?P<text>[^\]]+)\]\((?:\.\./)+(?P<path>[^)#\s]+)[^)]*\
 # The same words may name a part of the menu, and two parts of a page cannot have one name.
 _HEADINGS_BELOW = re.compile(r'(?P<start><nav class="md-nav" aria-label=)"(?P<heading>[^"]+)"')
 # Browsers break lines behind hyphens, which options begin with.
-_OPTION = re.compile(r"<code>(?=-[\w=.-]{1,24}</code>|\w{1,16}</code>)")
+_OPTION = re.compile(r"<code>(?=-[\w=.-]{1,20}</code>|\w{1,16}</code>)")
 _FENCE = re.compile(r"^(?P<fence> *```\w+) .*$", re.MULTILINE)
 
 MOVED = {
