@@ -502,3 +502,80 @@ def test_a_mark_that_is_added_when_tests_run_fails_the_test(project: Project) ->
         }, outcome
         assert "@mark.parallel(2) was added after the collection" in outcome.output, outcome
         assert "pytest_collection_modifyitems" in outcome.output, outcome
+
+
+_OF_PYTEST_MPI = """
+    from pathlib import Path
+    import pytest
+
+    @pytest.mark.mpi
+    def test_mpi(mpi_file_name, comm):
+        assert len(set(comm.allgather(mpi_file_name))) == 1
+        assert Path(mpi_file_name).parent.is_dir()
+
+    @pytest.mark.mpi(min_size=3)
+    def test_three():
+        pass
+
+    @pytest.mark.mpi_skip
+    def test_skip():
+        pass
+
+    @pytest.mark.mpi_break
+    def test_break():
+        pass
+
+    @pytest.mark.mpi_xfail
+    def test_xfail(request):
+        assert not request.config.getoption("with_mpi", False)
+
+    def test_unmarked():
+        pass
+"""
+_ALL = {"mpi": "passed", "three": "skipped", "xfail": "passed"}
+_ALL |= {"skip": "passed", "break": "passed", "unmarked": "passed"}
+
+
+@pytest.mark.parametrize(
+    ("option", "differs"),
+    [
+        ((), {}),
+        (("--with-mpi",), {"skip": "skipped", "break": "skipped", "xfail": "xfailed"}),
+        (
+            ("--only-mpi",),
+            dict.fromkeys(("skip", "break", "xfail", "unmarked"), "skipped"),
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("way", ["pool", "mpirun"])
+def test_marks_and_options_of_pytest_mpi_mean_what_they_mean_there(
+    project: Project, way: str, option: tuple[str, ...], differs: dict[str, str]
+) -> None:
+    project.write({"test_of_pytest_mpi.py": _OF_PYTEST_MPI})
+    how = ("--n-workers=2",) if way == "pool" else ()
+    outcome = run_pytest(project, "--strict-markers", *how, *option, ranks=None if how else 2)
+    assert outcome.verdicts == {f"test_{name}": one for name, one in (_ALL | differs).items()}
+    assert outcome.exit_code == 0, outcome
+
+
+def test_a_conftest_may_have_the_options_of_pytest_mpi_itself(project: Project) -> None:
+    conftest = """
+        def pytest_addoption(parser):
+            parser.addoption("--with-mpi", action="store_true")
+    """
+    project.write({"conftest.py": conftest, "test_of_pytest_mpi.py": _OF_PYTEST_MPI})
+    outcome = run_pytest(project, "--with-mpi", "--n-workers=2", ranks=None)
+    assert outcome.verdicts["test_skip"] == "passed", outcome
+    assert outcome.verdicts["test_xfail"] == "failed", outcome
+
+
+def test_mpi_pytest_bounds_the_number_of_ranks_by_a_variable(project: Project) -> None:
+    project.write(
+        {"test_many.py": "import pytest\n@pytest.mark.parallel([2, 3])\ndef test_many(): pass\n"}
+    )
+    for most, code in (("3", pytest.ExitCode.OK), ("2", pytest.ExitCode.USAGE_ERROR)):
+        variables = {"PYTEST_MPI_MAX_NPROCS": most}
+        outcome = run_pytest(project, "--n-workers=3", ranks=None, environment=variables)
+        assert outcome.exit_code == code, outcome
+    assert "3 ranks are more than PYTEST_MPI_MAX_NPROCS=2" in str(outcome)

@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-NAMES = ("comm", "mpi_ranks", "mpi_tmp_path", "mpi_tmpdir")
+NAMES = ("comm", "mpi_file_name", "mpi_ranks", "mpi_tmp_path", "mpi_tmpdir")
 
 
 @pytest.fixture
@@ -51,3 +51,9 @@ def mpi_tmp_path(tmp_path: Path, comm: MPI.Intracomm) -> Path:
 def mpi_tmpdir(mpi_tmp_path: Path) -> Path:
     """The same as `mpi_tmp_path`, by the older name in suites of pytest-mpi."""
     return mpi_tmp_path
+
+
+@pytest.fixture
+def mpi_file_name(mpi_tmp_path: Path) -> str:
+    """A file name in `mpi_tmp_path`, the same on all ranks of the test; of pytest-mpi, too."""
+    return str(mpi_tmp_path / "file.hdf5")

@@ -1,4 +1,4 @@
-"""Other plugins: benchmark, stepwise, cov, junit, logging, mpi-pytest, randomly, rerunfailures."""
+"""Other plugins: benchmark, stepwise, cov, junit, logging, mpi-pytest, pytest-mpi and others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 from _pytest._io import get_terminal_width
@@ -253,6 +253,40 @@ def append_to_log_file(config: pytest.Config) -> None:
     """Open the file of --log-file in mode "a": otherwise the processes overwrite each other."""
     if config.getoption("log_file_mode", "") != "":
         config.option.log_file_mode = "a"
+
+
+class ActsAsPytestMpi:
+    """The options of pytest-mpi, and what its marks mean with them, where it is not installed."""
+
+    _HELP: ClassVar[Mapping[str, str]] = {
+        "--with-mpi": "of pytest-mpi: skip tests marked mpi_skip, expect mpi_xfail to fail",
+        "--only-mpi": "of pytest-mpi: skip tests that are not marked mpi",
+    }
+
+    @classmethod
+    def add_to(cls, config: pytest.Config, parser: pytest.Parser) -> None:
+        """Declare the options, unless pytest-mpi or a conftest has done so."""
+        groups = (parser._anonymous, *parser._groups)
+        known = {name for group in groups for option in group.options for name in option.names()}
+        if known.isdisjoint(cls._HELP):
+            for name, words in cls._HELP.items():
+                parser.addoption(name, action="store_true", help=words)
+            config.pluginmanager.register(cls(), "rankwise-as-pytest-mpi")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        skip, xfail = pytest.mark.skip, pytest.mark.xfail
+        fails = skip(reason="test does not work under MPI")
+        marks = {"mpi_skip": fails, "mpi_break": fails}
+        marks["mpi_xfail"] = xfail(reason="test fails under MPI")
+        for item in items:
+            if config.getoption("with_mpi"):
+                for name in marks.keys() & item.keywords.keys():
+                    item.add_marker(marks[name])
+            elif "mpi" not in item.keywords:
+                item.add_marker(skip(reason="test does not use MPI"))
 
 
 NAME = "rankwise-for-mpi-pytest"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
 
@@ -219,6 +220,8 @@ def show_mark(found: pytest.Mark) -> str:
 
 
 SIZE_FIXTURE = "mpi_ranks"
+# Of mpi-pytest: the most ranks that a mark may ask for.
+_MOST_RANKS = "PYTEST_MPI_MAX_NPROCS"
 _SIZE = pytest.StashKey[int]()
 _REQUIREMENTS = pytest.StashKey[SizeRequest]()
 _TOO_FEW = pytest.StashKey[str]()
@@ -287,6 +290,9 @@ def settle_size(item: pytest.Item, override: int | None, available: int) -> int:
             f"cannot be used here: methods of unittest.TestCase cannot be parametrised, "
             f"nor can tests that a hook marks after they are collected; give one number"
         )
+    most = os.environ.get(_MOST_RANKS, "")
+    if most.isdecimal() and size > int(most):
+        raise pytest.UsageError(f"{item.nodeid}: {size} ranks are more than {_MOST_RANKS}={most}")
     item.stash[_SIZE] = size
     return size
 

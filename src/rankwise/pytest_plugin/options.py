@@ -79,6 +79,9 @@ MARKERS = (
     "timeout(seconds): how long each phase of the test may take (0: no limit)",
     "parallel_from_context: run the test on as many ranks as the run has",
     "mpi(ranks): the same as parallel(ranks); without `ranks`, as parallel_from_context",
+    "mpi_skip: with --with-mpi of pytest-mpi, the test is skipped; mpi_break does the same",
+    "mpi_break: the same as mpi_skip",
+    "mpi_xfail: with --with-mpi of pytest-mpi, the test is expected to fail",
 )
 
 

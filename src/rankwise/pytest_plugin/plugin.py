@@ -16,7 +16,7 @@ import pytest
 
 # A plain pytest loads this module too, and each other module takes a third of a millisecond: what a
 # plain pytest does not need is imported where it is used.
-from rankwise.pytest_plugin.fixtures import comm, mpi_ranks, mpi_tmp_path, mpi_tmpdir
+from rankwise.pytest_plugin.fixtures import comm, mpi_file_name, mpi_ranks, mpi_tmp_path, mpi_tmpdir
 from rankwise.pytest_plugin.options import LATE_GC, MARKERS, STARTS_RANKS, add_options, closest_mark
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rankwise.launch.mpi import Place
     from rankwise.pytest_plugin.mpirun import MpirunLink
 
-__all__ = ["comm", "mpi_ranks", "mpi_tmp_path", "mpi_tmpdir"]
+__all__ = ["comm", "mpi_file_name", "mpi_ranks", "mpi_tmp_path", "mpi_tmpdir"]
 
 # The variable with all that a process needs to know to be a rank of a pool.
 INVITATION = "RANKWISE_INVITATION"
@@ -46,7 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, None, None]:
     """Join the other ranks before any conftest is loaded.
 
     Then the other ranks learn of an error in a conftest. It is also before output is captured: the
@@ -58,7 +60,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
         early_config.pluginmanager.register(_SelectionBySize(), "rankwise-selection")
     _start(early_config)
     try:
-        return (yield)
+        yield
+        if not {"--with-mpi", "--only-mpi"}.isdisjoint(args):
+            from rankwise.pytest_plugin.interop import ActsAsPytestMpi
+
+            ActsAsPytestMpi.add_to(early_config, parser)
     except BaseException as error:
         worker = early_config.pluginmanager.get_plugin("rankwise-world")
         if worker is not None and hasattr(worker, "refuse"):

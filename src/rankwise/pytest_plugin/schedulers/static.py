@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -10,29 +9,53 @@ from typing import ClassVar
 from rankwise.pytest_plugin.schedulers.base import Assignment, Pace, ScheduledTest
 
 
+class FirstFit:
+    """Steps of `width` slots; a test goes into the first step that has room for it.
+
+    The room left in each step is kept in a tree of maxima, so that finding the first step costs
+    the logarithm of their number.
+    """
+
+    def __init__(self, width: int, most_steps: int) -> None:
+        self._width = width
+        self._leaves = 1
+        while self._leaves < max(1, most_steps):
+            self._leaves *= 2
+        self._room = [width] * (2 * self._leaves)
+
+    def place(self, size: int) -> tuple[int, int]:
+        """Return the step and the first slot for a test of `size` slots."""
+        node = 1
+        # The left half holds the earlier steps: they are filled first.
+        while node < self._leaves:
+            node *= 2
+            if self._room[node] < size:
+                node += 1
+        step, first = node - self._leaves, self._width - self._room[node]
+        self._room[node] -= size
+        while node > 1:
+            node //= 2
+            self._room[node] = max(self._room[2 * node], self._room[2 * node + 1])
+        return step, first
+
+
 def plan_steps(
     cases: Sequence[ScheduledTest], width: int
 ) -> list[list[tuple[ScheduledTest, range]]]:
     """Distribute tests over steps, the largest first; within a step no rank has two of them.
 
-    Each goes into the first step that has room for it. Small tests then fill the gaps that large
-    ones leave, instead of standing in their way.
+    Small tests then fill the gaps that large ones leave, instead of standing in their way.
     """
+    # Any two steps hold more than one step's slots together: the second's first test had no room in
+    # the first. So there are at most about twice as many steps as if all were full.
+    slots = sum(case.size for case in cases)
+    fit = FirstFit(width, min(len(cases), 2 * (slots // width) + 1))
     steps: list[list[tuple[ScheduledTest, range]]] = []
-    # Steps by how many slots are free there, as heaps: far fewer numbers than steps.
-    by_room: dict[int, list[int]] = {}
     for case in sorted(cases, key=lambda case: -case.size):
-        fitting = (
-            (found[0], room) for room, found in by_room.items() if found and room >= case.size
-        )
-        step, room = min(fitting, default=(len(steps), width))
-        if step == len(steps):
+        step, first = fit.place(case.size)
+        while len(steps) <= step:
             steps.append([])
-        else:
-            heapq.heappop(by_room[room])
-        first = width - room
         steps[step].append((case, range(first, first + case.size)))
-        heapq.heappush(by_room.setdefault(room - case.size, []), step)
     return steps
 
 
