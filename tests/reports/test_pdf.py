@@ -146,9 +146,9 @@ def test_a_timeline_has_one_drawing_and_what_it_says(store: Store) -> None:
     content = timeline_content(data.timeline)
     assert content["svg"].count("<svg") == 1
     assert ["6 failed", "bad"] in content["states"]
-    assert [name for name, _, _ in content["cards"]][-1] == "core time lost"
+    assert [name for name, _, _ in content["cards"]][-1] == "slot time lost"
     assert content["advice"]
-    assert content["longest"][0][1].endswith("on 1 core")
+    assert content["longest"][0][1].endswith("on 1 slot")
 
 
 def test_lines_may_end_in_long_names_and_only_there() -> None:

@@ -213,6 +213,27 @@ def test_a_run_is_lanes_of_as_many_cores_as_were_in_use_at_once(store: Store) ->
     assert (timeline.noun, timeline.order, timeline.is_over) == ("task", "needs", False)
 
 
+def test_ranks_that_ask_for_no_cores_are_in_slots_which_may_be_more_than_there_are_cores(
+    store: Store,
+) -> None:
+    ranks = tuple(Process(name=f"rank-{n}", role="rank", command="true") for n in range(4))
+    run = make_run(store, Task(key="wide", processes=ranks))
+    begin(store, run, "wide", logs={})
+    assert timeline_of_run(store, run, now=BEGUN + 7).lanes == (
+        "slot 0",
+        "slot 1",
+        "slot 2",
+        "slot 3",
+    )
+
+
+def test_time_between_tasks_is_not_said_of_tests() -> None:
+    bars = [bar("one", (0,), 0, 1), bar("two", (0,), 3, 4)]
+    advice = findings(timeline_of(*bars, noun="task", order="dynamic")).advice
+    assert any("between tasks" in words for words in advice), advice
+    assert not any("test" in words for words in advice), advice
+
+
 def test_attempts_are_bars_of_their_own_and_very_many_lanes_become_slots(store: Store) -> None:
     run = make_run(store, task("huge", 1000))
     begin(store, run, "huge", logs={})

@@ -81,8 +81,8 @@ def _remedy(cause: Cause, timeline: Timeline, waiting: IdleTime, seconds: float)
         which = "all" if len(bar.lanes) == lanes else "some"
     elif cause == "long tail" and is_test and timeline.order == "dynamic":
         which = "dynamic"
-    elif cause == "order":
-        which = "turn" if timeline.order in ("sequential", "static") else timeline.order
+    elif cause == "order" and timeline.order != "dynamic":
+        which = "needs" if timeline.order == "needs" else "turn"
     texts = _texts()[cause]
     return texts.get(which, texts.get("any", "")).format(
         noun=timeline.noun,
@@ -256,8 +256,9 @@ _MOST_LANES = 64
 def timeline_of_run(store: Store, run_id: str, *, now: float | None = None) -> Timeline:
     """Make a timeline of the tasks of a run, as far as it has come.
 
-    Lanes are cores, or nodes where tasks have several on a cluster; as many as were in use at once.
-    Each attempt is a bar. Raises InputError if there is no such run.
+    Lanes are cores where all tasks ask for some, else slots for processes, or nodes where tasks
+    have several on a cluster; as many as were in use at once. Each attempt is a bar.
+    Raises InputError if there is no such run.
     """
     run = store.run(run_id)
     until = run.ended if run.ended is not None else now if now is not None else time.time()
@@ -326,7 +327,9 @@ def _measure(tasks: Collection[Task]) -> tuple[str, dict[str, int]]:
     if any(task.nodes > 1 and task.compute != "local" for task in tasks):
         return "node", {task.key: max(1, task.nodes) for task in tasks}
     wanted = {task.key: task.resources.cores or task.width or len(task.processes) for task in tasks}
-    return "core", {key: max(1, math.ceil(cores)) for key, cores in wanted.items()}
+    # Ranks of a task that asks for no cores may share them: they can be more than the machine has.
+    noun = "core" if all(task.resources.cores for task in tasks) else "slot"
+    return noun, {key: max(1, math.ceil(cores)) for key, cores in wanted.items()}
 
 
 def _lane_count(places: Sequence[tuple[int, ...]]) -> int:
