@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import psutil
@@ -366,7 +367,10 @@ def job(
     hosts = "".join(f"{later(f'host:{number}')}\n" * 2 for number in range(nodes))
     return Attempt(
         folder,
-        process("launcher", f"{mpirun} {options} '{RANK}' {environment.python} '{SCRIPT}'"),
+        process(
+            "launcher",
+            f"{quote(str(mpirun))} {options} '{RANK}' {quote(str(environment.python))} '{SCRIPT}'",
+        ),
         nodes=nodes,
         environment=dict(variables),
         files={"hostfile": hosts, "script.py": script},
