@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +14,7 @@ import typer
 
 from rankwise.cli.options import AsJson, StoreFolder, open_for_reading, store_folder
 from rankwise.errors import InputError, RankwiseError
+from rankwise.wording import moment
 
 if TYPE_CHECKING:
     from rankwise.backends.doctor import Finding
@@ -182,7 +182,7 @@ def rollback_command(
         raise InputError(f"{folder}: there are no releases")
     width = max(len(one.name) for one in found)
     for one in found:
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.made))
+        made = moment(one.made, with_zone=False)
         print(f"{'*' if one.is_current else ' '} {one.name:{width}}  {made}")
 
 

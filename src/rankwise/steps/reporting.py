@@ -16,6 +16,7 @@ from rankwise.reports.model import ReportData, write_report
 from rankwise.reports.rendering import render_markdown
 from rankwise.steps import expanded
 from rankwise.store import State, Store, TaskRow
+from rankwise.wording import moment
 
 # The other formats of ours are for a CI, and were Markdown here before they were there.
 _SUFFIXES = ("html", "pdf", "json")
@@ -40,7 +41,7 @@ def page(store: Store, run: str) -> str:
         run=row,
         measures=ReportData(store=store, run=row, now=now).measures,
         standing=standing(store, run),
-        started=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.started or 0.0)),
+        started=moment(row.started or 0.0, with_zone=False),
         now=now,
         rows=_others(store, run),
         children=[(child, store.counts(child.id)) for child in store.children(run)],
