@@ -104,7 +104,7 @@ def test_only_the_beginning_of_a_script_is_looked_at(tmp_path: Path) -> None:
     ("line", "complaint"),
     [
         ("# rankwise: rank=4", "2:13: unknown field `rank`: did you mean `ranks`?"),
-        ("# rankwise: ranks=four", "2:19: `ranks` must be a whole number, not 'four'"),
+        ("# rankwise: ranks=four", "2:19: `ranks` must be a whole number or `gpus`, not 'four'"),
         ("# rankwise: ranks 4", "2:13: must be `name=value`, not 'ranks'"),
         ("# rankwise: ranks=4 ranks=2", "2:21: `ranks` is there already"),
         ("# rankwise: timeout=soon", "2:21: `timeout` must be a time"),

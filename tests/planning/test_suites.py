@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rankwise.errors import InputError
-from rankwise.plan import Check, Plan, Task
+from rankwise.plan import Check, Plan, Resources, Task
 from rankwise.planning import plan_from
 
 
@@ -182,6 +182,35 @@ def test_found_scripts_are_planned_as_others_are(folder: Path) -> None:
     assert (second.width, second.timeout, second.resources) == (4, 60, alone.resources)
     assert "a_test.py" in str(first.processes[0].command)
     assert "'odd $name_test.py'" in str(odd.processes[0].command)
+
+
+@pytest.mark.parametrize(
+    ("there", "requires", "expected"),
+    [
+        (3, "", (3, 3)),
+        (3, ", requires: {gpus: 4}", (3, 4)),
+        (0, "", (1, 1)),
+        (0, ", requires: {gpus: 2}", (1, 2)),
+    ],
+)
+def test_there_are_as_many_ranks_as_gpus_where_that_is_asked_for(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    there: int,
+    requires: str,
+    expected: tuple[int, int],
+) -> None:
+    monkeypatch.setattr("rankwise.planning.jobs.machine", lambda: Resources(cores=8, gpus=there))
+    task = only(folder, f"- {{run: python b_test.py, ranks: gpus{requires}}}\n")
+    # With too few GPUs it is not run, and its reason has both numbers.
+    assert (task.width, task.resources.gpus) == expected
+    (folder / "b_test.py").write_text("# rankwise: ranks=gpus\n")
+    assert only(folder, "- b_test.py\n").resources.gpus == max(1, there)
+
+
+def test_ranks_are_a_number_or_gpus(folder: Path) -> None:
+    with pytest.raises(InputError, match="must be a whole number or `gpus`, not 'gpu'"):
+        only(folder, "- {run: b_test.py, ranks: gpu}\n")
 
 
 @pytest.mark.parametrize("header", ["ranks=3 nodes=2", "nodes=2", "ranks=1 nodes=2"])

@@ -230,6 +230,23 @@ def test_without_two_gpus_the_tests_do_not_run_and_nothing_is_green(shop: Shop) 
         assert words in said.output, said
 
 
+@sentence(
+    PAGE,
+    ran="rankwise run suite.yaml, with `ranks: gpus`",
+    stand_in="a site file that says that there are two GPUs",
+)
+def test_there_are_as_many_ranks_as_gpus(shop: Shop) -> None:
+    """mpirun -n <num_gpus> -x NCCL_DEBUG=INFO python dummy_distributed_test.py."""
+    test = "  - {run: dummy_distributed_test.py, ranks: gpus, environment_variables: {NCCL_DEBUG: INFO}"
+    checks = ", checks: [{contains: 'rank {rank} of 2, NCCL_DEBUG is INFO', rank: all}]}\n"
+    said = run(shop, f"{test}}}\n")
+    assert said.exit_code == 1, said
+    assert "needs 1 GPU, found 0" in said.output, said
+    shop.write("rankwise.toml", '[compute.local]\nbackend = "local"\ngpus = 2\n')
+    said = run(shop, test + checks)
+    assert said.exit_code == 0, said
+
+
 @sentence(PAGE, ran="rankwise run suite.yaml: both lines of the page, for 2 GPUs")
 def test_a_new_test_runs_as_a_script_or_as_ranks(shop: Shop) -> None:
     """A new file runs by python dummy_distributed_test.py or mpirun -n <num_gpus> -x …."""

@@ -46,8 +46,8 @@ class SuiteTest(Model):
     """Arguments of pytest, whose tests show one by one in the report."""
     name: values.Name = ""
     """What it is called; none given: made from the script or the command."""
-    ranks: values.PositiveInt | None = Field(default=None, examples=[4])
-    """As how many ranks it runs; none given: as one process."""
+    ranks: values.Ranks | None = Field(default=None, examples=[4])
+    """As how many ranks it runs; none given: as one process. `gpus`: one for each GPU."""
     nodes: values.PositiveInt | None = Field(default=None, examples=[2])
     """On how many nodes; `ranks` must be a multiple."""
     launcher: Literal["mpi", "pytorch"] = "mpi"
@@ -72,6 +72,8 @@ class SuiteTest(Model):
         if contents.get("name") is not None and contents.get("files") is not None:
             yield Conflict(("name",), "tests that are found are named after their files")
         ranks, nodes = number_in(contents.get("ranks")), number_in(contents.get("nodes"))
+        if contents.get("ranks") == values.GPUS:
+            return
         if isinstance(nodes, int) and nodes > 1 and (ranks is None or ranks % nodes):
             yield Conflict(("nodes",), f"`ranks` must be a multiple of `nodes` ({nodes})")
 
@@ -79,7 +81,7 @@ class SuiteTest(Model):
 class Header(Model):
     """What a script says of itself: `# rankwise: ranks=4 gpus=2 timeout=60`."""
 
-    ranks: values.PositiveInt | None = None
+    ranks: values.Ranks | None = None
     nodes: values.PositiveInt | None = None
     launcher: Literal["mpi", "pytorch"] | None = None
     gpus: values.NonNegativeInt | None = None

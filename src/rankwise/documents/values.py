@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -100,6 +100,14 @@ def _with_remedy(value: Any) -> str:
     # A Scalar is a text of its own type: here only texts that had quotes in the document count.
     is_quoted_number = type(value) is str and isinstance(resolve(value), Scalar)
     return f"the text {quoted(value)}; leave the quotes out" if is_quoted_number else quoted(value)
+
+
+def _ranks(value: Any) -> int | str:
+    if value == GPUS:
+        return GPUS
+    if number_in(value) is None:
+        raise wrong(f"must be a whole number or `gpus`, not {_with_remedy(value)}")
+    return whole(1)(value)
 
 
 def _seconds(value: Any) -> float:
@@ -249,6 +257,13 @@ PositiveInt = Annotated[int, *whole_number(1)]
 NonNegativeInt = Annotated[int, *whole_number(0)]
 """A whole number from 0."""
 ExitCode = Annotated[int, *whole_number(1, 255)]
+GPUS = "gpus"
+Ranks = Annotated[
+    int | Literal["gpus"],
+    BeforeValidator(_ranks),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": GPUS}]}),
+]
+"""A whole number from 1, or as many as there are GPUs."""
 
 
 def _number_or_text(example: str, pattern: str) -> WithJsonSchema:

@@ -297,6 +297,16 @@ def facts_for(request: JobRequest, site: Site) -> Facts:
     )
 
 
+def gpus_of(choice: ComputeConfig) -> int:
+    """Return how many GPUs there are on a compute, or on a node of a cluster, if that is known."""
+    found = machine() if choice.backend == LOCAL else Resources()
+    if choice.is_batch:
+        from rankwise.backends.batch.system import node_of
+
+        found = node_of(choice) or found
+    return int(choice.capacity(found).gpus)
+
+
 def _srun_plugin(choice: ComputeConfig) -> str | None:
     if not isinstance(choice.batch, SlurmConfig):
         return None

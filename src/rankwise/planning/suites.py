@@ -17,14 +17,14 @@ from rankwise.documents.checks import CheckSpec
 from rankwise.documents.common import Model
 from rankwise.documents.load import Document, header_of, silent
 from rankwise.documents.suite import Header, Suite, SuiteTest
-from rankwise.documents.values import fit_name
+from rankwise.documents.values import GPUS, fit_name
 from rankwise.documents.written import Faults
 from rankwise.errors import InputError
 from rankwise.launch.commandline import read_command
 from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, task_for
 from rankwise.launch.rewriting import NAMES, in_shell
 from rankwise.plan import Resources, Task, filled_in, later
-from rankwise.planning.jobs import facts_for, launchers_in, restart_of
+from rankwise.planning.jobs import facts_for, gpus_of, launchers_in, restart_of
 from rankwise.planning.planner import Planned, PlanOptions, free_name
 from rankwise.wording import code, nearest
 
@@ -298,6 +298,11 @@ class SuitePlanner:
 
     def _request(self, case: _Case, key: str) -> JobRequest:
         ranks, nodes = case.said("ranks"), case.said("nodes") or 1
+        resources = case.resources
+        if ranks == GPUS:
+            # Without a GPU it is not run, with the reason.
+            ranks = max(1, gpus_of(self._options.site.compute(self._compute))) * nodes
+            resources = dataclasses.replace(resources, gpus=max(ranks, resources.gpus))
         if nodes > 1 and (ranks is None or ranks % nodes):
             place = self._place(case.index)
             raise InputError(f"{place}: `ranks` must be a multiple of `nodes` ({nodes})")
@@ -315,7 +320,7 @@ class SuitePlanner:
                     code=str(here / model.code) if model.code else "",
                     runtime=self._runtime,
                     # A document says what the whole test needs; a role has what each node gives.
-                    resources=case.resources.share(nodes),
+                    resources=resources.share(nodes),
                 ),
             ),
             instance_count=nodes if kind != "mpi" or ranks is not None else None,
