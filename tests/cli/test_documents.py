@@ -536,3 +536,38 @@ def test_export_reports_all_errors_in_all_documents(rankwise: Rankwise) -> None:
     assert (said.code, said.out) == (2, "")
     for name in ("bad.yaml", "one.yaml:3:75", "missing.yaml"):
         assert name in said.err
+
+
+SUITE = "type: Suite\nname: s\ntests: [{run: 'true', name: one}, {run: 'true', name: two}]\n"
+
+
+def test_options_may_be_in_a_file(project: Path, rankwise: Callable[..., Said]) -> None:
+    (project / "s.yaml").write_text(SUITE)
+    (project / "options.yaml").write_text("only: two\nrepeat: 2\njson: true\n")
+    said = rankwise("plan", "s.yaml", "--with", "options.yaml")
+    assert [task["key"] for task in json.loads(said.out)["tasks"]] == ["two.1", "two.2"], said
+    # What is on the command line is stronger.
+    said = rankwise("plan", "s.yaml", "--with", "options.yaml", "--repeat", "1", "--only", "one")
+    assert [task["key"] for task in json.loads(said.out)["tasks"]] == ["one"], said
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("onyl: two\n", "options.yaml: there is no option --onyl; did you mean `--only`?"),
+        ("only: [two\n", "options.yaml:2:1: expected `,` or `]` here"),
+        ("only: one\nonly: two\n", "options.yaml:2:1: `only` stands twice"),
+        ("shard: [1/2]\n", "options.yaml: shard has one value, not"),
+        ("repeat: many\n", "Invalid value for '--repeat'"),
+        (None, "options.yaml: there is no such file"),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_options_is_named(
+    project: Path, rankwise: Callable[..., Said], text: str | None, complaint: str
+) -> None:
+    (project / "s.yaml").write_text(SUITE)
+    if text is not None:
+        (project / "options.yaml").write_text(text)
+    said = rankwise("plan", "s.yaml", "--with", "options.yaml")
+    assert said.code == 2, said
+    assert complaint in said.err, said

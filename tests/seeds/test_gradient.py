@@ -269,6 +269,16 @@ def test_settings_are_in_files_of_their_own(shop: Shop) -> None:
     assert "5 of 6 cells can run" in listed.output, listed
 
 
+@sentence(PAGE, ran="rankwise run many.yaml --with options.yaml --list")
+def test_options_are_in_a_file_of_their_own(shop: Shop) -> None:
+    """It is probably possible to use the CLI's --optionsFile."""
+    shop.write("options.yaml", "only: [machine=A4000]\nlist: true\nstrict: true\n")
+    listed = shop.rankwise("run", "runtimes.yaml", "--with", "options.yaml")
+    assert listed.exit_code == 0, listed
+    assert "A4000" in listed.output, listed
+    assert "P4000" not in listed.output, listed
+
+
 # Notebooks, wherever they run
 
 

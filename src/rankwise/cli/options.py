@@ -20,6 +20,7 @@ import typer
 from rankwise.cli.completion import COMPLETERS
 from rankwise.cli.main import MODULES
 from rankwise.errors import InputError, StoreFailure
+from rankwise.wording import hint, quoted
 
 if TYPE_CHECKING:
     from rankwise.plan import Plan
@@ -176,6 +177,30 @@ Positive = Annotated[int, typer.Option(min=1, max=10**9)]
 """A number whose help is in the docstring of its command."""
 
 
+def _take_options(context: typer.Context, file: Path | None) -> Path | None:
+    """Take options from a YAML file; those on the command line are stronger."""
+    if file is None:
+        return None
+    from rankwise.documents.written import as_error, plain_data
+    from rankwise.documents.yaml_reader import read_document
+
+    source = read_document(file)
+    if source.problems:
+        raise as_error(source.name, source.problems)
+    known = {name: one for one in context.command.params for name in one.opts}
+    taken: dict[str, Any] = {}
+    for name, value in plain_data(source.contents).items():
+        if (option := known.get(f"--{name}")) is None:
+            words = hint(f"--{name}", known, "--help lists them")
+            raise InputError(f"{file}: there is no option --{name}; {words}")
+        is_many = option.nargs != 1 or getattr(option, "multiple", False)
+        if isinstance(value, dict) or (isinstance(value, list) and not is_many):
+            raise InputError(f"{file}: {name} has one value, not {quoted(value)}")
+        taken[str(option.name)] = [value] if is_many and not isinstance(value, list) else value
+    context.default_map = taken
+    return file
+
+
 class PlanningOptions(CommandOptions):
     """Documents, and what of them is wanted.
 
@@ -186,6 +211,8 @@ class PlanningOptions(CommandOptions):
                    cells.
       --repeat N   Each so many times, to find flaky ones.
       --shard I/N  Only a share: 2/5 is the second of five.
+      --with FILE  Take options from a YAML file, such as  only: runtime=torch*; those on the
+                   command line are stronger.
     """
 
     files: Files
@@ -195,6 +222,7 @@ class PlanningOptions(CommandOptions):
     failed: bool = False
     repeat: Annotated[int, typer.Option(min=1, max=10_000)] = 1
     shard: str | None = None
+    with_: Annotated[Path | None, typer.Option(is_eager=True, callback=_take_options)] = None
     store: StoreFolder = None
 
     @property
