@@ -554,7 +554,7 @@ def test_options_may_be_in_a_file(project: Path, rankwise: Callable[..., Said]) 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("onyl: two\n", "options.yaml: there is no option --onyl; did you mean `--only`?"),
+        ("onlyy: two\n", "options.yaml: there is no option --onlyy; did you mean `--only`?"),
         ("only: [two\n", "options.yaml:2:1: expected `,` or `]` here"),
         ("only: one\nonly: two\n", "options.yaml:2:1: `only` stands twice"),
         ("shard: [1/2]\n", "options.yaml: shard has one value, not"),
