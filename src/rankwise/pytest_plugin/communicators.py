@@ -257,7 +257,6 @@ class Communicators:
         self._object: WorldObject | None = None
         self._own: Substitute | None = None
         self._present: Substitute | None = None
-        self._is_alone = False
         self.ranks: tuple[int, ...] = ()
         """The ranks of MPI.COMM_WORLD now, by their numbers in the world; empty: all."""
         self._kept: dict[tuple[int, ...], RankGroup] = {}
@@ -413,21 +412,13 @@ class Communicators:
             self.current = None
             self.for_test()
 
-    def join(self, world: MPI.Intracomm, *, alone: bool = False) -> None:
-        """Take the world of this process, once MPI is started; idempotent.
-
-        With `alone`, MPI.COMM_WORLD has one rank from now on, also outside of tests.
-        """
-        if self._object is not None:
-            return
+    def join(self, world: MPI.Intracomm) -> None:
+        """Take the world of this process, once MPI is started."""
         self._world = world
         mpi = load_mpi()
         self._object = WorldObject(mpi)
         both = ((_WORLD, mpi.COMM_WORLD), ("MPI.COMM_SELF", mpi.COMM_SELF))
         self._handlers = [(name, one, one.Get_errhandler()) for name, one in both]
-        self._is_alone = alone
-        if alone:
-            self._enter((world.rank,), self._own_world())
 
     def close(self, *, orderly: bool = True) -> None:
         """Dispose of what the test had; idempotent.
@@ -439,8 +430,7 @@ class Communicators:
         substitute, group = self._present, self._group
         is_over = group is not None and not self._group_is_kept
         if substitute is not None:
-            if not self._is_alone:
-                self._enter((), None)
+            self._enter((), None)
             substitute.is_dirty = not orderly
             if is_over and substitute.exists:
                 self.leftovers.dispose(substitute.communicator, orderly=orderly)

@@ -256,9 +256,7 @@ def _prepare_communicators(config: pytest.Config) -> None:
         from rankwise.pytest_plugin.communicators import Communicators
 
         world_comm = None if world is None else world.comm
-        # A rank of a pool may have joined its world before any conftest was imported.
-        if Communicators.KEY not in config.stash:
-            config.stash[Communicators.KEY] = Communicators(world_comm, spans_world=is_child)
+        config.stash[Communicators.KEY] = Communicators(world_comm, spans_world=is_child)
 
 
 def _available(config: pytest.Config) -> int:

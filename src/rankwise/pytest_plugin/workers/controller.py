@@ -255,13 +255,14 @@ class ControllerSession:
         for world in self._worlds.alive.values():
             if all(worker in self._collections for worker in world.workers):
                 source = world.workers[0]
-                return source if self._worlds.ranks_are_alone or not self._isolate(world) else None
+                return None if self._isolate(world) else source
         return None
 
     def _isolate(self, world: World) -> bool:
         """Replace a world in which imports saw several ranks, if no test has more than one.
 
-        Modules that ask MPI.COMM_WORLD for its size then get the answer of plain pytest.
+        In worlds of one rank, modules that ask MPI.COMM_WORLD for its size get the answer of plain
+        pytest.
         """
         _, body = self._collections[world.workers[0]]
         sizes = {test["size"] for test in json.loads(body)["tests"]["tests"]}
@@ -269,9 +270,9 @@ class ControllerSession:
             return False
         if world.state is WorldState.READY:
             self._collections.clear()
-            self._worlds.ranks_are_alone = True
+            self._options.every_world = True
             self._worlds.dismiss(world)
-            self._start_first_world()
+            self._worlds.start(1, "exact")
         return True
 
     def _compare(self, first: Mapping[str, Any]) -> None:

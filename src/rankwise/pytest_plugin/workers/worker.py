@@ -53,8 +53,6 @@ class PoolLink:
         self.comm: MPI.Intracomm | None = None
         self.mpi: ModuleType | None = None
         self.box: StatusWriter | None = None
-        self.is_alone = False
-        """Whether MPI.COMM_WORLD has this rank only, also while tests are imported."""
 
     def join_as_template(self, line: socket.socket | None) -> None:
         """Get a line to the controller, for what is collected.
@@ -77,7 +75,6 @@ class PoolLink:
         assert place is not None, "no mpiexec has started this process"
         self.world = int(os.environ.pop(connections.WORLD))
         self.rank = place.rank
-        self.is_alone = bool(os.environ.pop(connections.ALONE, ""))
         # Before MPI starts: its threads keep the cores that the process has then.
         if cores := os.environ.pop(connections.CORES, ""):
             bind_to(cores, place.rank)
@@ -116,8 +113,6 @@ class PoolSession(RankSession[PoolLink]):
         self._deselected: list[str] = []
         self._record = CollectionRecord(config)
         config.pluginmanager.register(self._record, "rankwise-collection")
-        if link.is_alone and link.comm is not None:
-            Communicators.of(config).join(link.comm, alone=True)
 
     def rearrange_plugins(self) -> None:
         super().rearrange_plugins()

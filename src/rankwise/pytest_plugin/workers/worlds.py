@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rankwise.launch.cores import cores_for
 from rankwise.pytest_plugin.collection import ListedTest
-from rankwise.pytest_plugin.connections import ALONE, CORES, WORLD, Header, worker_number
+from rankwise.pytest_plugin.connections import CORES, WORLD, Header, worker_number
 from rankwise.pytest_plugin.rank_status import (
     AFTER,
     OutputTail,
@@ -338,8 +338,6 @@ class Worlds:
         self.alive: dict[int, World] = {}
         self.warm = True
         """Whether there is, or will be, a template to make ranks from."""
-        self.ranks_are_alone = False
-        """Whether no test has several ranks: then imports, too, see a COMM_WORLD of one."""
         self.make_remote_status: Callable[[], RemoteStatus] | None = None
         """Returns room for the status of a world elsewhere; None: all are here."""
         self.dismiss: Callable[[World], None] = World.finish
@@ -375,8 +373,6 @@ class Worlds:
         if world_kind == "fresh" and self.make_remote_status is not None:
             self._steps[world.number] = size * threads
         environment = {WORLD: str(world.number)}
-        if self.ranks_are_alone:
-            environment[ALONE] = "1"
         if self._binding.cores is not None and slots:
             # mpiexec cannot bind to the cores of our choice on all MPIs: ranks do that themselves.
             environment[CORES] = cores_for(slots, size, self._binding.cores)
