@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,13 +42,14 @@ INNOCENT = {
 }
 
 # What is said of a rank that ends in each of these ways; those that hang are rare, for they take long.
-CRASHES = {
+CRASHES: Mapping[str, str | tuple[str, ...]] = {
     "SIGSEGV": "was killed by SIGSEGV (segmentation fault)",
     "SIGKILL": "was killed by SIGKILL",
     "SIGABRT": "was killed by SIGABRT (abort)",
     "exit 0": "exited with code 0",
     "exit 3": "exited with code 3",
-    "abort": "exited with code 5",
+    # With Open MPI, it is mpirun that prints why.
+    "abort": ("exited with code 5", "called MPI_Abort (exit code 5)"),
 }
 HANGS = ("receive", "loop", "lock")
 
@@ -268,7 +269,9 @@ def blame(test: Test) -> str:
     who = f"rank {test.ranks[0]} of {test.size}" if test.size > 1 else "its rank"
     if len(test.ranks) > 1:
         who = r"(?:ranks? [-\d, ]+ of \d|all \d ranks)"
-    how = re.escape(CRASHES[test.deed])
+    said = CRASHES[test.deed]
+    ways = [said] if isinstance(said, str) else said
+    how = f"(?:{'|'.join(map(re.escape, ways))})"
     if len(test.ranks) > 1:
         how = how.replace("was", "(?:was|were)")
     return rf"{test.name} _+\nE   {who} {how}.* in {test.when}\n"

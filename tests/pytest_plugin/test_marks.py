@@ -140,7 +140,8 @@ def test_a_number_given_twice_is_refused() -> None:
 
 def test_every_mark_is_declared_for_strict_markers() -> None:
     declared = {line.partition("(")[0].partition(":")[0] for line in MARKERS}
-    assert declared == {"parallel", "parallel_from_context", "mpi", "timeout"}
+    of_pytest_mpi = {"mpi_skip", "mpi_break", "mpi_xfail"}
+    assert declared == {"parallel", "parallel_from_context", "mpi", "timeout"} | of_pytest_mpi
 
 
 # What a test asks for beside a number of ranks
