@@ -15,17 +15,25 @@ from tests.seeds import sentences
 # Side by side, the whole run takes as long as what is begun last: these take longest. What depends on
 # time comes after what keeps all cores busy.
 _LONGEST = (
-    "acceptance/test_job_examples.py",
     "acceptance/test_documentation.py",
-    "acceptance/test_many_tests.py",
     "node/test_outcome.py",
-    "acceptance/test_pool_starts.py",
-    "acceptance/test_random_faults.py",
-    "slurm/test_job_runs.py",
+    "acceptance/test_job_examples.py",
+    "acceptance/test_mpirun_flow.py",
+    "acceptance/test_jobs.py",
     "slurm/test_job_faults.py",
-    "acceptance/test_pool_disturbances.py",
-    "acceptance/test_pool_trust.py",
+    "kubernetes/test_trouble.py",
     "acceptance/test_seed_example.py",
+    "acceptance/test_many_tests.py",
+    "acceptance/test_faults.py",
+    "acceptance/test_outcomes.py",
+    "acceptance/test_mpirun_limits.py",
+    "pytest_plugin/test_mpirun_coordinator.py",
+    "slurm/test_job_cancels.py",
+    "slurm/test_job_runs.py",
+    "acceptance/test_worker_ends.py",
+    "seeds/test_gradient.py",
+    "seeds/test_azureml.py",
+    "seeds/test_pytest_parallel.py",
 )
 _HERE = Path(__file__).parent
 
