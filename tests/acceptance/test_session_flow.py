@@ -361,11 +361,13 @@ def test_collection_errors_are_shown_with_the_difference_between_ranks(
         {
             "test_a.py": "import no_such_module",
             "test_b.py": """
+            import pytest
             from ledger import RANK
 
             if RANK == 1:
                 def test_there(): pass
 
+            @pytest.mark.parallel(2)
             def test_everywhere(): pass
             """,
         }
