@@ -360,8 +360,11 @@ def claim_of(task: Task, most: Resources) -> Resources:
     return dataclasses.replace(task.resources, cores=cores)
 
 
-def with_texts(task: Task, change: Callable[[str], str]) -> Task:
-    """Return a task with another text wherever it has one: commands, variables and files."""
+def with_texts(task: Task, change: Callable[[str], str], **more: Any) -> Task:
+    """Return a task with another text wherever it has one: commands, variables and files.
+
+    `more` are other fields to change; a copy of its own would take as long again.
+    """
 
     def changed(values: Mapping[str, str]) -> dict[str, str]:
         return {name: change(value) for name, value in values.items()}
@@ -377,6 +380,7 @@ def with_texts(task: Task, change: Callable[[str], str]) -> Task:
         processes=tuple(processes),
         environment=changed(task.environment),
         files=changed(task.files),
+        **more,
     )
 
 
@@ -387,9 +391,9 @@ OWN_VARIABLES = (
 """The variables that the runner sets for every process, whatever a task says."""
 
 
-def filled_in(task: Task, value_of: Callable[[str], str]) -> Task:
+def filled_in(task: Task, value_of: Callable[[str], str], **more: Any) -> Task:
     """Return a task in which marks have their values; `value_of` may return a mark again."""
-    return with_texts(task, lambda text: fill_in(text, value_of))
+    return with_texts(task, lambda text: fill_in(text, value_of), **more)
 
 
 # What stands in plain data under these names is an object again, or a list of some.

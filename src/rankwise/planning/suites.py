@@ -272,10 +272,12 @@ class SuitePlanner:
         if kind not in self._patterns:
             self._patterns[kind] = self._planned(dataclasses.replace(case, command=command), key)
         # Other marks are for the runner, and stay.
-        filled = filled_in(
-            self._patterns[kind], lambda what: text if what == _TEXT else later(what)
+        return filled_in(
+            self._patterns[kind],
+            lambda what: text if what == _TEXT else later(what),
+            key=key,
+            place=self._place(case.index),
         )
-        return dataclasses.replace(filled, key=key, place=self._place(case.index))
 
     def _planned(self, case: _Case, key: str) -> Task:
         request = self._request(case, key)
