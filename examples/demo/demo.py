@@ -84,7 +84,7 @@ class DemoFailure(Exception):
 
 
 def environment() -> dict[str, str]:
-    """Give the demo's pytest only what it needs: the same output in every venv."""
+    """Return what the pytest of the demo needs, and no more: it prints the same in every venv."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return ours | {
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",

@@ -4,7 +4,7 @@ import rankwise
 
 
 def share(items, rank, size):
-    """Give the items that one of `size` ranks works on."""
+    """Return the items that one of `size` ranks works on."""
     return items[rank::size]
 
 

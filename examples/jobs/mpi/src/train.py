@@ -47,7 +47,7 @@ def mean_over_ranks(values: Numbers) -> Numbers:
 
 
 def loss(weights: Numbers, inputs: Numbers, targets: Numbers) -> float:
-    """Give the mean squared error over the data of all ranks."""
+    """Return the mean squared error over the data of all ranks."""
     mine = np.array([np.mean((inputs @ weights - targets) ** 2)])
     return float(mean_over_ranks(mine)[0])
 

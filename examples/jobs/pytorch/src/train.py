@@ -49,7 +49,7 @@ def mean_over_processes(value: Tensor) -> float:
 
 
 def accuracy(model: nn.Module, pictures: Tensor, answers: Tensor) -> float:
-    """Give the share of the digits of all processes that is read right."""
+    """Return the share of the digits of all processes that is read right."""
     with torch.no_grad():
         right = (model(pictures).argmax(dim=1) == answers).float().mean()
     return mean_over_processes(right)

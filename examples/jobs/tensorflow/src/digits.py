@@ -37,7 +37,7 @@ class Network:
                 self.weights.append(weight)
 
     def read(self, pictures: tf.Tensor) -> tf.Tensor:
-        """Give a number for each digit that a picture may show: the greatest is the answer."""
+        """Return a number for each digit that a picture may show: the greatest is the answer."""
         first, first_bias, second, second_bias = self.weights
         return tf.nn.relu(pictures @ first + first_bias) @ second + second_bias
 
@@ -52,7 +52,7 @@ class Network:
             weight.assign_sub(self.rate * gradient)
 
     def accuracy(self, seed: tf.Tensor) -> tf.Tensor:
-        """Give the share of the pictures of a seed that is read right."""
+        """Return the share of the pictures of a seed that is read right."""
         pictures, answers = make_data(seed)
         right = tf.argmax(self.read(pictures), axis=1, output_type=tf.int32) == answers
         return tf.reduce_mean(tf.cast(right, tf.float32))
