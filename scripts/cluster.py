@@ -163,6 +163,11 @@ class Cluster:
         for pid in _with_variable(*self._mark()):
             _kill(pid)
 
+    def remove(self) -> None:
+        """End everything and delete the folder."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def run(self, *command: str, timeout: float = 60.0) -> str:
         """Return the output of a command that must succeed."""
         done = subprocess.run(
@@ -312,18 +317,31 @@ def cluster(
     *, has_accounting: bool = False, prefix: str = "n", job_age: int = 3600
 ) -> Iterator[Cluster]:
     """Have a cluster for a while."""
-    # Not below pytest's folder: sockets have short names, and daemons want folders that only
-    # their own user may write to, all the way up.
-    _remove_forsaken()
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PLACE))
-    (folder / "owner").write_text(str(os.getpid()))
-    made = Cluster(folder, has_accounting, prefix, job_age)
+    made = _start_cluster(has_accounting, prefix, job_age)
     try:
-        made.start()
         yield made
     finally:
-        made.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        made.remove()
+
+
+def _start_cluster(has_accounting: bool, prefix: str, job_age: int) -> Cluster:
+    """Start a cluster, on other ports if another process takes one before its daemon does."""
+    _remove_forsaken()
+    for tries_left in reversed(range(3)):
+        # Not below pytest's folder: sockets have short names, and daemons want folders that only
+        # their own user may write to, all the way up.
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PLACE))
+        (folder / "owner").write_text(str(os.getpid()))
+        made = Cluster(folder, has_accounting, prefix, job_age)
+        try:
+            made.start()
+        except BaseException as error:
+            made.remove()
+            if not tries_left or "Address already in use" not in str(error):
+                raise
+        else:
+            return made
+    raise AssertionError("the last try returns or raises")
 
 
 def _remove_forsaken() -> None:
@@ -364,15 +382,28 @@ def _path() -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Find ports with some free ones after each, below those that the kernel gives out."""
+    """Find ports with some free ones after each, below those that the kernel gives out.
+
+    Where the search begins is random: clusters that start at the same time find other ports.
+    """
     found: list[int] = []
-    start = 20000 + (os.getpid() * 64) % 10000
+    start = 10000 + 8 * secrets.randbelow(2000)
     for first in range(start, start + 4096, 8):
-        if all(not _answers(port) for port in range(first, first + 8)):
+        if all(_is_free(port) for port in range(first, first + 8)):
             found.append(first)
             if len(found) == count:
                 return found
     raise RuntimeError("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    """Return whether a daemon could listen there, on all addresses."""
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            line.bind(("", port))
+            return True
+    return False
 
 
 def _answers(port: int) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from cluster import Cluster, cluster, obstacle
 
 
-def _require_slurm() -> None:
+def require_slurm() -> None:
     if why := obstacle():
         if os.environ.get("RANKWISE_REQUIRE_ALL"):
             pytest.fail(f"no Slurm here: {why}")
@@ -24,7 +24,7 @@ def _prefix() -> str:
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Cluster]:
     """A cluster without accounting, as many are. A test that breaks it repairs it."""
-    _require_slurm()
+    require_slurm()
     with cluster(prefix=_prefix()) as made:
         yield made
 
@@ -32,7 +32,7 @@ def slurm() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def slurm_with_accounting() -> Iterator[Cluster]:
     """A cluster with slurmdbd and MariaDB, whose controller forgets jobs soon."""
-    _require_slurm()
+    require_slurm()
     with cluster(has_accounting=True, prefix=_prefix(), job_age=2) as made:
         yield made
 
@@ -40,6 +40,6 @@ def slurm_with_accounting() -> Iterator[Cluster]:
 @pytest.fixture
 def own_slurm() -> Iterator[Cluster]:
     """A cluster for a test that breaks it."""
-    _require_slurm()
+    require_slurm()
     with cluster(prefix=_prefix()) as made:
         yield made
