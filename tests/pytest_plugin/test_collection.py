@@ -24,8 +24,7 @@ from rankwise.pytest_plugin.connections import TEMPLATE, name_on_node, worker_nu
 from rankwise.pytest_plugin.marks import settle_size
 from rankwise.pytest_plugin.schedulers.base import ScheduledTest
 from rankwise.pytest_plugin.workers.controller import ControllerSession
-
-ALONE = ("-p", "no:randomly", "-p", "no:asyncio", "-p", "no:timeout")
+from tests.pytest_plugin.conftest import ALONE
 
 SOURCE = """
     import pytest

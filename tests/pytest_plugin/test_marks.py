@@ -20,6 +20,7 @@ from rankwise.pytest_plugin.marks import (
     skip_if_impossible,
 )
 from rankwise.pytest_plugin.options import MARKERS, closest_mark
+from tests.pytest_plugin.conftest import ALONE
 
 
 def read(*marks: pytest.MarkDecorator) -> SizeRequest | None:
@@ -205,7 +206,6 @@ def test_wishes_that_make_no_sense_are_refused(mark: pytest.MarkDecorator, compl
 # From marks to tests with a size: what is collected, under which name, on how many ranks
 
 # Others that are installed beside the plugin must not reorder what is collected.
-ALONE = ("-p", "no:randomly", "-p", "no:asyncio")
 
 
 def collected(pytester: pytest.Pytester, source: str, *options: str) -> Sequence[pytest.Item]:

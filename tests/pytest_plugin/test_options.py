@@ -20,8 +20,7 @@ from rankwise.pytest_plugin.options import (
 from rankwise.pytest_plugin.workers.run_options import SlurmOptions, read_slurm_options, value_of
 from rankwise.pytest_plugin.workers.slurm_allocation import make_script, read_memory, tasks_on_nodes
 from rankwise.pytest_plugin.workers.slurm_nodes import Srun
-
-ALONE = ("-p", "no:randomly", "-p", "no:asyncio")
+from tests.pytest_plugin.conftest import ALONE
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0.0), ("2.5", 2.5), ("1e3", 1000.0)])

@@ -14,6 +14,7 @@ import pytest_parallel
 import rankwise
 from rankwise import parallel_assert
 from rankwise.pytest_plugin.worker_session import OPTIONS, has_option, is_used
+from tests.pytest_plugin.conftest import ALONE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -170,7 +171,7 @@ def test_marks_and_fixtures_of_ours_count(
     pytester: pytest.Pytester, source: str, used: bool
 ) -> None:
     pytester.makepyfile(source)
-    items, _ = pytester.inline_genitems("-p", "no:randomly")
+    items, _ = pytester.inline_genitems(*ALONE)
     assert len(items) == 1
     assert is_used(items[0].config) == used
 
@@ -184,5 +185,5 @@ def test_marks_that_pytest_mpi_is_asked_to_act_on_are_not_ours(pytester: pytest.
     )
     pytester.makepyfile("import pytest\n@pytest.mark.mpi(min_size=2)\ndef test_it(): pass")
     for option, used in (("--with-mpi", False), ("-v", True)):
-        items, _ = pytester.inline_genitems("-p", "no:randomly", option)
+        items, _ = pytester.inline_genitems(*ALONE, option)
         assert is_used(items[0].config) == used, option
